@@ -1,0 +1,170 @@
+"""The command line: `raysim run`, `resume`, `list` and `data`.
+
+Errors that a user can mend are one line on stderr and exit code 2; Ctrl-C checkpoints, says how to
+go on, and exits with 130.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markdown import Markdown
+from rich.table import Table
+
+import raysim
+from raysim.config import parse_override
+from raysim.core.components import Component, Registry, suggest
+from raysim.core.data import DATASETS, MODELS, PARTITIONS
+from raysim.core.errors import RaysimError, SettingsError
+from raysim.core.method import METHODS
+from raysim.engine.run_dir import RunDir
+from raysim.terminal import make_listener
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Simulate federated learning: a published experiment, or your own, with one command.",
+)
+data = typer.Typer(no_args_is_help=True, help="Fetch datasets and see which are there.")
+app.add_typer(data, name="data")
+console = Console()
+
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help="settings as dotted.key=value", show_default=False)
+]
+
+
+@app.command()
+def run(
+    config: Annotated[str, typer.Argument(help="a preset, or a .toml or .json file")],
+    overrides: Overrides = None,
+) -> None:
+    """Run a preset or a file of settings; an unfinished run at the same `out` goes on."""
+    changes = dict(parse_override(text) for text in overrides or ())
+    if changes.get("out") is None:
+        changes["out"] = str(RunDir.default(Path(config).stem))
+    settings = raysim.load_config(config, changes)
+    published = _presets()[config].published if config in _presets() else {}
+    _follow(
+        lambda listener: raysim.run(settings, listener=listener), Path(changes["out"]), published
+    )
+
+
+@app.command()
+def resume(run_dir: Annotated[Path, typer.Argument(help="the run directory")]) -> None:
+    """Go on with a run that was interrupted or killed."""
+    _follow(lambda listener: raysim.resume(run_dir, listener=listener), run_dir, {})
+
+
+def _follow(
+    work: Callable[[raysim.Listener], raysim.Result], out: Path, published: Mapping[str, float]
+) -> None:
+    try:
+        with make_listener(console, published) as listener:
+            work(listener)
+    except KeyboardInterrupt:
+        if (out / "config.json").exists():
+            console.print(f"interrupted; go on with: raysim resume {out}", highlight=False)
+        raise typer.Exit(130) from None
+
+
+@app.command(name="list")
+def list_(
+    kind: Annotated[
+        str, typer.Argument(help="methods, presets, datasets, partitions or models")
+    ] = "",
+    name: Annotated[str, typer.Argument(help="one of them, to read about it")] = "",
+) -> None:
+    """List what there is, or show one of them."""
+    import_module("workloads")
+    registries = {r.kind + "s": r for r in (METHODS, DATASETS, PARTITIONS, MODELS)}
+    kinds = ["presets", *registries]
+    if kind and kind not in kinds:
+        raise SettingsError(f"list {kind}: no such kind; {suggest(kind, kinds)}")
+    for each in [kind] if kind else kinds:
+        if name:
+            _show(registries.get(each), each, name)
+        else:
+            _table(registries.get(each), each)
+
+
+def _presets() -> Mapping[str, Any]:
+    presets: Mapping[str, Any] = import_module("workloads.presets").PRESETS
+    return presets
+
+
+def _table(registry: Registry[Any] | None, kind: str) -> None:
+    table = Table("name", "what it is", title=kind, title_justify="left", box=None)
+    if registry is None:
+        for name, preset in _presets().items():
+            table.add_row(name, preset.about)
+    else:
+        for name in registry:
+            table.add_row(name, (inspect.getdoc(registry.get(name)) or "").split("\n")[0])
+    console.print(table)
+
+
+def _show(registry: Registry[Any] | None, kind: str, name: str) -> None:
+    if registry is None:
+        presets = _presets()
+        if name not in presets:
+            raise SettingsError(f"{name}: no such preset; {suggest(name, sorted(presets))}")
+        console.print(presets[name].about)
+        console.print_json(data=presets[name].settings.to_dict())
+        return
+    component: type[Component] = registry.get(name)
+    module = inspect.getmodule(component)
+    console.print(Markdown(f"# {name}"))
+    console.print(inspect.getdoc(module) or "", markup=False, highlight=False)
+    table = Table("setting", "default", "what it is", box=None)
+    for key, field in component.model_fields.items():
+        limits = ", ".join(str(limit) for limit in field.metadata)
+        table.add_row(
+            f"{kind.removesuffix('s')}.{key}",
+            str(field.default),
+            " ".join(part for part in (field.description, limits and f"[{limits}]") if part),
+        )
+    if component.model_fields:
+        console.print(table, markup=False)
+
+
+@data.command()
+def fetch(name: Annotated[str, typer.Argument(help="a dataset")]) -> None:
+    """Fetch, check and prepare a dataset."""
+    import_module("workloads")
+    dataset = DATASETS.get(name)()
+    with make_listener(console, {}) as listener:
+        paths = dataset.prepare(
+            import_module("workloads.datasets.fetch").data_root(), listener.preparing
+        )
+    for split, path in paths.items():
+        console.print(f"{name} {split}: {path}", highlight=False, soft_wrap=True)
+
+
+@data.command(name="list")
+def list_data() -> None:
+    """List the datasets and which of them are prepared."""
+    import_module("workloads")
+    root: Path = import_module("workloads.datasets.fetch").data_root()
+    table = Table("dataset", "prepared", title=f"data root {root}", title_justify="left", box=None)
+    for name in DATASETS:
+        prepared = sorted((root / name / "prepared").glob("*.arrow"))
+        size = sum(path.stat().st_size for path in prepared) / 1e6
+        table.add_row(name, f"{size:.0f} MB" if prepared else "no")
+    console.print(table)
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        app()
+    except RaysimError as error:
+        print(f"raysim: {error}", file=sys.stderr)
+        sys.exit(2)

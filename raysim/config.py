@@ -1,0 +1,261 @@
+"""Settings: frozen, validated, read from presets, files and `dotted.key=value` overrides.
+
+Whatever is wrong with a setting is found here, before anything starts, and said in one line that
+names the setting, its value and what is allowed.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    model_validator,
+)
+
+from raysim.core.components import C, Component, Registry, suggest
+from raysim.core.data import DATASETS, MODELS, PARTITIONS, Dataset, Model, Partition
+from raysim.core.errors import SettingsError
+from raysim.core.method import METHODS, Method
+from raysim.core.rules import Weighting
+
+
+class Group(BaseModel):
+    """A frozen group of settings that knows no other keys than its own."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class LocalSettings(Group):
+    """Local training on a client: SGD, started anew every round."""
+
+    epochs: int = Field(default=1, ge=1, description="local epochs E")
+    batch_size: Annotated[int, Field(ge=1)] | Literal["full"] = Field(
+        default=10, description='batch size B, or "full"'
+    )
+    lr: float = Field(default=0.1, gt=0, description="learning rate")
+    lr_decay: float = Field(default=1.0, gt=0, le=1, description="lr is times this every round")
+    momentum: float = Field(default=0.0, ge=0, lt=1, description="reset every round")
+    nesterov: bool = False
+    weight_decay: float = Field(default=0.0, ge=0)
+    temperature: float = Field(
+        default=1.0, gt=0, description="logits are divided by T before the loss, in training only"
+    )
+
+    @model_validator(mode="after")
+    def _nesterov_has_momentum(self) -> Self:
+        if self.nesterov and self.momentum == 0:
+            raise ValueError("nesterov=true: needs local.momentum above 0")
+        return self
+
+
+class EvaluationSettings(Group):
+    """Evaluation of the global model on the test set."""
+
+    every: int = Field(default=1, ge=1, description="rounds between evaluations")
+
+
+class EngineSettings(Group):
+    """Where and how clients are trained; nothing here changes a result on one machine type."""
+
+    backend: Literal["ray", "inline"] = "ray"
+    actors: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        default="auto", description="workers; auto is one a core, or as many as the GPUs hold"
+    )
+    cpus_per_actor: Annotated[float, Field(gt=0)] | Literal["auto"] = Field(
+        default="auto", description="auto is min(1, CPUs / actors)"
+    )
+    threads_per_actor: int = Field(default=1, ge=1)
+    gpus_per_actor: float = Field(default=0.0, ge=0, description="a fraction, or whole GPUs")
+    precision: Literal["fp32", "bf16"] = "fp32"
+    deterministic: bool = Field(default=True, description="deterministic algorithms on CUDA")
+
+    @model_validator(mode="after")
+    def _whole_gpus(self) -> Self:
+        if self.gpus_per_actor > 1 and self.gpus_per_actor % 1:
+            raise ValueError(
+                f"gpus_per_actor={self.gpus_per_actor}: must be at most 1, or a whole number"
+            )
+        return self
+
+
+def _component(registry: Registry[C]) -> tuple[BeforeValidator, PlainSerializer]:
+    def build(value: Any) -> Any:
+        if isinstance(value, Component):
+            return value
+        if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
+            raise SettingsError(f"{registry.kind}.name: must be the name of a {registry.kind}")
+        component = registry.get(value["name"])
+        fields = {key: item for key, item in value.items() if key != "name"}
+        try:
+            return component.model_validate(fields)
+        except ValidationError as error:
+            raise SettingsError(_explain(error, component, f"{registry.kind}.")) from error
+
+    return BeforeValidator(build), PlainSerializer(lambda value: value.settings())
+
+
+class Settings(Group):
+    """Everything that a run depends on."""
+
+    dataset: Annotated[Dataset, *_component(DATASETS)]
+    partition: Annotated[Partition, *_component(PARTITIONS)]
+    model: Annotated[Model, *_component(MODELS)]
+    method: Annotated[Method, *_component(METHODS)]
+    clients: int = Field(default=100, ge=1, description="clients K in all")
+    rounds: int = Field(default=100, ge=1, description="rounds at most")
+    fraction: float = Field(default=0.1, gt=0, le=1, description="share C of the clients a round")
+    seed: int = Field(default=0, ge=0)
+    weighting: Weighting = Field(default="examples", description="weights of the average")
+    target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        default=None, description="stop when the test accuracy reaches it"
+    )
+    out: str | None = Field(default=None, description="run directory; none makes one under runs/")
+    checkpoint_every: int = Field(default=10, ge=1, description="rounds between checkpoints")
+    on_client_error: Literal["stop", "drop"] = Field(
+        default="stop", description="what to do with a client that failed twice"
+    )
+    local: LocalSettings = LocalSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    engine: EngineSettings = EngineSettings()
+
+    @property
+    def cohort_size(self) -> int:
+        """Clients per round, m = max(round(C*K), 1)."""
+        return cohort_size(self.fraction, self.clients)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings as nested plain values, as written to `config.json`."""
+        return self.model_dump(mode="json")
+
+    def override(self, overrides: Mapping[str, Any]) -> Settings:
+        """Return new settings with dotted keys replaced; naming a component resets its fields.
+
+        Raises:
+            SettingsError: a key is unknown, or a value has the wrong type or range.
+        """
+        return parse(apply_overrides(self.to_dict(), overrides))
+
+
+def cohort_size(fraction: float, clients: int) -> int:
+    """Return the clients per round, m = max(round(C*K), 1)."""
+    return max(round(fraction * clients), 1)
+
+
+def parse(raw: Mapping[str, Any]) -> Settings:
+    """Validate nested plain values.
+
+    Raises:
+        SettingsError: with the first setting that is wrong, its value and what is allowed.
+    """
+    try:
+        return Settings.model_validate(raw)
+    except ValidationError as error:
+        raise SettingsError(_explain(error, Settings)) from error
+
+
+def apply_overrides(raw: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested values with dotted keys replaced.
+
+    A component's name is applied before its fields; where it names another component, the
+    fields of the one before are dropped.
+    """
+    result: dict[str, Any] = json.loads(json.dumps(raw))
+    for key in sorted(overrides, key=lambda key: not key.endswith(".name")):
+        *groups, last = key.split(".")
+        node = result
+        for group in groups:
+            node = node.setdefault(group, {})
+            if not isinstance(node, dict):
+                raise SettingsError(f"{key}: {group} is a value, not a group of settings")
+        if last == "name" and node.get("name") != overrides[key]:
+            node.clear()
+        node[last] = overrides[key]
+    return result
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """Split `dotted.key=value`; a value is read as JSON, `none` as None, else as a word.
+
+    Raises:
+        SettingsError: there is no `=`.
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise SettingsError(f"{text!r}: overrides are written dotted.key=value")
+    if value.strip().lower() == "none":
+        return key.strip(), None
+    try:
+        return key.strip(), json.loads(value)
+    except json.JSONDecodeError:
+        return key.strip(), value.strip()
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """Read settings from a TOML or JSON file.
+
+    Raises:
+        SettingsError: the file cannot be read or is not valid.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        values = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"{path}: cannot be read as settings: {error}") from error
+    if not isinstance(values, dict):
+        raise SettingsError(f"{path}: must hold a table of settings")
+    return values
+
+
+def _explain(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
+    """Return the first problem of a validation in one line."""
+    first = error.errors(include_url=False)[0]
+    location = [str(part) for part in first["loc"]]
+    if first["type"] == "extra_forbidden":
+        known = list(_group_at(model, location[:-1]).model_fields)
+        if model is not Settings:
+            known.append("name")
+        return f"{prefix}{'.'.join(location)}: no such setting; {suggest(location[-1], known)}"
+    if first["type"] == "missing":
+        return f"{prefix}{'.'.join(location)}: must be given"
+    if broken_rule := first.get("ctx", {}).get("error"):
+        return prefix + ".".join([*location, str(broken_rule)])
+    key = ".".join(_without_union_tags(model, location))
+    value = json.dumps(first["input"], default=str)
+    return f"{prefix}{key}={value}: {_all_alternatives(error, first['input'])}"
+
+
+def _all_alternatives(error: ValidationError, value: Any) -> str:
+    problems = [
+        problem["msg"].removeprefix("Input should be ")
+        for problem in error.errors(include_url=False)
+        if problem["input"] is value or problem["input"] == value
+    ]
+    return "must be " + " or ".join(dict.fromkeys(problems))
+
+
+def _group_at(model: type[BaseModel], location: list[str]) -> type[BaseModel]:
+    for part in location:
+        annotation = model.model_fields[part].annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            model = annotation
+    return model
+
+
+def _without_union_tags(model: type[BaseModel], location: list[str]) -> list[str]:
+    kept: list[str] = []
+    for part in location:
+        if part not in model.model_fields:
+            break
+        kept.append(part)
+        model = _group_at(model, [part])
+    return kept

@@ -1,0 +1,1 @@
+"""Pure pieces: components, tensors, seeds, exact sums, rules and the method interface."""

@@ -1,0 +1,201 @@
+"""The rules of local training, as functions of tensors, and what travels in a pass over clients.
+
+A method changes local training by handing rules to the engine. Rules never branch in Python on a
+tensor's value (`torch.where` does), so the same rules can train one client at a time or many at
+once.
+
+Legend: B batch, F features, C classes, n_k samples of client k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch.nn.functional as F
+from torch import Tensor
+
+from raysim.core.tensors import Groups, Tensors
+
+Weighting = Literal["examples", "uniform"]
+
+
+class Outputs(NamedTuple):
+    """What a network computes on a batch, stage by stage.
+
+    `features` and `hidden` are None for a network without these stages.
+    """
+
+    features: Tensor | None  # [B, ch, H, W] or [B, F]
+    hidden: Tensor | None  # [B, F]
+    logits: Tensor  # [B, C]
+
+    def scaled(self, temperature: float) -> Outputs:
+        """Return these outputs with logits divided by the temperature T."""
+        return self._replace(logits=self.logits / temperature)
+
+
+class Batch(NamedTuple):
+    """Samples: inputs x [B, ...] and labels y [B]."""
+
+    x: Tensor
+    y: Tensor
+
+    def loss(self, logits: Tensor) -> Tensor:
+        """Return the mean cross-entropy; binary where there is one logit per sample."""
+        if logits.shape[-1] == 1:
+            return F.binary_cross_entropy_with_logits(logits.squeeze(-1), self.y.to(logits.dtype))
+        return F.cross_entropy(logits, self.y)
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Return the mean over the batch of one value per sample [B]."""
+        return values.mean()
+
+
+@dataclass(frozen=True)
+class View:
+    """What a rule sees of the client that is being trained.
+
+    Attributes:
+        params: The live parameters and buffers of the client's network.
+        start: The tensors with which the client's network started this pass.
+        broadcast: The groups that the server sent to every client.
+        state: The client's own persistent groups, as it left them at its last participation.
+        personal: The groups that the server sent to this client alone.
+        temperature: `local.temperature`.
+        at: `at(tensors, x)`: the outputs of the network at any tensors, in evaluation mode and
+            without gradient.
+        gradient: `gradient(tensors, batch)`: the gradient of the local objective at any tensors,
+            in training mode with the random draws (dropout) of the step in progress; buffers
+            are left alone.
+    """
+
+    params: Tensors
+    start: Tensors
+    broadcast: Groups
+    state: Groups
+    personal: Groups
+    temperature: float
+    at: Callable[[Tensors, Tensor], Outputs]
+    gradient: Callable[[Tensors, Batch], Tensors]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The end of one client's local training.
+
+    Attributes:
+        steps: Optimiser steps taken.
+        lr: Learning rate used.
+        carry: The step state that `Rules.direction` returned last.
+        data: All of the client's samples.
+    """
+
+    steps: int
+    lr: float
+    carry: Tensors
+    data: Batch
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What one client gives back.
+
+    Attributes:
+        sums: Groups of which the server wants the weighted mean; they travel up.
+        rows: Groups that the server wants as they are, client by client; they travel up.
+        state: The client's new persistent groups; they stay on the client.
+        scalars: Numbers for the server; they travel up, four bytes each, and are logged.
+        metrics: Numbers for people; they are logged only.
+    """
+
+    sums: Groups = field(default_factory=dict)
+    rows: Groups = field(default_factory=dict)
+    state: Groups = field(default_factory=dict)
+    scalars: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+def send_model(view: View, trained: Trained) -> Upload:
+    """Send the trained model up to be averaged, as FedAvg does."""
+    return Upload(sums={"model": view.params})
+
+
+def receive_model(broadcast: Groups, state: Groups, personal: Groups) -> Tensors:
+    """Start from the broadcast model, as FedAvg does."""
+    return broadcast.get("model", {})
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a client does in a pass; every default is plain SGD on cross-entropy.
+
+    Attributes:
+        start: `start(broadcast, state, personal)`: the tensors to start from.
+        criterion: `criterion(view, outputs, batch)`: replaces the cross-entropy; its outputs'
+            logits are divided by the temperature.
+        penalties: Terms added to the criterion; they see raw logits.
+        direction: `direction(view, gradients, batch, carry)`: replaces the gradient by another
+            direction; `carry` is what it returned at the step before, at first `carry`.
+        carry: `carry(view)`: the step state before the first step.
+        finish: `finish(view, trained)`: what the client gives back.
+    """
+
+    start: Callable[[Groups, Groups, Groups], Tensors] = receive_model
+    criterion: Callable[[View, Outputs, Batch], Tensor] | None = None
+    penalties: tuple[Callable[[View, Outputs, Batch], Tensor], ...] = ()
+    direction: Callable[[View, Tensors, Batch, Tensors], tuple[Tensors, Tensors]] | None = None
+    carry: Callable[[View], Tensors] | None = None
+    finish: Callable[[View, Trained], Upload] = send_model
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One map-reduce over clients.
+
+    With `epochs=0` nobody trains and `finish` alone says what each client gives back: a full
+    gradient (`view.gradient`) or a model staged earlier (`view.state`).
+
+    Attributes:
+        clients: The ids of the clients that take part.
+        broadcast: Groups sent to all of them; "model" is the network's parameters and buffers.
+        rules: What each client does.
+        epochs: Local epochs.
+        lr: Local learning rate.
+        trainable: Names of the parameters that are trained; None trains all. Modules whose own
+            parameters are all frozen run in evaluation mode, so BatchNorm keeps its statistics.
+        weighting: Weights of the mean; None takes the run's `weighting`.
+        personal: Groups sent to one client alone.
+        bytes_down: Bytes that one client receives, where a deployment would send less than
+            what is broadcast here.
+    """
+
+    clients: Sequence[int]
+    broadcast: Groups
+    rules: Rules = Rules()
+    epochs: int = 0
+    lr: float = 0.0
+    trainable: frozenset[str] | None = None
+    weighting: Weighting | None = None
+    personal: Mapping[int, Groups] = field(default_factory=dict)
+    bytes_down: Callable[[int], int] | None = None
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """The result of a pass.
+
+    Attributes:
+        clients: The clients whose uploads arrived, ascending; dropped ones are missing.
+        means: The weighted mean of every group in `Upload.sums`.
+        rows: Per client, its `Upload.rows`.
+        scalars: Per name, one value per client, in the order of `clients`.
+    """
+
+    clients: tuple[int, ...]
+    means: Groups
+    rows: Mapping[int, Groups]
+    scalars: Mapping[str, npt.NDArray[np.float64]]

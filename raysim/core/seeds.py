@@ -1,0 +1,36 @@
+"""Random streams: every draw comes from a generator keyed by (seed, purpose, keys...).
+
+A stream depends on its key alone, never on what was drawn before it, so the order in which clients
+train, and where, cannot change a result.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+import numpy as np
+
+
+def _digest(seed: int, purpose: str, keys: tuple[int, ...]) -> bytes:
+    return blake2b(repr((seed, purpose, *keys)).encode(), digest_size=16).digest()
+
+
+def stream(seed: int, purpose: str, *keys: int) -> np.random.Generator:
+    """Return the NumPy generator of one purpose, for example ("batches", round, client)."""
+    key = int.from_bytes(_digest(seed, purpose, keys), "little")
+    return np.random.Generator(np.random.Philox(key=key))
+
+
+def torch_seed(seed: int, purpose: str, *keys: int) -> int:
+    """Return a 63-bit seed for torch's generators, keyed like `stream`."""
+    return int.from_bytes(_digest(seed, purpose, keys)[:8], "little") >> 1
+
+
+def sample_cohort(seed: int, round_number: int, clients: int, size: int) -> list[int]:
+    """Return `size` distinct client ids, uniform without replacement, ascending.
+
+    The cohort of a round depends on the seed and the round alone. The cost is that of the cohort,
+    not of the population.
+    """
+    generator = stream(seed, "cohort", round_number)
+    return sorted(generator.choice(clients, size=size, replace=False, shuffle=False).tolist())

@@ -1,0 +1,80 @@
+"""Named tensors, and flat buffers that carry them.
+
+`Tensors` is one named set (a model, a control variate); `Groups` names several such sets. For
+transport a set is packed into one flat buffer per dtype: one copy in, views out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+Tensors = Mapping[str, Tensor]
+Groups = Mapping[str, Tensors]
+
+
+def zeros_like(tensors: Tensors) -> dict[str, Tensor]:
+    """Return zeros in the shapes of `tensors`."""
+    return {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
+
+
+def nbytes(groups: Groups) -> int:
+    """Return the bytes that the tensors of all groups hold."""
+    return sum(t.numel() * t.element_size() for group in groups.values() for t in group.values())
+
+
+def state_of(network: nn.Module) -> dict[str, Tensor]:
+    """Return the live parameters and buffers of a network, detached, in definition order."""
+    tensors = {name: p.detach() for name, p in network.named_parameters()}
+    return tensors | dict(network.named_buffers())
+
+
+def parameter_names(network: nn.Module) -> frozenset[str]:
+    """Return the names of a network's trainable parameters."""
+    return frozenset(name for name, p in network.named_parameters() if p.requires_grad)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names, dtypes and shapes of a set of tensors, in the order in which they are packed."""
+
+    entries: tuple[tuple[str, torch.dtype, torch.Size], ...]
+
+    @classmethod
+    def of(cls, tensors: Tensors) -> Layout:
+        """Return the layout of a set of tensors."""
+        return cls(tuple((name, t.dtype, t.shape) for name, t in tensors.items()))
+
+    def pack(self, tensors: Tensors) -> dict[torch.dtype, Tensor]:
+        """Copy the tensors into one flat buffer per dtype."""
+        parts: dict[torch.dtype, list[Tensor]] = {}
+        for name, dtype, _ in self.entries:
+            parts.setdefault(dtype, []).append(tensors[name].reshape(-1))
+        return {dtype: torch.cat(flat) for dtype, flat in parts.items()}
+
+    def unpack(self, buffers: Mapping[torch.dtype, Tensor]) -> dict[str, Tensor]:
+        """Return the named views of flat buffers; nothing is copied."""
+        views: dict[str, Tensor] = {}
+        offsets = dict.fromkeys(buffers, 0)
+        for name, dtype, shape in self.entries:
+            start, size = offsets[dtype], shape.numel()
+            views[name] = buffers[dtype][start : start + size].view(shape)
+            offsets[dtype] = start + size
+        return views
+
+
+def flatten(groups: Groups) -> dict[str, Tensor]:
+    """Return all groups as one set of tensors, named `group/name`."""
+    return {f"{g}/{name}": t for g, group in groups.items() for name, t in group.items()}
+
+
+def unflatten(tensors: Tensors) -> dict[str, dict[str, Tensor]]:
+    """Undo `flatten`."""
+    groups: dict[str, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        group, _, name = key.partition("/")
+        groups.setdefault(group, {})[name] = tensor
+    return groups

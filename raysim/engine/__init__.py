@@ -1,0 +1,1 @@
+"""The engine: driver, executors, local training, checkpoints, evaluation, records."""

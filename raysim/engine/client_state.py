@@ -1,0 +1,116 @@
+"""State that clients keep between their participations, in files beside the run.
+
+One file per client and version, named by the round and pass that wrote it. A pass reads the latest
+version written before itself, so a chunk that is trained again reads what it read the first time
+and writes the same bytes to the same name: a lost, retried or duplicated chunk changes nothing,
+and a round's versions become visible by the next round's number alone. Versions are kept back to
+the older of the last two checkpoints; a resumed run deletes those after its checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from raysim.core.errors import RunError
+from raysim.core.tensors import Groups, flatten, unflatten
+
+Version = tuple[int, int]
+"""Round number and pass number."""
+
+
+class ClientStates:
+    """The client states of one run directory, readable and writable from every worker."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def read(self, client: int, before: Version, device: torch.device) -> Groups | None:
+        """Return the latest groups of a client before a version; None if it has none.
+
+        Raises:
+            RunError: the file is damaged.
+        """
+        versions = [v for v in self._versions(client) if v < before]
+        if not versions:
+            return None
+        path = self._path(client, max(versions))
+        try:
+            return unflatten(load_file(path, device=str(device)))
+        except (OSError, SafetensorError) as error:
+            raise RunError(f"{path}: client state is damaged: {error}") from error
+
+    def write(self, client: int, version: Version, groups: Groups, keep_from: int) -> None:
+        """Write a version, and delete those that no kept checkpoint needs.
+
+        Args:
+            client: The client's id.
+            version: Round and pass that write.
+            groups: The client's groups.
+            keep_from: Round of the older of the kept checkpoints.
+        """
+        path = self._path(client, version)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_name(f".{path.name}.{os.getpid()}")
+        save_file({n: t.detach().contiguous() for n, t in flatten(groups).items()}, aside)
+        aside.replace(path)
+        older = sorted(v for v in self._versions(client) if v[0] < keep_from)
+        for stale in older[:-1]:
+            self._path(client, stale).unlink(missing_ok=True)
+
+    def roll_back(self, round_number: int) -> None:
+        """Delete every version that this round or a later one wrote, and half-written files."""
+        for folder in self._clients():
+            for path in folder.iterdir():
+                version = _version(path)
+                if version is None or version[0] >= round_number:
+                    path.unlink()
+
+    def check_space(self, clients: int, versions: int, size: int) -> None:
+        """Check that the states fit on the disk.
+
+        Args:
+            clients: Clients that are expected to take part at least once.
+            versions: Further versions kept for checkpoints.
+            size: Bytes of one client's state.
+
+        Raises:
+            RunError: they do not fit.
+        """
+        needed = size * (clients + versions)
+        existing = next(p for p in self.folder.absolute().parents if p.exists())
+        free = shutil.disk_usage(existing).free
+        if needed > free:
+            raise RunError(
+                f"{self.folder}: client state may take {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB"
+                " are free: use fewer clients or rounds, or another `out`"
+            )
+
+    def _clients(self) -> Iterator[Path]:
+        for shard in self.folder.iterdir() if self.folder.exists() else ():
+            yield from shard.iterdir()
+
+    def _versions(self, client: int) -> list[Version]:
+        folder = self._path(client, (0, 0)).parent
+        try:
+            found = [_version(path) for path in folder.iterdir()]
+        except FileNotFoundError:
+            return []
+        return [version for version in found if version is not None]
+
+    def _path(self, client: int, version: Version) -> Path:
+        shard, name = f"{client // 1000:05d}", f"{client:08d}"
+        return self.folder / shard / name / f"{version[0]}_{version[1]}.safetensors"
+
+
+def _version(path: Path) -> Version | None:
+    if path.name.startswith(".") or path.suffix != ".safetensors":
+        return None
+    number, index = path.stem.split("_")
+    return int(number), int(index)

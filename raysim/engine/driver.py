@@ -1,0 +1,254 @@
+"""The driver: opens a run directory, runs rounds, commits them, and finishes the run."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import pyarrow as pa
+from torch import Tensor
+
+from raysim.config import Settings
+from raysim.core.errors import RunError, SettingsError
+from raysim.core.method import Round, ServerState
+from raysim.core.seeds import sample_cohort
+from raysim.core.tensors import nbytes
+from raysim.engine.checkpoint import Checkpoint, Checkpoints, save_tensors
+from raysim.engine.client_state import ClientStates
+from raysim.engine.evaluation import Score, evaluate
+from raysim.engine.executor import Executor
+from raysim.engine.federation import Federation, OpenData
+from raysim.engine.files import write_json
+from raysim.engine.listener import Listener, Started
+from raysim.engine.metrics import Recorder, Row, summarise
+from raysim.engine.network import lacking_stages
+from raysim.engine.passes import CPU, PassRunner, RoundLog
+from raysim.engine.run_dir import RunDir
+from raysim.engine.session import make_executor, ray_session
+from raysim.engine.worker import WorkerSpec
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run.
+
+    Attributes:
+        run_dir: The run directory.
+        summary: The figures of `summary.json`.
+        metrics: A row per round, as in `metrics.parquet`.
+        params: The deployed model's tensors, as in `model.safetensors`.
+    """
+
+    run_dir: Path
+    summary: dict[str, Any]
+    metrics: pa.Table
+    params: dict[str, Tensor]
+
+
+def drive(
+    settings: Settings,
+    federation: Federation,
+    run_dir: RunDir,
+    tell: Listener,
+    own_task: bool = False,
+) -> Result:
+    """Run, or go on with, a run; nothing is written before everything has been checked.
+
+    Raises:
+        RaysimError: a setting, a file or a client does not allow the run.
+        KeyboardInterrupt: the run was interrupted; its last committed round is checkpointed.
+    """
+    first = _first(settings, federation)
+    states = ClientStates(run_dir.states.absolute())
+    _check_space(settings, states, first.state)
+    spec = WorkerSpec(settings, federation, states.folder)
+    with (
+        ray_session(settings.engine),
+        _closing(make_executor(spec)) as executor,
+        run_dir.claim(settings, own_task),
+    ):
+        checkpoints = Checkpoints(run_dir.checkpoints)
+        checkpoint = checkpoints.latest(tell.note) or first
+        states.roll_back(checkpoint.number)
+        run_dir.save_partition(federation.shares)
+        run_dir.save_environment()
+        return _Run(settings, federation, run_dir, executor, tell, checkpoints).go(checkpoint)
+
+
+def _first(settings: Settings, federation: Federation) -> Checkpoint:
+    """Return the state before the first round, and check that the method suits the network."""
+    method = settings.method
+    network = method.network(federation.network(settings.seed))
+    if lacking := lacking_stages(network, sorted(method.stages)):
+        raise SettingsError(
+            f"method.name={method.title}: needs a model with the stages"
+            f" {', '.join(sorted(method.stages))}; this one lacks {', '.join(lacking)}"
+        )
+    return Checkpoint(-method.warmup, method.init(network))
+
+
+def _check_space(settings: Settings, states: ClientStates, state: ServerState) -> None:
+    size = nbytes(settings.method.client_init(state))
+    cohort, clients = settings.cohort_size, settings.clients
+    expected = clients * (1 - (1 - cohort / clients) ** settings.rounds)
+    versions = min(2 * settings.checkpoint_every, settings.rounds) * cohort
+    states.check_space(round(expected), versions, size)
+
+
+@contextmanager
+def _closing(executor: Executor) -> Iterator[Executor]:
+    try:
+        yield executor
+    finally:
+        executor.close()
+
+
+@contextmanager
+def _terminate_as_interrupt() -> Iterator[None]:
+    """Treat SIGTERM, which schedulers send before they kill, like Ctrl-C."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@dataclass
+class _Run:
+    """The rounds of one run."""
+
+    settings: Settings
+    federation: Federation
+    run_dir: RunDir
+    executor: Executor
+    tell: Listener
+    checkpoints: Checkpoints
+
+    def __post_init__(self) -> None:
+        sizes = self.federation.shares.sizes
+        self.clients = len(sizes)
+        self.passes = PassRunner(self.settings, sizes, self.executor, self.tell.progress)
+        self.test_rows = len(OpenData(self.federation, CPU).test)
+        self.recorder = Recorder(self.run_dir.path, self.settings.to_dict())
+
+    def go(self, checkpoint: Checkpoint) -> Result:
+        settings = self.settings
+        self.recorder.open(checkpoint.number)
+        self.tell.started(
+            Started(
+                path=self.run_dir.path,
+                method=settings.method.title,
+                round_number=checkpoint.number,
+                rounds=settings.rounds,
+                cohort=settings.cohort_size,
+                clients=self.clients,
+                target=settings.target_accuracy,
+            )
+        )
+        first = checkpoint.number
+        with _terminate_as_interrupt():
+            try:
+                while not self._is_done(checkpoint.number):
+                    checkpoint = self._round(checkpoint)
+                    if checkpoint.number == first + 1:
+                        self._note_workers()
+            except BaseException:
+                self._rescue(checkpoint)
+                raise
+        return self._finish(checkpoint)
+
+    def _round(self, before: Checkpoint) -> Checkpoint:
+        """Run, evaluate, record and, where it is due, checkpoint one round."""
+        begun = perf_counter()
+        settings, number = self.settings, before.number
+        kept = self.checkpoints.numbers()
+        log = self.passes.begin(number, before.state, kept[0] if kept else number)
+        lr = settings.local.lr * settings.local.lr_decay**number
+        cohort = sample_cohort(settings.seed, number, self.clients, settings.cohort_size)
+        now = Round(number, tuple(cohort), self.clients, settings.local.epochs, lr, self.passes.run)
+        state, metrics = settings.method.round(now, before.state)
+        seconds = perf_counter() - begun
+        after = Checkpoint(number + 1, state)
+        score, evaluation_seconds = self._evaluate(after)
+        row: Row = {
+            "round": after.number,
+            **log.figures(),
+            "test_loss": score.loss if score else None,
+            "test_accuracy": score.accuracy if score else None,
+            "lr": lr,
+            "seconds": seconds,
+            "evaluation_seconds": evaluation_seconds,
+            "checkpoint_seconds": 0.0,
+            **metrics,
+        }
+        self._commit(after, row, log)
+        return after
+
+    def _commit(self, after: Checkpoint, row: Row, log: RoundLog) -> None:
+        for failure in log.dropped:
+            self.tell.note(
+                f"round {after.number}: client {failure.client} was dropped: {failure.cause}"
+            )
+        self.recorder.add(row, log.columns)
+        if after.number % self.settings.checkpoint_every == 0:
+            begun = perf_counter()
+            self._save(after)
+            row["checkpoint_seconds"] = perf_counter() - begun
+        self.recorder.publish(row)
+        self.tell.round_done(row)
+
+    def _evaluate(self, after: Checkpoint) -> tuple[Score | None, float]:
+        begun = perf_counter()
+        due = after.number % self.settings.evaluation.every == 0
+        if after.number < 1 or not (due or after.number == self.settings.rounds):
+            return None, 0.0
+        score = evaluate(self.executor, self.settings.method.deployed(after.state), self.test_rows)
+        return score, perf_counter() - begun
+
+    def _is_done(self, number: int) -> bool:
+        target, rows = self.settings.target_accuracy, self.recorder.rows
+        accuracy = rows[-1]["test_accuracy"] if rows else None
+        reached = target is not None and accuracy is not None and accuracy >= target
+        return number >= self.settings.rounds or reached
+
+    def _note_workers(self) -> None:
+        about = self.executor.describe()
+        self.run_dir.save_environment(**about)
+        if any(actor.get("gpus") and actor["device"] == "cpu" for actor in about["actors"]):
+            self.tell.note("GPUs are declared to Ray but absent: actors train on the CPU")
+
+    def _save(self, checkpoint: Checkpoint) -> None:
+        self.recorder.flush()
+        self.checkpoints.save(checkpoint)
+        save_tensors(self.run_dir.model, self.settings.method.deployed(checkpoint.state))
+
+    def _rescue(self, checkpoint: Checkpoint) -> None:
+        """Keep what is committed when the run ends early."""
+        try:
+            if checkpoint.number not in self.checkpoints.numbers() and self.recorder.rows:
+                self._save(checkpoint)
+            self.recorder.close()
+        except RunError as error:
+            self.tell.note(f"the last rounds could not be checkpointed: {error}")
+
+    def _finish(self, checkpoint: Checkpoint) -> Result:
+        self._save(checkpoint)
+        self.recorder.close()
+        summary = summarise(self.recorder.rows, self.settings.target_accuracy)
+        write_json(self.run_dir.summary, summary)
+        self.tell.finished(summary)
+        deployed = self.settings.method.deployed(checkpoint.state)
+        return Result(self.run_dir.path, summary, self.recorder.table(), dict(deployed))

@@ -1,0 +1,32 @@
+"""Evaluation of the global model on the test set, sharded over the workers.
+
+The test set is cut into fixed batches of 1000 rows and their figures are added in batch order, so
+the result does not depend on how the batches were spread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raysim.core.tensors import Tensors
+from raysim.engine.executor import Executor
+from raysim.engine.transport import Wire
+from raysim.engine.worker import EVALUATION_ROWS
+
+
+@dataclass(frozen=True)
+class Score:
+    """Mean loss and accuracy, over N samples."""
+
+    loss: float
+    accuracy: float
+
+
+def evaluate(executor: Executor, deployed: Tensors, rows: int) -> Score:
+    """Evaluate a network's tensors on a test set of N rows."""
+    batches = dict.fromkeys(range(-(-rows // EVALUATION_ROWS)), 1.0)
+    figures: dict[int, tuple[float, int]] = {}
+    for part in executor.map("evaluate", Wire.of_tensors(deployed), batches):
+        figures |= part
+    losses, hits = zip(*(figures[number] for number in sorted(figures)), strict=True)
+    return Score(sum(losses) / rows, sum(hits) / rows)

@@ -1,0 +1,147 @@
+"""What is simulated, as the engine sees it: samples, who holds them, and a network.
+
+A federation is built once by the driver and opened by every worker: prepared data travels as
+paths to memory-mapped files, a user's own arrays through the object store, never per client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from raysim.config import Settings
+from raysim.core.arrow import open_split
+from raysim.core.data import ListedShares, Progress, Shares, Split
+from raysim.core.errors import DataError
+from raysim.core.rules import Batch
+from raysim.core.seeds import torch_seed
+
+Samples = tuple[Any, Any]
+"""Inputs [N, ...] and labels [N], as tensors or arrays."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A user's own task, in place of a dataset, a partition and a model.
+
+    Attributes:
+        model: Builds the network; its weights as built are the first global model.
+        clients: Per client, its inputs [n_k, ...] and labels [n_k].
+        test: The test inputs [N, ...] and labels [N].
+    """
+
+    model: Callable[[], nn.Module]
+    clients: Sequence[Samples]
+    test: Samples
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Samples, shares and network of a run; small to send, opened where it is used.
+
+    Attributes:
+        train: The training samples, or the path of their prepared file.
+        test: The test samples, or the path of their prepared file.
+        shares: Which client holds which training samples.
+        decode: Turns raw inputs into what the network takes.
+        build: Builds the network.
+    """
+
+    train: Split | Path
+    test: Split | Path
+    shares: Shares
+    decode: Callable[[Tensor], Tensor]
+    build: Callable[[], nn.Module]
+
+    def network(self, seed: int) -> nn.Module:
+        """Build the network in float32, its initial weights drawn from the seed."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(torch_seed(seed, "init"))
+            return self.build().float()
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
+
+
+@dataclass(frozen=True)
+class _Build:
+    settings: Settings
+
+    def __call__(self) -> nn.Module:
+        dataset = self.settings.dataset
+        return self.settings.model.build(dataset.shape, dataset.classes)
+
+
+def from_settings(settings: Settings, root: Path, progress: Progress) -> Federation:
+    """Prepare the dataset, split it, and return the federation of a run.
+
+    Raises:
+        DataError: the data cannot be had, is damaged, or cannot be split as asked.
+    """
+    prepared = settings.dataset.prepare(root, progress)
+    shares = settings.partition.split(
+        open_split(prepared["train"]), settings.clients, settings.seed
+    )
+    return Federation(
+        prepared["train"], prepared["test"], shares, settings.dataset.decode, _Build(settings)
+    )
+
+
+def from_task(task: Task) -> Federation:
+    """Return the federation of a user's own task.
+
+    Raises:
+        DataError: clients hold no samples, or inputs and labels do not match.
+    """
+    if not task.clients:
+        raise DataError("Task.clients: must hold at least one client")
+    samples = [_arrays(f"client {i}", pair) for i, pair in enumerate(task.clients)]
+    sizes = [len(y) for _, y in samples]
+    cuts = np.cumsum(sizes)[:-1]
+    shares = ListedShares.of(np.split(np.arange(sum(sizes)), cuts))
+    if len({x.shape[1:] for x, _ in samples}) > 1:
+        raise DataError("Task.clients: inputs of all clients must have the same shape")
+    train = Split(np.concatenate([x for x, _ in samples]), np.concatenate([y for _, y in samples]))
+    return Federation(train, Split(*_arrays("test", task.test)), shares, _same, task.model)
+
+
+def _arrays(who: str, pair: Samples) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+    x, y = (np.asarray(values) for values in pair)
+    if len(x) != len(y) or y.ndim != 1:
+        raise DataError(f"{who}: inputs {x.shape} and labels {y.shape} do not match")
+    return x, y.astype(np.int64)
+
+
+class OpenData:
+    """The samples of a federation, opened in one process."""
+
+    def __init__(self, federation: Federation, device: torch.device) -> None:
+        self._federation = federation
+        self._train = _open(federation.train)
+        self.test = _open(federation.test)
+        self._device = device
+
+    def client(self, client: int) -> Batch:
+        """Return all samples of one client, decoded."""
+        return self._batch(self._train, self._federation.shares[client])
+
+    def test_rows(self, start: int, stop: int) -> Batch:
+        """Return a range of test samples, decoded."""
+        return self._batch(self.test, np.arange(start, min(stop, len(self.test))))
+
+    def _batch(self, split: Split, rows: npt.NDArray[np.int64]) -> Batch:
+        x = torch.from_numpy(split.x[rows]).to(self._device)
+        y = torch.from_numpy(split.y[rows]).to(self._device)
+        return Batch(self._federation.decode(x), y)
+
+
+def _open(split: Split | Path) -> Split:
+    return open_split(split) if isinstance(split, Path) else split

@@ -1,0 +1,82 @@
+"""Running a network stage by stage, at its own tensors or at any others."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from raysim.core.rules import Outputs
+from raysim.core.tensors import Tensors
+
+STAGES = ("features", "hidden", "head")
+
+
+class Network(nn.Module):
+    """A user's module, run by its stages where it has them."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self.staged = all(isinstance(getattr(module, s, None), nn.Module) for s in STAGES)
+        self.has_batchnorm = any(
+            isinstance(m, nn.modules.batchnorm._BatchNorm) for m in module.modules()
+        )
+
+    def forward(self, x: Tensor) -> Outputs:
+        """Return the outputs of every stage for inputs x [B, ...]."""
+        if not self.staged:
+            return Outputs(None, None, self.module(x))
+        features, hidden, head = (getattr(self.module, stage) for stage in STAGES)
+        extracted = features(x)
+        activations = hidden(extracted)
+        return Outputs(extracted, activations, head(activations))
+
+    def load(self, tensors: Tensors) -> None:
+        """Copy tensors into the module; parameters and buffers take new shapes where given."""
+        with torch.no_grad():
+            for name, target in self.tensors().items():
+                if target.shape != tensors[name].shape:
+                    self._resize(name, tensors[name])
+                else:
+                    target.copy_(tensors[name])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the live parameters and buffers."""
+        module = self.module
+        return dict(module.named_parameters()) | dict(module.named_buffers())
+
+    def train_only(self, trainable: frozenset[str] | None) -> None:
+        """Enter training mode; modules whose own parameters are all frozen stay in evaluation."""
+        self.train()
+        if trainable is None:
+            return
+        for prefix, module in self.module.named_modules():
+            own = {f"{prefix}.{n}".lstrip(".") for n, _ in module.named_parameters(recurse=False)}
+            if own and not own & trainable:
+                module.eval()
+
+    def at(self, tensors: Tensors, x: Tensor) -> Outputs:
+        """Return the outputs at any tensors, in this module's present mode."""
+        named = {f"module.{name}": tensor for name, tensor in tensors.items()}
+        return functional_call(self, named, (x,))  # type: ignore[no-any-return]
+
+    def frozen(self) -> Network:
+        """Return a copy in evaluation mode."""
+        return copy.deepcopy(self).eval()
+
+    def _resize(self, name: str, tensor: Tensor) -> None:
+        path, _, attribute = name.rpartition(".")
+        owner = self.module.get_submodule(path)
+        if attribute in owner._parameters:
+            setattr(owner, attribute, nn.Parameter(tensor.clone()))
+        else:
+            setattr(owner, attribute, tensor.clone())
+
+
+def lacking_stages(module: nn.Module, needed: Iterable[str]) -> list[str]:
+    """Return the stages that a method needs and a module does not have."""
+    return [s for s in needed if not isinstance(getattr(module, s, None), nn.Module)]

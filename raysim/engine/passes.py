@@ -1,0 +1,186 @@
+"""Running a method's passes: packing the order, adding the chunks up, handling failures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from raysim.config import Settings
+from raysim.core.errors import RunError
+from raysim.core.exact import ExactSum
+from raysim.core.method import ServerState
+from raysim.core.rules import Pass, Reduced
+from raysim.core.tensors import Groups, nbytes, unflatten
+from raysim.engine.executor import Executor
+from raysim.engine.transport import Wire, as_tensor
+from raysim.engine.worker import Chunk, Failure, Order
+
+CPU = torch.device("cpu")
+
+
+@dataclass
+class RoundLog:
+    """What a round's passes add up to besides the method's tensors."""
+
+    bytes_up: int = 0
+    bytes_down: int = 0
+    columns: list[dict[str, npt.NDArray[np.float64]]] = field(default_factory=list)
+    dropped: list[Failure] = field(default_factory=list)
+
+    def figures(self) -> dict[str, float]:
+        """Return the round's columns of `metrics.parquet`; losses are means over examples."""
+        merged = {
+            name: np.concatenate([columns[name] for columns in self.columns])
+            for name in ("samples", "steps", "train_loss", "objective")
+        }
+        trained = merged["steps"] > 0
+        weights = merged["samples"][trained]
+        losses = {
+            name: float(np.average(merged[name][trained], weights=weights)) if len(weights) else 0.0
+            for name in ("train_loss", "objective")
+        }
+        return losses | {
+            "bytes_up": self.bytes_up,
+            "bytes_down": self.bytes_down,
+            "clients": int(trained.sum()),
+        }
+
+
+class _Sum:
+    """The chunks of one pass, added up on the server; each client is in it once."""
+
+    def __init__(self) -> None:
+        self.sum: ExactSum | None = None
+        self.weight = 0
+        self.chunks: list[Chunk] = []
+
+    def accept(self, chunk: Chunk) -> None:
+        if not chunk.clients:
+            return
+        self.sum = self.sum or ExactSum(chunk.layout)
+        self.sum.merge(
+            {dtype: as_tensor(array, torch.int64) for dtype, array in chunk.totals.items()}
+        )
+        self.weight += chunk.weight
+        chunk.totals.clear()
+        self.chunks.append(chunk)
+
+    def reduced(self, total: int) -> tuple[Reduced, dict[str, npt.NDArray[np.float64]]]:
+        clients = np.concatenate([chunk.clients for chunk in self.chunks])
+        order = clients.argsort()
+        columns = {
+            name: np.concatenate([chunk.columns[name] for chunk in self.chunks])[order]
+            for name in self.chunks[0].columns
+        }
+        rows = {c: wire.open(CPU) for chunk in self.chunks for c, wire in chunk.rows.items()}
+        scalars = {name: columns[name] for name in sorted(self.chunks[0].scalars)}
+        means = self.sum.mean(self.weight, total) if self.sum else {}
+        ids = tuple(clients[order].tolist())
+        return Reduced(ids, unflatten(means), rows, scalars), columns
+
+
+class PassRunner:
+    """Runs the passes of one round; `Round.run` is its `run`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        sizes: npt.NDArray[np.int64],
+        executor: Executor,
+        on_progress: Callable[[int, int], None],
+    ) -> None:
+        self._settings = settings
+        self._sizes = sizes
+        self._executor = executor
+        self._on_progress = on_progress
+
+    def begin(self, number: int, state: ServerState, keep_from: int) -> RoundLog:
+        """Start a round; return the log that its passes fill."""
+        self._number, self._index, self._keep_from = number, 0, keep_from
+        self._fresh: Groups = self._settings.method.client_init(state)
+        self.log = RoundLog()
+        return self.log
+
+    def run(self, work: Pass) -> Reduced:
+        """Run one pass over clients.
+
+        Raises:
+            RunError: a client failed twice and `on_client_error` is "stop", or none is left.
+        """
+        clients = [int(client) for client in work.clients]
+        weighting = work.weighting or self._settings.weighting
+        uniform = weighting == "uniform"
+        total = len(clients) if uniform else int(self._sizes[clients].sum())
+        order = self._order(work, uniform, total)
+        result = _Sum()
+        failed = self._train(order, clients, result, "again")
+        if failed:
+            failed = self._train(order, [f.client for f in failed], result, "stop")
+        self.log.dropped += failed
+        if not result.chunks:
+            raise RunError(
+                f"round {self._number + 1}: no client is left; the last one, client"
+                f" {failed[-1].client}, failed: {failed[-1].cause}"
+            )
+        reduced, columns = result.reduced(total)
+        self._count(work, clients, reduced, columns, result)
+        self._index += 1
+        return reduced
+
+    def _train(
+        self,
+        order: Order,
+        clients: Sequence[int],
+        result: _Sum,
+        then: Literal["again", "stop"],
+    ) -> list[Failure]:
+        failed: list[Failure] = []
+        done = 0
+        costs = {client: float(self._sizes[client] * max(order.epochs, 1)) for client in clients}
+        for chunk in self._executor.map("train", order, costs):
+            result.accept(chunk)
+            failed += chunk.failures
+            done += len(chunk.clients) + len(chunk.failures)
+            self._on_progress(done, len(clients))
+            if failed and then == "stop" and self._settings.on_client_error == "stop":
+                raise RunError(
+                    f"client {failed[0].client}: failed twice in round {self._number + 1}:"
+                    f" {failed[0].cause} (on_client_error=drop goes on without it)"
+                )
+        return sorted(failed, key=lambda failure: failure.client)
+
+    def _order(self, work: Pass, uniform: bool, total: int) -> Order:
+        return Order(
+            round_number=self._number,
+            index=self._index,
+            rules=work.rules,
+            epochs=work.epochs,
+            lr=work.lr,
+            trainable=work.trainable,
+            uniform=uniform,
+            total=total,
+            broadcast=Wire.of(work.broadcast),
+            fresh=Wire.of(self._fresh),
+            personal={client: Wire.of(groups) for client, groups in work.personal.items()},
+            keep_from=self._keep_from,
+        )
+
+    def _count(
+        self,
+        work: Pass,
+        clients: list[int],
+        reduced: Reduced,
+        columns: dict[str, npt.NDArray[np.float64]],
+        result: _Sum,
+    ) -> None:
+        common = nbytes(work.broadcast)
+        down = work.bytes_down or (lambda client: common)
+        own = sum(nbytes(groups) for groups in work.personal.values())
+        self.log.bytes_down += sum(down(client) for client in clients) + own
+        self.log.bytes_up += sum(chunk.bytes_up for chunk in result.chunks)
+        self.log.columns.append({**columns, "pass": np.full(len(reduced.clients), self._index)})

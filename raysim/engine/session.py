@@ -1,0 +1,67 @@
+"""Starting or joining Ray, quietly, and choosing an executor."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import ray
+import torch
+
+from raysim.config import EngineSettings
+from raysim.core.errors import RunError, SettingsError
+from raysim.engine.executor import Executor, InlineExecutor
+from raysim.engine.pool import ActorPool
+from raysim.engine.resources import Node, plan_actors
+from raysim.engine.worker import WorkerSpec
+
+
+@contextmanager
+def ray_session(engine: EngineSettings) -> Iterator[None]:
+    """Hold a Ray instance for a run: the caller's, the one at RAY_ADDRESS, or one of our own.
+
+    Raises:
+        RunError: RAY_ADDRESS names a cluster that cannot be joined.
+    """
+    if engine.backend == "inline" or ray.is_initialized():
+        yield
+        return
+    address = os.environ.get("RAY_ADDRESS", "local")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        ray.init(
+            address=address,
+            include_dashboard=False if address == "local" else None,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise RunError(f"RAY_ADDRESS={address}: cannot be joined: {error}") from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def make_executor(spec: WorkerSpec) -> Executor:
+    """Build the executor that the settings ask for; Ray must be running for "ray".
+
+    Raises:
+        SettingsError: the settings ask for more than the machine or cluster has.
+    """
+    engine = spec.settings.engine
+    if engine.backend == "ray":
+        nodes = [
+            Node(node["Resources"].get("CPU", 0), node["Resources"].get("GPU", 0))
+            for node in ray.nodes()  # type: ignore[no-untyped-call]
+            if node["Alive"]
+        ]
+        return ActorPool(spec, plan_actors(engine, nodes, spec.settings.cohort_size))
+    if engine.gpus_per_actor > torch.cuda.device_count():
+        raise SettingsError(
+            f"engine.gpus_per_actor={engine.gpus_per_actor}: this machine has"
+            f" {torch.cuda.device_count()} GPUs"
+        )
+    return InlineExecutor(spec)

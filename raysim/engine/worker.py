@@ -1,0 +1,271 @@
+"""What every executor runs: clients of a pass, and batches of the test set.
+
+A worker keeps network, data and optimiser resident for the whole run. It is plain Python: the
+inline executor holds one in its own process, a Ray actor holds one in another.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from raysim.config import EngineSettings, Settings
+from raysim.core.errors import RaysimError, RunError
+from raysim.core.exact import ExactSum
+from raysim.core.rules import Rules, Upload
+from raysim.core.seeds import stream, torch_seed
+from raysim.core.tensors import Groups, Layout, flatten, nbytes
+from raysim.engine.client_state import ClientStates
+from raysim.engine.federation import Federation, OpenData
+from raysim.engine.local import Job, LocalLog, LoopTrainer
+from raysim.engine.network import Network
+from raysim.engine.transport import Buffers, Wire, to_arrays
+
+EVALUATION_ROWS = 1000
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """All that a worker needs to build itself."""
+
+    settings: Settings
+    federation: Federation
+    states: Path
+
+
+@dataclass(frozen=True)
+class Order:
+    """A pass as it travels to the workers, once.
+
+    Attributes:
+        round_number: The round.
+        index: The pass within the round.
+        rules: What each client does.
+        epochs: Local epochs.
+        lr: Local learning rate.
+        trainable: Names of the parameters that are trained.
+        uniform: Whether clients count alike, or by their samples.
+        total: The weight of all clients of the pass.
+        broadcast: Groups for all clients.
+        fresh: State of a client that never took part.
+        personal: Groups for one client.
+        keep_from: Oldest round whose client state a checkpoint needs.
+    """
+
+    round_number: int
+    index: int
+    rules: Rules
+    epochs: int
+    lr: float
+    trainable: frozenset[str] | None
+    uniform: bool
+    total: int
+    broadcast: Wire
+    fresh: Wire
+    personal: Mapping[int, Wire]
+    keep_from: int
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A client that could not be trained."""
+
+    client: int
+    cause: str
+    trace: str
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """The result of some clients of a pass: one exact sum, and figures per client.
+
+    Attributes:
+        clients: Those whose uploads are in the sum.
+        weight: Their total weight.
+        layout: Layout of the sum.
+        totals: The sum's int64 buffers, per dtype of the summed tensors.
+        columns: Per name, one number per client.
+        scalars: Names of the columns that the method's server reads.
+        rows: Per client, what it sends as it is.
+        bytes_up: Bytes that the clients sent.
+        failures: Clients that failed.
+        seconds: Time taken.
+    """
+
+    clients: list[int]
+    weight: int
+    layout: Layout
+    totals: Buffers
+    columns: dict[str, npt.NDArray[np.float64]]
+    scalars: frozenset[str]
+    rows: dict[int, Wire]
+    bytes_up: int
+    failures: list[Failure]
+    seconds: float
+
+
+@dataclass
+class _Tally:
+    """What a worker adds up while it goes through a chunk."""
+
+    sum: ExactSum | None = None
+    weight: int = 0
+    clients: list[int] = field(default_factory=list)
+    records: list[dict[str, float]] = field(default_factory=list)
+    scalars: frozenset[str] = frozenset()
+    rows: dict[int, Wire] = field(default_factory=dict)
+    bytes_up: int = 0
+    failures: list[Failure] = field(default_factory=list)
+
+
+class Worker:
+    """Trains clients and evaluates batches of the test set."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        settings = spec.settings
+        torch.set_num_threads(settings.engine.threads_per_actor)
+        self._settings = settings
+        self.device = _device(settings.engine)
+        module = settings.method.network(spec.federation.network(settings.seed))
+        self._trainer = LoopTrainer(
+            Network(module).to(self.device), settings.local, settings.engine.precision
+        )
+        self._data = OpenData(spec.federation, self.device)
+        self._sizes = spec.federation.shares.sizes
+        self._states = ClientStates(spec.states)
+        self._broadcast: tuple[tuple[int, int], Groups, Groups] | None = None
+
+    def train(self, order: Order, clients: Sequence[int]) -> Chunk:
+        """Train some clients of a pass and return their sum."""
+        begun = perf_counter()
+        tally = _Tally()
+        for client in clients:
+            try:
+                self._train_one(order, client, tally)
+            except Exception as error:  # a client's failure must not take its chunk along
+                cause = str(error) if isinstance(error, RaysimError) else repr(error)
+                tally.failures.append(Failure(client, cause, traceback.format_exc()))
+        names = dict.fromkeys(name for record in tally.records for name in record)
+        columns = {n: np.array([r.get(n, np.nan) for r in tally.records]) for n in names}
+        total = tally.sum or ExactSum(Layout(()))
+        return Chunk(
+            clients=tally.clients,
+            weight=tally.weight,
+            layout=total.layout,
+            totals=to_arrays(total.totals),
+            columns=columns,
+            scalars=tally.scalars,
+            rows=tally.rows,
+            bytes_up=tally.bytes_up,
+            failures=tally.failures,
+            seconds=perf_counter() - begun,
+        )
+
+    def _train_one(self, order: Order, client: int, tally: _Tally) -> None:
+        begun = perf_counter()
+        version = (order.round_number, order.index)
+        broadcast, fresh = self._groups(order)
+        state = self._states.read(client, version, self.device) or fresh
+        personal = order.personal.get(client)
+        keys = (order.round_number, order.index, client)
+        data = self._data.client(client)
+        upload, log = self._trainer.run(
+            Job(
+                rules=order.rules,
+                epochs=order.epochs,
+                lr=order.lr,
+                trainable=order.trainable,
+                data=data,
+                broadcast=broadcast,
+                state=state,
+                personal=personal.open(self.device) if personal else {},
+                batches=stream(self._settings.seed, "batches", *keys),
+                torch_seed=torch_seed(self._settings.seed, "training", *keys),
+            )
+        )
+        self._accept(order, client, upload, tally)
+        tally.records.append(_record(client, len(data.y), log, upload, perf_counter() - begun))
+
+    def _accept(self, order: Order, client: int, upload: Upload, tally: _Tally) -> None:
+        """Check an upload, keep the client's state, then add to the sum: all of it or nothing."""
+        weight = 1 if order.uniform else int(self._sizes[client])
+        sums = flatten(upload.sums)
+        layout = Layout.of(sums)
+        tally.sum = tally.sum or ExactSum(layout)
+        if tally.sum.layout != layout:
+            raise RunError("its upload has other tensors than the clients before it")
+        with torch.no_grad():
+            packed = tally.sum.pack(sums)
+        if upload.state:
+            version = (order.round_number, order.index)
+            self._states.write(client, version, upload.state, order.keep_from)
+        tally.sum.add(packed, weight / order.total)
+        if upload.rows:
+            tally.rows[client] = Wire.of(upload.rows)
+        tally.weight += weight
+        tally.clients.append(client)
+        tally.scalars = frozenset(upload.scalars)
+        tally.bytes_up += nbytes(upload.sums) + nbytes(upload.rows) + 4 * len(upload.scalars)
+
+    def _groups(self, order: Order) -> tuple[Groups, Groups]:
+        key = (order.round_number, order.index)
+        if self._broadcast is None or self._broadcast[0] != key:
+            broadcast, fresh = (w.open(self.device) for w in (order.broadcast, order.fresh))
+            self._broadcast = (key, broadcast, fresh)
+        return self._broadcast[1:]
+
+    def evaluate(self, deployed: Wire, batches: Sequence[int]) -> dict[int, tuple[float, int]]:
+        """Evaluate batches of the test set.
+
+        Args:
+            deployed: The network's tensors.
+            batches: Numbers of batches of 1000 rows each.
+
+        Returns:
+            Per batch, the sum of the losses and the number of samples classified correctly.
+        """
+        network = self._trainer.network
+        network.load(deployed.open_tensors(self.device))
+        network.eval()
+        with torch.no_grad(), self._trainer.autocast():
+            return {number: self._score(network, number) for number in batches}
+
+    def _score(self, network: Network, number: int) -> tuple[float, int]:
+        batch = self._data.test_rows(number * EVALUATION_ROWS, (number + 1) * EVALUATION_ROWS)
+        logits = network(batch.x).logits.float()
+        predicted = logits.argmax(1) if logits.shape[-1] > 1 else (logits.squeeze(-1) > 0).long()
+        loss = float(batch.loss(logits).double()) * len(batch.y)
+        return loss, int((predicted == batch.y).sum())
+
+
+def _device(engine: EngineSettings) -> torch.device:
+    """Return the GPU where one is asked for and there is one, else the CPU."""
+    if not (engine.gpus_per_actor and torch.cuda.is_available()):
+        return torch.device("cpu")
+    if engine.deterministic:
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+        torch.use_deterministic_algorithms(True)
+    return torch.device("cuda")
+
+
+def _record(
+    client: int, samples: int, log: LocalLog, upload: Upload, seconds: float
+) -> dict[str, float]:
+    return {
+        "client": client,
+        "samples": samples,
+        "steps": log.steps,
+        "train_loss": log.train_loss,
+        "objective": log.objective,
+        "seconds": seconds,
+        **upload.scalars,
+        **upload.metrics,
+    }

@@ -1,0 +1,75 @@
+"""SCAFFOLD: control variates correct the clients' drift.
+
+Source: Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
+ICML 2020, algorithm 1 with option II.
+
+    step:    w_k <- w_k - eta * (g - c_k + c)
+    client:  c_k' = c_k - c + (w - w_k) / (steps * eta)
+    server:  w <- w + lr_global * mean(w_k - w)      c <- c + m/K * mean(c_k' - c_k)
+
+Both means are uniform over the m clients of the round, whatever `weighting` says. c and the c_k
+cover the trainable parameters and start at zero; buffers are averaged as in FedAvg. c_k is kept
+by each client between its participations.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+from torch import nn
+
+from raysim.core.method import Metrics, Round, ServerState
+from raysim.core.rules import Batch, Pass, Rules, Trained, Upload, View
+from raysim.core.tensors import Groups, Tensors, parameter_names, zeros_like
+from raysim.methods.fedavg import FedAvg
+
+
+class Scaffold(FedAvg):
+    """FedAvg with control variates on server and clients."""
+
+    lr_global: float = Field(default=1.0, gt=0, description="step of the server")
+
+    def init(self, network: nn.Module) -> ServerState:
+        """Start with the server's control variate c at zero."""
+        model = super().init(network).groups["model"]
+        trained = parameter_names(network)
+        return ServerState(
+            {"model": model, "c": zeros_like({n: t for n, t in model.items() if n in trained})}
+        )
+
+    def client_init(self, state: ServerState) -> Groups:
+        """Start with a client's control variate c_k at zero."""
+        return {"c": zeros_like(state.groups["c"])}
+
+    def rules(self) -> Rules:
+        """Return the rules of local training: SGD along the corrected gradient."""
+        return Rules(direction=_correct, finish=_finish)
+
+    def round(self, now: Round, state: ServerState) -> tuple[ServerState, Metrics]:
+        """Train the cohort, then move the model and c by their mean changes."""
+        reduced = now.run(
+            Pass(now.cohort, state.groups, self.rules(), now.epochs, now.lr, weighting="uniform")
+        )
+        model, c = state.groups["model"], state.groups["c"]
+        mean, change = reduced.means["model"], reduced.means["c"]
+        share = len(reduced.clients) / now.clients
+        moved = {n: model[n] + self.lr_global * (mean[n] - model[n]) for n in c}
+        return ServerState(
+            {"model": {**mean, **moved}, "c": {n: c[n] + share * change[n] for n in c}}
+        ), {}
+
+
+def _correct(
+    view: View, gradients: Tensors, batch: Batch, carry: Tensors
+) -> tuple[Tensors, Tensors]:
+    c, c_k = view.broadcast["c"], view.state["c"]
+    return {n: g - c_k[n] + c[n] for n, g in gradients.items()}, carry
+
+
+def _finish(view: View, trained: Trained) -> Upload:
+    c, c_k = view.broadcast["c"], view.state["c"]
+    scale = 1 / (trained.steps * trained.lr)
+    change = {n: (view.start[n] - view.params[n].detach()) * scale - c[n] for n in c}
+    return Upload(
+        sums={"model": view.params, "c": change},
+        state={"c": {n: c_k[n] + change[n] for n in c}},
+    )

@@ -1,0 +1,86 @@
+"""The exact sum: its value, and that order and grouping cannot change it."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raysim.core.errors import RunError
+from raysim.core.exact import LIMIT, SCALE, ExactSum
+from raysim.core.tensors import Layout
+
+LAYOUT = Layout.of({"a": torch.zeros(3), "n": torch.zeros(2, dtype=torch.int64)})
+values = st.lists(
+    st.floats(-1e5, 1e5, width=32, allow_subnormal=False), min_size=3, max_size=3
+)
+clients = st.lists(st.tuples(values, st.integers(1, 10_000)), min_size=1, max_size=8)
+
+
+def summed(parts: list[tuple[list[float], int]], total: int) -> ExactSum:
+    result = ExactSum(LAYOUT)
+    for value, weight in parts:
+        counts = torch.tensor([weight, -weight])
+        result.add(result.pack({"a": torch.tensor(value), "n": counts}), weight / total)
+    return result
+
+
+@given(clients, st.randoms(use_true_random=False), st.integers(0, 8))
+def test_order_and_split_do_not_matter(parts, random, cut):
+    total = sum(weight for _, weight in parts)
+    expected = summed(parts, total).mean(total, total)
+    shuffled = random.sample(parts, len(parts))
+    merged = ExactSum(LAYOUT)
+    for half in (shuffled[:cut], shuffled[cut:]):
+        merged.merge(summed(half, total).totals)
+    found = merged.mean(total, total)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+@given(clients)
+def test_mean_is_the_weighted_mean(parts):
+    total = sum(weight for _, weight in parts)
+    found = summed(parts, total).mean(total, total)
+    for i in range(3):
+        exact = sum(
+            Fraction(float(np.float32(value[i]))) * weight for value, weight in parts
+        ) / Fraction(total)
+        error = abs(Fraction(float(found["a"][i])) - exact)
+        assert error <= abs(exact) * Fraction(2) ** -24 + len(parts) * Fraction(2) ** -46
+    largest = max(weight for _, weight in parts)
+    smallest = min(weight for _, weight in parts)
+    assert found["n"].tolist() == [largest, -smallest]
+
+
+@given(clients)
+def test_dropped_clients_need_no_second_pass(parts):
+    planned = sum(weight for _, weight in parts) + 500
+    arrived = planned - 500
+    found = summed(parts, planned).mean(arrived, planned)["a"]
+    direct = summed(parts, arrived).mean(arrived, arrived)["a"]
+    assert torch.allclose(found, direct, rtol=1e-6, atol=1e-12 * planned / arrived)
+
+
+def test_one_client_keeps_its_bits():
+    value = torch.tensor([1.1, -3e-7, 65_000.3])
+    found = summed([(value.tolist(), 7)], 7).mean(7, 7)["a"]
+    assert torch.equal(found, value)
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [(float("nan"), "not finite"), (float("inf"), "not finite"), (LIMIT * 1.01, "out of range")],
+)
+def test_bad_values_name_the_tensor_and_add_nothing(value, problem):
+    result = ExactSum(LAYOUT)
+    with pytest.raises(RunError, match=rf"{problem}.*tensor a"):
+        result.pack({"a": torch.tensor([0.0, value, 0.0]), "n": torch.zeros(2, dtype=torch.int64)})
+    assert result.totals == {}
+
+
+def test_the_range_cannot_overflow():
+    assert LIMIT * SCALE + 1e6 < 2**63

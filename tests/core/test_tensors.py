@@ -1,0 +1,40 @@
+"""Packing and flattening."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from raysim.core.tensors import Layout, flatten, nbytes, parameter_names, state_of, unflatten
+
+TENSORS = {
+    "w": torch.arange(6.0).reshape(2, 3),
+    "count": torch.tensor(4),
+    "half": torch.ones(2, dtype=torch.bfloat16),
+}
+
+
+def test_pack_then_unpack_gives_the_same_tensors():
+    layout = Layout.of(TENSORS)
+    found = layout.unpack(layout.pack(TENSORS))
+    assert list(found) == list(TENSORS)
+    assert all(torch.equal(found[n], t) and found[n].dtype == t.dtype for n, t in TENSORS.items())
+
+
+def test_flatten_names_groups_and_unflatten_undoes_it():
+    groups = {"model": {"a.b": torch.ones(1)}, "c": {"x/y": torch.zeros(2)}}
+    flat = flatten(groups)
+    assert list(flat) == ["model/a.b", "c/x/y"]
+    assert {g: list(t) for g, t in unflatten(flat).items()} == {"model": ["a.b"], "c": ["x/y"]}
+
+
+def test_nbytes_counts_every_dtype():
+    assert nbytes({"all": TENSORS}) == 6 * 4 + 8 + 2 * 2
+
+
+def test_state_holds_parameters_and_buffers_and_names_only_the_trainable():
+    network = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    network[0].bias.requires_grad_(False)
+    assert parameter_names(network) == {"0.weight", "1.weight", "1.bias"}
+    buffers = {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
+    assert set(state_of(network)) == parameter_names(network) | {"0.bias"} | buffers

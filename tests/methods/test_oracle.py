@@ -1,0 +1,180 @@
+"""Two full-batch rounds of each method against a computation in NumPy.
+
+The oracle is written from the papers' formulas in float64 and shares no code with the engine.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import raysim
+from tests.conftest import UNEQUAL, make_settings, make_task
+
+SIZES = (3, 40, 17, 8)
+NAMES = ("hidden.0.weight", "hidden.0.bias", "head.weight", "head.bias")
+LR, EPOCHS, ROUNDS = 0.1, 2, 2
+
+
+def gradient(w, x, y, temperature=1.0):
+    """The gradient of the mean cross-entropy of a ReLU network with one hidden layer."""
+    w1, b1, w2, b2 = w
+    before = x @ w1.T + b1
+    hidden = np.maximum(before, 0)
+    logits = (hidden @ w2.T + b2) / temperature
+    exponents = np.exp(logits - logits.max(1, keepdims=True))
+    residual = exponents / exponents.sum(1, keepdims=True)
+    residual[np.arange(len(y)), y] -= 1
+    residual /= len(y) * temperature
+    back = (residual @ w2) * (before > 0)
+    return [back.T @ x, back.sum(0), residual.T @ hidden, residual.sum(0)]
+
+
+def fedavg(w, clients, mu=0.0, temperature=1.0):
+    total = sum(len(y) for _, y in clients)
+    for _ in range(ROUNDS):
+        mean = [np.zeros_like(p) for p in w]
+        for x, y in clients:
+            local = [p.copy() for p in w]
+            for _ in range(EPOCHS):
+                g = gradient(local, x, y, temperature)
+                local = [
+                    p - LR * (d + mu * (p - start))
+                    for p, d, start in zip(local, g, w, strict=True)
+                ]
+            mean = [m + len(y) / total * p for m, p in zip(mean, local, strict=True)]
+        w = mean
+    return w
+
+
+def scaffold(w, clients, lr_global):
+    c = [np.zeros_like(p) for p in w]
+    variates = [[np.zeros_like(p) for p in w] for _ in clients]
+    share = 1 / len(clients)
+    for _ in range(ROUNDS):
+        step, change = ([np.zeros_like(p) for p in w] for _ in range(2))
+        for k, (x, y) in enumerate(clients):
+            local = [p.copy() for p in w]
+            for _ in range(EPOCHS):
+                g = gradient(local, x, y)
+                local = [
+                    p - LR * (d - own + all_)
+                    for p, d, own, all_ in zip(local, g, variates[k], c, strict=True)
+                ]
+            new = [
+                own - all_ + (start - p) / (EPOCHS * LR)
+                for own, all_, start, p in zip(variates[k], c, w, local, strict=True)
+            ]
+            step = [s + share * (p - start) for s, p, start in zip(step, local, w, strict=True)]
+            change = [
+                d + share * (n - own) for d, n, own in zip(change, new, variates[k], strict=True)
+            ]
+            variates[k] = new
+        w = [p + lr_global * s for p, s in zip(w, step, strict=True)]
+        c = [v + d for v, d in zip(c, change, strict=True)]
+    return w, c, variates
+
+
+def run(tmp_path, sizes=SIZES, **overrides):
+    task = make_task(sizes)
+    settings = make_settings(
+        tmp_path / "run",
+        **{
+            "rounds": ROUNDS,
+            "fraction": 1.0,
+            "local.epochs": EPOCHS,
+            "local.batch_size": "full",
+            "local.lr": LR,
+            **overrides,
+        },
+    )
+    start = start_of(task)
+    clients = [(x.astype(np.float64), y) for x, y in task.clients]
+    return raysim.run(settings, task), start, clients
+
+
+def start_of(task):
+    from raysim.engine.federation import from_task
+
+    parameters = dict(from_task(task).network(0).named_parameters())
+    return [parameters[name].detach().numpy().astype(np.float64) for name in NAMES]
+
+
+def assert_close(params, expected):
+    for name, value in zip(NAMES, expected, strict=True):
+        assert np.abs(params[name].numpy() - value).max() < 1e-5, name
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_fedavg(tmp_path, temperature):
+    result, w, clients = run(tmp_path, **{"local.temperature": temperature})
+    assert_close(result.params, fedavg(w, clients, temperature=temperature))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
+def test_fedprox(tmp_path, temperature):
+    result, w, clients = run(
+        tmp_path,
+        **{"method.name": "fedprox", "method.mu": 0.7, "local.temperature": temperature},
+    )
+    assert_close(result.params, fedavg(w, clients, mu=0.7, temperature=temperature))
+
+
+@pytest.mark.parametrize("lr_global", [1.0, 0.5])
+def test_scaffold(tmp_path, lr_global):
+    overrides = {"method.name": "scaffold", "method.lr_global": lr_global}
+    result, w, clients = run(tmp_path, **overrides)
+    assert_close(result.params, scaffold(w, clients, lr_global)[0])
+
+
+def test_fedprox_objective_holds_the_proximal_term(tmp_path):
+    result, _, _ = run(tmp_path, **{"method.name": "fedprox", "method.mu": 5.0})
+    loss, objective = (result.metrics[name].to_pylist() for name in ("train_loss", "objective"))
+    assert all(o > t for o, t in zip(objective, loss, strict=True))
+
+
+def test_uniform_weighting_counts_clients_alike(tmp_path):
+    same, w, clients = run(tmp_path, **{"weighting": "uniform", "rounds": 1})
+    mean = [np.zeros_like(p) for p in w]
+    for x, y in clients:
+        local = w
+        for _ in range(EPOCHS):
+            local = [p - LR * g for p, g in zip(local, gradient(local, x, y), strict=True)]
+        mean = [m + p / len(clients) for m, p in zip(mean, local, strict=True)]
+    assert_close(same.params, mean)
+
+
+def test_lr_decay_momentum_and_weight_decay(tmp_path):
+    """Momentum starts anew every round, as the velocity v <- 0.9 v + g + wd w."""
+    overrides = {
+        "local.lr_decay": 0.5,
+        "local.momentum": 0.9,
+        "local.weight_decay": 0.01,
+        "local.epochs": 3,
+    }
+    result, w, clients = run(tmp_path, (25,), **overrides)
+    x, y = clients[0]
+    for number in range(ROUNDS):
+        velocity = [np.zeros_like(p) for p in w]
+        for _ in range(3):
+            g = gradient(w, x, y)
+            velocity = [
+                0.9 * v + d + 0.01 * p for v, d, p in zip(velocity, g, w, strict=True)
+            ]
+            w = [p - LR * 0.5**number * v for p, v in zip(w, velocity, strict=True)]
+    assert_close(result.params, w)
+
+
+def test_scaffold_c_is_the_mean_of_all_client_variates(tmp_path):
+    from safetensors.numpy import load_file
+
+    task = make_task(UNEQUAL)
+    settings = make_settings(tmp_path / "run", **{"method.name": "scaffold", "fraction": 1.0})
+    raysim.run(settings, task)
+    server = load_file(tmp_path / "run/checkpoints/round_000005/state.safetensors")
+    newest = [load_file(p) for p in (tmp_path / "run/clients").glob("*/*/4_0.safetensors")]
+    assert len(newest) == len(UNEQUAL)
+    for name in NAMES:
+        mean = np.mean([state[f"c/{name}"].astype(np.float64) for state in newest], axis=0)
+        assert np.abs(server[f"c/{name}"] - mean).max() < 1e-6
+        assert np.abs(mean).max() > 1e-3

@@ -1,0 +1,69 @@
+"""The shards partition."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from raysim.core.data import Split
+from raysim.core.errors import DataError
+from workloads.partitions.shards import Shards
+
+MakeSplit = Callable[..., Split]
+
+
+def balanced(per_class: int) -> Split:
+    y = np.random.default_rng(5).permutation(np.repeat(np.arange(10), per_class))
+    return Split(np.zeros((len(y), 1), np.uint8), y)
+
+
+@pytest.mark.parametrize("size", [None, 300])
+def test_mcmahans_mnist_has_two_shards_of_300_and_at_most_two_classes(size: int | None) -> None:
+    data = balanced(6000)
+    shares = Shards(size=size).split(data, 100, 0)
+    assert set(shares.sizes) == {600}
+    classes = [len(np.unique(data.y[shares[client]])) for client in range(100)]
+    assert max(classes) == 2
+    assert np.array_equal(np.sort(shares.indices), np.arange(60_000))
+
+
+@pytest.mark.parametrize("per_client", [1, 2, 3, 5])
+def test_a_client_holds_whole_shards(make_split: MakeSplit, per_client: int) -> None:
+    data = make_split(1000)
+    order = np.argsort(data.y, kind="stable")
+    place = np.empty(1000, dtype=np.int64)
+    place[order] = np.arange(1000)
+    shares = Shards(per_client=per_client, size=20).split(data, 10, 0)
+    held = np.stack([place[shares[client]].reshape(per_client, 20) for client in range(10)])
+    assert np.array_equal(held[..., 0] % 20, np.zeros((10, per_client)))
+    assert np.array_equal(held, held[..., :1] + np.arange(20))
+    assert len(np.unique(held[..., 0])) == 10 * per_client
+
+
+def test_shards_left_over_come_from_all_classes() -> None:
+    data = balanced(600)
+    shares = Shards(per_client=1, size=100).split(data, 30, 0)
+    assert set(shares.sizes) == {100}
+    assert len(np.unique(data.y[shares.indices])) > 5
+
+
+def test_shards_that_need_more_than_there_is_are_refused(make_split: MakeSplit) -> None:
+    expected = (
+        r"partition\.size=51: clients=10 with partition\.per_client=2 need 1020 samples;"
+        " the dataset has 1000 training samples"
+    )
+    with pytest.raises(DataError, match=expected):
+        Shards(size=51).split(make_split(1000), 10, 0)
+    assert Shards(size=50).split(make_split(1000), 10, 0).sizes.sum() == 1000
+
+
+def test_a_client_whose_shards_are_all_empty_is_reported(make_split: MakeSplit) -> None:
+    with pytest.raises(DataError, match=r"client \d+ has no samples"):
+        Shards(per_client=2).split(make_split(30), 30, 0)
+
+
+@pytest.mark.parametrize("field", ["per_client", "size"])
+def test_settings_start_at_one(field: str) -> None:
+    with pytest.raises(ValidationError):
+        Shards.model_validate({field: 0})

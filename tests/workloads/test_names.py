@@ -1,0 +1,17 @@
+"""Every registered name leads to a component that writes itself by that name."""
+
+from typing import Any
+
+import pytest
+
+import workloads  # noqa: F401 - registers names
+from raysim.core.components import Registry
+from raysim.core.data import DATASETS, MODELS, PARTITIONS
+
+
+@pytest.mark.parametrize("registry", [DATASETS, PARTITIONS, MODELS], ids=lambda found: found.kind)
+def test_registered_names_lead_to_components(registry: Registry[Any]) -> None:
+    names = list(registry)
+    assert names
+    for name in names:
+        assert registry.get(name)().settings()["name"] == name

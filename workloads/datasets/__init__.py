@@ -1,0 +1,1 @@
+"""Datasets: where their published files come from, how they are checked and read."""

@@ -1,0 +1,127 @@
+"""Clients of public package registries: they download a pinned archive, and nothing is installed.
+
+All that a client writes lies in the work folder in which it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+from raysim.core.errors import DataError
+
+STALL_SECONDS = 120.0
+"""A client that writes nothing for so long is ended."""
+
+
+@dataclass(frozen=True)
+class Client:
+    """A registry's client: its name, its commands for (package, version), its archives' reader.
+
+    The commands run in the work folder and leave the archive there.
+    """
+
+    name: str
+    commands: Callable[[str, str], list[list[str]]]
+    unpack: Callable[[Path, Path], None]
+
+
+@dataclass(frozen=True)
+class Package:
+    """A pinned package; `archive` is the file that its client writes."""
+
+    client: Client
+    name: str
+    version: str
+    archive: str
+    sha256: str
+    size_bytes: int
+
+
+def _bytes_in(folder: Path) -> int:
+    with suppress(FileNotFoundError):  # a file that the client removes meanwhile
+        return sum(path.stat().st_size for path in folder.rglob("*"))
+    return 0
+
+
+def _reason(output: str) -> str:
+    # npm ends with a line about its log file.
+    lines = [line for line in output.splitlines() if line and "log" not in line.lower().split()]
+    return lines[-1].strip()[:200] if lines else "no output"
+
+
+def run_client(command: list[str], work: Path, report: Callable[[int], None]) -> None:
+    """Run a client in its work folder, reporting how many bytes it has written.
+
+    Raises:
+        DataError: the client is not installed, fails, or writes nothing for STALL_SECONDS.
+    """
+    environment = {**os.environ, "TMPDIR": str(work)}
+    begun, done, changed = _bytes_in(work), 0, monotonic()
+    with tempfile.TemporaryFile("w+", errors="replace") as log:
+        try:
+            process = subprocess.Popen(
+                command, cwd=work, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        except FileNotFoundError as error:
+            raise DataError(f"{command[0]} is not installed") from error
+        try:
+            while process.poll() is None:
+                if (written := _bytes_in(work) - begun) > done:
+                    done, changed = written, monotonic()
+                    report(done)
+                if monotonic() - changed > STALL_SECONDS:
+                    raise DataError(f"{command[0]} wrote nothing for {STALL_SECONDS:g} seconds")
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=0.2)
+        finally:
+            process.kill()
+            process.wait()
+        if process.returncode != 0:
+            log.seek(0)
+            raise DataError(_reason(log.read()))
+
+
+def _pip(name: str, version: str) -> list[list[str]]:
+    options = ["--no-deps", "--only-binary=:all:", "--no-cache-dir", "--retries=1", "--dest=."]
+    return [[sys.executable, "-m", "pip", "download", *options, f"{name}=={version}"]]
+
+
+def _npm(name: str, version: str) -> list[list[str]]:
+    options = ["--ignore-scripts", "--cache=./cache", "--fetch-retries=1"]
+    return [["npm", "pack", *options, f"{name}@{version}"]]
+
+
+def _apt(name: str, version: str) -> list[list[str]]:
+    # Package lists of its own: no need to be root, nor for the machine's lists to be there.
+    apt = ["apt-get", "-o", "Dir::State::Lists=./lists", "-o", "Dir::Cache=./cache"]
+    return [["mkdir", "lists"], [*apt, "update"], [*apt, "download", f"{name}={version}"]]
+
+
+def _unzip(archive: Path, target: Path) -> None:
+    with zipfile.ZipFile(archive) as file:
+        file.extractall(target)  # noqa: S202 - its sha256 is pinned
+
+
+def _untar(archive: Path, target: Path) -> None:
+    with tarfile.open(archive) as file:
+        file.extractall(target, filter="data")
+
+
+def _undeb(archive: Path, target: Path) -> None:
+    command = ["dpkg-deb", "-x", str(archive), str(target)]
+    run_client(command, archive.parent, lambda done: None)
+
+
+PIP = Client("pip", _pip, _unzip)
+NPM = Client("npm", _npm, _untar)
+APT = Client("apt-get", _apt, _undeb)

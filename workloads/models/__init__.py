@@ -1,0 +1,1 @@
+"""Models: networks in three stages, `features`, `hidden` and `head`."""

@@ -1,0 +1,69 @@
+"""Clients whose class shares follow a Dirichlet distribution.
+
+Source: Yurochkin et al., Bayesian Nonparametric Federated Learning of Neural Networks, ICML 2019,
+section 4: for each class, proportions over the K clients are drawn from Dir_K(alpha) and the
+class's samples are divided accordingly. The draw is repeated until each client has `minimum`
+samples, as in their published code.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from raysim.core.data import Indices, ListedShares, Partition, Split
+from raysim.core.errors import DataError
+from raysim.core.seeds import stream
+from workloads.partitions.checks import one_sample_each
+
+REDRAWS = 500
+"""Draws after which a partition is given up."""
+
+
+class Dirichlet(Partition):
+    """Divide each class over the clients by proportions drawn from Dir_K(alpha).
+
+    Attributes:
+        alpha: Concentration; small values give each client few classes.
+        minimum: Samples that each client must have.
+    """
+
+    alpha: Annotated[float, Field(gt=0, le=1e6)] = 0.5
+    minimum: Annotated[int, Field(ge=1)] = 1
+
+    def split(self, data: Split, clients: int, seed: int) -> ListedShares:
+        """Assign every sample to one client.
+
+        Raises:
+            DataError: no draw gave every client `minimum` samples.
+        """
+        one_sample_each(data, clients)
+        generator = stream(seed, "dirichlet")
+        classes = np.unique(data.y)
+        counts = self._counts(data, clients, generator)
+        owners = np.empty(len(data), dtype=np.int64)
+        for label, of_class in zip(classes, counts, strict=True):
+            members = generator.permutation(np.flatnonzero(data.y == label))
+            owners[members] = np.repeat(np.arange(clients), of_class)
+        cuts = np.cumsum(counts.sum(axis=0))[:-1]
+        return ListedShares.of(np.split(np.argsort(owners, kind="stable"), cuts))
+
+    def _counts(self, data: Split, clients: int, generator: np.random.Generator) -> Indices:
+        """Draw how many samples of each class each client holds [C, K]."""
+        totals = np.unique(data.y, return_counts=True)[1]
+        draws = REDRAWS if clients * self.minimum <= len(data) else 0
+        for _ in range(draws):
+            shares = generator.dirichlet(np.full(clients, self.alpha), size=len(totals))  # [C, K]
+            # Cutting at rounded running sums gives each sample to exactly one client.
+            ends = np.floor(np.cumsum(shares, axis=1) * totals[:, None]).astype(np.int64)
+            ends[:, -1] = totals
+            counts = np.diff(np.minimum(ends, totals[:, None]), axis=1, prepend=0)
+            if counts.sum(axis=0).min() >= self.minimum:
+                return counts
+        raise DataError(
+            f"partition.alpha={self.alpha}, clients={clients}, partition.minimum={self.minimum}:"
+            f" no division of {len(data)} samples gave every client its minimum in {draws} draws;"
+            " raise alpha, or lower clients or minimum"
+        )

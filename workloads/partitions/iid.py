@@ -1,0 +1,27 @@
+"""Independent and identically distributed clients.
+
+Source: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data,
+AISTATS 2017, section 3: "the data is shuffled, and then partitioned" into clients of equal size.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from raysim.core.data import ListedShares, Partition, Split
+from raysim.core.seeds import stream
+from workloads.partitions.checks import one_sample_each
+
+
+class Iid(Partition):
+    """Shuffle all samples and cut them into K parts whose sizes differ by at most one."""
+
+    def split(self, data: Split, clients: int, seed: int) -> ListedShares:
+        """Assign every sample to one client.
+
+        Raises:
+            DataError: there are more clients than samples.
+        """
+        one_sample_each(data, clients)
+        shuffled = stream(seed, "iid").permutation(len(data))
+        return ListedShares.of(np.array_split(shuffled, clients))

@@ -1,0 +1,63 @@
+"""Clients that hold a few shards of label-sorted data, hence few classes each.
+
+Source: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data,
+AISTATS 2017, section 3: MNIST is sorted by label and cut into 200 shards of 300 samples, and each
+of 100 clients holds two.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from raysim.core.data import ListedShares, Partition, Split
+from raysim.core.errors import DataError
+from raysim.core.seeds import stream
+from workloads.partitions.checks import one_sample_each
+
+
+class Shards(Partition):
+    """Sort by label, cut into shards, and give each client some of them at random.
+
+    Attributes:
+        per_client: Shards that a client holds.
+        size: Samples in a shard. Unset, the data is cut into exactly as many shards as the clients
+            hold, whose sizes differ by at most one, and every sample is used. Set, the sorted data
+            is cut into shards of this size, a shorter rest at its end is left out, and so are the
+            shards that no client draws.
+    """
+
+    per_client: Annotated[int, Field(ge=1)] = 2
+    size: Annotated[int, Field(ge=1)] | None = None
+
+    def split(self, data: Split, clients: int, seed: int) -> ListedShares:
+        """Give each client `per_client` shards, none of them twice.
+
+        Raises:
+            DataError: there are fewer samples than clients, or than the shards asked for hold.
+        """
+        one_sample_each(data, clients)
+        shards = self._cut(np.argsort(data.y, kind="stable"), clients)
+        drawn = stream(seed, "shards").permutation(len(shards))[: clients * self.per_client]
+        return ListedShares.of(
+            [
+                np.concatenate([shards[shard] for shard in held])
+                for held in drawn.reshape(clients, self.per_client)
+            ]
+        )
+
+    def _cut(self, ordered: npt.NDArray[np.int64], clients: int) -> list[npt.NDArray[np.int64]]:
+        wanted = clients * self.per_client
+        if self.size is None:
+            return np.array_split(ordered, wanted)
+        if wanted * self.size > len(ordered):
+            raise DataError(
+                f"partition.size={self.size}: clients={clients} with"
+                f" partition.per_client={self.per_client} need {wanted * self.size} samples;"
+                f" the dataset has {len(ordered)} training samples"
+            )
+        whole = len(ordered) // self.size
+        return list(ordered[: whole * self.size].reshape(whole, self.size))
