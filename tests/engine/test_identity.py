@@ -1,0 +1,166 @@
+"""The same bits whatever the executor, the number of actors, and what was killed on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+import raysim
+from tests.conftest import EQUAL, UNEQUAL, make_settings, make_task
+
+METHODS = {
+    "fedavg": {"method.name": "fedavg"},
+    "fedprox": {"method.name": "fedprox", "method.mu": 0.3},
+    "scaffold": {"method.name": "scaffold"},
+}
+cases = pytest.mark.parametrize("sizes", [EQUAL, UNEQUAL], ids=["equal", "unequal"])
+methods = pytest.mark.parametrize("method", METHODS)
+
+
+def model_of(folder: Path) -> bytes:
+    return (folder / "model.safetensors").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The model bytes of the inline run of a case, computed once."""
+    found: dict[Any, bytes] = {}
+
+    def run(method: str, sizes: tuple[int, ...]) -> bytes:
+        if (method, sizes) not in found:
+            folder = tmp_path_factory.mktemp("inline")
+            raysim.run(make_settings(folder, **METHODS[method]), make_task(sizes))
+            found[method, sizes] = model_of(folder)
+        return found[method, sizes]
+
+    return run
+
+
+class KillActor(raysim.Listener):
+    """Ends one actor with SIGKILL when the first chunk of a round has arrived."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self._folder = folder
+        self._left = number
+        self.killed = 0
+
+    def round_done(self, row: Any) -> None:
+        self._left -= 1
+
+    def progress(self, done: int, total: int) -> None:
+        if self._left == 0 and done < total and not self.killed:
+            actors = json.loads((self._folder / "environment.json").read_text())["actors"]
+            self.killed = actors[-1]["pid"]
+            os.kill(self.killed, signal.SIGKILL)
+
+
+@cases
+@methods
+@pytest.mark.parametrize("actors", [1, 2, 3])
+def test_actors(tmp_path, shared_ray, undisturbed, method, sizes, actors):
+    engine = {"engine.backend": "ray", "engine.actors": actors}
+    result = raysim.run(make_settings(tmp_path, **METHODS[method], **engine), make_task(sizes))
+    assert model_of(tmp_path) == undisturbed(method, sizes)
+    assert len(json.loads((tmp_path / "environment.json").read_text())["actors"]) == actors
+    assert result.summary["rounds"] == 5
+
+
+@cases
+@methods
+def test_actor_killed_in_mid_round(tmp_path, shared_ray, undisturbed, method, sizes):
+    engine = {"engine.backend": "ray", "engine.actors": 2}
+    listener = KillActor(tmp_path, 2)
+    raysim.run(make_settings(tmp_path, **METHODS[method], **engine), make_task(sizes), listener)
+    assert listener.killed
+    assert model_of(tmp_path) == undisturbed(method, sizes)
+    clients = pq.read_table(tmp_path / "clients.parquet").select(["round", "client"]).to_pylist()
+    assert len({(row["round"], row["client"]) for row in clients}) == len(clients) == 5 * 4
+
+
+def killed_after(number: int, folder: Path, sizes: tuple[int, ...], **overrides: Any) -> None:
+    texts = [f"{key}={value}" for key, value in overrides.items()]
+    command = [sys.executable, "-m", "tests.engine.faults", str(folder)]
+    done = subprocess.run(
+        [*command, ",".join(map(str, sizes)), str(number), *texts],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+@cases
+@methods
+@pytest.mark.parametrize("checkpoint_every", [1, 2])
+def test_driver_killed_and_resumed(
+    tmp_path, shared_ray, undisturbed, method, sizes, checkpoint_every
+):
+    killed_after(3, tmp_path, sizes, checkpoint_every=checkpoint_every, **METHODS[method])
+    listener = RoundsSeen()
+    raysim.resume(tmp_path, make_task(sizes), listener)
+    assert listener.rounds == ([4, 5] if checkpoint_every == 1 else [3, 4, 5])
+    assert model_of(tmp_path) == undisturbed(method, sizes)
+    rows = pq.read_table(tmp_path / "metrics.parquet")["round"].to_pylist()
+    assert rows == [1, 2, 3, 4, 5]
+
+
+class RoundsSeen(raysim.Listener):
+    def __init__(self) -> None:
+        self.rounds: list[int] = []
+
+    def round_done(self, row: Any) -> None:
+        self.rounds.append(row["round"])
+
+
+def test_driver_of_actors_killed_and_resumed_on_actors(tmp_path, shared_ray, undisturbed):
+    engine = {"engine.backend": "ray", "engine.actors": 2}
+    killed_after(3, tmp_path, UNEQUAL, **METHODS["scaffold"], **engine)
+    raysim.resume(tmp_path, make_task(UNEQUAL))
+    assert model_of(tmp_path) == undisturbed("scaffold", UNEQUAL)
+
+
+def test_killed_before_the_first_checkpoint_starts_again(tmp_path, undisturbed):
+    killed_after(2, tmp_path, UNEQUAL, checkpoint_every=10, **METHODS["scaffold"])
+    raysim.resume(tmp_path, make_task(UNEQUAL))
+    assert model_of(tmp_path) == undisturbed("scaffold", UNEQUAL)
+    rows = pq.read_table(tmp_path / "metrics.parquet")["round"].to_pylist()
+    assert rows == [1, 2, 3, 4, 5]
+
+
+def test_damaged_checkpoint_is_reported_and_the_one_before_used(tmp_path, undisturbed):
+    killed_after(4, tmp_path, UNEQUAL, **METHODS["scaffold"])
+    newest = tmp_path / "checkpoints/round_000004/state.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-8])
+    listener = NotesHeard()
+    raysim.resume(tmp_path, make_task(UNEQUAL), listener)
+    assert "round_000004" in listener.notes[0] and "damaged" in listener.notes[0]
+    assert model_of(tmp_path) == undisturbed("scaffold", UNEQUAL)
+
+
+class NotesHeard(raysim.Listener):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def test_eight_actors_on_two_declared_gpus(tmp_path, shared_ray, undisturbed):
+    engine = {"engine.backend": "ray", "engine.gpus_per_actor": 0.25}
+    sizes = tuple(range(20, 32))
+    settings = make_settings(tmp_path, rounds=1, **engine)
+    listener = NotesHeard()
+    raysim.run(settings, make_task(sizes), listener)
+    environment = json.loads((tmp_path / "environment.json").read_text())
+    gpus = [actor["gpus"] for actor in environment["actors"]]
+    assert sorted(gpus) == [["0"]] * 4 + [["1"]] * 4
+    assert environment["cpus_per_actor"] == 0.25
+    assert any("declared" in note for note in listener.notes)
