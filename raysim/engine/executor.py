@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, Protocol
 
 import torch
@@ -15,8 +15,10 @@ Call = Literal["train", "evaluate"]
 class Executor(Protocol):
     """Runs a worker's calls over many items, somewhere."""
 
-    def map(self, call: Call, shared: Any, costs: Mapping[int, float]) -> Iterator[Any]:
-        """Yield the results of `Worker.<call>(shared, items)` for chunks that cover all items.
+    def map(
+        self, call: Call, shared: Any, costs: Mapping[int, float], on_done: Callable[[int], None]
+    ) -> Iterator[Any]:
+        """Call `Worker.<call>(shared, items)` until all items are done; yield what workers hold.
 
         Every item is in exactly one result; results come in any order.
 
@@ -24,6 +26,7 @@ class Executor(Protocol):
             call: The worker's method.
             shared: Its first argument, sent once.
             costs: The items, with the work of each.
+            on_done: Told how many items are done.
         """
         ...
 
@@ -43,10 +46,15 @@ class InlineExecutor:
         self._threads = torch.get_num_threads()
         self._worker = Worker(spec)
 
-    def map(self, call: Call, shared: Any, costs: Mapping[int, float]) -> Iterator[Any]:
-        """Yield one result per item."""
+    def map(
+        self, call: Call, shared: Any, costs: Mapping[int, float], on_done: Callable[[int], None]
+    ) -> Iterator[Any]:
+        """Go through the items and yield one result."""
         work = getattr(self._worker, call)
-        return (work(shared, [item]) for item in costs)
+        for done, item in enumerate(costs, 1):
+            work(shared, [item])
+            on_done(done)
+        yield self._worker.take()
 
     def describe(self) -> dict[str, Any]:
         """Return where work runs."""

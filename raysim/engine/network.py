@@ -21,16 +21,17 @@ class Network(nn.Module):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
-        self.staged = all(isinstance(getattr(module, s, None), nn.Module) for s in STAGES)
+        staged = not lacking_stages(module, STAGES)
+        self._stages = tuple(getattr(module, stage) for stage in STAGES) if staged else None
         self.has_batchnorm = any(
             isinstance(m, nn.modules.batchnorm._BatchNorm) for m in module.modules()
         )
 
     def forward(self, x: Tensor) -> Outputs:
         """Return the outputs of every stage for inputs x [B, ...]."""
-        if not self.staged:
+        if self._stages is None:
             return Outputs(None, None, self.module(x))
-        features, hidden, head = (getattr(self.module, stage) for stage in STAGES)
+        features, hidden, head = self._stages
         extracted = features(x)
         activations = hidden(extracted)
         return Outputs(extracted, activations, head(activations))

@@ -140,13 +140,12 @@ class PassRunner:
         then: Literal["again", "stop"],
     ) -> list[Failure]:
         failed: list[Failure] = []
-        done = 0
         costs = {client: float(self._sizes[client] * max(order.epochs, 1)) for client in clients}
-        for chunk in self._executor.map("train", order, costs):
+        for chunk in self._executor.map(
+            "train", order, costs, lambda done: self._on_progress(done, len(clients))
+        ):
             result.accept(chunk)
             failed += chunk.failures
-            done += len(chunk.clients) + len(chunk.failures)
-            self._on_progress(done, len(clients))
             if failed and then == "stop" and self._settings.on_client_error == "stop":
                 raise RunError(
                     f"client {failed[0].client}: failed twice in round {self._number + 1}:"

@@ -44,13 +44,13 @@ def plan_actors(engine: EngineSettings, nodes: Sequence[Node], cohort: int) -> A
     if share and not fits:
         most = max((node.gpus for node in nodes), default=0.0)
         raise SettingsError(
-            f"engine.gpus_per_actor={share}: at most {most:g} GPUs are declared on a node"
+            f"engine.gpus_per_actor={share:g}: at most {most:g} GPUs are declared on a node"
             " (use 0 to train on cores)"
         )
     actors = min(fits, cohort) if engine.actors == "auto" else engine.actors
     if share and actors > fits:
         raise SettingsError(
-            f"engine.actors={actors}: at most {fits} with engine.gpus_per_actor={share}"
+            f"engine.actors={actors}: at most {fits} with engine.gpus_per_actor={share:g}"
         )
     asked = engine.cpus_per_actor
     each = min(1.0, math.floor(cpus / actors * 1e4) / 1e4) if asked == "auto" else asked

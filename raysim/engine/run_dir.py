@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import platform
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -60,8 +61,13 @@ class RunDir:
             RunError: something else is there, or the folder cannot be written.
         """
         parent = next(p for p in (self.path, *self.path.absolute().parents) if p.exists())
-        if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-            raise RunError(f"out={self.path}: {parent} is not a folder that can be written")
+        try:
+            with tempfile.TemporaryFile(dir=parent):
+                pass
+        except OSError as error:
+            raise RunError(
+                f"out={self.path}: {parent} is not a folder that can be written: {error.strerror}"
+            ) from error
         if parent != self.path or not any(self.path.iterdir()):
             return
         found, found_task = self.read_config()

@@ -61,7 +61,7 @@ def make_executor(spec: WorkerSpec) -> Executor:
         return ActorPool(spec, plan_actors(engine, nodes, spec.settings.cohort_size))
     if engine.gpus_per_actor > torch.cuda.device_count():
         raise SettingsError(
-            f"engine.gpus_per_actor={engine.gpus_per_actor}: this machine has"
+            f"engine.gpus_per_actor={engine.gpus_per_actor:g}: this machine has"
             f" {torch.cuda.device_count()} GPUs"
         )
     return InlineExecutor(spec)

@@ -27,9 +27,11 @@ from raysim.engine.client_state import ClientStates
 from raysim.engine.federation import Federation, OpenData
 from raysim.engine.local import Job, LocalLog, LoopTrainer
 from raysim.engine.network import Network
-from raysim.engine.transport import Buffers, Wire, to_arrays
+from raysim.engine.transport import Buffers, Wire
 
 EVALUATION_ROWS = 1000
+Scores = dict[int, tuple[float, int]]
+"""Per batch of the test set: the sum of the losses, and the samples classified correctly."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Chunk:
-    """The result of some clients of a pass: one exact sum, and figures per client.
+    """What a worker hands over after some clients of a pass: one exact sum, and figures.
 
     Attributes:
         clients: Those whose uploads are in the sum.
@@ -97,7 +99,6 @@ class Chunk:
         rows: Per client, what it sends as it is.
         bytes_up: Bytes that the clients sent.
         failures: Clients that failed.
-        seconds: Time taken.
     """
 
     clients: list[int]
@@ -109,12 +110,11 @@ class Chunk:
     rows: dict[int, Wire]
     bytes_up: int
     failures: list[Failure]
-    seconds: float
 
 
 @dataclass
 class _Tally:
-    """What a worker adds up while it goes through a chunk."""
+    """What a worker adds up while it goes through clients."""
 
     sum: ExactSum | None = None
     weight: int = 0
@@ -124,6 +124,21 @@ class _Tally:
     rows: dict[int, Wire] = field(default_factory=dict)
     bytes_up: int = 0
     failures: list[Failure] = field(default_factory=list)
+
+    def chunk(self) -> Chunk:
+        names = dict.fromkeys(name for record in self.records for name in record)
+        total = self.sum or ExactSum(Layout(()))
+        return Chunk(
+            clients=self.clients,
+            weight=self.weight,
+            layout=total.layout,
+            totals={dtype: flat.cpu().numpy() for dtype, flat in total.totals.items()},
+            columns={n: np.array([r.get(n, np.nan) for r in self.records]) for n in names},
+            scalars=self.scalars,
+            rows=self.rows,
+            bytes_up=self.bytes_up,
+            failures=self.failures,
+        )
 
 
 class Worker:
@@ -142,32 +157,24 @@ class Worker:
         self._sizes = spec.federation.shares.sizes
         self._states = ClientStates(spec.states)
         self._broadcast: tuple[tuple[int, int], Groups, Groups] | None = None
+        self._tally = _Tally()
+        self._scores: Scores = {}
 
-    def train(self, order: Order, clients: Sequence[int]) -> Chunk:
-        """Train some clients of a pass and return their sum."""
-        begun = perf_counter()
-        tally = _Tally()
+    def train(self, order: Order, clients: Sequence[int]) -> None:
+        """Train some clients of a pass and add them to what this worker holds."""
+        tally = self._tally
         for client in clients:
             try:
                 self._train_one(order, client, tally)
             except Exception as error:  # a client's failure must not take its chunk along
                 cause = str(error) if isinstance(error, RaysimError) else repr(error)
                 tally.failures.append(Failure(client, cause, traceback.format_exc()))
-        names = dict.fromkeys(name for record in tally.records for name in record)
-        columns = {n: np.array([r.get(n, np.nan) for r in tally.records]) for n in names}
-        total = tally.sum or ExactSum(Layout(()))
-        return Chunk(
-            clients=tally.clients,
-            weight=tally.weight,
-            layout=total.layout,
-            totals=to_arrays(total.totals),
-            columns=columns,
-            scalars=tally.scalars,
-            rows=tally.rows,
-            bytes_up=tally.bytes_up,
-            failures=tally.failures,
-            seconds=perf_counter() - begun,
-        )
+
+    def take(self) -> Chunk | Scores:
+        """Hand over what this worker holds: a sum over clients, or scores of batches."""
+        tally, scores = self._tally, self._scores
+        self._tally, self._scores = _Tally(), {}
+        return scores or tally.chunk()
 
     def _train_one(self, order: Order, client: int, tally: _Tally) -> None:
         begun = perf_counter()
@@ -222,21 +229,18 @@ class Worker:
             self._broadcast = (key, broadcast, fresh)
         return self._broadcast[1:]
 
-    def evaluate(self, deployed: Wire, batches: Sequence[int]) -> dict[int, tuple[float, int]]:
-        """Evaluate batches of the test set.
+    def evaluate(self, deployed: Wire, batches: Sequence[int]) -> None:
+        """Evaluate batches of the test set, numbered, of 1000 rows each; hold their scores.
 
         Args:
             deployed: The network's tensors.
-            batches: Numbers of batches of 1000 rows each.
-
-        Returns:
-            Per batch, the sum of the losses and the number of samples classified correctly.
+            batches: Numbers of batches.
         """
         network = self._trainer.network
         network.load(deployed.open_tensors(self.device))
         network.eval()
         with torch.no_grad(), self._trainer.autocast():
-            return {number: self._score(network, number) for number in batches}
+            self._scores |= {number: self._score(network, number) for number in batches}
 
     def _score(self, network: Network, number: int) -> tuple[float, int]:
         batch = self._data.test_rows(number * EVALUATION_ROWS, (number + 1) * EVALUATION_ROWS)

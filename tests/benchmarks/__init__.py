@@ -1,0 +1,1 @@
+"""Benchmarks: commands that print figures. None of them is a timed test."""
