@@ -27,7 +27,7 @@ class ExactSum:
     def __init__(self, layout: Layout, totals: Mapping[torch.dtype, Tensor] | None = None) -> None:
         self.layout = layout
         self.totals = dict(totals) if totals else {}
-        self._scratch: dict[torch.dtype, Tensor] = {}
+        self._scratch: dict[torch.dtype, tuple[Tensor, Tensor]] = {}
 
     def pack(self, tensors: Tensors) -> dict[torch.dtype, Tensor]:
         """Pack one client's tensors and check that they can be added.
@@ -73,9 +73,12 @@ class ExactSum:
         if not dtype.is_floating_point:
             return flat.to(torch.int64)
         if dtype not in self._scratch:
-            self._scratch[dtype] = torch.empty_like(flat, dtype=torch.float64)
-        scratch = self._scratch[dtype]
-        return scratch.copy_(flat).mul_(share * SCALE).round_().to(torch.int64)
+            self._scratch[dtype] = (
+                torch.empty_like(flat, dtype=torch.float64),
+                torch.empty_like(flat, dtype=torch.int64),
+            )
+        scaled, rounded = self._scratch[dtype]
+        return rounded.copy_(scaled.copy_(flat).mul_(share * SCALE).round_())
 
     def _accumulate(self, dtype: torch.dtype, flat: Tensor) -> None:
         if dtype not in self.totals:

@@ -26,6 +26,7 @@ from raysim.engine.executor import Executor
 from raysim.engine.federation import Federation, OpenData
 from raysim.engine.files import write_json
 from raysim.engine.listener import Listener, Started
+from raysim.engine.memory import release_freed_memory
 from raysim.engine.metrics import Recorder, Row, summarise
 from raysim.engine.network import lacking_stages
 from raysim.engine.passes import CPU, PassRunner, RoundLog
@@ -208,6 +209,7 @@ class _Run:
             self._save(after)
             row["checkpoint_seconds"] = perf_counter() - begun
         self.recorder.publish(row)
+        release_freed_memory()
         self.tell.round_done(row)
 
     def _evaluate(self, after: Checkpoint) -> tuple[Score | None, float]:

@@ -72,13 +72,20 @@ class LoopTrainer:
         self._frozen: Network | None = None
         self._device = next((p.device for p in network.parameters()), torch.device("cpu"))
         self._bf16 = precision == "bf16"
+        # The generator that dropout draws from. Not torch.manual_seed: where there is no CUDA it
+        # keeps a record of every call, for the day when CUDA is there.
+        self._generator = torch.default_generator
+        if self._device.type == "cuda":
+            self._generator = torch.cuda.default_generators[torch.cuda.current_device()]
 
     def run(self, job: Job) -> tuple[Upload, LocalLog]:
         """Train one client and return what its rules give back, with its figures."""
-        cuda = [self._device] if self._device.type == "cuda" else []
-        with torch.random.fork_rng(devices=cuda):
-            torch.manual_seed(job.torch_seed)
+        before = self.rng_state()
+        self._generator.manual_seed(job.torch_seed)
+        try:
             return _Client(self, job).run()
+        finally:
+            self.set_rng_state(before)
 
     def autocast(self) -> Any:
         """Return the context in which forward passes run."""
@@ -93,14 +100,11 @@ class LoopTrainer:
 
     def rng_state(self) -> Tensor:
         """Return the state of the generator that dropout draws from."""
-        return torch.cuda.get_rng_state() if self._device.type == "cuda" else torch.get_rng_state()
+        return self._generator.get_state()
 
     def set_rng_state(self, state: Tensor) -> None:
         """Set the state of the generator that dropout draws from."""
-        if self._device.type == "cuda":
-            torch.cuda.set_rng_state(state)
-        else:
-            torch.set_rng_state(state)
+        self._generator.set_state(state)
 
 
 class _Client:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ class Network(nn.Module):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
+        self._places = _places(module)
         staged = not lacking_stages(module, STAGES)
         self._stages = tuple(getattr(module, stage) for stage in STAGES) if staged else None
         self.has_batchnorm = any(
@@ -47,8 +49,7 @@ class Network(nn.Module):
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the live parameters and buffers."""
-        module = self.module
-        return dict(module.named_parameters()) | dict(module.named_buffers())
+        return {name: store[key] for name, store, key in self._places}
 
     def train_only(self, trainable: frozenset[str] | None) -> None:
         """Enter training mode; modules whose own parameters are all frozen stay in evaluation."""
@@ -67,7 +68,7 @@ class Network(nn.Module):
 
     def frozen(self) -> Network:
         """Return a copy in evaluation mode."""
-        return copy.deepcopy(self).eval()
+        return Network(copy.deepcopy(self.module)).eval()
 
     def _resize(self, name: str, tensor: Tensor) -> None:
         path, _, attribute = name.rpartition(".")
@@ -76,6 +77,19 @@ class Network(nn.Module):
             setattr(owner, attribute, nn.Parameter(tensor.clone()))
         else:
             setattr(owner, attribute, tensor.clone())
+
+
+def _places(module: nn.Module) -> list[tuple[str, Any, str]]:
+    """Return where each parameter and buffer is kept: its name, the dict that holds it, its key."""
+    named = [n for n, _ in module.named_parameters()] + [n for n, _ in module.named_buffers()]
+    places: list[tuple[str, Any, str]] = []
+    for name in named:
+        path, _, key = name.rpartition(".")
+        owner = module.get_submodule(path)
+        places.append(
+            (name, owner._parameters if key in owner._parameters else owner._buffers, key)
+        )
+    return places
 
 
 def lacking_stages(module: nn.Module, needed: Iterable[str]) -> list[str]:

@@ -37,6 +37,11 @@ FITS = {
     "eight on two GPUs": ([(2, 2)], {"gpus_per_actor": 0.25}, ActorPlan(8, 0.25, 0.25)),
     "thirds": ([(8, 1)], {"gpus_per_actor": THIRD}, ActorPlan(3, 1.0, THIRD)),
     "thirds, rounded": ([(8, 2)], {"gpus_per_actor": 0.333}, ActorPlan(6, 1.0, 0.333)),
+    "93rds": (
+        [(128, 1)],
+        {"gpus_per_actor": 1 / 93},
+        ActorPlan(93, 1.0, 1 / 93),
+    ),  # 1 / (1 / 93) < 93
     "no straddling": ([(8, 2)], {"gpus_per_actor": 0.4}, ActorPlan(4, 1.0, 0.4)),
     "one GPU for one": ([(8, 3)], {"gpus_per_actor": 0.6}, ActorPlan(3, 1.0, 0.6)),
     "whole GPUs": ([(8, 5)], {"gpus_per_actor": 2.0}, ActorPlan(2, 1.0, 2.0)),

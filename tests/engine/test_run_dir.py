@@ -203,6 +203,9 @@ def test_a_claim_is_held_until_its_end(tmp_path):
 
     with RunDir(tmp_path).claim(make_settings(tmp_path), own_task=True):
         assert not is_free()
+        second = RunDir(tmp_path).claim(make_settings(tmp_path), own_task=True)
+        with pytest.raises(RunError, match="another process"), second:
+            pass
     assert is_free()
     with (
         pytest.raises(ZeroDivisionError),
