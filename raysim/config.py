@@ -6,6 +6,7 @@ names the setting, its value and what is allowed.
 
 from __future__ import annotations
 
+import copy
 import json
 import tomllib
 from collections.abc import Mapping
@@ -92,12 +93,17 @@ def _component(registry: Registry[C]) -> tuple[BeforeValidator, PlainSerializer]
     def build(value: Any) -> Any:
         if isinstance(value, Component):
             return value
-        if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
-            raise SettingsError(f"{registry.kind}.name: must be the name of a {registry.kind}")
-        component = registry.get(value["name"])
+        name = value.get("name") if isinstance(value, Mapping) else value
+        if not isinstance(value, Mapping) or not isinstance(name, str):
+            key = f"{registry.kind}.name" if isinstance(value, Mapping) else registry.kind
+            raise SettingsError(
+                f"{key}={json.dumps(name, default=str)}: {registry.kind}.name must be the name of"
+                f" a {registry.kind}"
+            )
+        component = registry.get(name)
         fields = {key: item for key, item in value.items() if key != "name"}
-        try:
-            return component.model_validate(fields)
+        try:  # as JSON, whose lists may become tuples and words enumerations
+            return component.model_validate_json(json.dumps(fields, default=str))
         except ValidationError as error:
             raise SettingsError(_explain(error, component, f"{registry.kind}.")) from error
 
@@ -111,7 +117,7 @@ class Settings(Group):
     partition: Annotated[Partition, *_component(PARTITIONS)]
     model: Annotated[Model, *_component(MODELS)]
     method: Annotated[Method, *_component(METHODS)]
-    clients: int = Field(default=100, ge=1, description="clients K in all")
+    clients: int = Field(default=100, ge=1, le=10**9, description="clients K in all")
     rounds: int = Field(default=100, ge=1, description="rounds at most")
     fraction: float = Field(default=0.1, gt=0, le=1, description="share C of the clients a round")
     seed: int = Field(default=0, ge=0)
@@ -169,8 +175,8 @@ def apply_overrides(raw: Mapping[str, Any], overrides: Mapping[str, Any]) -> dic
     A component's name is applied before its fields; where it names another component, the
     fields of the one before are dropped.
     """
-    result: dict[str, Any] = json.loads(json.dumps(raw))
-    for key in sorted(overrides, key=lambda key: not key.endswith(".name")):
+    result = copy.deepcopy(dict(raw))
+    for key in sorted(overrides, key=lambda key: (key.count("."), not key.endswith(".name"))):
         *groups, last = key.split(".")
         node = result
         for group in groups:
@@ -179,7 +185,7 @@ def apply_overrides(raw: Mapping[str, Any], overrides: Mapping[str, Any]) -> dic
                 raise SettingsError(f"{key}: {group} is a value, not a group of settings")
         if last == "name" and node.get("name") != overrides[key]:
             node.clear()
-        node[last] = overrides[key]
+        node[last] = copy.deepcopy(overrides[key])
     return result
 
 

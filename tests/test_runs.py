@@ -124,7 +124,9 @@ def test_failing_client_stops_the_run_or_is_dropped(tmp_path, shared_ray, kind, 
     assert result.metrics["clients"].to_pylist() == [5, 5]
     assert "client 2 was dropped" in notes.texts[0]
     others = tuple(size for size in UNEQUAL if size != UNEQUAL[2])
-    assert set(pq.read_table(tmp_path / "drop/clients.parquet")["samples"].to_pylist()) == set(others)
+    assert set(pq.read_table(tmp_path / "drop/clients.parquet")["samples"].to_pylist()) == set(
+        others
+    )
 
 
 class Notes(raysim.Listener):

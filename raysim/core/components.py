@@ -79,7 +79,7 @@ class Registry(Generic[C]):
         module_name, _, class_name = target.partition(":")
         try:
             found = getattr(import_module(module_name), class_name)
-        except (ImportError, AttributeError, ValueError) as error:
+        except (ImportError, AttributeError, ValueError, TypeError) as error:
             raise SettingsError(f"{key}: cannot be imported: {error}") from error
         if not (isinstance(found, type) and issubclass(found, self.base)):
             raise SettingsError(f"{key}: must be a subclass of raysim.{self.base.__name__}")

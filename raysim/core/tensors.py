@@ -66,6 +66,11 @@ class Layout:
         return views
 
 
+def contiguous(tensors: Tensors) -> dict[str, Tensor]:
+    """Return copies that can be saved: contiguous, and none sharing memory with another."""
+    return {n: t.detach().clone(memory_format=torch.contiguous_format) for n, t in tensors.items()}
+
+
 def flatten(groups: Groups) -> dict[str, Tensor]:
     """Return all groups as one set of tensors, named `group/name`."""
     return {f"{g}/{name}": t for g, group in groups.items() for name, t in group.items()}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from raysim.core.arrow import checksum
 from raysim.core.errors import RunError
 from raysim.core.method import ServerState
-from raysim.core.tensors import Tensors, flatten, unflatten
+from raysim.core.tensors import Tensors, contiguous, flatten, unflatten
 from raysim.engine.files import replace_file, replace_folder
 
 KEPT = 2
@@ -40,8 +41,7 @@ class Checkpoint:
 
 def save_tensors(path: Path, tensors: Tensors) -> None:
     """Write tensors as one safetensors file, aside and renamed."""
-    values = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    replace_file(path, lambda aside: save_file(values, aside))
+    replace_file(path, lambda aside: save_file(contiguous(tensors), aside))
 
 
 class Checkpoints:
@@ -57,7 +57,7 @@ class Checkpoints:
 
         def write(folder: Path) -> None:
             tensors = flatten(checkpoint.state.groups)
-            save_file({n: t.contiguous() for n, t in tensors.items()}, folder / "state.safetensors")
+            save_file(contiguous(tensors), folder / "state.safetensors")
             body = {
                 "round": checkpoint.number,
                 "info": dict(checkpoint.state.info),
@@ -71,11 +71,13 @@ class Checkpoints:
 
     def numbers(self) -> list[int]:
         """Return the rounds of the checkpoints there are, ascending."""
-        names = [path.name for path in self._folder.glob("round_*")]
-        return sorted(int(name.removeprefix("round_")) for name in names)
+        found = (re.fullmatch(r"round_(-?\d+)", path.name) for path in self._folder.glob("round_*"))
+        return sorted(int(match[1]) for match in found if match)
 
     def latest(self, report: Callable[[str], None]) -> Checkpoint | None:
         """Return the newest checkpoint that is whole; None if there was never one.
+
+        Damaged ones are set aside as `damaged_round_...`.
 
         Args:
             report: Told of every damaged checkpoint.
@@ -84,10 +86,14 @@ class Checkpoints:
             RunError: there are checkpoints, and all are damaged.
         """
         numbers = self.numbers()
+        damaged: list[int] = []
         for number in reversed(numbers):
             try:
-                return self._load(self._path(number))
+                checkpoint = self._load(self._path(number))
+                self._set_aside(damaged)
+                return checkpoint
             except (OSError, ValueError, KeyError, SafetensorError) as error:
+                damaged.append(number)
                 report(
                     f"{self._path(number)}: checkpoint is damaged ({error}); using the one before"
                 )
@@ -97,9 +103,16 @@ class Checkpoints:
             )
         return None
 
+    def _set_aside(self, numbers: list[int]) -> None:
+        for number in numbers:
+            path = self._path(number)
+            aside = path.with_name(f"damaged_{path.name}")
+            shutil.rmtree(aside, ignore_errors=True)
+            path.replace(aside)
+
     def _load(self, folder: Path) -> Checkpoint:
         body = json.loads((folder / "state.json").read_text())
-        if _sealed(body)["seal"] != body["seal"]:
+        if not isinstance(body, dict) or _sealed(body)["seal"] != body["seal"]:
             raise ValueError("state.json does not match its checksum")
         if checksum(folder / "state.safetensors") != body["sha256"]:
             raise ValueError("state.safetensors does not match its checksum")

@@ -10,6 +10,7 @@ the older of the last two checkpoints; a resumed run deletes those after its che
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from raysim.core.errors import RunError
-from raysim.core.tensors import Groups, flatten, unflatten
+from raysim.core.tensors import Groups, contiguous, flatten, unflatten
 
 Version = tuple[int, int]
 """Round number and pass number."""
@@ -58,7 +59,7 @@ class ClientStates:
         path = self._path(client, version)
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_name(f".{path.name}.{os.getpid()}")
-        save_file({n: t.detach().contiguous() for n, t in flatten(groups).items()}, aside)
+        save_file(contiguous(flatten(groups)), aside)
         aside.replace(path)
         older = sorted(v for v in self._versions(client) if v[0] < keep_from)
         for stale in older[:-1]:
@@ -69,7 +70,7 @@ class ClientStates:
         for folder in self._clients():
             for path in folder.iterdir():
                 version = _version(path)
-                if version is None or version[0] >= round_number:
+                if version[0] >= round_number if version else path.name.startswith("."):
                     path.unlink()
 
     def check_space(self, clients: int, versions: int, size: int) -> None:
@@ -93,8 +94,7 @@ class ClientStates:
             )
 
     def _clients(self) -> Iterator[Path]:
-        for shard in self.folder.iterdir() if self.folder.exists() else ():
-            yield from shard.iterdir()
+        yield from self.folder.glob("[0-9]*/[0-9]*")
 
     def _versions(self, client: int) -> list[Version]:
         folder = self._path(client, (0, 0)).parent
@@ -110,7 +110,5 @@ class ClientStates:
 
 
 def _version(path: Path) -> Version | None:
-    if path.name.startswith(".") or path.suffix != ".safetensors":
-        return None
-    number, index = path.stem.split("_")
-    return int(number), int(index)
+    match = re.fullmatch(r"(-?\d+)_(\d+)\.safetensors", path.name)
+    return (int(match[1]), int(match[2])) if match else None

@@ -72,16 +72,17 @@ class LoopTrainer:
         self._frozen: Network | None = None
         self._device = next((p.device for p in network.parameters()), torch.device("cpu"))
         self._bf16 = precision == "bf16"
-        # The generator that dropout draws from. Not torch.manual_seed: where there is no CUDA it
-        # keeps a record of every call, for the day when CUDA is there.
-        self._generator = torch.default_generator
+        # The generators that a module may draw from. Not torch.manual_seed: where there is no
+        # CUDA it keeps a record of every call, for the day when CUDA is there.
+        self._generators = [torch.default_generator]
         if self._device.type == "cuda":
-            self._generator = torch.cuda.default_generators[torch.cuda.current_device()]
+            self._generators.append(torch.cuda.default_generators[torch.cuda.current_device()])
 
     def run(self, job: Job) -> tuple[Upload, LocalLog]:
         """Train one client and return what its rules give back, with its figures."""
         before = self.rng_state()
-        self._generator.manual_seed(job.torch_seed)
+        for generator in self._generators:
+            generator.manual_seed(job.torch_seed)
         try:
             return _Client(self, job).run()
         finally:
@@ -98,13 +99,14 @@ class LoopTrainer:
         with torch.no_grad(), self.autocast():
             return self._frozen.at(tensors, x)
 
-    def rng_state(self) -> Tensor:
-        """Return the state of the generator that dropout draws from."""
-        return self._generator.get_state()
+    def rng_state(self) -> list[Tensor]:
+        """Return the states of the generators that dropout may draw from."""
+        return [generator.get_state() for generator in self._generators]
 
-    def set_rng_state(self, state: Tensor) -> None:
-        """Set the state of the generator that dropout draws from."""
-        self._generator.set_state(state)
+    def set_rng_state(self, states: list[Tensor]) -> None:
+        """Set the states of the generators that dropout may draw from."""
+        for generator, state in zip(self._generators, states, strict=True):
+            generator.set_state(state)
 
 
 class _Client:

@@ -73,8 +73,10 @@ class Network(nn.Module):
     def _resize(self, name: str, tensor: Tensor) -> None:
         path, _, attribute = name.rpartition(".")
         owner = self.module.get_submodule(path)
-        if attribute in owner._parameters:
-            setattr(owner, attribute, nn.Parameter(tensor.clone()))
+        before = owner._parameters.get(attribute)
+        if before is not None:
+            trainable = before.requires_grad
+            setattr(owner, attribute, nn.Parameter(tensor.clone(), requires_grad=trainable))
         else:
             setattr(owner, attribute, tensor.clone())
 

@@ -38,9 +38,9 @@ def plan_actors(engine: EngineSettings, nodes: Sequence[Node], cohort: int) -> A
     Raises:
         SettingsError: the settings ask for more than there is.
     """
-    cpus = sum(node.cpus for node in nodes)
     share = engine.gpus_per_actor
-    fits = sum(_actors_on(node.gpus, share) for node in nodes) if share else max(int(cpus), 1)
+    room = [_actors_on(node.gpus, share) if share else max(int(node.cpus), 1) for node in nodes]
+    fits = sum(room)
     if share and not fits:
         most = max((node.gpus for node in nodes), default=0.0)
         raise SettingsError(
@@ -52,14 +52,32 @@ def plan_actors(engine: EngineSettings, nodes: Sequence[Node], cohort: int) -> A
         raise SettingsError(
             f"engine.actors={actors}: at most {fits} with engine.gpus_per_actor={share:g}"
         )
-    asked = engine.cpus_per_actor
-    each = min(1.0, math.floor(cpus / actors * 1e4) / 1e4) if asked == "auto" else asked
-    if each * actors > cpus:
+    limits = room if share else [actors] * len(nodes)
+    if engine.cpus_per_actor == "auto":
+        return ActorPlan(actors, _widest(nodes, limits, actors), share)
+    each = engine.cpus_per_actor
+    if (most_actors := _held(nodes, limits, each)) < actors:
         raise SettingsError(
-            f"engine.cpus_per_actor={each}: {actors} actors need {each * actors:g} CPUs,"
-            f" {cpus:g} are declared"
+            f"engine.cpus_per_actor={each:g}: {actors} actors do not fit on the CPUs declared"
+            f" ({', '.join(f'{node.cpus:g}' for node in nodes)} a node); {most_actors} do"
         )
     return ActorPlan(actors, each, share)
+
+
+def _widest(nodes: Sequence[Node], limits: Sequence[int], actors: int) -> float:
+    """Return the most CPUs, at most 1, that every one of the actors can reserve."""
+    shares = {math.floor(node.cpus / n * 1e4) / 1e4 for node in nodes for n in range(1, actors + 1)}
+    for each in sorted({1.0, *(share for share in shares if 0 < share < 1)}, reverse=True):
+        if _held(nodes, limits, each) >= actors:
+            return each
+    raise SettingsError(f"engine.actors={actors}: they do not fit on the CPUs and GPUs declared")
+
+
+def _held(nodes: Sequence[Node], limits: Sequence[int], each: float) -> int:
+    """Return how many actors of `each` CPUs the nodes hold, at most `limits` on each node."""
+    return sum(
+        min(int(node.cpus / each + 1e-9), limit) for node, limit in zip(nodes, limits, strict=True)
+    )
 
 
 def _actors_on(gpus: float, share: float) -> int:

@@ -109,7 +109,7 @@ class RunDir:
         try:
             values = json.loads(self.config.read_text(encoding="utf-8"))
             own_task = bool(values.pop("own_task"))
-        except (OSError, ValueError, KeyError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
             raise RunError(f"{self.path}: holds no run (config.json: {error})") from error
         return values, own_task
 

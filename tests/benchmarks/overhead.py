@@ -65,11 +65,11 @@ def bare_worker(build: Build, clients: list[tuple[Any, Any]], pipe: Connection) 
     model = build()
     start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     while pipe.recv():
-        for x, y in data:
+        for all_x, all_y in data:
             model.load_state_dict(start)
             optimiser = torch.optim.SGD(model.parameters(), lr=LR)
             order = torch.randperm(SAMPLES)
-            x, y = x[order], y[order]
+            x, y = all_x[order], all_y[order]
             for first in range(0, SAMPLES, BATCH):
                 optimiser.zero_grad()
                 rows = slice(first, first + BATCH)

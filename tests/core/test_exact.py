@@ -15,9 +15,7 @@ from raysim.core.exact import LIMIT, SCALE, ExactSum
 from raysim.core.tensors import Layout
 
 LAYOUT = Layout.of({"a": torch.zeros(3), "n": torch.zeros(2, dtype=torch.int64)})
-values = st.lists(
-    st.floats(-1e5, 1e5, width=32, allow_subnormal=False), min_size=3, max_size=3
-)
+values = st.lists(st.floats(-1e5, 1e5, width=32, allow_subnormal=False), min_size=3, max_size=3)
 clients = st.lists(st.tuples(values, st.integers(1, 10_000)), min_size=1, max_size=8)
 
 

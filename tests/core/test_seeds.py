@@ -28,7 +28,7 @@ def test_cohort_is_distinct_ascending_and_repeatable(seed, number, clients, data
     cohort = sample_cohort(seed, number, clients, size)
     assert len(set(cohort)) == size
     assert cohort == sorted(cohort)
-    assert 0 <= cohort[0] and cohort[-1] < clients
+    assert cohort[0] >= 0 and cohort[-1] < clients
     assert cohort == sample_cohort(seed, number, clients, size)
 
 

@@ -87,7 +87,7 @@ REFUSED = {
     "too few cores": (
         [(2, 0), (1, 0)],
         {"actors": 2, "cpus_per_actor": 2.0},
-        "engine.cpus_per_actor=2.0: 2 actors need 4 CPUs, 3 are declared",
+        "engine.cpus_per_actor=2: 2 actors do not fit on the CPUs declared (2, 1 a node)",
     ),
 }
 

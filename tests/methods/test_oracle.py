@@ -39,8 +39,7 @@ def fedavg(w, clients, mu=0.0, temperature=1.0):
             for _ in range(EPOCHS):
                 g = gradient(local, x, y, temperature)
                 local = [
-                    p - LR * (d + mu * (p - start))
-                    for p, d, start in zip(local, g, w, strict=True)
+                    p - LR * (d + mu * (p - start)) for p, d, start in zip(local, g, w, strict=True)
                 ]
             mean = [m + len(y) / total * p for m, p in zip(mean, local, strict=True)]
         w = mean
@@ -158,9 +157,7 @@ def test_lr_decay_momentum_and_weight_decay(tmp_path):
         velocity = [np.zeros_like(p) for p in w]
         for _ in range(3):
             g = gradient(w, x, y)
-            velocity = [
-                0.9 * v + d + 0.01 * p for v, d, p in zip(velocity, g, w, strict=True)
-            ]
+            velocity = [0.9 * v + d + 0.01 * p for v, d, p in zip(velocity, g, w, strict=True)]
             w = [p - LR * 0.5**number * v for p, v in zip(w, velocity, strict=True)]
     assert_close(result.params, w)
 
