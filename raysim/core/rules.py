@@ -33,13 +33,20 @@ class Outputs(NamedTuple):
     hidden: Tensor | None  # [B, F]
     logits: Tensor  # [B, C]
 
+    def in_float32(self) -> Outputs:
+        """Return these outputs with logits in float32, as losses need them."""
+        return self._replace(logits=self.logits.float())
+
     def scaled(self, temperature: float) -> Outputs:
         """Return these outputs with logits divided by the temperature T."""
         return self._replace(logits=self.logits / temperature)
 
 
 class Batch(NamedTuple):
-    """Samples: inputs x [B, ...] and labels y [B]."""
+    """Samples: inputs x [B, ...] and labels y [B].
+
+    A batch of local training is a view of a buffer that the next epoch overwrites.
+    """
 
     x: Tensor
     y: Tensor

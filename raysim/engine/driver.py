@@ -142,7 +142,7 @@ class _Run:
         sizes = self.federation.shares.sizes
         self.clients = len(sizes)
         self.passes = PassRunner(self.settings, sizes, self.executor, self.tell.progress)
-        self.test_rows = len(OpenData(self.federation, CPU).test)
+        self.test_rows = OpenData(self.federation, CPU).test_rows
         self.recorder = Recorder(self.run_dir.path, self.settings.to_dict())
 
     def go(self, checkpoint: Checkpoint) -> Result:

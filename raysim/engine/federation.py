@@ -22,6 +22,7 @@ from raysim.core.data import ListedShares, Progress, Shares, Split
 from raysim.core.errors import DataError
 from raysim.core.rules import Batch
 from raysim.core.seeds import torch_seed
+from raysim.engine.transport import as_tensor
 
 Samples = tuple[Any, Any]
 """Inputs [N, ...] and labels [N], as tensors or arrays."""
@@ -121,27 +122,36 @@ def _arrays(who: str, pair: Samples) -> tuple[npt.NDArray[Any], npt.NDArray[np.i
 
 
 class OpenData:
-    """The samples of a federation, opened in one process."""
+    """The samples of a federation, opened in one process; they are read-only."""
 
     def __init__(self, federation: Federation, device: torch.device) -> None:
-        self._federation = federation
-        self._train = _open(federation.train)
-        self.test = _open(federation.test)
+        self._shares = federation.shares
+        self._decode = federation.decode
         self._device = device
+        self._train = _open(federation.train)
+        self._test = _open(federation.test)
+
+    @property
+    def test_rows(self) -> int:
+        """Number of test samples."""
+        return len(self._test.y)
 
     def client(self, client: int) -> Batch:
         """Return all samples of one client, decoded."""
-        return self._batch(self._train, self._federation.shares[client])
+        rows = torch.from_numpy(self._shares[client])
+        first, last = int(rows[0]), int(rows[-1])
+        consecutive = last - first + 1 == len(rows) and bool((rows.diff() == 1).all())
+        return self._batch(self._train, slice(first, last + 1) if consecutive else rows)
 
-    def test_rows(self, start: int, stop: int) -> Batch:
+    def test(self, start: int, stop: int) -> Batch:
         """Return a range of test samples, decoded."""
-        return self._batch(self.test, np.arange(start, min(stop, len(self.test))))
+        return self._batch(self._test, slice(start, stop))
 
-    def _batch(self, split: Split, rows: npt.NDArray[np.int64]) -> Batch:
-        x = torch.from_numpy(split.x[rows]).to(self._device)
-        y = torch.from_numpy(split.y[rows]).to(self._device)
-        return Batch(self._federation.decode(x), y)
+    def _batch(self, split: Batch, rows: slice | Tensor) -> Batch:
+        x, y = split.x[rows].to(self._device), split.y[rows].to(self._device)
+        return Batch(self._decode(x), y)
 
 
-def _open(split: Split | Path) -> Split:
-    return open_split(split) if isinstance(split, Path) else split
+def _open(split: Split | Path) -> Batch:
+    opened = open_split(split) if isinstance(split, Path) else split
+    return Batch(as_tensor(opened.x), as_tensor(opened.y))

@@ -70,6 +70,7 @@ class LoopTrainer:
         self.network = network
         self.local = local
         self._frozen: Network | None = None
+        self._buffer: Batch | None = None
         self._device = next((p.device for p in network.parameters()), torch.device("cpu"))
         self._bf16 = precision == "bf16"
         # The generators that a module may draw from. Not torch.manual_seed: where there is no
@@ -88,16 +89,30 @@ class LoopTrainer:
         finally:
             self.set_rng_state(before)
 
+    def outputs(self, x: Tensor) -> Outputs:
+        """Return the resident network's outputs; logits are in float32 whatever the precision."""
+        if not self._bf16:
+            return self.network.forward(x)  # not __call__: a wrapper of ours has no hooks
+        with self.autocast():
+            return self.network(x).in_float32()  # type: ignore[no-any-return]
+
     def autocast(self) -> Any:
         """Return the context in which forward passes run."""
         return torch.autocast(self._device.type, torch.bfloat16) if self._bf16 else nullcontext()
+
+    def buffer(self, data: Batch) -> Batch:
+        """Return a resident buffer for samples like these, in which each epoch is laid out."""
+        n = len(data.y)
+        if self._buffer is None or len(self._buffer.y) < n:
+            self._buffer = Batch(torch.empty_like(data.x), torch.empty_like(data.y))
+        return Batch(self._buffer.x[:n], self._buffer.y[:n])
 
     def at(self, tensors: Tensors, x: Tensor) -> Outputs:
         """Return the outputs at any tensors, in evaluation mode, without gradient."""
         if self._frozen is None:
             self._frozen = self.network.frozen()
         with torch.no_grad(), self.autocast():
-            return self._frozen.at(tensors, x)
+            return self._frozen.at(tensors, x).in_float32()
 
     def rng_state(self) -> list[Tensor]:
         """Return the states of the generators that dropout may draw from."""
@@ -163,12 +178,12 @@ class _Client:
         data, size = self.job.data, self.trainer.local.batch_size
         n = len(data.y)
         bounds = batch_bounds(n, n if size == "full" else size, self.trainer.network.has_batchnorm)
+        buffer = self.trainer.buffer(data)
         for _ in range(self.job.epochs):
-            if len(bounds) == 1:
-                yield data
-                continue
-            order = torch.from_numpy(self.job.batches.permutation(n)).to(data.y.device)
-            x, y = data.x[order], data.y[order]
+            order = np.arange(n) if len(bounds) == 1 else self.job.batches.permutation(n)
+            index = torch.from_numpy(order).to(data.y.device)
+            x = torch.index_select(data.x, 0, index, out=buffer.x)
+            y = torch.index_select(data.y, 0, index, out=buffer.y)
             for start, stop in bounds:
                 yield Batch(x[start:stop], y[start:stop])
 
@@ -176,8 +191,7 @@ class _Client:
         """Take one step of SGD; return the plain loss and the objective before it."""
         if self.rules.direction:
             self.rng = self.trainer.rng_state()
-        with self.trainer.autocast():
-            outputs = self.trainer.network(batch.x)
+        outputs = self.trainer.outputs(batch.x)
         objective = self.objective(self.view, outputs, batch)
         gradients = self._descent(
             torch.autograd.grad(objective, self.params, allow_unused=True, materialize_grads=True)
@@ -188,12 +202,11 @@ class _Client:
                 directed, self.carry = self.rules.direction(self.view, named, batch, self.carry)
                 gradients = [directed[name] for name in self.names]
             self._update(gradients)
-            loss = objective if self.plain else batch.loss(outputs.logits.float())
+            loss = objective if self.plain else batch.loss(outputs.logits)
         return loss.detach(), objective.detach()
 
     def objective(self, view: View, outputs: Outputs, batch: Batch) -> Tensor:
         """Return what is minimised: the criterion at logits / T, plus the penalties."""
-        outputs = outputs._replace(logits=outputs.logits.float())
         scaled = outputs.scaled(view.temperature) if view.temperature != 1 else outputs
         criterion = self.rules.criterion
         value = criterion(view, scaled, batch) if criterion else batch.loss(scaled.logits)
@@ -209,7 +222,7 @@ class _Client:
         self.trainer.set_rng_state(self.rng)
         with torch.enable_grad():
             with self.trainer.autocast():
-                outputs = network.at(copies, batch.x)
+                outputs = network.at(copies, batch.x).in_float32()
             objective = self.objective(replace(self.view, params=copies), outputs, batch)
             gradients = torch.autograd.grad(
                 objective, points, allow_unused=True, materialize_grads=True

@@ -20,11 +20,12 @@ def to_arrays(buffers: dict[torch.dtype, Tensor]) -> Buffers:
     return {dtype: t.cpu().contiguous().view(torch.uint8).numpy() for dtype, t in buffers.items()}
 
 
-def as_tensor(array: npt.NDArray[Any], dtype: torch.dtype) -> Tensor:
-    """Return a view of an array's bytes; it must not be written to."""
+def as_tensor(array: npt.NDArray[Any], dtype: torch.dtype | None = None) -> Tensor:
+    """Return a view of an array, or of its bytes as another dtype; it must not be written to."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
-        return torch.from_numpy(array).view(dtype)
+        tensor = torch.from_numpy(array)
+    return tensor.view(dtype) if dtype else tensor
 
 
 @dataclass(frozen=True)

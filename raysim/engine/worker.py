@@ -243,7 +243,7 @@ class Worker:
             self._scores |= {number: self._score(network, number) for number in batches}
 
     def _score(self, network: Network, number: int) -> tuple[float, int]:
-        batch = self._data.test_rows(number * EVALUATION_ROWS, (number + 1) * EVALUATION_ROWS)
+        batch = self._data.test(number * EVALUATION_ROWS, (number + 1) * EVALUATION_ROWS)
         logits = network(batch.x).logits.float()
         predicted = logits.argmax(1) if logits.shape[-1] > 1 else (logits.squeeze(-1) > 0).long()
         loss = float(batch.loss(logits).double()) * len(batch.y)
