@@ -118,6 +118,8 @@ def test_failing_client_stops_the_run_or_is_dropped(tmp_path, shared_ray, kind, 
     poison |= {"engine.backend": backend, "engine.actors": 1, "rounds": 2}
     with pytest.raises(raysim.RaysimError, match=f"client 2: failed twice in round 1.*{cause}"):
         raysim.run(make_settings(tmp_path / "stop", **poison), make_task(UNEQUAL))
+    log = (tmp_path / "stop/errors.log").read_text()
+    assert log.count("round 1, client 2\nTraceback") == 2 and cause.split(" ")[0] in log
     poison["on_client_error"] = "drop"
     notes = Notes()
     result = raysim.run(make_settings(tmp_path / "drop", **poison), make_task(UNEQUAL), notes)

@@ -79,7 +79,7 @@ def drive(
         states.roll_back(checkpoint.number)
         run_dir.save_partition(federation.shares)
         run_dir.save_environment()
-        return _Run(settings, federation, run_dir, executor, tell, checkpoints).go(checkpoint)
+        return _Run(settings, federation, run_dir, executor, tell, checkpoints, checkpoint).go()
 
 
 def _first(settings: Settings, federation: Federation) -> Checkpoint:
@@ -137,41 +137,43 @@ class _Run:
     executor: Executor
     tell: Listener
     checkpoints: Checkpoints
+    committed: Checkpoint
 
     def __post_init__(self) -> None:
         sizes = self.federation.shares.sizes
         self.clients = len(sizes)
-        self.passes = PassRunner(self.settings, sizes, self.executor, self.tell.progress)
+        self.passes = PassRunner(
+            self.settings, sizes, self.executor, self.tell.progress, self.run_dir.errors
+        )
         self.test_rows = OpenData(self.federation, CPU).test_rows
         self.recorder = Recorder(self.run_dir.path, self.settings.to_dict())
 
-    def go(self, checkpoint: Checkpoint) -> Result:
-        settings = self.settings
-        self.recorder.open(checkpoint.number)
+    def go(self) -> Result:
+        settings, first = self.settings, self.committed.number
+        self.recorder.open(first)
         self.tell.started(
             Started(
                 path=self.run_dir.path,
                 method=settings.method.title,
-                round_number=checkpoint.number,
+                round_number=first,
                 rounds=settings.rounds,
                 cohort=settings.cohort_size,
                 clients=self.clients,
                 target=settings.target_accuracy,
             )
         )
-        first = checkpoint.number
         with _terminate_as_interrupt():
             try:
-                while not self._is_done(checkpoint.number):
-                    checkpoint = self._round(checkpoint)
-                    if checkpoint.number == first + 1:
+                while not self._is_done(self.committed.number):
+                    self._round(self.committed)
+                    if self.committed.number == first + 1:
                         self._note_workers()
             except BaseException:
-                self._rescue(checkpoint)
+                self._rescue(self.committed)
                 raise
-        return self._finish(checkpoint)
+        return self._finish(self.committed)
 
-    def _round(self, before: Checkpoint) -> Checkpoint:
+    def _round(self, before: Checkpoint) -> None:
         """Run, evaluate, record and, where it is due, checkpoint one round."""
         begun = perf_counter()
         settings, number = self.settings, before.number
@@ -196,7 +198,6 @@ class _Run:
             **metrics,
         }
         self._commit(after, row, log)
-        return after
 
     def _commit(self, after: Checkpoint, row: Row, log: RoundLog) -> None:
         for failure in log.dropped:
@@ -204,6 +205,7 @@ class _Run:
                 f"round {after.number}: client {failure.client} was dropped: {failure.cause}"
             )
         self.recorder.add(row, log.columns)
+        self.committed = after
         if after.number % self.settings.checkpoint_every == 0:
             begun = perf_counter()
             self._save(after)

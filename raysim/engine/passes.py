@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -93,8 +94,10 @@ class PassRunner:
         sizes: npt.NDArray[np.int64],
         executor: Executor,
         on_progress: Callable[[int, int], None],
+        errors: Path,
     ) -> None:
         self._settings = settings
+        self._errors = errors
         self._sizes = sizes
         self._executor = executor
         self._on_progress = on_progress
@@ -146,12 +149,21 @@ class PassRunner:
         ):
             result.accept(chunk)
             failed += chunk.failures
+            self._log(chunk.failures)
             if failed and then == "stop" and self._settings.on_client_error == "stop":
                 raise RunError(
                     f"client {failed[0].client}: failed twice in round {self._number + 1}:"
-                    f" {failed[0].cause} (on_client_error=drop goes on without it)"
+                    f" {failed[0].cause} (traceback in {self._errors};"
+                    " on_client_error=drop goes on without it)"
                 )
         return sorted(failed, key=lambda failure: failure.client)
+
+    def _log(self, failures: Sequence[Failure]) -> None:
+        if not failures:
+            return
+        with self._errors.open("a", encoding="utf-8") as file:
+            for failure in failures:
+                file.write(f"round {self._number + 1}, client {failure.client}\n{failure.trace}\n")
 
     def _order(self, work: Pass, uniform: bool, total: int) -> Order:
         return Order(

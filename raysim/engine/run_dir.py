@@ -42,6 +42,7 @@ class RunDir:
     model = property(lambda self: self.path / "model.safetensors")
     partition = property(lambda self: self.path / "partition.arrow")
     checkpoints = property(lambda self: self.path / "checkpoints")
+    errors = property(lambda self: self.path / "errors.log")
     states = property(lambda self: self.path / "clients")
 
     @classmethod
