@@ -51,7 +51,8 @@ def run(
     if changes.get("out") is None:
         changes["out"] = str(RunDir.default(Path(config).stem))
     settings = raysim.load_config(config, changes)
-    published = _presets()[config].published if config in _presets() else {}
+    preset = _presets().get(config)
+    published = preset.published_for(settings) if preset else {}
     _follow(
         lambda listener: raysim.run(settings, listener=listener), Path(changes["out"]), published
     )

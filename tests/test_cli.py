@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -84,6 +86,17 @@ def test_more_gpus_per_actor_than_the_cluster_declares(raysim_command, shared_ra
     assert list(tmp_path.iterdir()) == []
 
 
+def test_cluster_that_cannot_be_joined(tmp_path):
+    command = [sys.executable, "-m", "raysim", "run", "mnist-fedavg", "out=run"]
+    environment = {**os.environ, "RAY_ADDRESS": "127.0.0.1:1", "RAYSIM_DATA": str(data_root())}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    error = one_line_error((done.returncode, done.stdout, done.stderr))
+    assert "RAY_ADDRESS=127.0.0.1:1: cannot be joined" in error and "refused" in error
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_damaged_data_file_is_named(raysim_command, monkeypatch, tmp_path):
     good, root = data_root(), tmp_path / "data"
     shutil.copytree(good / "mnist", root / "mnist", ignore=shutil.ignore_patterns("prepared"))
@@ -133,7 +146,7 @@ def test_update_that_is_not_finite_stops_the_run_and_keeps_what_was_done(raysim_
 def test_run_then_refuse_then_resume_refused(raysim_command, tmp_path):
     code, out, _ = raysim_command("run", "mnist-fedavg", *QUICK, "out=run")
     assert code == 0
-    assert "round 1  accuracy" in out and "rounds to 97.0%: not reached (published 47)" in out
+    assert "round 1  accuracy" in out and "rounds to 97.0%: not reached\n" in out
     before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
     again = one_line_error(raysim_command("run", "mnist-fedavg", *QUICK, "out=run"))
     assert "holds a finished run" in again
@@ -141,6 +154,14 @@ def test_run_then_refuse_then_resume_refused(raysim_command, tmp_path):
     assert "seed=0 (here 5)" in other
     assert "finished" in one_line_error(raysim_command("resume", "run"))
     assert before == {p: p.read_bytes() for p in Path("run").rglob("*") if p.is_file()}
+
+
+def test_published_figures_stand_beside_the_same_experiment_only(raysim_command):
+    overrides = ("rounds=1", "engine.backend=inline")
+    same = raysim_command("run", "mnist-fedavg", *overrides, "seed=3")[1]
+    assert "rounds to 97.0%: not reached (published 47)" in same
+    other = raysim_command("run", "mnist-fedavg", *overrides, "local.epochs=1")[1]
+    assert "published" not in other
 
 
 def test_resume_of_nothing(raysim_command, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,6 +17,8 @@ from raysim.engine.executor import Executor, InlineExecutor
 from raysim.engine.pool import ActorPool
 from raysim.engine.resources import Node, plan_actors
 from raysim.engine.worker import WorkerSpec
+
+CONNECT_SECONDS = 10.0
 
 
 @contextmanager
@@ -31,18 +34,26 @@ def ray_session(engine: EngineSettings) -> Iterator[None]:
     address = os.environ.get("RAY_ADDRESS", "local")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
+        _reach(address)
         ray.init(
             address=address,
             include_dashboard=False if address == "local" else None,
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise RunError(f"RAY_ADDRESS={address}: cannot be joined: {error}") from error
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _reach(address: str) -> None:
+    """Knock at host:port; Ray itself would try for minutes, with warnings of its own."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
 
 
 def make_executor(spec: WorkerSpec) -> Executor:

@@ -23,6 +23,14 @@ class Preset:
     settings: Settings
     published: Mapping[str, float] = field(default_factory=dict)
 
+    def published_for(self, settings: Settings) -> Mapping[str, float]:
+        """Return the published figures, or none where settings make it another experiment."""
+        free = {"out", "rounds", "seed", "checkpoint_every", "on_client_error"}
+        free |= {"engine", "evaluation"}
+        mine, theirs = self.settings.to_dict(), settings.to_dict()
+        same = all(mine[key] == theirs[key] for key in mine if key not in free)
+        return self.published if same else {}
+
     def replace(
         self, about: str, published: Mapping[str, float] | None = None, **changes: Any
     ) -> Preset:

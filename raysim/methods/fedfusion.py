@@ -1,0 +1,191 @@
+"""FedFusion: clients fuse the features of the global model with their own.
+
+Source: Yao et al., "Federated Learning with Additional Mechanisms on Clients to Reduce
+Communication Costs", arXiv:1908.05891, 2019, eq. 6-8 and algorithm 2.
+
+The local model is head(hidden(Fuse(E_l(x), E_g(x)))): E_l the features stage in training, E_g the
+broadcast one, frozen and in evaluation mode.
+
+    operator="conv":    Fuse = W (E_l || E_g)            W [C, 2C] a 1x1 convolution, from (I || 0)
+    operator="multi":   Fuse = lam E_g + (1 - lam) E_l   lam [C] one weight per channel, from 0
+    operator="single":  Fuse = lam E_g + (1 - lam) E_l   lam one scalar, from 0
+
+    server:  E_l, Fuse, hidden, head <- sum_k p_k (those of client k)       p_k as in FedAvg
+             lam <- (1 - ema) * sum_k p_k lam_k + ema * lam                 multi and single
+
+Choices where the paper leaves it open: W has no bias; the initial values, with which the model
+computes what it computed without fusion; the global model is evaluated as it was trained, averaged
+E_l with the E_g that this round's clients were given. E_g does not travel: it is the E_l that was
+sent. Deviation: its maps are computed anew in every step, not recorded once a round.
+
+Legend: C channels of the features [B, C, height, width], or features [B, C] themselves.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import ClassVar, Literal, Self
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from raysim.core.errors import SettingsError
+from raysim.core.method import Metrics, Round, ServerState
+from raysim.core.rules import Pass, Rules, Trained, Upload, View
+from raysim.core.tensors import Groups, Tensors
+from raysim.methods.fedavg import FedAvg
+
+LOCAL, FROZEN, FUSION = "features.local.", "features.frozen.", "features.fusion"
+Operator = Literal["conv", "multi", "single"]
+
+
+class FedFusion(FedAvg):
+    """FedAvg with local features fused with the frozen ones of the global model.
+
+    `multi` helps where clients hold few classes, `conv` where their inputs are distributed
+    differently, and new clients reach a good model sooner. Costs a second features stage in
+    memory and its forward pass every step; FedAvg's bytes and the fusion's: 2C^2, C or 1 numbers.
+    """
+
+    stages: ClassVar[frozenset[str]] = frozenset({"features", "hidden", "head"})
+
+    operator: Operator = Field(default="multi", description="how the features are fused")
+    ema: float = Field(
+        default=0.9, ge=0, lt=1, description="share of the old lam that the server keeps"
+    )
+
+    def network(self, model: nn.Module) -> nn.Module:
+        """Return the model with its features stage replaced by the fused one.
+
+        Raises:
+            SettingsError: there is nothing to fuse.
+        """
+        features = getattr(model, "features", None)
+        if not isinstance(features, nn.Module):
+            return model  # the engine refuses it, as it lacks a stage that this method needs
+        if not any(True for _ in features.parameters()):
+            raise SettingsError(
+                f"method.name={self.title}: needs a model whose features stage has parameters;"
+                " without any, the global features are the local ones"
+            )
+        fused = copy.deepcopy(model)
+        fused.features = Fused(features, self.operator)
+        return fused
+
+    def rules(self) -> Rules:
+        """Return the rules of local training: SGD on all but the frozen features."""
+        return Rules(start=_start, finish=_finish)
+
+    def round(self, now: Round, state: ServerState) -> tuple[ServerState, Metrics]:
+        """Train the cohort, average the results and smooth the fusion weights."""
+        before = state.groups["model"]
+        sent = _without_frozen(before)
+        reduced = now.run(Pass(now.cohort, {"model": sent}, self.rules(), now.epochs, now.lr))
+        mean = dict(reduced.means["model"])
+        if self.operator != "conv":
+            mean[FUSION] = (1 - self.ema) * mean[FUSION] + self.ema * before[FUSION]
+        return ServerState({"model": _with_frozen(mean, sent)}), _metrics(mean[FUSION])
+
+
+class Fused(nn.Module):
+    """The features stage of FedFusion: Fuse(E_l(x), E_g(x)).
+
+    Attributes:
+        local: E_l, which is trained.
+        frozen: E_g, which is not, and stays in evaluation mode.
+        fusion: W [C, 2C] or lam [C] or lam [].
+    """
+
+    def __init__(self, features: nn.Module, operator: Operator) -> None:
+        super().__init__()
+        self.local = copy.deepcopy(features)
+        self.frozen = copy.deepcopy(features).requires_grad_(False).eval()
+        self.fusion = nn.Parameter(_first_fusion(features, operator))
+
+    def train(self, mode: bool = True) -> Self:
+        """Enter or leave training mode with all but the frozen features."""
+        super().train(mode)
+        self.frozen.eval()
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the fused features of inputs x [B, ...]."""
+        local: Tensor = self.local(x)
+        with torch.no_grad():
+            frozen: Tensor = self.frozen(x)
+        self._check(local)
+        if self.fusion.dim() == 2:
+            joined = torch.cat([local, frozen], dim=1).movedim(1, -1)  # [B, ..., 2C]
+            mixed: Tensor = F.linear(joined, self.fusion)
+            return mixed.movedim(-1, 1)
+        lam = self.fusion.reshape(-1, *[1] * (local.dim() - 2))  # [C, 1, 1] or [C]
+        return lam * frozen + (1 - lam) * local
+
+    def _check(self, features: Tensor) -> None:
+        if self.fusion.dim() and features.shape[1] != len(self.fusion):
+            raise SettingsError(
+                f"method.name=fedfusion: the features stage gives {features.shape[1]} channels but"
+                f" its last layer has {len(self.fusion)}; allowed is a stage that ends with the"
+                " channels of its last convolution or linear layer"
+            )
+
+
+def _first_fusion(features: nn.Module, operator: Operator) -> Tensor:
+    """Return the weights with which fused features are the local ones."""
+    if operator == "single":
+        return torch.zeros(())
+    channels = _channels(features, operator)
+    if operator == "multi":
+        return torch.zeros(channels)
+    return torch.eye(channels, 2 * channels)
+
+
+def _channels(features: nn.Module, operator: Operator) -> int:
+    """Return the channels that the last convolution or linear layer of a stage gives."""
+    for module in reversed(list(features.modules())):
+        channels = getattr(module, "out_channels", None) or getattr(module, "out_features", None)
+        if isinstance(channels, int):
+            return channels
+    raise SettingsError(
+        f'method.operator="{operator}": needs a model whose features stage has a convolution or a'
+        ' linear layer; method.operator="single" allows any'
+    )
+
+
+def _without_frozen(model: Tensors) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in model.items() if not name.startswith(FROZEN)}
+
+
+def _with_frozen(model: Tensors, given: Tensors) -> dict[str, Tensor]:
+    """Return a model with E_g filled from the E_l of `given`."""
+    copied = {
+        FROZEN + name.removeprefix(LOCAL): tensor
+        for name, tensor in given.items()
+        if name.startswith(LOCAL)
+    }
+    return {**model, **copied}
+
+
+def _start(broadcast: Groups, state: Groups, personal: Groups) -> Tensors:
+    return _with_frozen(broadcast["model"], broadcast["model"])
+
+
+def _finish(view: View, trained: Trained) -> Upload:
+    return Upload(sums={"model": _without_frozen(view.params)})
+
+
+def _metrics(fusion: Tensor) -> Metrics:
+    """Return the spread of lam, or the norms of the halves of W that weigh E_l and E_g."""
+    if fusion.dim() == 2:
+        local, frozen = fusion.chunk(2, dim=1)
+        return {
+            "fusion_local_norm": float(local.norm()),
+            "fusion_frozen_norm": float(frozen.norm()),
+        }
+    return {
+        "fusion_mean": float(fusion.mean()),
+        "fusion_min": float(fusion.min()),
+        "fusion_max": float(fusion.max()),
+    }

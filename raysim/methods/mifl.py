@@ -1,0 +1,166 @@
+"""MIFL: mutual information drives the local update and the choice of models to average.
+
+Source: Uddin et al., "Mutual Information Driven Federated Learning", IEEE TPDS 2021, algorithms 1
+and 2. F_g is the network in training, F_k the model that the client itself trained last, y the
+labels; l_g and l_k are their mean losses on a batch.
+
+    c_v = std(l_g, l_k) / (l_g + l_k)                         population standard deviation
+    lam = 1/2 if l_g == l_k;  c_v if c_v <= 1/2;  1 - c_v otherwise
+    gradient at F_g's logits = [(1 - lam) (softmax(F_g) - y) + lam (softmax(F_k) - y)] / N
+    MI = -1/2 log(1 - rho^2)                                  eq. 5, after training
+    w <- mean, weighted by samples, of the models that are kept
+
+The gradient is propagated back through F_g only, lam is held fixed. At a client's first
+participation it has no F_k and does plain FedAvg. rho is the Pearson correlation of eq. 9 between
+the flattened logits, on all samples of the client and in evaluation mode, of the trained model and
+of the broadcast one ("global": section 3.3) or of F_k ("previous": algorithm 1; at the first
+participation the broadcast one). The server sorts the clients by MI, ties by id, and drops
+ceil(prune * m) at each end: the over-working and the primitive. With three clients or more at
+least one goes at each end; one always stays, so of one or two clients all do.
+
+Choices and deviations:
+
+- Eq. 9's denominator is read as sqrt(sum a^2 * sum b^2), as a correlation needs; |rho| is clamped
+  to 1 - 1e-7, and rho is 0 where one side does not vary.
+- With the population standard deviation c_v = |l_g - l_k| / (2 (l_g + l_k)) never exceeds 1/2, so
+  the last branch of lam cannot happen; it is kept as printed.
+- Both networks' logits are divided by `local.temperature`, and so is the gradient at them.
+- Algorithm 2 collects every model and drops some. Here a client first sends its MI, and its model
+  only when it is kept: the same average for fewer bytes. Until then the model lies in the client's
+  own state. With update=false and mi_reference="global" that is all the state is for: no later
+  round reads it. With aggregation=false too, no state is kept and the method is FedAvg bit for bit.
+- Dropped clients get the new model when they are sampled next, not at the end of the round.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from raysim.core.errors import RunError
+from raysim.core.method import Metrics, Round, ServerState
+from raysim.core.rules import Batch, Outputs, Pass, Rules, Trained, Upload, View
+from raysim.core.tensors import Tensors
+from raysim.methods.fedavg import FedAvg
+
+RHO_LIMIT = 1 - 1e-7
+ROWS = 1000
+"""Samples per forward pass when a trained model is compared with another."""
+
+
+class Mifl(FedAvg):
+    """Mix in the loss of the client's own last model; average only models of middling MI.
+
+    Helps where clients' data differ and some local models are outliers: they are left out, and
+    the local loss reaches its plateau sooner. Each half alone (`update`, `aggregation`) is an
+    ablation. Against FedAvg: one model of state per client that ever took part; one more forward
+    pass a step and two over the client's data a round; per round 4 bytes up more for each client
+    and no model up from the dropped ones.
+    """
+
+    prune: float = Field(
+        default=0.025, gt=0, lt=0.5, description="share of the cohort dropped at each end"
+    )
+    update: bool = Field(default=True, description="mix in the loss of the client's own model")
+    aggregation: bool = Field(default=True, description="drop the models of lowest and highest MI")
+    mi_reference: Literal["global", "previous"] = Field(
+        default="global",
+        description="model that the trained one is compared with: the broadcast or the client's",
+    )
+
+    def rules(self) -> Rules:
+        """Return the rules of local training: SGD on the mixed loss, then MI."""
+        return Rules(criterion=_mixed_loss if self.update else None, finish=self._finish)
+
+    def round(self, now: Round, state: ServerState) -> tuple[ServerState, Metrics]:
+        """Train the cohort, sort it by MI, and average the models that are kept."""
+        trained = now.run(Pass(now.cohort, state.groups, self.rules(), now.epochs, now.lr))
+        if not self.aggregation:
+            return ServerState({"model": trained.means["model"]}), {}
+        mi = trained.scalars["mi"]
+        _check_finite(trained.clients, mi)
+        pruned = pruned_at_each_end(self.prune, len(mi))
+        order = np.argsort(mi, kind="stable")  # clients ascend, so ties stay in order of id
+        kept = sorted(trained.clients[i] for i in order[pruned : len(mi) - pruned])
+        averaged = now.run(Pass(kept, {}, Rules(finish=_send_staged)))
+        metrics = {"mi_mean": float(mi.mean()), "pruned_low": pruned, "pruned_high": pruned}
+        return ServerState({"model": averaged.means["model"]}), metrics
+
+    def _finish(self, view: View, trained: Trained) -> Upload:
+        previous = view.state.get("model", view.start)
+        reference = view.start if self.mi_reference == "global" else previous
+        samples = trained.data
+        mi = float(
+            mutual_information(
+                _logits(view, view.params, samples), _logits(view, reference, samples), samples
+            )
+        )
+        stays = self.update or self.aggregation or self.mi_reference == "previous"
+        state = {"model": view.params} if stays else {}
+        if self.aggregation:
+            return Upload(state=state, scalars={"mi": mi})
+        return Upload(sums={"model": view.params}, state=state, metrics={"mi": mi})
+
+
+def pruned_at_each_end(share: float, clients: int) -> int:
+    """Return how many of m clients are dropped at each end; one at least is kept."""
+    wanted = math.ceil(round(share * clients, 9))  # 0.07 * 100 is 7.000000000000001
+    return min(max(wanted, 1), (clients - 1) // 2)
+
+
+def mixing_weight(loss_g: Tensor, loss_k: Tensor) -> Tensor:
+    """Return lam for the losses of the network in training and of the client's own model."""
+    spread = torch.stack([loss_g, loss_k]).std(0, correction=0)
+    c_v = spread / (loss_g + loss_k)
+    unequal = torch.where(c_v <= 0.5, c_v, 1 - c_v)
+    return torch.where(loss_g == loss_k, 0.5, unequal)
+
+
+def mutual_information(logits_a: Tensor, logits_b: Tensor, batch: Batch) -> Tensor:
+    """Return -1/2 log(1 - rho^2) of two networks' logits [B, C] on a batch."""
+    a, b = (_centred(logits.double(), batch) for logits in (logits_a, logits_b))
+    covariance, scale = _mean(a * b, batch), (_mean(a * a, batch) * _mean(b * b, batch)).sqrt()
+    rho = torch.where(scale > 0, covariance / scale, 0.0).clamp(-RHO_LIMIT, RHO_LIMIT)
+    return -0.5 * torch.log(1 - rho.square())
+
+
+def _mixed_loss(view: View, outputs: Outputs, batch: Batch) -> Tensor:
+    loss_g = batch.loss(outputs.logits)
+    if "model" not in view.state:
+        return loss_g
+    own = view.at(view.state["model"], batch.x).logits / view.temperature
+    # The value is l_k, the gradient that of the loss at F_k's logits, handed on to F_g's.
+    loss_k = batch.loss(own + (outputs.logits - outputs.logits.detach()))
+    lam = mixing_weight(loss_g.detach(), loss_k.detach())
+    return (1 - lam) * loss_g + lam * loss_k
+
+
+def _send_staged(view: View, trained: Trained) -> Upload:
+    return Upload(sums={"model": view.state["model"]})
+
+
+def _logits(view: View, tensors: Tensors, samples: Batch) -> Tensor:
+    return torch.cat([view.at(tensors, x).logits for x in samples.x.split(ROWS)])
+
+
+def _mean(values: Tensor, batch: Batch) -> Tensor:
+    return batch.mean(values.mean(1))
+
+
+def _centred(logits: Tensor, batch: Batch) -> Tensor:
+    return logits - _mean(logits, batch)
+
+
+def _check_finite(clients: tuple[int, ...], mi: npt.NDArray[np.float64]) -> None:
+    for client, value in zip(clients, mi, strict=True):
+        if not math.isfinite(value):
+            raise RunError(
+                f"client {client}: the MI of its trained model is {value}, so the model is not"
+                " finite: try a smaller local.lr"
+            )
