@@ -6,7 +6,6 @@ go on, and exits with 130.
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -15,12 +14,12 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markdown import Markdown
 from rich.table import Table
 
 import raysim
+from raysim import pages
 from raysim.config import parse_override
-from raysim.core.components import Component, Registry, suggest
+from raysim.core.components import suggest
 from raysim.core.data import DATASETS, MODELS, PARTITIONS
 from raysim.core.errors import RaysimError, SettingsError
 from raysim.core.method import METHODS
@@ -90,50 +89,17 @@ def list_(
     if kind and kind not in kinds:
         raise SettingsError(f"list {kind}: no such kind; {suggest(kind, kinds)}")
     for each in [kind] if kind else kinds:
-        if name:
-            _show(registries.get(each), each, name)
+        if each == "presets":
+            page = pages.preset(_presets(), name) if name else pages.presets(_presets())
         else:
-            _table(registries.get(each), each)
+            registry = registries[each]
+            page = pages.component(registry, name) if name else pages.components(registry)
+        console.print(page)
 
 
 def _presets() -> Mapping[str, Any]:
     presets: Mapping[str, Any] = import_module("workloads.presets").PRESETS
     return presets
-
-
-def _table(registry: Registry[Any] | None, kind: str) -> None:
-    table = Table("name", "what it is", title=kind, title_justify="left", box=None)
-    if registry is None:
-        for name, preset in _presets().items():
-            table.add_row(name, preset.about)
-    else:
-        for name in registry:
-            table.add_row(name, (inspect.getdoc(registry.get(name)) or "").split("\n")[0])
-    console.print(table)
-
-
-def _show(registry: Registry[Any] | None, kind: str, name: str) -> None:
-    if registry is None:
-        presets = _presets()
-        if name not in presets:
-            raise SettingsError(f"{name}: no such preset; {suggest(name, sorted(presets))}")
-        console.print(presets[name].about)
-        console.print_json(data=presets[name].settings.to_dict())
-        return
-    component: type[Component] = registry.get(name)
-    module = inspect.getmodule(component)
-    console.print(Markdown(f"# {name}"))
-    console.print(inspect.getdoc(module) or "", markup=False, highlight=False)
-    table = Table("setting", "default", "what it is", box=None)
-    for key, field in component.model_fields.items():
-        limits = ", ".join(str(limit) for limit in field.metadata)
-        table.add_row(
-            f"{kind.removesuffix('s')}.{key}",
-            str(field.default),
-            " ".join(part for part in (field.description, limits and f"[{limits}]") if part),
-        )
-    if component.model_fields:
-        console.print(table, markup=False)
 
 
 @data.command()
@@ -163,7 +129,8 @@ def list_data() -> None:
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line; `package.module:Class` is looked for in the working directory too."""
+    sys.path.insert(0, str(Path.cwd()))
     try:
         app()
     except RaysimError as error:

@@ -19,7 +19,12 @@ from raysim.methods.fedavg import FedAvg
 
 
 class FedProx(FedAvg):
-    """FedAvg with a proximal term in the local objective."""
+    """FedAvg with a proximal term in the local objective.
+
+    Helps where clients' data differ or their local work is long: local models stay near the global
+    one. Costs a second set of parameters in memory and a pass over both every step; bytes are
+    FedAvg's.
+    """
 
     mu: float = Field(default=0.01, ge=0, description="strength of the proximal term")
 

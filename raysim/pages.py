@@ -1,0 +1,84 @@
+"""Pages that `raysim list` prints: what there is, and one of them in full."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Mapping
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+from rich.console import Group, RenderableType
+from rich.json import JSON
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from raysim.core.components import Component, Registry, suggest
+from raysim.core.errors import SettingsError
+
+BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+
+
+def components(registry: Registry[Any]) -> RenderableType:
+    """Return the table of all components of a kind."""
+    return _table(
+        f"{registry.kind}s",
+        {name: (inspect.getdoc(registry.get(name)) or "").split("\n")[0] for name in registry},
+    )
+
+
+def presets(known: Mapping[str, Any]) -> RenderableType:
+    """Return the table of all presets."""
+    return _table("presets", {name: preset.about for name, preset in known.items()})
+
+
+def component(registry: Registry[Any], name: str) -> RenderableType:
+    """Return the page of one component: what it does and costs, its settings, its source.
+
+    Raises:
+        SettingsError: there is no such component.
+    """
+    found: type[Component] = registry.get(name)
+    settings = Table("setting", "default", "range", "what it is", box=None)
+    for key, field in found.model_fields.items():
+        default = json.dumps(field.get_default(call_default_factory=True), default=str)
+        settings.add_row(f"{registry.kind}.{key}", default, allowed(field), field.description or "")
+    parts: list[RenderableType] = [Text(name, style="bold"), Text(inspect.getdoc(found) or "")]
+    if found.model_fields:
+        parts.append(settings)
+    parts.append(Text(inspect.getdoc(inspect.getmodule(found)) or ""))
+    return Group(*(Padding(part, (0, 0, 1, 0)) for part in parts))
+
+
+def preset(known: Mapping[str, Any], name: str) -> RenderableType:
+    """Return the page of one preset: what it reproduces, and its settings.
+
+    Raises:
+        SettingsError: there is no such preset.
+    """
+    if name not in known:
+        raise SettingsError(f"{name}: no such preset; {suggest(name, sorted(known))}")
+    return Group(known[name].about, JSON.from_data(known[name].settings.to_dict()))
+
+
+def allowed(field: FieldInfo) -> str:
+    """Return the range of a setting, as its validation has it."""
+    if get_origin(field.annotation) is Literal:
+        return " | ".join(str(choice) for choice in get_args(field.annotation))
+    if field.annotation is bool:
+        return "true | false"
+    bounds = [
+        f"{sign} {getattr(limit, name):g}"
+        for limit in field.metadata
+        for name, sign in BOUNDS.items()
+        if getattr(limit, name, None) is not None
+    ]
+    return ", ".join(bounds)
+
+
+def _table(title: str, rows: Mapping[str, str]) -> Table:
+    table = Table("name", "what it is", title=title, title_justify="left", box=None)
+    for name, about in rows.items():
+        table.add_row(name, about)
+    return table
