@@ -54,8 +54,9 @@ class Round:
         cohort: The m sampled clients, ascending.
         clients: K, the number of clients in all.
         epochs: `local.epochs`.
-        lr: `local.lr * local.lr_decay ** number`.
+        lr: `local.lr * local.lr_decay ** number`; a warm-up decays from its own start.
         run: Runs a pass over clients.
+        note: Tells the user something, in one line.
     """
 
     number: int
@@ -64,6 +65,7 @@ class Round:
     epochs: int
     lr: float
     run: Callable[[Pass], Reduced]
+    note: Callable[[str], None]
 
 
 class Method(Component, ABC):

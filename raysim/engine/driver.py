@@ -179,9 +179,18 @@ class _Run:
         settings, number = self.settings, before.number
         kept = self.checkpoints.numbers()
         log = self.passes.begin(number, before.state, kept[0] if kept else number)
-        lr = settings.local.lr * settings.local.lr_decay**number
+        step = number if number >= 0 else number + settings.method.warmup
+        lr = settings.local.lr * settings.local.lr_decay**step
         cohort = sample_cohort(settings.seed, number, self.clients, settings.cohort_size)
-        now = Round(number, tuple(cohort), self.clients, settings.local.epochs, lr, self.passes.run)
+        now = Round(
+            number=number,
+            cohort=tuple(cohort),
+            clients=self.clients,
+            epochs=settings.local.epochs,
+            lr=lr,
+            run=self.passes.run,
+            note=self.tell.note,
+        )
         state, metrics = settings.method.round(now, before.state)
         seconds = perf_counter() - begun
         after = Checkpoint(number + 1, state)
