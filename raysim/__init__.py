@@ -75,6 +75,8 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
         raw = presets[name].settings.to_dict()
     elif Path(name).suffix in (".toml", ".json"):
         raw = read_file(Path(name))
+        if raw.pop("own_task", False):  # the config.json of such a run
+            raise SettingsError(f"{name}: this run had a task of its own, which no file holds")
     else:
         raise SettingsError(
             f"{name}: no such preset; {suggest(name, sorted(presets))} (or a .toml or .json file)"
