@@ -71,8 +71,8 @@ class Round:
 class Method(Component, ABC):
     """A federated method; its fields are its settings."""
 
-    stages: ClassVar[frozenset[str]] = frozenset()
-    """Stages ("features", "hidden", "head") that a network must have."""
+    staged: ClassVar[bool] = False
+    """Whether a network must have the three stages `features`, `hidden` and `head`."""
 
     @property
     def warmup(self) -> int:

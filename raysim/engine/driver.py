@@ -28,7 +28,7 @@ from raysim.engine.files import write_json
 from raysim.engine.listener import Listener, Started
 from raysim.engine.memory import release_freed_memory
 from raysim.engine.metrics import Recorder, Row, summarise
-from raysim.engine.network import lacking_stages
+from raysim.engine.network import STAGES, lacking_stages
 from raysim.engine.passes import CPU, PassRunner, RoundLog
 from raysim.engine.run_dir import RunDir
 from raysim.engine.session import make_executor, ray_session
@@ -85,13 +85,13 @@ def drive(
 def _first(settings: Settings, federation: Federation) -> Checkpoint:
     """Return the state before the first round, and check that the method suits the network."""
     method = settings.method
-    network = method.network(federation.network(settings.seed))
-    if lacking := lacking_stages(network, sorted(method.stages)):
+    model = federation.network(settings.seed)
+    if method.staged and (lacking := lacking_stages(model, STAGES)):
         raise SettingsError(
-            f"method.name={method.title}: needs a model with the stages"
-            f" {', '.join(sorted(method.stages))}; this one lacks {', '.join(lacking)}"
+            f"method.name={method.title}: needs a model with the stages {', '.join(STAGES)};"
+            f" this one lacks {', '.join(lacking)}"
         )
-    return Checkpoint(-method.warmup, method.init(network))
+    return Checkpoint(-method.warmup, method.init(method.network(model)))
 
 
 def _check_space(settings: Settings, states: ClientStates, state: ServerState) -> None:

@@ -4,8 +4,15 @@ from raysim.core.method import METHODS
 
 METHODS.add(
     {
+        "activation_l2": "raysim.methods.activation_l2:ActivationL2",
         "fedavg": "raysim.methods.fedavg:FedAvg",
+        "fedfusion": "raysim.methods.fedfusion:FedFusion",
+        "fedmax": "raysim.methods.fedmax:FedMax",
+        "fedmmd": "raysim.methods.fedmmd:FedMmd",
         "fedprox": "raysim.methods.fedprox:FedProx",
+        "fsvrg": "raysim.methods.fsvrg:Fsvrg",
+        "momentum": "raysim.methods.momentum:Momentum",
         "scaffold": "raysim.methods.scaffold:Scaffold",
+        "two_stream_l2": "raysim.methods.two_stream_l2:TwoStreamL2",
     }
 )

@@ -35,7 +35,7 @@ class ActivationL2(FedAvg):
     and bytes are FedAvg's.
     """
 
-    stages: ClassVar[frozenset[str]] = frozenset({"hidden"})
+    staged: ClassVar[bool] = True
 
     beta: float = Field(default=1e-3, ge=0, description="strength of the norm")
     per_sample: bool = Field(

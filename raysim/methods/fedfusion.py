@@ -18,7 +18,8 @@ computes what it computed without fusion; the global model is evaluated as it wa
 E_l with the E_g that this round's clients were given. E_g does not travel: it is the E_l that was
 sent. Deviation: its maps are computed anew in every step, not recorded once a round.
 
-Legend: C channels of the features [B, C, height, width], or features [B, C] themselves.
+Legend: B batch, C channels: of maps [B, C, height, width], or the last axis of the features where
+their last layer is no convolution, [B, C] or [B, length, C].
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class FedFusion(FedAvg):
     memory and its forward pass every step; FedAvg's bytes and the fusion's: 2C^2, C or 1 numbers.
     """
 
-    stages: ClassVar[frozenset[str]] = frozenset({"features", "hidden", "head"})
+    staged: ClassVar[bool] = True
 
     operator: Operator = Field(default="multi", description="how the features are fused")
     ema: float = Field(
@@ -60,18 +61,10 @@ class FedFusion(FedAvg):
         """Return the model with its features stage replaced by the fused one.
 
         Raises:
-            SettingsError: there is nothing to fuse.
+            SettingsError: the channels that the operator weighs are unknown.
         """
-        features = getattr(model, "features", None)
-        if not isinstance(features, nn.Module):
-            return model  # the engine refuses it, as it lacks a stage that this method needs
-        if not any(True for _ in features.parameters()):
-            raise SettingsError(
-                f"method.name={self.title}: needs a model whose features stage has parameters;"
-                " without any, the global features are the local ones"
-            )
         fused = copy.deepcopy(model)
-        fused.features = Fused(features, self.operator)
+        fused.features = Fused(model.get_submodule("features"), self.operator)
         return fused
 
     def rules(self) -> Rules:
@@ -96,13 +89,15 @@ class Fused(nn.Module):
         local: E_l, which is trained.
         frozen: E_g, which is not, and stays in evaluation mode.
         fusion: W [C, 2C] or lam [C] or lam [].
+        axis: That of the features' channels.
     """
 
     def __init__(self, features: nn.Module, operator: Operator) -> None:
         super().__init__()
         self.local = copy.deepcopy(features)
         self.frozen = copy.deepcopy(features).requires_grad_(False).eval()
-        self.fusion = nn.Parameter(_first_fusion(features, operator))
+        channels, self.axis = _channels(features, operator)
+        self.fusion = nn.Parameter(_first_fusion(channels, operator))
 
     def train(self, mode: bool = True) -> Self:
         """Enter or leave training mode with all but the frozen features."""
@@ -112,45 +107,48 @@ class Fused(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the fused features of inputs x [B, ...]."""
-        local: Tensor = self.local(x)
+        local = self.local(x).movedim(self.axis, -1)  # [B, ..., C]
         with torch.no_grad():
-            frozen: Tensor = self.frozen(x)
+            frozen = self.frozen(x).movedim(self.axis, -1)
         self._check(local)
         if self.fusion.dim() == 2:
-            joined = torch.cat([local, frozen], dim=1).movedim(1, -1)  # [B, ..., 2C]
-            mixed: Tensor = F.linear(joined, self.fusion)
-            return mixed.movedim(-1, 1)
-        lam = self.fusion.reshape(-1, *[1] * (local.dim() - 2))  # [C, 1, 1] or [C]
-        return lam * frozen + (1 - lam) * local
+            fused: Tensor = F.linear(torch.cat([local, frozen], dim=-1), self.fusion)
+        else:
+            fused = self.fusion * frozen + (1 - self.fusion) * local
+        return fused.movedim(-1, self.axis)
 
     def _check(self, features: Tensor) -> None:
-        if self.fusion.dim() and features.shape[1] != len(self.fusion):
+        if self.fusion.dim() and features.shape[-1] != len(self.fusion):
             raise SettingsError(
-                f"method.name=fedfusion: the features stage gives {features.shape[1]} channels but"
-                f" its last layer has {len(self.fusion)}; allowed is a stage that ends with the"
-                " channels of its last convolution or linear layer"
+                f"method.name=fedfusion: the features stage gives {features.shape[-1]} channels"
+                f" but its last layer has {len(self.fusion)}; allowed is a stage that ends with"
+                " the channels of its last convolution, linear, embedding or recurrent layer"
             )
 
 
-def _first_fusion(features: nn.Module, operator: Operator) -> Tensor:
+def _first_fusion(channels: int, operator: Operator) -> Tensor:
     """Return the weights with which fused features are the local ones."""
     if operator == "single":
         return torch.zeros(())
-    channels = _channels(features, operator)
-    if operator == "multi":
-        return torch.zeros(channels)
-    return torch.eye(channels, 2 * channels)
+    return torch.zeros(channels) if operator == "multi" else torch.eye(channels, 2 * channels)
 
 
-def _channels(features: nn.Module, operator: Operator) -> int:
-    """Return the channels that the last convolution or linear layer of a stage gives."""
+def _channels(features: nn.Module, operator: Operator) -> tuple[int, int]:
+    """Return how many channels the last layer of a stage gives, and on which axis."""
     for module in reversed(list(features.modules())):
-        channels = getattr(module, "out_channels", None) or getattr(module, "out_features", None)
-        if isinstance(channels, int):
-            return channels
+        if isinstance(module, nn.modules.conv._ConvNd):
+            return module.out_channels, 1
+        if isinstance(module, nn.Linear):
+            return module.out_features, -1
+        if isinstance(module, nn.Embedding):
+            return module.embedding_dim, -1
+        if isinstance(module, nn.RNNBase):
+            return (module.proj_size or module.hidden_size) * (1 + module.bidirectional), -1
+    if operator == "single":
+        return 0, -1
     raise SettingsError(
-        f'method.operator="{operator}": needs a model whose features stage has a convolution or a'
-        ' linear layer; method.operator="single" allows any'
+        f'method.operator="{operator}": needs a model whose features stage has a convolution, a'
+        ' linear, an embedding or a recurrent layer; method.operator="single" allows any'
     )
 
 

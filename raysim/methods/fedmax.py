@@ -35,7 +35,7 @@ class FedMax(FedAvg):
     the activations more in compute; memory and bytes are FedAvg's.
     """
 
-    stages: ClassVar[frozenset[str]] = frozenset({"hidden"})
+    staged: ClassVar[bool] = True
 
     beta: float = Field(default=1500.0, ge=0, description="strength of the entropy term")
     direction: Literal["u_q", "q_u"] = Field(

@@ -13,8 +13,10 @@ for the same batch, and Z the 2N rows of both:
     h = mean of |z_i - z_j|^2 over the ordered pairs i != j of Z
 
 Choices where the paper leaves the formula open: the biased V-statistic; five kernels whose
-bandwidths are 2^-2..2^2 times h; no gradient flows through h. Where h is 0 (a batch of one sample
-at a round's start) the penalty and its gradient are 0. lam=0 is FedAvg bit for bit.
+bandwidths are 2^-2..2^2 times h; no gradient flows through h. Where h is 0 (equal rows at a round's
+start) the penalty and its gradient are 0. They are 0 for a batch of one sample too: there h is
+|x - y|^2, which makes MMD^2 a constant, but its gradient at fixed h grows without bound as y nears
+x and throws clients of one sample off. lam=0 is FedAvg bit for bit.
 
 Legend: N samples of the batch, C classes.
 """
@@ -53,6 +55,8 @@ class FedMmd(FedAvg):
 def squared_mmd(x: Tensor, y: Tensor, kernels: int, factor: float) -> Tensor:
     """Return the biased squared discrepancy between the rows of x [N, C] and of y [N, C]."""
     n = len(x)
+    if n == 1:
+        return y.new_zeros(())
     joint = torch.cat([x, y])  # [2N, C]
     # By differences: |a|^2 + |b|^2 - 2ab would leave rounding errors where the rows are equal.
     squares = torch.cdist(joint, joint, compute_mode="donot_use_mm_for_euclid_dist").square()

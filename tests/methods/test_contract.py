@@ -27,6 +27,7 @@ SIZES = (1, 9, 30, 17, 24, 12)  # B + 1 = 9
 SETTINGS: dict[str, dict[str, Any]] = {
     "fedmax": {"method.beta": 10},
     "divide_and_conquer": {"method.split": 1},
+    "fedfusion": {"method.operator": "single"},
 }
 """Settings of a method where its defaults are made for larger models."""
 

@@ -1,0 +1,158 @@
+"""FSVRG against NumPy, and its correction step by step: masks, statistics, bytes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import raysim
+from raysim.config import LocalSettings
+from raysim.core.seeds import stream
+from raysim.engine.local import Job, LoopTrainer
+from raysim.engine.network import Network
+from raysim.methods.fsvrg import Fsvrg
+from tests.conftest import make_settings, make_task
+from tests.engine.test_local import build, samples, snapshot
+from tests.methods import common
+from tests.methods.test_oracle import (
+    EPOCHS,
+    LR,
+    NAMES,
+    ROUNDS,
+    SIZES,
+    assert_close,
+    gradient,
+    run,
+    start_of,
+)
+
+NAME = {"method.name": "fsvrg"}
+
+
+def weighted(parts, weights):
+    return [
+        sum(weight * part for weight, part in zip(weights, parts_of, strict=True))
+        for parts_of in zip(*parts, strict=True)
+    ]
+
+
+def fsvrg(w, clients, by_client):
+    """Full-batch rounds; the full gradient weighs by examples, the average by `by_client`."""
+    sizes = np.array([len(y) for _, y in clients])
+    for _ in range(ROUNDS):
+        anchors = [gradient(w, x, y) for x, y in clients]
+        full = weighted(anchors, sizes / sizes.sum())
+        locals_ = []
+        for (x, y), anchor in zip(clients, anchors, strict=True):
+            local = w
+            for _ in range(EPOCHS):
+                here = gradient(local, x, y)
+                local = [
+                    p - LR * (g - a + f)
+                    for p, g, a, f in zip(local, here, anchor, full, strict=True)
+                ]
+            locals_.append(local)
+        w = weighted(locals_, by_client)
+    return w
+
+
+@pytest.mark.parametrize("weighting", ["examples", "uniform"])
+def test_two_rounds(tmp_path, weighting):
+    result, w, clients = run(tmp_path, **NAME, weighting=weighting)
+    by_client = [n / sum(SIZES) if weighting == "examples" else 1 / len(SIZES) for n in SIZES]
+    expected = fsvrg(w, clients, by_client)
+    assert_close(result.params, expected)
+    without = common.fedavg(w, clients, lambda local, start, x: [0.0] * 4)
+    assert np.abs(expected[0] - without[0]).max() > 1e-3
+
+
+def test_first_step_of_one_client_is_the_full_gradient_step(tmp_path):
+    """With batches of 56 and 1 sample: both steps by hand, the first along the full gradient."""
+    task = make_task((57,))
+    overrides = {"rounds": 1, "fraction": 1.0, "local.epochs": 1, "local.batch_size": 56}
+    result = raysim.run(make_settings(tmp_path, **NAME, **overrides), task)
+    x, y = task.clients[0]
+    w = start_of(task)
+    full = gradient(w, x.astype(np.float64), y)
+    once = [p - 0.1 * g for p, g in zip(w, full, strict=True)]
+    last = stream(0, "batches", 0, 1, 0).permutation(57)[56:]  # round 0, pass 1, client 0
+    row, label = x[last].astype(np.float64), y[last]
+    here, there = gradient(once, row, label), gradient(w, row, label)
+    twice = [p - 0.1 * (g - a + f) for p, g, a, f in zip(once, here, there, full, strict=True)]
+    assert_close(result.params, twice)
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_every_step_at_w_is_along_the_full_gradient(norm):
+    """Where w_k = w the two batch gradients are the same bits, so the masks were the same."""
+    net = build(norm=norm, dropout=0.5)
+    before, (directions, gradients) = snapshot(net), ([], [])
+    rules = Fsvrg().rules()
+    full = {name: torch.full_like(p, 0.25) for name, p in net.named_parameters()}
+
+    def watch(view, found, batch, carry):
+        direction, carry = rules.direction(view, found, batch, carry)
+        directions.append(direction)
+        gradients.append(found)
+        return direction, carry
+
+    train(net, replace(rules, direction=watch), {"model": before, "full": full}, epochs=3)
+    assert len(directions) == 15
+    for direction in directions:
+        assert all(torch.equal(direction[name], full[name]) for name in full)
+    spread = torch.stack([g["head.weight"] for g in gradients]).std(0)
+    assert spread.max() > 1e-2  # the batches and masks did differ
+
+
+def train(net, rules, broadcast, epochs):
+    trainer = LoopTrainer(Network(net), LocalSettings(batch_size=4), "fp32")
+    generator = np.random.default_rng(1)
+    data = samples(20)
+    return trainer.run(Job(rules, epochs, 0.0, None, data, broadcast, {}, {}, generator, 1))
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_first_pass_sends_the_gradient_of_all_samples(norm):
+    """In training mode: dropout draws, BatchNorm uses the batch and keeps its statistics."""
+    net = build(norm=norm)
+    passes = []
+
+    def run_pass(work):
+        passes.append(work)
+        upload, _ = train(net, work.rules, work.broadcast, work.epochs)
+        return raysim.Reduced((0,), upload.sums, {}, {})
+
+    state = raysim.ServerState({"model": snapshot(net)})
+    before = snapshot(net)
+    now = raysim.Round(0, (2,), clients=5, epochs=1, lr=0.1, run=run_pass, note=print)
+    Fsvrg().round(now, state)
+    first, second = passes
+    assert list(first.clients) == [0, 1, 2, 3, 4] and first.weighting == "examples"
+    assert second.clients == (2,) and second.weighting is None
+    data, names = samples(20), [name for name, _ in net.named_parameters()]
+    there = build(norm=norm)
+    there.load_state_dict(before)
+    loss = F.cross_entropy(there.train()(data.x), data.y)
+    for name, g in zip(names, torch.autograd.grad(loss, there.parameters()), strict=True):
+        assert torch.allclose(second.broadcast["full"][name], g, atol=1e-6)
+
+
+def test_all_clients_send_a_gradient_and_the_cohort_a_model(tmp_path):
+    result, w, _ = run(tmp_path, **NAME, fraction=0.5)
+    size, cohort = 4 * sum(p.size for p in w), 2
+    assert result.metrics["bytes_up"].to_pylist() == [(len(SIZES) + cohort) * size] * ROUNDS
+    assert result.metrics["bytes_down"].to_pylist() == [(len(SIZES) + cohort) * size] * ROUNDS
+    assert result.metrics["clients"].to_pylist() == [cohort] * ROUNDS
+    assert set(result.params) == set(NAMES)
+
+
+def test_tiny_clients(tmp_path):
+    common.assert_trains_tiny_clients(tmp_path, NAME)
+
+
+def test_bad_settings(tmp_path):
+    common.assert_refused(tmp_path, {**NAME, "method.mu": 1}, "method.mu: no such setting")

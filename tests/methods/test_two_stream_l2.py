@@ -1,0 +1,76 @@
+"""Two-stream L2 against NumPy: distances of outputs and of weights."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from raysim.core.rules import Batch, Outputs, View
+from raysim.methods.two_stream_l2 import TwoStreamL2
+from tests.methods import common
+from tests.methods.test_oracle import assert_close, run
+
+NAME = {"method.name": "two_stream_l2"}
+SPACES = ("outputs", "weights")
+BATCH = Batch(torch.zeros(2, 12), torch.zeros(2, dtype=torch.long))
+
+
+def test_distance_of_outputs_by_hand():
+    frozen, local = torch.tensor([[1.0, 2.0], [0.0, 0.0]]), torch.tensor([[4.0, 6.0], [1.0, 0.0]])
+    penalty = common.penalty_of(TwoStreamL2(lam=0.5), frozen)
+    assert float(penalty(None, local, BATCH)) == pytest.approx(0.5 * (25 + 1) / 2)
+
+
+def test_distance_of_weights_by_hand():
+    """Over all trainable parameters, the sum and not the mean; buffers do not count."""
+    start = {"w": torch.zeros(2, 2), "b": torch.ones(1), "mean": torch.zeros(3)}
+    live = {"w": torch.full((2, 2), 2.0), "b": torch.tensor([4.0]), "mean": torch.ones(3)}
+    for name in ("w", "b"):
+        live[name].requires_grad_()
+    view = View(live, start, {"model": start}, {}, {}, 1.0, at=None, gradient=None)
+    (penalty,) = TwoStreamL2(lam=0.5, space="weights").rules().penalties
+    found = penalty(view, Outputs(None, None, torch.zeros(2, 3)), BATCH)
+    assert float(found.detach()) == pytest.approx(0.5 * (4 * 4 + 9))
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_two_rounds(tmp_path, space):
+    result, w, clients = run(tmp_path, **NAME, **{"method.lam": 0.6, "method.space": space})
+
+    def penalty(local, start, x):
+        if space == "weights":
+            return [2 * 0.6 * (p - s) for p, s in zip(local, start, strict=True)]
+        frozen, logits = (common.outputs(weights, x)[1] for weights in (start, local))
+        return common.pull_back(local, x, d_logits=2 * 0.6 * (logits - frozen) / len(x))
+
+    expected = common.fedavg(w, clients, penalty)
+    assert_close(result.params, expected)
+    without = common.fedavg(w, clients, lambda local, start, x: [0.0] * 4)
+    assert np.abs(expected[0] - without[0]).max() > 1e-3
+
+
+def test_penalty_runs_under_vmap():
+    penalty = common.penalty_of(TwoStreamL2(), torch.zeros(2, 3))
+    common.assert_vmaps(lambda logits: penalty(None, logits, BATCH), (4, 2, 3))
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_without_lam_it_is_fedavg(tmp_path, space):
+    common.assert_equals_fedavg(tmp_path, {**NAME, "method.lam": 0, "method.space": space})
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_tiny_clients(tmp_path, space):
+    common.assert_trains_tiny_clients(tmp_path, {**NAME, "method.space": space})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"method.lam": -1}, "method.lam=-1: must be greater than or equal to 0"),
+        ({"method.space": "x"}, "method.space=\"x\": must be 'outputs' or 'weights'"),
+    ],
+)
+def test_bad_settings(tmp_path, overrides, message):
+    common.assert_refused(tmp_path, NAME | overrides, message)
