@@ -250,7 +250,7 @@ def test_a_method_that_needs_a_stage_refuses_a_network_without(tmp_path):
     settings = make_settings(tmp_path).model_copy(update={"method": NeedsStages()})
     task = make_task(UNEQUAL, lambda: nn.Sequential(nn.Linear(12, 3)))
     with pytest.raises(
-        raysim.RaysimError, match="needs a model with the stages.*lacks features, hidden"
+        raysim.RaysimError, match=r"needs a model with the stages.*lacks features, hidden"
     ):
         raysim.run(settings, task)
 
