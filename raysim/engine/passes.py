@@ -37,7 +37,7 @@ class RoundLog:
         """Return the round's columns of `metrics.parquet`; losses are means over examples."""
         merged = {
             name: np.concatenate([columns[name] for columns in self.columns])
-            for name in ("samples", "steps", "train_loss", "objective")
+            for name in ("client", "samples", "steps", "train_loss", "objective")
         }
         trained = merged["steps"] > 0
         weights = merged["samples"][trained]
@@ -48,7 +48,7 @@ class RoundLog:
         return losses | {
             "bytes_up": self.bytes_up,
             "bytes_down": self.bytes_down,
-            "clients": int(trained.sum()),
+            "clients": len(np.unique(merged["client"][trained])),
         }
 
 
