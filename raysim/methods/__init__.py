@@ -5,12 +5,15 @@ from raysim.core.method import METHODS
 METHODS.add(
     {
         "activation_l2": "raysim.methods.activation_l2:ActivationL2",
+        "divide_and_conquer": "raysim.methods.divide_and_conquer:DivideAndConquer",
         "fedavg": "raysim.methods.fedavg:FedAvg",
         "fedfusion": "raysim.methods.fedfusion:FedFusion",
+        "fedma": "raysim.methods.fedma:FedMa",
         "fedmax": "raysim.methods.fedmax:FedMax",
         "fedmmd": "raysim.methods.fedmmd:FedMmd",
         "fedprox": "raysim.methods.fedprox:FedProx",
         "fsvrg": "raysim.methods.fsvrg:Fsvrg",
+        "mifl": "raysim.methods.mifl:Mifl",
         "momentum": "raysim.methods.momentum:Momentum",
         "scaffold": "raysim.methods.scaffold:Scaffold",
         "two_stream_l2": "raysim.methods.two_stream_l2:TwoStreamL2",

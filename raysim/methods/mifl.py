@@ -25,6 +25,9 @@ Choices and deviations:
 - With the population standard deviation c_v = |l_g - l_k| / (2 (l_g + l_k)) never exceeds 1/2, so
   the last branch of lam cannot happen; it is kept as printed.
 - Both networks' logits are divided by `local.temperature`, and so is the gradient at them.
+- The second term is constant in F_g, so its pull has no minimum. Where a client fits its data
+  almost exactly (l_g far below l_k, lam near 1/2), as with two classes a client, it can drive the
+  logits away without bound.
 - Algorithm 2 collects every model and drops some. Here a client first sends its MI, and its model
   only when it is kept: the same average for fewer bytes. Until then the model lies in the client's
   own state. With update=false and mi_reference="global" that is all the state is for: no later
@@ -146,7 +149,7 @@ def _send_staged(view: View, trained: Trained) -> Upload:
 
 
 def _logits(view: View, tensors: Tensors, samples: Batch) -> Tensor:
-    return torch.cat([view.at(tensors, x).logits for x in samples.x.split(ROWS)])
+    return torch.cat([view.at(tensors, x).logits for x in torch.split(samples.x, ROWS)])
 
 
 def _mean(values: Tensor, batch: Batch) -> Tensor:

@@ -1,0 +1,224 @@
+"""Divide and conquer: early and late layers are trained in turns, the others frozen.
+
+Source: Chandran et al., "Weight Divergence Driven Divide-and-Conquer Approach for Optimal Federated
+Learning from non-IID Data", 2021, sections 3 and 4.2, figure 2.
+
+    rounds 1, 3, 5, ... (feature-learning): layers 1..split, `local.epochs`, lr
+    rounds 2, 4, 6, ... (fine-tuning):      layers split+1..L, `finetune_epochs`,
+                                            lr * `finetune_lr_factor`
+
+Layers are the model's weight layers in forward order; a normalisation belongs to the layer before
+it. The group that is not trained is frozen, its BatchNorm statistics too. Up travels the trained
+group; down, what has changed since the client last received it: after taking part in the round
+before, the group averaged then, otherwise the whole model.
+
+split="auto" finds the split by a pre-pass, a FedAvg run of `prepass` + `probe` rounds from the same
+initial model, in rounds of its own before the first (numbered 0 and below in the tables). W_ref is
+a layer's weights after `prepass` rounds, W_t after each of the `probe` rounds that follow:
+
+    W_d(l) = (1 - cos(W_ref, W_t)) / ||W_ref||                section 4.2.2
+    rise(l) = (mean W_d(l+1) - mean W_d(l)) / mean W_d(l)     means over the probe rounds
+
+The split is put after the layer l of the largest rise (the first of equals). Where no rise exceeds
+`min_rise`, divergence shows no split: the run says so, and the last layer alone is fine-tuned, as
+in the paper. Training then starts from the initial model, or with continue_from_prepass=true from
+the pre-pass model.
+
+Choices where the paper is silent: W_d is taken over a layer's weight matrices, without biases and
+normalisation; "starts to increase" is made the largest relative rise. The paper names 4 epochs of
+fine-tuning beside 20 of feature-learning, and half the learning rate.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from raysim.core.errors import SettingsError
+from raysim.core.layers import STAGES, misplaced, weight_layers
+from raysim.core.method import Metrics, Round, ServerState
+from raysim.core.rules import Pass, Rules, Trained, Upload, View
+from raysim.core.tensors import Tensors, nbytes
+from raysim.methods.fedavg import FedAvg
+
+Layers = list[dict[str, list[str]]]
+"""Per layer, the names of its "weights", of its "parameters" and of its "buffers"."""
+
+
+class DivideAndConquer(FedAvg):
+    """Train the layers before the split in odd rounds, those after it in even rounds.
+
+    Helps where clients' data differ in a way that moves the late layers most: features are learned
+    long, class-specific layers little. Against FedAvg: no more memory; less compute, as the
+    backward pass of fine-tuning ends at the split; one model up and down per two rounds instead
+    of two. split="auto" costs `prepass` + `probe` rounds of FedAvg more.
+    """
+
+    staged: ClassVar[bool] = True
+
+    split: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        default="auto", description='layers of feature-learning, 1 to L-1; "auto" runs a pre-pass'
+    )
+    prepass: int = Field(default=5, ge=1, description="pre-pass rounds before the reference model")
+    probe: int = Field(default=3, ge=1, description="pre-pass rounds compared with the reference")
+    min_rise: float = Field(
+        default=2.0, ge=0, description="relative rise of divergence that shows a split"
+    )
+    finetune_epochs: int = Field(default=4, ge=1, description="local epochs of fine-tuning")
+    finetune_lr_factor: float = Field(
+        default=0.5, gt=0, description="learning rate of fine-tuning over that of feature-learning"
+    )
+    continue_from_prepass: bool = Field(
+        default=False, description="start from the pre-pass model, not from the initial one"
+    )
+
+    @property
+    def warmup(self) -> int:
+        """Rounds of the pre-pass; a fixed split needs none."""
+        return self.prepass + self.probe if self.split == "auto" else 0
+
+    def init(self, network: nn.Module) -> ServerState:
+        """Find the layers and check the split against them.
+
+        Raises:
+            SettingsError: the network has one layer, or none after the split, or a tensor that
+                belongs to no layer.
+        """
+        model = super().init(network).groups["model"]
+        layers = self._layers(network)
+        info = {"layers": json.dumps(layers)}
+        if self.split == "auto":
+            divergence = {"sum": torch.zeros(len(layers), dtype=torch.float64)}
+            return ServerState({"model": model, "initial": model, "divergence": divergence}, info)
+        return ServerState({"model": model}, {**info, "split": self.split})
+
+    def round(self, now: Round, state: ServerState) -> tuple[ServerState, Metrics]:
+        """Run a round of the pre-pass, of feature-learning or of fine-tuning."""
+        if now.number < 0:
+            return self._prepass_round(now, state)
+        model, split = state.groups["model"], int(state.info["split"])
+        layers: Layers = json.loads(str(state.info["layers"]))
+        groups = layers[:split], layers[split:]
+        phase = now.number % 2
+        trained, frozen = (_names(groups[i], "parameters", "buffers") for i in (phase, 1 - phase))
+        result = now.run(
+            Pass(
+                now.cohort,
+                {"model": model},
+                Rules(finish=partial(_send, trained)),
+                epochs=self.finetune_epochs if phase else now.epochs,
+                lr=now.lr * self.finetune_lr_factor if phase else now.lr,
+                trainable=frozenset(_names(groups[phase], "parameters")),
+                bytes_down=_bytes_down(model, frozen, state.groups.get("current", {})),
+            )
+        )
+        # In the next round these clients lack only the group that was averaged now.
+        current = {"clients": torch.tensor(now.cohort, dtype=torch.int64)}
+        groups_after = {"model": {**model, **result.means["model"]}, "current": current}
+        return ServerState(groups_after, state.info), {"phase": phase, "split": split}
+
+    def _prepass_round(self, now: Round, state: ServerState) -> tuple[ServerState, Metrics]:
+        """Run a round of FedAvg; after the last one choose the split and start from anew."""
+        groups, done = dict(state.groups), now.number + self.warmup + 1
+        after = super().round(now, ServerState({"model": groups["model"]}))[0].groups["model"]
+        groups["model"], info, metrics = after, dict(state.info), {}
+        if done == self.prepass:
+            groups["reference"] = after
+        if done > self.prepass:
+            layers: Layers = json.loads(str(info["layers"]))
+            measured = [_divergence(layer, groups["reference"], after) for layer in layers]
+            metrics = {f"divergence_{i}": value for i, value in enumerate(measured, 1)}
+            total = groups["divergence"]["sum"] + torch.tensor(measured, dtype=torch.float64)
+            groups["divergence"] = {"sum": total}
+        if done == self.warmup:
+            mean = (groups["divergence"]["sum"] / self.probe).tolist()
+            split = self._choose(mean, now.note)
+            groups = {"model": after if self.continue_from_prepass else groups["initial"]}
+            info["split"] = metrics["split"] = split
+        return ServerState(groups, info), metrics
+
+    def _choose(self, divergence: Sequence[float], note: Callable[[str], None]) -> int:
+        split, rise = largest_rise(divergence)
+        if rise > self.min_rise:
+            return split
+        shown = ", ".join(f"{value:.3g}" for value in divergence)
+        note(
+            f"warning: the weight divergence of layers 1 to {len(divergence)} ({shown}) shows no"
+            f" split: its largest relative rise is {rise:.3g}, method.min_rise is"
+            f" {self.min_rise:g}; only the last layer will be fine-tuned"
+        )
+        return len(divergence) - 1
+
+    def _layers(self, network: nn.Module) -> Layers:
+        found = weight_layers(network)
+        if len(found) < 2:
+            raise SettingsError(
+                f"method.name={self.title}: needs a model with at least 2 weight layers; this one"
+                f" has {len(found)}"
+            )
+        if self.split != "auto" and self.split >= len(found):
+            raise SettingsError(
+                f"method.split={self.split}: must be 1 to {len(found) - 1}, or auto; the model has"
+                f" {len(found)} weight layers"
+            )
+        if odd := misplaced(network, found):
+            raise SettingsError(
+                f"method.name={self.title}: needs a model each of whose tensors belongs to one"
+                f" layer of the stages {', '.join(STAGES)}; {odd} does not"
+            )
+        return [
+            {"weights": [*f.weights], "parameters": f.parameters, "buffers": f.buffers}
+            for f in found
+        ]
+
+
+def largest_rise(divergence: Sequence[float]) -> tuple[int, float]:
+    """Return the layers before the largest relative rise between neighbours, and that rise."""
+    rises = [
+        after / before - 1 if before > 0 else (math.inf if after > 0 else 0.0)
+        for before, after in pairwise(divergence)
+    ]
+    largest = max(rises)
+    return rises.index(largest) + 1, largest
+
+
+def _divergence(layer: dict[str, list[str]], reference: Tensors, model: Tensors) -> float:
+    """Return W_d of one layer's weights."""
+    before, after = (
+        torch.cat([tensors[name].double().reshape(-1) for name in layer["weights"]])
+        for tensors in (reference, model)
+    )
+    norms = before.norm() * after.norm()
+    if norms == 0:
+        return 0.0
+    return float((1 - before @ after / norms).clamp(min=0) / before.norm())
+
+
+def _names(layers: Layers, *kinds: str) -> list[str]:
+    return [name for layer in layers for kind in kinds for name in layer[kind]]
+
+
+def _pick(tensors: Tensors, names: Sequence[str]) -> dict[str, Tensor]:
+    return {name: tensors[name] for name in names}
+
+
+def _send(names: Sequence[str], view: View, trained: Trained) -> Upload:
+    return Upload(sums={"model": _pick(view.params, names)})
+
+
+def _bytes_down(model: Tensors, changed: Sequence[str], current: Tensors) -> Callable[[int], int]:
+    """Return what a client receives: the group averaged in the round before, or everything.
+
+    Two rounds change every tensor, so only those who took part in the last one lack less.
+    """
+    clients = frozenset(current["clients"].tolist()) if current else frozenset()
+    part, everything = nbytes({"model": _pick(model, changed)}), nbytes({"model": model})
+    return lambda client: part if client in clients else everything

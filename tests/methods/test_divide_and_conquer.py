@@ -1,0 +1,329 @@
+"""Divide and conquer against NumPy: alternation, frozen groups, bytes, the automatic split."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import raysim
+from raysim.core.layers import weight_layers
+from raysim.core.seeds import sample_cohort
+from raysim.engine.federation import from_task
+from raysim.methods.divide_and_conquer import largest_rise
+from tests.conftest import UNEQUAL, SmallNet, make_settings, make_task
+
+NAME = "divide_and_conquer"
+SIZES = (3, 40, 17, 8)
+LR = 0.3
+
+
+class ThreeLayers(nn.Module):
+    """A chain of three fully connected layers, one a stage; scales its initial weights."""
+
+    scales = (1.0, 1.0, 1.0)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(8, 3)  # defined first: forward order is that of the stages
+        self.features = nn.Sequential(nn.Flatten(), nn.Linear(12, 10), nn.ReLU())
+        self.hidden = nn.Sequential(nn.Linear(10, 8), nn.ReLU())
+        with torch.no_grad():
+            for layer, scale in zip(self.linear(), self.scales, strict=True):
+                layer.weight.mul_(scale)
+
+    def linear(self) -> list[nn.Linear]:
+        return [self.features[1], self.hidden[0], self.head]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.hidden(self.features(x)))
+
+
+class RisingLate(ThreeLayers):
+    scales = (4.0, 4.0, 0.1)
+
+
+class RisingEarly(ThreeLayers):
+    scales = (6.0, 0.1, 0.1)
+
+
+class Normalised(ThreeLayers):
+    """With BatchNorm after the first two layers, and dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features.append(nn.BatchNorm1d(10))
+        self.hidden.append(nn.BatchNorm1d(8)).append(nn.Dropout(0.3))
+
+
+LAYERS = ("features.1", "hidden.0", "head")
+NAMES = [f"{layer}.{kind}" for layer in LAYERS for kind in ("weight", "bias")]
+
+
+def options(out, **overrides):
+    defaults = {"rounds": 2, "fraction": 1.0, "local.batch_size": "full", "local.lr": LR}
+    if "method.name" not in overrides:
+        defaults |= {"method.name": NAME, "method.split": 1}
+    return make_settings(out, **defaults | {"local.epochs": 3} | overrides)
+
+
+def run(out, model=ThreeLayers, sizes=SIZES, **overrides):
+    return raysim.run(options(out, **overrides), make_task(sizes, model))
+
+
+def initial(model=ThreeLayers):
+    network = from_task(make_task(SIZES, model)).network(0)
+    return {name: tensor.clone() for name, tensor in network.state_dict().items()}
+
+
+def gradient(w, x, y):
+    inputs = [x]
+    for layer in (0, 1):
+        inputs.append(np.maximum(inputs[-1] @ w[2 * layer].T + w[2 * layer + 1], 0))
+    logits = inputs[-1] @ w[4].T + w[5]
+    exponents = np.exp(logits - logits.max(1, keepdims=True))
+    back = exponents / exponents.sum(1, keepdims=True)
+    back[np.arange(len(y)), y] -= 1
+    back /= len(y)
+    result = []
+    for layer in (2, 1, 0):
+        result = [back.T @ inputs[layer], back.sum(0), *result]
+        back = (back @ w[2 * layer]) * (inputs[layer] > 0)
+    return result
+
+
+@pytest.mark.parametrize(("split", "epochs", "factor"), [(1, 4, 0.5), (2, 2, 0.1), (1, 5, 1.5)])
+def test_two_rounds_equal_numpy(tmp_path, split, epochs, factor):
+    overrides = {"method.finetune_epochs": epochs, "method.finetune_lr_factor": factor}
+    result = run(tmp_path, **{"method.split": split, "local.lr_decay": 0.5, **overrides})
+    w = [initial()[name].numpy().astype(np.float64) for name in NAMES]
+    clients = [(x.astype(np.float64), y) for x, y in make_task(SIZES).clients]
+    total = sum(SIZES)
+    phases = [(range(2 * split), 3, LR), (range(2 * split, 6), epochs, LR * 0.5 * factor)]
+    for trained, steps, lr in phases:
+        mean = [np.zeros_like(p) for p in w]
+        for x, y in clients:
+            local = list(w)
+            for _ in range(steps):
+                g = gradient(local, x, y)
+                local = [p - lr * g[i] if i in trained else p for i, p in enumerate(local)]
+            mean = [m + len(y) / total * p for m, p in zip(mean, local, strict=True)]
+        w = mean
+    for name, value in zip(NAMES, w, strict=True):
+        assert np.abs(result.params[name].numpy() - value).max() < 1e-5, name
+    assert result.metrics["phase"].to_pylist() == [0, 1]
+    assert result.metrics["split"].to_pylist() == [split] * 2
+
+
+def test_the_frozen_group_is_left_alone_bit_for_bit(tmp_path):
+    """Its BatchNorm statistics too, although clients disagree about them."""
+    overrides = {"method.split": 1, "local.batch_size": 8}
+    after = [initial(Normalised)] + [
+        run(tmp_path / str(n), Normalised, **overrides, rounds=n).params for n in (1, 2, 3)
+    ]
+    early = {name for name in after[0] if name.startswith("features")}
+    assert {"features.3.running_var", "features.3.num_batches_tracked"} <= early
+    for number, (before, now) in enumerate(pairwise(after)):
+        changed = {name for name in before if not torch.equal(before[name], now[name])}
+        assert changed == (early if number % 2 == 0 else set(before) - early), number
+
+
+def tensor_bytes(tensors, prefix=""):
+    return sum(t.numel() * t.element_size() for n, t in tensors.items() if n.startswith(prefix))
+
+
+def test_two_rounds_carry_one_model_each_way(tmp_path):
+    result = run(tmp_path, Normalised, rounds=6)
+    model = len(SIZES) * tensor_bytes(initial(Normalised))
+    early = len(SIZES) * tensor_bytes(initial(Normalised), "features")
+    assert result.metrics["bytes_up"].to_pylist() == [early, model - early] * 3
+    # A client first receives everything, then what the round before averaged.
+    assert result.metrics["bytes_down"].to_pylist() == [model] + [early, model - early] * 2 + [
+        early
+    ]
+
+
+def test_a_client_that_missed_a_round_receives_everything(tmp_path):
+    rounds, clients = 8, len(UNEQUAL)
+    result = run(tmp_path, sizes=UNEQUAL, rounds=rounds, fraction=0.5)
+    model, early = tensor_bytes(initial()), tensor_bytes(initial(), "features")
+    received = {}  # per client, the versions of the two groups that it holds
+    versions, expected = [0, 0], []
+    for number in range(rounds):
+        cohort = sample_cohort(0, number, clients, 3)
+        down = 0
+        for client in cohort:
+            holds = received.get(client, [-1, -1])
+            sizes = (early, model - early)
+            down += sum(s for s, h, v in zip(sizes, holds, versions, strict=True) if h != v)
+            received[client] = list(versions)
+        versions[number % 2] = number + 1
+        expected.append(down)
+    assert result.metrics["bytes_down"].to_pylist() == expected
+    assert len(set(expected)) > 2
+
+
+class StopAfterThree(raysim.Listener):
+    def round_done(self, row):
+        if row["round"] == 3:
+            raise KeyboardInterrupt
+
+
+def test_a_resumed_run_counts_the_same_bytes(tmp_path):
+    whole = run(tmp_path / "whole", rounds=4)
+    task = make_task(SIZES, ThreeLayers)
+    with pytest.raises(KeyboardInterrupt):
+        raysim.run(options(tmp_path / "parts", rounds=4), task, StopAfterThree())
+    resumed = raysim.resume(tmp_path / "parts", task)
+    assert resumed.metrics["bytes_down"].equals(whole.metrics["bytes_down"])
+    assert all(torch.equal(whole.params[n], resumed.params[n]) for n in whole.params)
+
+
+AUTO = {"method.split": "auto", "method.prepass": 2, "method.probe": 2, "method.min_rise": 0.0}
+
+
+@pytest.mark.parametrize(("model", "split"), [(RisingLate, 2), (RisingEarly, 1)])
+def test_automatic_split(tmp_path, model, split):
+    """W_d from the models of a FedAvg run; training then starts from the initial model."""
+    plain = {"method.name": "fedavg"}
+    after = [run(tmp_path / f"{n}", model, rounds=n, **plain).params for n in (2, 3, 4)]
+    expected = []
+    for layer in LAYERS:
+        w = [params[f"{layer}.weight"].numpy().astype(np.float64).ravel() for params in after]
+        norm = np.linalg.norm(w[0])
+        expected.append([(1 - w[0] @ t / norm / np.linalg.norm(t)) / norm for t in w[1:]])
+    mean = np.mean(expected, axis=1)
+    assert np.argmax(mean[1:] / mean[:-1]) + 1 == split
+    overrides = AUTO | {"method.min_rise": 1.0}
+    result = run(tmp_path / "auto", model, **overrides)
+    rows = result.metrics.to_pylist()
+    assert [row["round"] for row in rows] == [-3, -2, -1, 0, 1, 2]
+    for i, values in enumerate(expected, 1):
+        assert [row[f"divergence_{i}"] for row in rows] == [
+            *(None, None),
+            *(pytest.approx(value, rel=1e-4) for value in values),
+            *(None, None),
+        ]
+    assert [row["split"] for row in rows] == [None] * 3 + [split] * 3
+    fixed = run(tmp_path / "fixed", model, **{"method.split": split})
+    assert all(torch.equal(result.params[n], fixed.params[n]) for n in fixed.params)
+    assert result.summary["bytes_up"] == fixed.summary["bytes_up"]
+    assert result.summary["bytes_down"] == fixed.summary["bytes_down"]
+
+
+def test_training_may_go_on_from_the_prepass_model(tmp_path):
+    overrides = AUTO | {"method.continue_from_prepass": True}
+    result = run(tmp_path / "auto", rounds=1, **overrides)
+    split = result.metrics["split"].to_pylist()[-1]
+    start = run(tmp_path / "fedavg", rounds=4, **{"method.name": "fedavg"})
+    late = [name for name in NAMES if NAMES.index(name) >= 2 * split]
+    assert all(torch.equal(result.params[name], start.params[name]) for name in late)
+    assert not torch.equal(result.params[NAMES[0]], start.params[NAMES[0]])
+
+
+class Notes(raysim.Listener):
+    def __init__(self):
+        self.notes = []
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+def test_without_a_rise_the_last_layer_is_fine_tuned_and_a_note_says_so(tmp_path):
+    tell = Notes()
+    settings = options(tmp_path, **AUTO | {"method.min_rise": 1e9})
+    result = raysim.run(settings, make_task(SIZES, RisingEarly), tell)
+    assert result.metrics["split"].to_pylist()[-1] == 2
+    (note,) = tell.notes
+    assert "layers 1 to 3" in note and "shows no split" in note and "min_rise is 1e+09" in note
+
+
+def test_the_prepass_decays_its_learning_rate_from_its_own_start(tmp_path):
+    """A pre-pass is a FedAvg run like any other; training then starts its own decay."""
+    overrides = AUTO | {"local.lr_decay": 0.5, "rounds": 2}
+    auto = run(tmp_path / "auto", **overrides | {"method.continue_from_prepass": True})
+    plain = run(tmp_path / "plain", **{"method.name": "fedavg", "local.lr_decay": 0.5, "rounds": 4})
+    losses = auto.metrics["train_loss"].to_pylist()
+    assert losses[:4] == plain.metrics["train_loss"].to_pylist()
+    assert auto.metrics["lr"].to_pylist() == [LR * 0.5**n for n in (0, 1, 2, 3, 0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("divergence", "split", "rise"),
+    [
+        ([1.0, 2.0], 1, 1.0),
+        ([1.0, 2.0, 6.0, 7.0], 2, 2.0),
+        ([3.0, 3.0, 3.0], 1, 0.0),
+        ([4.0, 2.0, 1.5], 2, -0.25),
+        ([0.0, 0.0, 1.0, 9.0], 2, np.inf),
+    ],
+)
+def test_largest_rise(divergence, split, rise):
+    assert largest_rise(divergence) == (split, rise)
+
+
+def test_layers_are_in_forward_order():
+    layers = weight_layers(Normalised())
+    assert [layer.path for layer in layers] == list(LAYERS)
+    assert layers[0].weights == ("features.1.weight",)
+    assert layers[0].others == ["features.3"]
+    assert set(layers[0].parameters) == {
+        f"features.{i}.{k}" for i in (1, 3) for k in ("weight", "bias")
+    }
+    assert "features.3.running_mean" in layers[0].buffers
+    first = SmallNet()
+    first.features = nn.BatchNorm1d(12)
+    assert weight_layers(first)[0].others == ["features"]
+
+
+def test_clients_of_one_sample_and_of_one_more_than_a_batch(tmp_path):
+    overrides = {"local.batch_size": 8, "rounds": 4}
+    result = run(tmp_path, ThreeLayers, (1, 9, 1, 30), **overrides)
+    assert all(tensor.isfinite().all() for tensor in result.params.values())
+
+
+class Stray(ThreeLayers):
+    def __init__(self) -> None:
+        super().__init__()
+        self.extra = nn.Parameter(torch.zeros(1))
+
+
+class Tied(ThreeLayers):
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden.append(nn.Linear(8, 8)).append(nn.Linear(8, 8))
+        self.hidden[3].weight = self.hidden[2].weight
+
+
+class OneLayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.features, self.hidden, self.head = nn.Flatten(), nn.Identity(), nn.Linear(12, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.hidden(self.features(x)))
+
+
+@pytest.mark.parametrize(
+    ("model", "overrides", "message"),
+    [
+        (ThreeLayers, {"method.split": 3}, r"method\.split=3: must be 1 to 2, or auto"),
+        (ThreeLayers, {"method.split": 0}, r"method\.split=0: .*greater than or equal to 1"),
+        (OneLayer, {"method.split": "auto"}, r"method\.name=.*at least 2 weight layers.*has 1"),
+        (Stray, {}, r"method\.name=.*extra does not"),
+        (Tied, {}, r"method\.name=.*hidden\.3\.weight does not"),
+        (ThreeLayers, {"method.prepass": 0}, r"method\.prepass=0: .*greater"),
+        (ThreeLayers, {"method.probe": 0}, r"method\.probe=0: .*greater"),
+        (ThreeLayers, {"method.finetune_epochs": 0}, r"method\.finetune_epochs=0: .*greater"),
+        (ThreeLayers, {"method.finetune_lr_factor": 0}, r"finetune_lr_factor=0: .*greater than 0"),
+        (nn.Linear, {}, r"lacks features, hidden, head"),
+    ],
+)
+def test_bad_settings_stop_before_the_first_round(tmp_path, model, overrides, message):
+    build = (lambda: nn.Linear(12, 3)) if model is nn.Linear else model
+    with pytest.raises(raysim.SettingsError, match=message):
+        run(tmp_path / "run", build, **overrides)
+    assert not (tmp_path / "run/metrics.parquet").exists()

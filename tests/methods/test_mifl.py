@@ -1,0 +1,266 @@
+"""MIFL against NumPy: mixed loss, MI, pruning; its ablations; what travels and what is kept."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import raysim
+from raysim.core.rules import Batch
+from raysim.methods.mifl import mixing_weight, mutual_information, pruned_at_each_end
+from tests.conftest import UNEQUAL, make_settings, make_task
+
+NAME = "mifl"
+SIZES = (3, 40, 17, 8, 25)
+NAMES = ("hidden.0.weight", "hidden.0.bias", "head.weight", "head.bias")
+LR, EPOCHS, ROUNDS = 0.5, 5, 2
+MODEL_BYTES = 4 * (16 * 12 + 16 + 3 * 16 + 3)
+
+
+def network(w, x):
+    hidden = np.maximum(x @ w[0].T + w[1], 0)
+    return hidden, hidden @ w[2].T + w[3]
+
+
+def softmax(logits):
+    exponents = np.exp(logits - logits.max(1, keepdims=True))
+    return exponents / exponents.sum(1, keepdims=True)
+
+
+def cross_entropy(logits, y):
+    return -np.log(softmax(logits)[np.arange(len(y)), y]).mean()
+
+
+def local_training(w, own, x, y, temperature):
+    """SGD with the gradient of algorithm 1 written out; `own` is F_k or None."""
+    onehot = np.eye(3)[y]
+    for _ in range(EPOCHS):
+        hidden, logits = network(w, x)
+        at_logits = softmax(logits / temperature) - onehot
+        if own is not None:
+            own_logits = network(own, x)[1] / temperature
+            l_g, l_k = cross_entropy(logits / temperature, y), cross_entropy(own_logits, y)
+            c_v = np.std([l_g, l_k]) / (l_g + l_k)
+            lam = 0.5 if l_g == l_k else c_v if c_v <= 0.5 else 1 - c_v
+            at_logits = (1 - lam) * at_logits + lam * (softmax(own_logits) - onehot)
+        at_logits /= len(y) * temperature
+        back = (at_logits @ w[2]) * (hidden > 0)
+        step = [back.T @ x, back.sum(0), at_logits.T @ hidden, at_logits.sum(0)]
+        w = [p - LR * g for p, g in zip(w, step, strict=True)]
+    return w
+
+
+def information(a, b, x):
+    rho = np.corrcoef(network(a, x)[1].ravel(), network(b, x)[1].ravel())[0, 1]
+    return -0.5 * np.log(1 - rho**2)
+
+
+def oracle(w, clients, temperature=1.0, update=True, reference="global", drop=1):
+    """Return the final weights, and per round the MI and the clients kept."""
+    own = [None] * len(clients)
+    history = []
+    for _ in range(ROUNDS):
+        trained, mi = [], []
+        for k, (x, y) in enumerate(clients):
+            local = local_training(w, own[k] if update else None, x, y, temperature)
+            against = w if reference == "global" or own[k] is None else own[k]
+            mi.append(information(local, against, x))
+            trained.append(local)
+        own = trained
+        kept = sorted(np.lexsort((np.arange(len(mi)), mi))[drop : len(mi) - drop])
+        total = sum(len(clients[k][1]) for k in kept)
+        w = [sum(len(clients[k][1]) / total * trained[k][i] for k in kept) for i in range(4)]
+        history.append((mi, kept))
+    return w, history
+
+
+def start_of(task):
+    from raysim.engine.federation import from_task
+
+    parameters = dict(from_task(task).network(0).named_parameters())
+    return [parameters[name].detach().numpy().astype(np.float64) for name in NAMES]
+
+
+def run(tmp_path, sizes=SIZES, **overrides):
+    task = make_task(sizes)
+    settings = make_settings(
+        tmp_path / "run",
+        **{
+            "method.name": NAME,
+            "rounds": ROUNDS,
+            "fraction": 1.0,
+            "local.epochs": EPOCHS,
+            "local.batch_size": "full",
+            "local.lr": LR,
+            **overrides,
+        },
+    )
+    clients = [(x.astype(np.float64), y) for x, y in task.clients]
+    return raysim.run(settings, task), start_of(task), clients
+
+
+def client_rows(result, number, index):
+    rows = pq.read_table(result.run_dir / "clients.parquet").to_pylist()
+    return [r for r in rows if r["round"] == number and r["pass"] == index]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "arguments"),
+    [
+        ({}, {}),
+        ({"local.temperature": 0.5}, {"temperature": 0.5}),
+        ({"local.temperature": 2.0}, {"temperature": 2.0}),
+        ({"method.mi_reference": "previous"}, {"reference": "previous"}),
+        ({"method.update": False}, {"update": False}),
+        ({"method.aggregation": False}, {"drop": 0}),
+        ({"method.prune": 0.3}, {"drop": 2}),
+    ],
+)
+def test_two_rounds_equal_numpy(tmp_path, overrides, arguments):
+    result, w, clients = run(tmp_path, **overrides)
+    expected, history = oracle(w, clients, **arguments)
+    for name, value in zip(NAMES, expected, strict=True):
+        assert np.abs(result.params[name].numpy() - value).max() < 1e-5, name
+    for number, (mi, kept) in enumerate(history, 1):
+        assert [r["mi"] for r in client_rows(result, number, 0)] == pytest.approx(mi, rel=1e-4)
+        if arguments.get("drop") != 0:
+            assert [r["client"] for r in client_rows(result, number, 1)] == kept
+
+
+def test_the_own_model_changes_the_result(tmp_path):
+    """The oracle above would agree with itself if the mixed loss were plain; it is not."""
+    _, w, clients = run(tmp_path)
+    mixed, plain = oracle(w, clients)[0], oracle(w, clients, update=False)[0]
+    assert max(np.abs(a - b).max() for a, b in zip(mixed, plain, strict=True)) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("l_g", "l_k", "lam"),
+    [(1.0, 1.0, 0.5), (0.0, 0.0, 0.5), (3.0, 1.0, 0.25), (0.2, 0.6, 0.25), (2.0, 0.0, 0.5)],
+)
+def test_mixing_weight(l_g, l_k, lam):
+    losses = torch.tensor(l_g), torch.tensor(l_k)
+    assert mixing_weight(*losses).item() == pytest.approx(lam)
+    many = torch.func.vmap(mixing_weight)(*(loss.repeat(3) for loss in losses))
+    assert many.tolist() == pytest.approx([lam] * 3)
+
+
+def test_mutual_information_is_that_of_the_correlation():
+    generator = np.random.default_rng(0)
+    a = generator.normal(size=(50, 3)) + 2
+    b = 0.3 * a + generator.normal(size=(50, 3))
+    batch = Batch(torch.zeros(50, 1), torch.zeros(50))
+    rho = np.corrcoef(a.ravel(), b.ravel())[0, 1]
+    measured = mutual_information(torch.from_numpy(a), torch.from_numpy(b), batch).item()
+    assert measured == pytest.approx(-0.5 * np.log(1 - rho**2), rel=1e-12)
+    negative = mutual_information(torch.from_numpy(-a), torch.from_numpy(b), batch).item()
+    assert negative == pytest.approx(measured, rel=1e-12)
+
+
+def test_mutual_information_is_finite_at_its_limits():
+    batch = Batch(torch.zeros(4, 1), torch.zeros(4))
+    a = torch.arange(8.0).view(4, 2)
+    largest = -0.5 * np.log(1 - (1 - 1e-7) ** 2)
+    assert mutual_information(a, a, batch).item() == pytest.approx(largest, rel=1e-6)
+    assert mutual_information(a, torch.ones(4, 2), batch).item() == 0
+    single = Batch(torch.zeros(1, 1), torch.zeros(1))
+    assert mutual_information(torch.ones(1, 1), torch.ones(1, 1), single).item() == 0
+
+
+@pytest.mark.parametrize(
+    ("prune", "clients", "pruned"),
+    [
+        *[(0.025, m, n) for m, n in ((1, 0), (2, 0), (3, 1), (10, 1), (40, 1), (41, 2), (100, 3))],
+        *[(0.49, m, n) for m, n in ((1, 0), (2, 0), (3, 1), (4, 1), (5, 2), (100, 49), (101, 50))],
+        *((0.07, 100, 7), (1e-12, 3, 1), (1e-12, 2, 0)),
+    ],
+)
+def test_pruned_at_each_end(prune, clients, pruned):
+    assert pruned_at_each_end(prune, clients) == pruned
+    assert clients - 2 * pruned >= 1
+
+
+def test_ties_are_broken_by_client_id(tmp_path):
+    """Clients with the same samples have the same MI: the lowest id counts as the lowest."""
+    x, y = make_task((20,)).clients[0]
+    task = raysim.Task(make_task((1,)).model, [(x, y)] * 5, make_task((1,)).test)
+    overrides = {"method.name": NAME, "fraction": 1.0, "rounds": 1, "local.batch_size": "full"}
+    result = raysim.run(make_settings(tmp_path, **overrides), task)
+    assert len({row["mi"] for row in client_rows(result, 1, 0)}) == 1
+    assert [row["client"] for row in client_rows(result, 1, 1)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("clients", [1, 2])
+def test_fewer_than_three_clients_all_stay(tmp_path, clients):
+    result, w, data = run(tmp_path, SIZES[:clients])
+    expected, _ = oracle(w, data, drop=0)
+    for name, value in zip(NAMES, expected, strict=True):
+        assert np.abs(result.params[name].numpy() - value).max() < 1e-5, name
+    assert result.metrics["pruned_low"].to_pylist() == [0, 0]
+
+
+def test_without_both_halves_it_is_fedavg_bit_for_bit(tmp_path):
+    task = make_task(UNEQUAL)
+    plain = raysim.run(make_settings(tmp_path / "plain"), task)
+    off = {"method.name": NAME, "method.update": False, "method.aggregation": False}
+    other = raysim.run(make_settings(tmp_path / "other", **off), task)
+    assert (plain.run_dir / "model.safetensors").read_bytes() == (
+        other.run_dir / "model.safetensors"
+    ).read_bytes()
+    assert not list((tmp_path / "other/clients").glob("*/*/*"))
+    for column in ("bytes_up", "bytes_down", "train_loss", "objective"):
+        assert plain.metrics[column].equals(other.metrics[column]), column
+
+
+def test_the_first_participation_is_fedavg(tmp_path):
+    task = make_task(UNEQUAL)
+    plain = raysim.run(make_settings(tmp_path / "plain", rounds=1), task)
+    first = {"method.name": NAME, "method.aggregation": False, "rounds": 1}
+    other = raysim.run(make_settings(tmp_path / "other", **first), task)
+    assert all(torch.equal(plain.params[name], other.params[name]) for name in plain.params)
+
+
+def test_what_travels_and_what_stays(tmp_path):
+    """Up: 4 bytes a client, and the models that are kept; down: one model a client."""
+    result, _, _ = run(tmp_path)
+    assert result.metrics["bytes_up"].to_pylist() == [4 * 5 + 3 * MODEL_BYTES] * 2
+    assert result.metrics["bytes_down"].to_pylist() == [5 * MODEL_BYTES] * 2
+    assert result.metrics["clients"].to_pylist() == [5, 5]
+    assert result.metrics["pruned_high"].to_pylist() == [1, 1]
+    mean = [np.mean([r["mi"] for r in client_rows(result, number, 0)]) for number in (1, 2)]
+    assert result.metrics["mi_mean"].to_pylist() == pytest.approx(mean)
+
+
+def test_the_objective_is_the_mixed_loss(tmp_path):
+    """In round 2 the own model, which is where the only client starts, loses more than it does."""
+    result, _, _ = run(tmp_path, (40,), **{"method.aggregation": False})
+    loss, objective = (result.metrics[name].to_pylist() for name in ("train_loss", "objective"))
+    assert objective[0] == loss[0] and objective[1] > loss[1]
+
+
+def test_clients_of_one_sample_and_of_one_more_than_a_batch(tmp_path):
+    overrides = {"method.name": NAME, "fraction": 1.0, "rounds": 3}
+    result = raysim.run(make_settings(tmp_path, **overrides), make_task((1, 9, 1, 30)))
+    assert all(tensor.isfinite().all() for tensor in result.params.values())
+    assert all(np.isfinite(row["mi"]) for row in client_rows(result, 3, 0))
+
+
+def test_a_model_that_is_not_finite_stops_the_run(tmp_path):
+    with pytest.raises(raysim.RaysimError, match=r"client \d.*smaller local\.lr"):
+        run(tmp_path, **{"local.lr": 1e30})
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "allowed"),
+    [
+        ("prune", 0.5, "less than 0.5"),
+        ("prune", 0, "greater than 0"),
+        ("mi_reference", "none", "'global' or 'previous'"),
+        ("update", 3, "boolean"),
+    ],
+)
+def test_bad_settings(tmp_path, setting, value, allowed):
+    with pytest.raises(raysim.SettingsError, match=rf"method\.{setting}=.*{allowed}"):
+        make_settings(tmp_path, **{"method.name": NAME, f"method.{setting}": value})
