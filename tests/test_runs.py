@@ -105,12 +105,22 @@ class Poisoned(FedAvg):
         if poisoned and self.kind == "raises":
             raise ZeroDivisionError("a bug in the method")
         factor = float("nan") if poisoned else 1.0
-        return raysim.Upload(sums={"model": {n: t * factor for n, t in view.params.items()}})
+        bad = {"model": {n: t * factor for n, t in view.params.items()}}
+        if self.kind == "scalar":
+            return raysim.Upload(sums={"model": view.params}, scalars={"score": factor})
+        if self.kind == "state":
+            return raysim.Upload(sums={"model": view.params}, state=bad)
+        return raysim.Upload(sums=bad)
 
 
 @pytest.mark.parametrize(
     ("kind", "cause"),
-    [("nan", r"not finite \(tensor model/hidden.0.weight\)"), ("raises", "ZeroDivisionError")],
+    [
+        ("nan", r"not finite \(tensor model/hidden.0.weight\)"),
+        ("state", r"not finite \(model/hidden.0.weight\)"),
+        ("scalar", r"not finite \(score\)"),
+        ("raises", "ZeroDivisionError"),
+    ],
 )
 @pytest.mark.parametrize("backend", ["inline", "ray"])
 def test_failing_client_stops_the_run_or_is_dropped(tmp_path, shared_ray, kind, cause, backend):
@@ -119,7 +129,7 @@ def test_failing_client_stops_the_run_or_is_dropped(tmp_path, shared_ray, kind, 
     with pytest.raises(raysim.RaysimError, match=f"client 2: failed twice in round 1.*{cause}"):
         raysim.run(make_settings(tmp_path / "stop", **poison), make_task(UNEQUAL))
     log = (tmp_path / "stop/errors.log").read_text()
-    assert log.count("round 1, client 2\nTraceback") == 2 and cause.split(" ")[0] in log
+    assert log.count("round 1, client 2\nTraceback") == 2 and cause.split(r" \(")[0] in log
     poison["on_client_error"] = "drop"
     notes = Notes()
     result = raysim.run(make_settings(tmp_path / "drop", **poison), make_task(UNEQUAL), notes)

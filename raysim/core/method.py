@@ -29,7 +29,7 @@ from torch import nn
 
 from raysim.core.components import Component, Registry
 from raysim.core.rules import Pass, Reduced
-from raysim.core.tensors import Groups, Tensors
+from raysim.core.tensors import Groups, Tensors, nbytes
 
 Metrics = Mapping[str, float]
 
@@ -94,6 +94,10 @@ class Method(Component, ABC):
     def client_init(self, state: ServerState) -> Groups:
         """Return the state of a client that never took part; empty if clients keep none."""
         return {}
+
+    def client_bytes(self, state: ServerState) -> int:
+        """Return the bytes that a client keeps between its participations, at most."""
+        return nbytes(self.client_init(state))
 
     @abstractmethod
     def round(self, now: Round, state: ServerState) -> tuple[ServerState, Metrics]:

@@ -18,7 +18,6 @@ from raysim.config import Settings
 from raysim.core.errors import RunError, SettingsError
 from raysim.core.method import Round, ServerState
 from raysim.core.seeds import sample_cohort
-from raysim.core.tensors import nbytes
 from raysim.engine.checkpoint import Checkpoint, Checkpoints, save_tensors
 from raysim.engine.client_state import ClientStates
 from raysim.engine.evaluation import Score, evaluate
@@ -95,7 +94,7 @@ def _first(settings: Settings, federation: Federation) -> Checkpoint:
 
 
 def _check_space(settings: Settings, states: ClientStates, state: ServerState) -> None:
-    size = nbytes(settings.method.client_init(state))
+    size = settings.method.client_bytes(state)
     cohort, clients = settings.cohort_size, settings.clients
     expected = clients * (1 - (1 - cohort / clients) ** settings.rounds)
     versions = min(2 * settings.checkpoint_every, settings.rounds) * cohort

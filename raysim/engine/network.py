@@ -58,7 +58,8 @@ class Network(nn.Module):
             return
         for prefix, module in self.module.named_modules():
             own = {f"{prefix}.{n}".lstrip(".") for n, _ in module.named_parameters(recurse=False)}
-            if own and not own & trainable:
+            # Not recurrent modules: cuDNN has no backward pass for them in evaluation mode.
+            if own and not own & trainable and not isinstance(module, nn.RNNBase):
                 module.eval()
 
     def at(self, tensors: Tensors, x: Tensor) -> Outputs:

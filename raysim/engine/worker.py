@@ -6,6 +6,7 @@ inline executor holds one in its own process, a Ray actor holds one in another.
 
 from __future__ import annotations
 
+import math
 import os
 import traceback
 from collections.abc import Mapping, Sequence
@@ -211,6 +212,7 @@ class Worker:
             raise RunError("its upload has other tensors than the clients before it")
         with torch.no_grad():
             packed = tally.sum.pack(sums)
+        _check_finite(upload)
         if upload.state:
             version = (order.round_number, order.index)
             self._states.write(client, version, upload.state, order.keep_from)
@@ -258,6 +260,19 @@ def _device(engine: EngineSettings) -> torch.device:
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
         torch.use_deterministic_algorithms(True)
     return torch.device("cuda")
+
+
+def _check_finite(upload: Upload) -> None:
+    """Check what is not summed: the sums are checked where they are packed.
+
+    Raises:
+        RunError: a value is not finite; it names the tensor or the number.
+    """
+    kept = flatten(upload.rows) | flatten(upload.state)
+    bad = [n for n, t in kept.items() if t.is_floating_point() and not bool(t.isfinite().all())]
+    bad += [name for name, value in upload.scalars.items() if not math.isfinite(value)]
+    if bad:
+        raise RunError(f"its update is not finite ({bad[0]}): try a smaller local.lr")
 
 
 def _record(

@@ -37,7 +37,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from raysim.core import neurons
-from raysim.core.errors import RunError, SettingsError
+from raysim.core.errors import SettingsError
 from raysim.core.matching import Beliefs, Matching, match
 from raysim.core.method import Method, Metrics, Round, ServerState
 from raysim.core.neurons import Chain
@@ -88,6 +88,10 @@ class FedMa(Method):
         model = {name: tensor.clone() for name, tensor in state_of(network).items()}
         return ServerState({"model": model, "members": members}, {"chain": neurons.to_json(chain)})
 
+    def client_bytes(self, state: ServerState) -> int:
+        """Return the bytes of the layers that a client keeps within a round."""
+        return nbytes({"model": state.groups["model"]})
+
     def round(self, now: Round, state: ServerState) -> tuple[ServerState, Metrics]:
         """Train, then match layer after layer, training what follows in between."""
         chain = neurons.from_json(str(state.info["chain"]))
@@ -119,12 +123,6 @@ class FedMa(Method):
         """Match a layer; return the matching and the layer of its atoms."""
         layers = [reduced.rows[client]["layer"] for client in reduced.clients]
         beliefs = Beliefs(self.sigma, self.sigma0, self.gamma)
-        for client, layer in zip(reduced.clients, layers, strict=True):
-            if not all(tensor.isfinite().all() for tensor in layer.values()):
-                raise RunError(
-                    f"client {client}: its layer {chain[number].path} is not finite: try a smaller"
-                    " local.lr"
-                )
         matching = match(
             [neurons.rows(chain, number, layer).numpy() for layer in layers],
             beliefs,

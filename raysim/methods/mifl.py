@@ -41,15 +41,13 @@ import math
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from raysim.core.errors import RunError
 from raysim.core.method import Metrics, Round, ServerState
 from raysim.core.rules import Batch, Outputs, Pass, Rules, Trained, Upload, View
-from raysim.core.tensors import Tensors
+from raysim.core.tensors import Tensors, nbytes
 from raysim.methods.fedavg import FedAvg
 
 RHO_LIMIT = 1 - 1e-7
@@ -87,13 +85,19 @@ class Mifl(FedAvg):
         if not self.aggregation:
             return ServerState({"model": trained.means["model"]}), {}
         mi = trained.scalars["mi"]
-        _check_finite(trained.clients, mi)
         pruned = pruned_at_each_end(self.prune, len(mi))
         order = np.argsort(mi, kind="stable")  # clients ascend, so ties stay in order of id
         kept = sorted(trained.clients[i] for i in order[pruned : len(mi) - pruned])
         averaged = now.run(Pass(kept, {}, Rules(finish=_send_staged)))
         metrics = {"mi_mean": float(mi.mean()), "pruned_low": pruned, "pruned_high": pruned}
         return ServerState({"model": averaged.means["model"]}), metrics
+
+    def client_bytes(self, state: ServerState) -> int:
+        """Return the bytes of the model that a client keeps."""
+        return nbytes(state.groups) if self._keeps_models() else 0
+
+    def _keeps_models(self) -> bool:
+        return self.update or self.aggregation or self.mi_reference == "previous"
 
     def _finish(self, view: View, trained: Trained) -> Upload:
         previous = view.state.get("model", view.start)
@@ -104,8 +108,7 @@ class Mifl(FedAvg):
                 _logits(view, view.params, samples), _logits(view, reference, samples), samples
             )
         )
-        stays = self.update or self.aggregation or self.mi_reference == "previous"
-        state = {"model": view.params} if stays else {}
+        state = {"model": view.params} if self._keeps_models() else {}
         if self.aggregation:
             return Upload(state=state, scalars={"mi": mi})
         return Upload(sums={"model": view.params}, state=state, metrics={"mi": mi})
@@ -158,12 +161,3 @@ def _mean(values: Tensor, batch: Batch) -> Tensor:
 
 def _centred(logits: Tensor, batch: Batch) -> Tensor:
     return logits - _mean(logits, batch)
-
-
-def _check_finite(clients: tuple[int, ...], mi: npt.NDArray[np.float64]) -> None:
-    for client, value in zip(clients, mi, strict=True):
-        if not math.isfinite(value):
-            raise RunError(
-                f"client {client}: the MI of its trained model is {value}, so the model is not"
-                " finite: try a smaller local.lr"
-            )
