@@ -26,6 +26,12 @@ def nbytes(groups: Groups) -> int:
     return sum(t.numel() * t.element_size() for group in groups.values() for t in group.values())
 
 
+def norm(tensors: Tensors) -> float:
+    """Return the Euclidean norm of all tensors taken as one vector."""
+    norms = torch._foreach_norm([tensor.detach() for tensor in tensors.values()])
+    return float(torch.linalg.vector_norm(torch.stack(norms)))
+
+
 def state_of(network: nn.Module) -> dict[str, Tensor]:
     """Return the live parameters and buffers of a network, detached, in definition order."""
     tensors = {name: p.detach() for name, p in network.named_parameters()}

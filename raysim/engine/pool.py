@@ -138,22 +138,25 @@ class ActorPool:
         while given < len(costs):
             for slot in self._slots:
                 self._fill(slot, work)
-            for slot, items, outcome in self._wait():
-                if isinstance(outcome, RayError):
-                    done -= len(slot.held)
-                    self._lose(slot, items, work, outcome)
-                    continue
-                seconds, result = outcome
-                if items:
-                    slot.measure(call, sum(costs[item] for item in items), seconds)
-                slot.held += items
-                slot.held_seconds += seconds
-                done += len(items)
-                on_done(done)
-                if result is not None:
-                    given += len(slot.held)
-                    slot.held, slot.held_seconds = [], 0.0
-                    yield result
+            ended = self._wait()
+            if ended is None:
+                continue
+            slot, items, outcome = ended
+            if isinstance(outcome, RayError):
+                done -= len(slot.held)
+                self._lose(slot, items, work, outcome)
+                continue
+            seconds, result = outcome
+            if items:
+                slot.measure(call, sum(costs[item] for item in items), seconds)
+            slot.held += items
+            slot.held_seconds += seconds
+            done += len(items)
+            on_done(done)
+            if result is not None:
+                given += len(slot.held)
+                slot.held, slot.held_seconds = [], 0.0
+                yield result
 
     def close(self) -> None:
         """Stop the actors."""
@@ -199,8 +202,11 @@ class ActorPool:
         """Have an actor build its worker before it is handed work, at first and when restarted."""
         slot.starting = slot.handle.start.remote(self._spec, self._plan.gpus)
 
-    def _wait(self) -> list[tuple[_Slot, list[int], Any]]:
-        """Wait until a call returns; return outcomes of calls, losses of actors among them."""
+    def _wait(self) -> tuple[_Slot, list[int], Any] | None:
+        """Wait until a call returns; return its actor, items and outcome, or None for a start.
+
+        The outcome of a call whose actor was lost is Ray's error.
+        """
         owners = {ref: slot for slot in self._slots for ref in slot.sent}
         owners |= {slot.starting: slot for slot in self._slots if slot.starting}
         (reference,), _ = ray.wait(list(owners), num_returns=1)
@@ -214,12 +220,12 @@ class ActorPool:
         except RayError as error:
             outcome = error
         if reference in slot.sent:
-            return [(slot, slot.sent.pop(reference), outcome)]
+            return slot, slot.sent.pop(reference), outcome
         if isinstance(outcome, RayError):
             self._start(slot)
         else:
             slot.starting, slot.about = None, outcome
-        return []
+        return None
 
 
 @dataclass

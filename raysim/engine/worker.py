@@ -268,8 +268,8 @@ def _check_finite(upload: Upload) -> None:
     Raises:
         RunError: a value is not finite; it names the tensor or the number.
     """
-    kept = flatten(upload.rows) | flatten(upload.state)
-    bad = [n for n, t in kept.items() if t.is_floating_point() and not bool(t.isfinite().all())]
+    kept = [*flatten(upload.rows).items(), *flatten(upload.state).items()]
+    bad = [n for n, t in kept if t.is_floating_point() and not bool(t.isfinite().all())]
     bad += [name for name, value in upload.scalars.items() if not math.isfinite(value)]
     if bad:
         raise RunError(f"its update is not finite ({bad[0]}): try a smaller local.lr")

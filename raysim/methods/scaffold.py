@@ -9,7 +9,8 @@ ICML 2020, algorithm 1 with option II.
 
 Both means are uniform over the m clients of the round, whatever `weighting` says. c and the c_k
 cover the trainable parameters and start at zero; buffers are averaged as in FedAvg. c_k is kept
-by each client between its participations.
+by each client between its participations. The norm of c is `c_norm` of a round in the tables, that
+of c_k `c_norm` of a client.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch import nn
 
 from raysim.core.method import Metrics, Round, ServerState
 from raysim.core.rules import Batch, Pass, Rules, Trained, Upload, View
-from raysim.core.tensors import Groups, Tensors, parameter_names, zeros_like
+from raysim.core.tensors import Groups, Tensors, norm, parameter_names, zeros_like
 from raysim.methods.fedavg import FedAvg
 
 
@@ -58,9 +59,9 @@ class Scaffold(FedAvg):
         mean, change = reduced.means["model"], reduced.means["c"]
         share = len(reduced.clients) / now.clients
         moved = {n: model[n] + self.lr_global * (mean[n] - model[n]) for n in c}
-        return ServerState(
-            {"model": {**mean, **moved}, "c": {n: c[n] + share * change[n] for n in c}}
-        ), {}
+        c_after = {n: c[n] + share * change[n] for n in c}
+        groups = {"model": {**mean, **moved}, "c": c_after}
+        return ServerState(groups), {"c_norm": norm(c_after)}
 
 
 def _correct(
@@ -74,7 +75,9 @@ def _finish(view: View, trained: Trained) -> Upload:
     c, c_k = view.broadcast["c"], view.state["c"]
     scale = 1 / (trained.steps * trained.lr)
     change = {n: (view.start[n] - view.params[n].detach()) * scale - c[n] for n in c}
+    c_k_after = {n: c_k[n] + change[n] for n in c}
     return Upload(
         sums={"model": view.params, "c": change},
-        state={"c": {n: c_k[n] + change[n] for n in c}},
+        state={"c": c_k_after},
+        metrics={"c_norm": norm(c_k_after)},
     )

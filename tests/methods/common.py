@@ -13,8 +13,6 @@ from torch import nn
 import raysim
 from raysim.core.rules import Outputs, View
 from tests.conftest import UNEQUAL, make_settings, make_task
-from tests.methods import test_oracle
-from tests.methods.test_oracle import EPOCHS, LR, ROUNDS
 
 
 def outputs(w, x):
@@ -30,21 +28,6 @@ def pull_back(w, x, d_hidden=0.0, d_logits=None):
     d_logits = np.zeros_like(logits) if d_logits is None else d_logits
     back = (d_hidden + d_logits @ w[2]) * (hidden > 0)
     return [back.T @ x, back.sum(0), d_logits.T @ hidden, d_logits.sum(0)]
-
-
-def fedavg(w, clients, penalty):
-    """Full-batch FedAvg with a penalty, given by its gradient at (local, start, x)."""
-    total = sum(len(y) for _, y in clients)
-    for _ in range(ROUNDS):
-        mean = [np.zeros_like(p) for p in w]
-        for x, y in clients:
-            local = [p.copy() for p in w]
-            for _ in range(EPOCHS):
-                loss, extra = test_oracle.gradient(local, x, y), penalty(local, w, x)
-                local = [p - LR * (g + e) for p, g, e in zip(local, loss, extra, strict=True)]
-            mean = [m + len(y) / total * p for m, p in zip(mean, local, strict=True)]
-        w = mean
-    return w
 
 
 def penalty_of(method, frozen=None):

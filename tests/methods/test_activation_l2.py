@@ -9,7 +9,7 @@ import torch
 from raysim.core.rules import Batch
 from raysim.methods.activation_l2 import ActivationL2
 from tests.methods import common
-from tests.methods.test_oracle import assert_close, run
+from tests.methods.test_oracle import assert_close, fedavg, run
 
 NAME = {"method.name": "activation_l2"}
 FORMS = (False, True)
@@ -50,9 +50,9 @@ def test_two_rounds(tmp_path, per_sample):
         hidden, _ = common.outputs(local, x)
         return common.pull_back(local, x, 0.3 * derivative(hidden, per_sample))
 
-    expected = common.fedavg(w, clients, penalty)
+    expected = fedavg(w, clients, penalty=penalty)
     assert_close(result.params, expected)
-    without = common.fedavg(w, clients, lambda local, start, x: [0.0] * 4)
+    without = fedavg(w, clients)
     assert np.abs(expected[0] - without[0]).max() > 1e-3
 
 

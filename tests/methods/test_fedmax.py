@@ -9,7 +9,7 @@ import torch
 from raysim.core.rules import Batch
 from raysim.methods.fedmax import FedMax
 from tests.methods import common
-from tests.methods.test_oracle import assert_close, run
+from tests.methods.test_oracle import assert_close, fedavg, run
 
 NAME = {"method.name": "fedmax"}
 DIRECTIONS = ("u_q", "q_u")
@@ -66,9 +66,9 @@ def test_two_rounds(tmp_path, direction):
         hidden, _ = common.outputs(local, x)
         return common.pull_back(local, x, 30 * derivative(hidden, direction))
 
-    expected = common.fedavg(w, clients, penalty)
+    expected = fedavg(w, clients, penalty=penalty)
     assert_close(result.params, expected)
-    without = common.fedavg(w, clients, lambda local, start, x: [0.0] * 4)
+    without = fedavg(w, clients)
     assert np.abs(expected[0] - without[0]).max() > 1e-3
 
 

@@ -9,7 +9,7 @@ import torch
 from raysim.core.rules import Batch
 from raysim.methods.fedmmd import FedMmd, squared_mmd
 from tests.methods import common
-from tests.methods.test_oracle import assert_close, run
+from tests.methods.test_oracle import assert_close, fedavg, run
 
 NAME = {"method.name": "fedmmd"}
 SHAPES = [(5, 2.0), (1, 2.0), (4, 3.0)]  # kernels, factor
@@ -118,9 +118,9 @@ def test_two_rounds(tmp_path):
         frozen, logits = (common.outputs(weights, x)[1] for weights in (start, local))
         return common.pull_back(local, x, d_logits=5 * derivative(frozen, logits))
 
-    expected = common.fedavg(w, clients, penalty)
+    expected = fedavg(w, clients, penalty=penalty)
     assert_close(result.params, expected)
-    without = common.fedavg(w, clients, lambda local, start, x: [0.0] * 4)
+    without = fedavg(w, clients)
     assert np.abs(expected[0] - without[0]).max() > 1e-3
 
 

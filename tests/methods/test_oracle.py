@@ -6,6 +6,7 @@ The oracle is written from the papers' formulas in float64 and shares no code wi
 from __future__ import annotations
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 import raysim
@@ -30,7 +31,8 @@ def gradient(w, x, y, temperature=1.0):
     return [back.T @ x, back.sum(0), residual.T @ hidden, residual.sum(0)]
 
 
-def fedavg(w, clients, mu=0.0, temperature=1.0):
+def fedavg(w, clients, temperature=1.0, penalty=None):
+    """Full-batch FedAvg, with a penalty's gradient at (local weights, broadcast weights, x)."""
     total = sum(len(y) for _, y in clients)
     for _ in range(ROUNDS):
         mean = [np.zeros_like(p) for p in w]
@@ -38,12 +40,17 @@ def fedavg(w, clients, mu=0.0, temperature=1.0):
             local = [p.copy() for p in w]
             for _ in range(EPOCHS):
                 g = gradient(local, x, y, temperature)
-                local = [
-                    p - LR * (d + mu * (p - start)) for p, d, start in zip(local, g, w, strict=True)
-                ]
+                if penalty:
+                    g = [d + extra for d, extra in zip(g, penalty(local, w, x), strict=True)]
+                local = [p - LR * d for p, d in zip(local, g, strict=True)]
             mean = [m + len(y) / total * p for m, p in zip(mean, local, strict=True)]
         w = mean
     return w
+
+
+def proximal(mu):
+    """The gradient of FedProx's term mu/2 ||w - w_start||^2."""
+    return lambda local, start, x: [mu * (p - q) for p, q in zip(local, start, strict=True)]
 
 
 def scaffold(w, clients, lr_global):
@@ -116,7 +123,7 @@ def test_fedprox(tmp_path, temperature):
         tmp_path,
         **{"method.name": "fedprox", "method.mu": 0.7, "local.temperature": temperature},
     )
-    assert_close(result.params, fedavg(w, clients, mu=0.7, temperature=temperature))
+    assert_close(result.params, fedavg(w, clients, temperature, proximal(0.7)))
 
 
 @pytest.mark.parametrize("lr_global", [1.0, 0.5])
@@ -175,3 +182,16 @@ def test_scaffold_c_is_the_mean_of_all_client_variates(tmp_path):
         mean = np.mean([state[f"c/{name}"].astype(np.float64) for state in newest], axis=0)
         assert np.abs(server[f"c/{name}"] - mean).max() < 1e-6
         assert np.abs(mean).max() > 1e-3
+
+
+def test_scaffold_logs_the_norms_of_all_control_variates(tmp_path):
+    result, w, clients = run(tmp_path, **{"method.name": "scaffold"})
+    _, c, variates = scaffold(w, clients, 1.0)
+
+    def norm(tensors):
+        return np.sqrt(sum((tensor**2).sum() for tensor in tensors))
+
+    assert result.metrics["c_norm"].to_pylist()[-1] == pytest.approx(norm(c), rel=1e-4)
+    rows = pq.read_table(result.run_dir / "clients.parquet").to_pylist()
+    logged = {row["client"]: row["c_norm"] for row in rows if row["round"] == ROUNDS}
+    assert logged == pytest.approx({k: norm(v) for k, v in enumerate(variates)}, rel=1e-4)

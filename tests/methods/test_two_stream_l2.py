@@ -9,7 +9,7 @@ import torch
 from raysim.core.rules import Batch, Outputs, View
 from raysim.methods.two_stream_l2 import TwoStreamL2
 from tests.methods import common
-from tests.methods.test_oracle import assert_close, run
+from tests.methods.test_oracle import assert_close, fedavg, run
 
 NAME = {"method.name": "two_stream_l2"}
 SPACES = ("outputs", "weights")
@@ -44,9 +44,9 @@ def test_two_rounds(tmp_path, space):
         frozen, logits = (common.outputs(weights, x)[1] for weights in (start, local))
         return common.pull_back(local, x, d_logits=2 * 0.6 * (logits - frozen) / len(x))
 
-    expected = common.fedavg(w, clients, penalty)
+    expected = fedavg(w, clients, penalty=penalty)
     assert_close(result.params, expected)
-    without = common.fedavg(w, clients, lambda local, start, x: [0.0] * 4)
+    without = fedavg(w, clients)
     assert np.abs(expected[0] - without[0]).max() > 1e-3
 
 
