@@ -45,21 +45,42 @@ class Outputs(NamedTuple):
 class Batch(NamedTuple):
     """Samples: inputs x [B, ...] and labels y [B].
 
-    A batch of local training is a view of a buffer that the next epoch overwrites.
+    A batch of local training is a view of a buffer that the next epoch overwrites. Where clients
+    are trained together the smaller batches are padded; `weights` [B] is then 1 for a sample and 0
+    for padding. Rules reduce over samples by `loss`, `mean`, `padded_with_zeros` and `count` alone.
     """
 
     x: Tensor
     y: Tensor
+    weights: Tensor | None = None
 
     def loss(self, logits: Tensor) -> Tensor:
         """Return the mean cross-entropy; binary where there is one logit per sample."""
+        reduction = "mean" if self.weights is None else "none"
         if logits.shape[-1] == 1:
-            return F.binary_cross_entropy_with_logits(logits.squeeze(-1), self.y.to(logits.dtype))
-        return F.cross_entropy(logits, self.y)
+            y = self.y.to(logits.dtype)
+            values = F.binary_cross_entropy_with_logits(logits.squeeze(-1), y, reduction=reduction)
+        else:
+            values = F.cross_entropy(logits, self.y, reduction=reduction)
+        return values if self.weights is None else self.mean(values)
 
     def mean(self, values: Tensor) -> Tensor:
         """Return the mean over the batch of one value per sample [B]."""
-        return values.mean()
+        if self.weights is None:
+            return values.mean()
+        return (values * self.weights).sum() / self.count().clamp(min=1)
+
+    def count(self) -> Tensor:
+        """Return the number of samples, padding left out."""
+        if self.weights is None:
+            return self.y.new_full((), len(self.y))
+        return self.weights.sum()
+
+    def padded_with_zeros(self, values: Tensor) -> Tensor:
+        """Return one row per sample [B, ...] with the rows of padding set to 0."""
+        if self.weights is None:
+            return values
+        return values * self.weights.view(-1, *(1,) * (values.dim() - 1))
 
 
 @dataclass(frozen=True)
@@ -68,6 +89,7 @@ class View:
 
     Attributes:
         params: The live parameters and buffers of the client's network.
+        trained: Names of the parameters that are trained.
         start: The tensors with which the client's network started this pass.
         broadcast: The groups that the server sent to every client.
         state: The client's own persistent groups, as it left them at its last participation.
@@ -81,6 +103,7 @@ class View:
     """
 
     params: Tensors
+    trained: Sequence[str]
     start: Tensors
     broadcast: Groups
     state: Groups

@@ -143,6 +143,7 @@ class _Client:
         self.params = [live[name] for name in self.names]
         self.view = View(
             params=live,
+            trained=self.names,
             start=start,
             broadcast=job.broadcast,
             state=job.state,

@@ -50,5 +50,5 @@ class ActivationL2(FedAvg):
         activations = cast(Tensor, outputs.hidden).float()  # [N, F]
         if self.per_sample:
             return self.beta * batch.mean(torch.linalg.vector_norm(activations, dim=1))
-        norm: Tensor = torch.linalg.vector_norm(activations)
+        norm: Tensor = torch.linalg.vector_norm(batch.padded_with_zeros(activations))
         return self.beta * norm

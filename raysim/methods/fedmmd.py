@@ -49,19 +49,20 @@ class FedMmd(FedAvg):
 
     def _discrepancy(self, view: View, outputs: Outputs, batch: Batch) -> Tensor:
         frozen = view.at(view.broadcast["model"], batch.x).logits
-        return self.lam * squared_mmd(frozen, outputs.logits, self.kernels, self.factor)
+        return self.lam * squared_mmd(frozen, outputs.logits, batch, self.kernels, self.factor)
 
 
-def squared_mmd(x: Tensor, y: Tensor, kernels: int, factor: float) -> Tensor:
+def squared_mmd(x: Tensor, y: Tensor, batch: Batch, kernels: int, factor: float) -> Tensor:
     """Return the biased squared discrepancy between the rows of x [N, C] and of y [N, C]."""
-    n = len(x)
-    if n == 1:
-        return y.new_zeros(())
+    n, count = len(x), batch.count()
     joint = torch.cat([x, y])  # [2N, C]
+    real = batch.padded_with_zeros(torch.ones_like(x[:, 0])).repeat(2)  # [2N], 0 for padding
+    pairs = real[:, None] * real  # [2N, 2N]
     # By differences: |a|^2 + |b|^2 - 2ab would leave rounding errors where the rows are equal.
-    squares = torch.cdist(joint, joint, compute_mode="donot_use_mm_for_euclid_dist").square()
-    mean = squares.detach().sum() / (2 * n * (2 * n - 1))
+    squares = (joint[:, None] - joint).square().sum(-1)
+    mean = (squares.detach() * pairs).sum() / (2 * count * (2 * count - 1)).clamp(min=1)
     scaled = squares / torch.where(mean > 0, mean, 1.0)
     parts = [torch.exp(-scaled / factor ** (s - kernels // 2)) for s in range(kernels)]
-    kernel = torch.stack(parts).mean(dim=0)  # [2N, 2N]
-    return kernel[:n, :n].mean() + kernel[n:, n:].mean() - 2 * kernel[:n, n:].mean()
+    kernel = torch.stack(parts).mean(dim=0) * pairs  # [2N, 2N]
+    sums = kernel[:n, :n].sum() + kernel[n:, n:].sum() - 2 * kernel[:n, n:].sum()
+    return torch.where(count > 1, sums / count.square().clamp(min=1), 0.0)

@@ -33,9 +33,5 @@ class FedProx(FedAvg):
         return Rules(penalties=(self._proximal,))
 
     def _proximal(self, view: View, outputs: Outputs, batch: Batch) -> Tensor:
-        squares = [
-            (tensor - view.start[name]).square().sum()
-            for name, tensor in view.params.items()
-            if tensor.requires_grad
-        ]
+        squares = [(view.params[n] - view.start[n]).square().sum() for n in view.trained]
         return self.mu / 2 * torch.stack(squares).sum()

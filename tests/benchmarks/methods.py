@@ -27,6 +27,7 @@ TUNED: dict[str, dict[str, Any]] = {
     "fedmmd": {"method.lam": 0.1},
     "fedprox": {"method.mu": 0.01},
     "momentum": {"method.gamma": 0.5},
+    "scaffold": {"local.lr": 0.05},
     "two_stream_l2": {"method.lam": 0.01},
 }
 TARGET = 0.9

@@ -140,7 +140,7 @@ class Untrained:
             personal, state = work.personal.get(client, {}), self.state.get(client, {})
             start = rules.start(work.broadcast, state, personal)
             tensors = start if self.passes else permuted(self.kind, start, generator)
-            view = View(tensors, start, work.broadcast, state, personal, 1.0, None, None)
+            view = View(tensors, [], start, work.broadcast, state, personal, 1.0, None, None)
             upload = rules.finish(view, Trained(1, 0.1, {}, Batch(torch.ones(1), torch.ones(1))))
             rows[client] = upload.rows
             self.state[client] = upload.state

@@ -77,8 +77,17 @@ def test_discrepancy_by_double_loop(kernels, factor):
     for n, key in [(2, 0), (4, 1), (7, 2)]:
         x, y = pair(n, key)
         expected = mmd(x, y, bandwidths(x, y, kernels, factor))
-        found = squared_mmd(*tensors(x, y), kernels, factor)
+        found = squared_mmd(*tensors(x, y), batch(n), kernels, factor)
         assert float(found) == pytest.approx(expected, rel=1e-5)
+
+
+def test_padding_counts_for_nothing():
+    x, y = pair(5)
+    padded = Batch(*batch(5)[:2], torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0]))
+    kept = [0, 1, 3]
+    expected = mmd(x[kept], y[kept], bandwidths(x[kept], y[kept]))
+    found = squared_mmd(*tensors(x, y), padded, 5, 2.0)
+    assert float(found) == pytest.approx(expected, rel=1e-5)
 
 
 def test_derivative_is_that_at_fixed_bandwidths():
@@ -92,7 +101,7 @@ def test_derivative_is_that_at_fixed_bandwidths():
     assert np.abs(numeric - derivative(x, y)).max() < 1e-8
     frozen, local = tensors(x, y)
     local.requires_grad_()
-    (found,) = torch.autograd.grad(squared_mmd(frozen, local, 5, 2.0), local)
+    (found,) = torch.autograd.grad(squared_mmd(frozen, local, batch(4), 5, 2.0), local)
     assert np.abs(found.numpy() - numeric).max() < 1e-6
 
 
