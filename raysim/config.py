@@ -66,7 +66,11 @@ class EvaluationSettings(Group):
 
 
 class EngineSettings(Group):
-    """Where and how clients are trained; nothing here changes a result on one machine type."""
+    """Where and how clients are trained.
+
+    Backend, actors and their shares change no bit of a result on one machine type; `vectorize` and
+    `precision` change it by rounding.
+    """
 
     backend: Literal["ray", "inline"] = "ray"
     actors: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
@@ -77,6 +81,11 @@ class EngineSettings(Group):
     )
     threads_per_actor: int = Field(default=1, ge=1)
     gpus_per_actor: float = Field(default=0.0, ge=0, description="a fraction, or whole GPUs")
+    vectorize: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
+        default=0,
+        description="clients trained together as one stack; 0 trains one at a time, auto as many"
+        " as the GPU's memory holds, and one at a time on a CPU",
+    )
     precision: Literal["fp32", "bf16"] = "fp32"
     deterministic: bool = Field(default=True, description="deterministic algorithms on CUDA")
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor, nn
 
 from raysim.core.components import Component, Registry
@@ -115,6 +116,15 @@ class Dataset(Component, ABC):
         """Turn raw inputs [B, ...] as stored into what the network takes."""
         return x
 
+    def augment(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Return randomly altered decoded inputs [n, ...] of one client, anew for each epoch.
+
+        Args:
+            x: Inputs, left as they are.
+            generator: Source of all draws, on the inputs' device; keyed by seed, round and client.
+        """
+        return x
+
 
 class Partition(Component, ABC):
     """How samples are spread over clients: a pure function of data, clients and seed."""
@@ -126,6 +136,30 @@ class Partition(Component, ABC):
         Raises:
             DataError: the data cannot be split so, for example more clients than samples.
         """
+
+    def client_view(self, x: Tensor, rows: Tensor, client: int, seed: int) -> Tensor:
+        """Return decoded training inputs [n, ...] as one client sees them.
+
+        Args:
+            x: The inputs of the samples `rows` [n] of the training set, left as they are.
+            rows: Their indices.
+            client: The client.
+            seed: The run's seed.
+        """
+        return x
+
+    def test_view(self, x: Tensor, rows: Tensor, clients: int, seed: int) -> Tensor:
+        """Return decoded test inputs [n, ...] as the global model is evaluated on them.
+
+        What a sample looks like depends on its index, not on the batch that it comes in.
+
+        Args:
+            x: The inputs of the samples `rows` [n] of the test set, left as they are.
+            rows: Their indices.
+            clients: Number of clients K.
+            seed: The run's seed.
+        """
+        return x
 
 
 class Model(Component, ABC):

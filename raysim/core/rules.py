@@ -47,7 +47,7 @@ class Batch(NamedTuple):
 
     A batch of local training is a view of a buffer that the next epoch overwrites. Where clients
     are trained together the smaller batches are padded; `weights` [B] is then 1 for a sample and 0
-    for padding. Rules reduce over samples by `loss`, `mean`, `padded_with_zeros` and `count` alone.
+    for padding. Rules reduce over samples by `loss`, `mean`, `padded_with_zeros` and `size` alone.
     """
 
     x: Tensor
@@ -68,9 +68,9 @@ class Batch(NamedTuple):
         """Return the mean over the batch of one value per sample [B]."""
         if self.weights is None:
             return values.mean()
-        return (values * self.weights).sum() / self.count().clamp(min=1)
+        return (values * self.weights).sum() / self.size().clamp(min=1)
 
-    def count(self) -> Tensor:
+    def size(self) -> Tensor:
         """Return the number of samples, padding left out."""
         if self.weights is None:
             return self.y.new_full((), len(self.y))

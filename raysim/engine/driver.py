@@ -24,6 +24,7 @@ from raysim.engine.evaluation import Score, evaluate
 from raysim.engine.executor import Executor
 from raysim.engine.federation import Federation, OpenData
 from raysim.engine.files import write_json
+from raysim.engine.grouping import clients_together
 from raysim.engine.listener import Listener, Started
 from raysim.engine.memory import release_freed_memory
 from raysim.engine.metrics import Recorder, Row, summarise
@@ -141,8 +142,16 @@ class _Run:
     def __post_init__(self) -> None:
         sizes = self.federation.shares.sizes
         self.clients = len(sizes)
+        together = clients_together(
+            self.settings, self.federation, self.executor.describe, self.tell.note
+        )
         self.passes = PassRunner(
-            self.settings, sizes, self.executor, self.tell.progress, self.run_dir.errors
+            self.settings,
+            sizes,
+            self.executor,
+            tell=self.tell,
+            errors=self.run_dir.errors,
+            together=together,
         )
         self.test_rows = OpenData(self.federation, CPU).test_rows
         self.recorder = Recorder(self.run_dir.path, self.settings.to_dict())

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from raysim.core.tensors import Tensors
-from raysim.engine.executor import Executor
+from raysim.engine.executor import Executor, Item
 from raysim.engine.transport import Wire
 from raysim.engine.worker import EVALUATION_ROWS
 
@@ -28,7 +28,7 @@ def _ignore(done: int) -> None:
 
 def evaluate(executor: Executor, deployed: Tensors, rows: int) -> Score:
     """Evaluate a network's tensors on a test set of N rows."""
-    batches = dict.fromkeys(range(-(-rows // EVALUATION_ROWS)), 1.0)
+    batches: dict[Item, float] = {(number,): 1.0 for number in range(-(-rows // EVALUATION_ROWS))}
     figures: dict[int, tuple[float, int]] = {}
     for part in executor.map("evaluate", Wire.of_tensors(deployed), batches, _ignore):
         figures |= part

@@ -10,13 +10,15 @@ import torch
 from raysim.engine.worker import Worker, WorkerSpec
 
 Call = Literal["train", "evaluate"]
+Item = tuple[int, ...]
+"""Clients that are trained together, or a batch of the test set."""
 
 
 class Executor(Protocol):
     """Runs a worker's calls over many items, somewhere."""
 
     def map(
-        self, call: Call, shared: Any, costs: Mapping[int, float], on_done: Callable[[int], None]
+        self, call: Call, shared: Any, costs: Mapping[Item, float], on_done: Callable[[int], None]
     ) -> Iterator[Any]:
         """Call `Worker.<call>(shared, items)` until all items are done; yield what workers hold.
 
@@ -26,7 +28,7 @@ class Executor(Protocol):
             call: The worker's method.
             shared: Its first argument, sent once.
             costs: The items, with the work of each.
-            on_done: Told how many items are done.
+            on_done: Told how many clients or batches are done.
         """
         ...
 
@@ -47,18 +49,20 @@ class InlineExecutor:
         self._worker = Worker(spec)
 
     def map(
-        self, call: Call, shared: Any, costs: Mapping[int, float], on_done: Callable[[int], None]
+        self, call: Call, shared: Any, costs: Mapping[Item, float], on_done: Callable[[int], None]
     ) -> Iterator[Any]:
         """Go through the items and yield one result."""
         work = getattr(self._worker, call)
-        for done, item in enumerate(costs, 1):
+        done = 0
+        for item in costs:
             work(shared, [item])
+            done += len(item)
             on_done(done)
         yield self._worker.take()
 
     def describe(self) -> dict[str, Any]:
         """Return where work runs."""
-        return {"backend": "inline", "actors": [{"device": str(self._worker.device)}]}
+        return {"backend": "inline", "actors": [self._worker.about(1.0)]}
 
     def close(self) -> None:
         """Give the process its threads back."""

@@ -24,6 +24,8 @@ from raysim.core.rules import Batch
 from raysim.core.seeds import torch_seed
 from raysim.engine.transport import as_tensor
 
+RESIDENT_SHARE = 0.15
+"""Of a GPU's free memory that a set of samples may take to be kept there."""
 Samples = tuple[Any, Any]
 """Inputs [N, ...] and labels [N], as tensors or arrays."""
 
@@ -43,6 +45,41 @@ class Task:
     test: Samples
 
 
+class Inputs:
+    """What becomes of raw inputs [n, ...] of samples `rows` [n]: nothing, as for a user's own."""
+
+    def train(self, x: Tensor, rows: Tensor, client: int) -> Tensor:
+        """Return training inputs as one client sees them."""
+        return x
+
+    def test(self, x: Tensor, rows: Tensor) -> Tensor:
+        """Return test inputs as they are evaluated."""
+        return x
+
+    def augment(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Return a client's training inputs for an epoch, altered at random."""
+        return x
+
+
+@dataclass(frozen=True)
+class _PreparedInputs(Inputs):
+    """Inputs decoded by the dataset and altered by the partition."""
+
+    settings: Settings
+
+    def train(self, x: Tensor, rows: Tensor, client: int) -> Tensor:
+        decoded = self.settings.dataset.decode(x)
+        return self.settings.partition.client_view(decoded, rows, client, self.settings.seed)
+
+    def test(self, x: Tensor, rows: Tensor) -> Tensor:
+        settings = self.settings
+        decoded = settings.dataset.decode(x)
+        return settings.partition.test_view(decoded, rows, settings.clients, settings.seed)
+
+    def augment(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        return self.settings.dataset.augment(x, generator)
+
+
 @dataclass(frozen=True)
 class Federation:
     """Samples, shares and network of a run; small to send, opened where it is used.
@@ -51,14 +88,14 @@ class Federation:
         train: The training samples, or the path of their prepared file.
         test: The test samples, or the path of their prepared file.
         shares: Which client holds which training samples.
-        decode: Turns raw inputs into what the network takes.
+        inputs: Turns raw inputs into what the network takes.
         build: Builds the network.
     """
 
     train: Split | Path
     test: Split | Path
     shares: Shares
-    decode: Callable[[Tensor], Tensor]
+    inputs: Inputs
     build: Callable[[], nn.Module]
 
     def network(self, seed: int) -> nn.Module:
@@ -66,10 +103,6 @@ class Federation:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch_seed(seed, "init"))
             return self.build().float()
-
-
-def _same(x: Tensor) -> Tensor:
-    return x
 
 
 @dataclass(frozen=True)
@@ -92,7 +125,7 @@ def from_settings(settings: Settings, root: Path, progress: Progress) -> Federat
         open_split(prepared["train"]), settings.clients, settings.seed
     )
     return Federation(
-        prepared["train"], prepared["test"], shares, settings.dataset.decode, _Build(settings)
+        prepared["train"], prepared["test"], shares, _PreparedInputs(settings), _Build(settings)
     )
 
 
@@ -111,7 +144,7 @@ def from_task(task: Task) -> Federation:
     if len({x.shape[1:] for x, _ in samples}) > 1:
         raise DataError("Task.clients: inputs of all clients must have the same shape")
     train = Split(np.concatenate([x for x, _ in samples]), np.concatenate([y for _, y in samples]))
-    return Federation(train, Split(*_arrays("test", task.test)), shares, _same, task.model)
+    return Federation(train, Split(*_arrays("test", task.test)), shares, Inputs(), task.model)
 
 
 def _arrays(who: str, pair: Samples) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
@@ -126,10 +159,14 @@ class OpenData:
 
     def __init__(self, federation: Federation, device: torch.device) -> None:
         self._shares = federation.shares
-        self._decode = federation.decode
+        self._inputs = federation.inputs
         self._device = device
         self._train = _open(federation.train)
         self._test = _open(federation.test)
+        if device.type == "cuda":
+            free = torch.cuda.mem_get_info(device)[0] * RESIDENT_SHARE
+            self._train = _resident(self._train, free, device)
+            self._test = _resident(self._test, free, device)
 
     @property
     def test_rows(self) -> int:
@@ -141,17 +178,26 @@ class OpenData:
         rows = torch.from_numpy(self._shares[client])
         first, last = int(rows[0]), int(rows[-1])
         consecutive = last - first + 1 == len(rows) and bool((rows.diff() == 1).all())
-        return self._batch(self._train, slice(first, last + 1) if consecutive else rows)
+        x, y = self._take(self._train, slice(first, last + 1) if consecutive else rows)
+        return Batch(self._inputs.train(x, rows, client), y)
 
     def test(self, start: int, stop: int) -> Batch:
         """Return a range of test samples, decoded."""
-        return self._batch(self._test, slice(start, stop))
+        x, y = self._take(self._test, slice(start, stop))
+        return Batch(self._inputs.test(x, torch.arange(start, start + len(y))), y)
 
-    def _batch(self, split: Batch, rows: slice | Tensor) -> Batch:
-        x, y = split.x[rows].to(self._device), split.y[rows].to(self._device)
-        return Batch(self._decode(x), y)
+    def _take(self, split: Batch, rows: slice | Tensor) -> tuple[Tensor, Tensor]:
+        if isinstance(rows, Tensor):
+            rows = rows.to(split.y.device)
+        return split.x[rows].to(self._device), split.y[rows].to(self._device)
 
 
 def _open(split: Split | Path) -> Batch:
     opened = open_split(split) if isinstance(split, Path) else split
     return Batch(as_tensor(opened.x), as_tensor(opened.y))
+
+
+def _resident(split: Batch, room: float, device: torch.device) -> Batch:
+    """Move samples to the device where they take no more than `room` bytes of its memory."""
+    fits = split.x.numel() * split.x.element_size() <= room
+    return Batch(split.x.to(device), split.y.to(device)) if fits else split

@@ -51,6 +51,14 @@ class Network(nn.Module):
         """Return the live parameters and buffers."""
         return {name: store[key] for name, store, key in self._places}
 
+    def trained(self, trainable: frozenset[str] | None) -> list[str]:
+        """Return the names of the parameters that are trained: of all, or of those given."""
+        return [
+            name
+            for name, tensor in self.tensors().items()
+            if tensor.requires_grad and (trainable is None or name in trainable)
+        ]
+
     def train_only(self, trainable: frozenset[str] | None) -> None:
         """Enter training mode; modules whose own parameters are all frozen stay in evaluation."""
         self.train()

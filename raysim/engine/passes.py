@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -18,6 +18,8 @@ from raysim.core.method import ServerState
 from raysim.core.rules import Pass, Reduced
 from raysim.core.tensors import Groups, nbytes, unflatten
 from raysim.engine.executor import Executor
+from raysim.engine.grouping import groups_of
+from raysim.engine.listener import Listener
 from raysim.engine.transport import Wire, as_tensor
 from raysim.engine.worker import Chunk, Failure, Order
 
@@ -93,14 +95,17 @@ class PassRunner:
         settings: Settings,
         sizes: npt.NDArray[np.int64],
         executor: Executor,
-        on_progress: Callable[[int, int], None],
+        *,
+        tell: Listener,
         errors: Path,
+        together: int,
     ) -> None:
         self._settings = settings
         self._errors = errors
         self._sizes = sizes
         self._executor = executor
-        self._on_progress = on_progress
+        self._tell = tell
+        self._together = together
 
     def begin(self, number: int, state: ServerState, keep_from: int) -> RoundLog:
         """Start a round; return the log that its passes fill."""
@@ -121,9 +126,12 @@ class PassRunner:
         total = len(clients) if uniform else int(self._sizes[clients].sum())
         order = self._order(work, uniform, total)
         result = _Sum()
-        failed = self._train(order, clients, result, "again")
+        groups = groups_of(clients, self._sizes, self._together if work.epochs else 1)
+        failed = self._train(order, groups, result, "again")
         if failed:
-            failed = self._train(order, [f.client for f in failed], result, "stop")
+            self._part(failed)
+            alone = [(failure.client,) for failure in failed]
+            failed = self._train(order, alone, result, "stop")
         self.log.dropped += failed
         if not result.chunks:
             raise RunError(
@@ -135,17 +143,25 @@ class PassRunner:
         self._index += 1
         return reduced
 
+    def _part(self, failed: Sequence[Failure]) -> None:
+        """Train clients one at a time from now on if they could not be trained together."""
+        reason = next((f.cause for f in failed if f.together > 1), None)
+        if reason:
+            self._tell.note(f"clients are trained one at a time: together they failed: {reason}")
+            self._together = 1
+
     def _train(
         self,
         order: Order,
-        clients: Sequence[int],
+        groups: Sequence[tuple[int, ...]],
         result: _Sum,
         then: Literal["again", "stop"],
     ) -> list[Failure]:
         failed: list[Failure] = []
-        costs = {client: float(self._sizes[client] * max(order.epochs, 1)) for client in clients}
+        epochs, clients = max(order.epochs, 1), sum(map(len, groups))
+        costs = {group: float(self._sizes[list(group)].sum() * epochs) for group in groups}
         for chunk in self._executor.map(
-            "train", order, costs, lambda done: self._on_progress(done, len(clients))
+            "train", order, costs, lambda done: self._tell.progress(done, clients)
         ):
             result.accept(chunk)
             failed += chunk.failures

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
+
+Item = TypeVar("Item", int, tuple[int, ...])
 
 CHUNK_SHARE = 0.34
 """The part of a worker's remaining work that its next chunk takes."""
 
 
-def assign(costs: Mapping[int, float], speeds: Sequence[float]) -> list[deque[int]]:
+def assign(costs: Mapping[Item, float], speeds: Sequence[float]) -> list[deque[Item]]:
     """Deal items to workers, longest first.
 
     Args:
@@ -26,7 +29,7 @@ def assign(costs: Mapping[int, float], speeds: Sequence[float]) -> list[deque[in
     Returns:
         Per worker, its items, longest first.
     """
-    queues: list[deque[int]] = [deque() for _ in speeds]
+    queues: list[deque[Item]] = [deque() for _ in speeds]
     pace = 1 / np.asarray(speeds, dtype=np.float64)
     finish = np.zeros(len(speeds))
     for item in sorted(costs, key=lambda item: (-costs[item], item)):
@@ -37,7 +40,7 @@ def assign(costs: Mapping[int, float], speeds: Sequence[float]) -> list[deque[in
     return queues
 
 
-def take_chunk(queue: deque[int], costs: Mapping[int, float]) -> list[int]:
+def take_chunk(queue: deque[Item], costs: Mapping[Item, float]) -> list[Item]:
     """Take the next chunk off the front of a worker's queue: at least one item."""
     wanted = CHUNK_SHARE * sum(costs[item] for item in queue)
     chunk = [queue.popleft()]
@@ -48,7 +51,7 @@ def take_chunk(queue: deque[int], costs: Mapping[int, float]) -> list[int]:
     return chunk
 
 
-def steal(queues: Sequence[deque[int]], costs: Mapping[int, float]) -> deque[int]:
+def steal(queues: Sequence[deque[Item]], costs: Mapping[Item, float]) -> deque[Item]:
     """Take half of what the most loaded worker has not been handed yet, its smallest items."""
     richest = max(queues, key=lambda queue: sum(costs[item] for item in queue))
     return deque(reversed([richest.pop() for _ in range((len(richest) + 1) // 2)]))

@@ -23,7 +23,7 @@ import torch
 from ray.exceptions import RayError, RayTaskError
 
 from raysim.core.errors import RaysimError, RunError
-from raysim.engine.executor import Call
+from raysim.engine.executor import Call, Item
 from raysim.engine.placement import assign, steal, take_chunk
 from raysim.engine.resources import ActorPlan
 from raysim.engine.worker import Worker, WorkerSpec
@@ -57,10 +57,10 @@ class ClientActor:
             "host": socket.gethostname(),
             "node": context.get_node_id(),
             "gpus": context.get_accelerator_ids().get("GPU", []),
-            "device": str(self._worker.device),
+            **self._worker.about(min(gpus, 1.0)),
         }
 
-    def call(self, name: Call, shared: list[Reference], items: list[int], give: bool) -> Any:
+    def call(self, name: Call, shared: list[Reference], items: list[Item], give: bool) -> Any:
         """Work on items; return the seconds taken and, where asked, all that the worker holds."""
         begun = perf_counter()
         if self._shared is None or self._shared[0] != shared[0]:
@@ -86,9 +86,9 @@ class _Slot:
     handle: Any
     starting: Reference | None = None
     about: dict[str, Any] = field(default_factory=dict)
-    queue: deque[int] = field(default_factory=deque)
-    sent: dict[Reference, list[int]] = field(default_factory=dict)
-    held: list[int] = field(default_factory=list)
+    queue: deque[Item] = field(default_factory=deque)
+    sent: dict[Reference, list[Item]] = field(default_factory=dict)
+    held: list[Item] = field(default_factory=list)
     held_seconds: float = 0.0
     pace: dict[str, tuple[float, float]] = field(default_factory=dict)
 
@@ -123,7 +123,7 @@ class ActorPool:
         }
 
     def map(
-        self, call: Call, shared: Any, costs: Mapping[int, float], on_done: Callable[[int], None]
+        self, call: Call, shared: Any, costs: Mapping[Item, float], on_done: Callable[[int], None]
     ) -> Iterator[Any]:
         """Have the actors work on all items; yield what each hands over.
 
@@ -143,7 +143,7 @@ class ActorPool:
                 continue
             slot, items, outcome = ended
             if isinstance(outcome, RayError):
-                done -= len(slot.held)
+                done -= sum(map(len, slot.held))
                 self._lose(slot, items, work, outcome)
                 continue
             seconds, result = outcome
@@ -151,7 +151,7 @@ class ActorPool:
                 slot.measure(call, sum(costs[item] for item in items), seconds)
             slot.held += items
             slot.held_seconds += seconds
-            done += len(items)
+            done += sum(map(len, items))
             on_done(done)
             if result is not None:
                 given += len(slot.held)
@@ -182,15 +182,16 @@ class ActorPool:
             self._send(slot, work, items, give)
 
     @staticmethod
-    def _send(slot: _Slot, work: _Work, items: list[int], give: bool) -> None:
+    def _send(slot: _Slot, work: _Work, items: list[Item], give: bool) -> None:
         slot.sent[slot.handle.call.remote(work.call, work.shared, items, give)] = items
 
-    def _lose(self, slot: _Slot, items: list[int], work: _Work, error: RayError) -> None:
+    def _lose(self, slot: _Slot, items: list[Item], work: _Work, error: RayError) -> None:
         """Take back everything that a lost actor had not handed over, and start it again."""
         work.deaths.update(items)
         if items and work.deaths[items[0]] >= MAX_DEATHS:
+            clients = ", ".join(map(str, items[0]))
             raise RunError(
-                f"client {items[0]}: its worker died {MAX_DEATHS} times while training it:"
+                f"client {clients}: its worker died {MAX_DEATHS} times while training it:"
                 f" {_last_line(error)}"
             ) from error
         waiting = [item for sent in slot.sent.values() for item in sent]
@@ -202,7 +203,7 @@ class ActorPool:
         """Have an actor build its worker before it is handed work, at first and when restarted."""
         slot.starting = slot.handle.start.remote(self._spec, self._plan.gpus)
 
-    def _wait(self) -> tuple[_Slot, list[int], Any] | None:
+    def _wait(self) -> tuple[_Slot, list[Item], Any] | None:
         """Wait until a call returns; return its actor, items and outcome, or None for a start.
 
         The outcome of a call whose actor was lost is Ray's error.
@@ -234,8 +235,8 @@ class _Work:
 
     call: Call
     shared: list[Reference]
-    costs: Mapping[int, float]
-    deaths: Counter[int] = field(default_factory=Counter)
+    costs: Mapping[Item, float]
+    deaths: Counter[Item] = field(default_factory=Counter)
 
 
 def _speeds(paces: list[tuple[float, float] | None]) -> list[float]:

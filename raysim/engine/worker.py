@@ -9,10 +9,13 @@ from __future__ import annotations
 import math
 import os
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,9 +29,11 @@ from raysim.core.seeds import stream, torch_seed
 from raysim.core.tensors import Groups, Layout, flatten, nbytes
 from raysim.engine.client_state import ClientStates
 from raysim.engine.federation import Federation, OpenData
-from raysim.engine.local import Job, LocalLog, LoopTrainer
+from raysim.engine.local import Job, LocalLog
+from raysim.engine.loop import LoopTrainer
 from raysim.engine.network import Network
 from raysim.engine.transport import Buffers, Wire
+from raysim.engine.vector import VectorTrainer
 
 EVALUATION_ROWS = 1000
 Scores = dict[int, tuple[float, int]]
@@ -79,11 +84,12 @@ class Order:
 
 @dataclass(frozen=True)
 class Failure:
-    """A client that could not be trained."""
+    """A client that could not be trained, or that was among `together` which could not."""
 
     client: int
     cause: str
     trace: str
+    together: int
 
 
 @dataclass(frozen=True)
@@ -151,25 +157,27 @@ class Worker:
         self._settings = settings
         self.device = _device(settings.engine)
         module = settings.method.network(spec.federation.network(settings.seed))
-        self._trainer = LoopTrainer(
-            Network(module).to(self.device), settings.local, settings.engine.precision
-        )
+        network = Network(module).to(self.device)
+        self._loop = LoopTrainer(network, settings.local, settings.engine.precision)
         self._data = OpenData(spec.federation, self.device)
         self._sizes = spec.federation.shares.sizes
+        self._augment = spec.federation.inputs.augment
         self._states = ClientStates(spec.states)
         self._broadcast: tuple[tuple[int, int], Groups, Groups] | None = None
         self._tally = _Tally()
         self._scores: Scores = {}
 
-    def train(self, order: Order, clients: Sequence[int]) -> None:
-        """Train some clients of a pass and add them to what this worker holds."""
-        tally = self._tally
-        for client in clients:
-            try:
-                self._train_one(order, client, tally)
-            except Exception as error:  # a client's failure must not take its chunk along
-                cause = str(error) if isinstance(error, RaysimError) else repr(error)
-                tally.failures.append(Failure(client, cause, traceback.format_exc()))
+    def about(self, share: float) -> dict[str, Any]:
+        """Return the device, and for a GPU the bytes of its memory in this worker's share."""
+        if self.device.type != "cuda":
+            return {"device": str(self.device)}
+        memory = torch.cuda.get_device_properties(self.device).total_memory
+        return {"device": str(self.device), "memory": int(share * memory)}
+
+    def train(self, order: Order, groups: Sequence[tuple[int, ...]]) -> None:
+        """Train groups of clients of a pass and add them to what this worker holds."""
+        for group in groups:
+            self._train_group(order, group)
 
     def take(self) -> Chunk | Scores:
         """Hand over what this worker holds: a sum over clients, or scores of batches."""
@@ -177,33 +185,58 @@ class Worker:
         self._tally, self._scores = _Tally(), {}
         return scores or tally.chunk()
 
-    def _train_one(self, order: Order, client: int, tally: _Tally) -> None:
+    def _train_group(self, order: Order, group: tuple[int, ...]) -> None:
+        """Train the clients of a group together; each is accepted or fails by itself."""
         begun = perf_counter()
-        version = (order.round_number, order.index)
+        jobs: dict[int, Job] = {}
+        for client in group:
+            with self._failures([client]):
+                jobs[client] = self._job(order, client)
+        results: list[tuple[Upload, LocalLog]] = []
+        with self._failures([*jobs]):
+            results = self._run([*jobs.values()])
+        for (client, job), (upload, log) in zip(jobs.items(), results, strict=False):
+            with self._failures([client]):
+                self._accept(order, client, upload)
+                seconds = (perf_counter() - begun) / len(group)
+                self._tally.records.append(_record(client, len(job.data.y), log, upload, seconds))
+
+    def _run(self, jobs: list[Job]) -> list[tuple[Upload, LocalLog]]:
+        return self._vector.run(jobs) if len(jobs) > 1 else [self._loop.run(job) for job in jobs]
+
+    @contextmanager
+    def _failures(self, clients: list[int]) -> Iterator[None]:
+        """Note the failure of clients; it must not take along those beside them."""
+        try:
+            yield
+        except Exception as error:
+            cause = str(error) if isinstance(error, RaysimError) else repr(error)
+            trace, together = traceback.format_exc(), len(clients)
+            self._tally.failures += [Failure(c, cause, trace, together) for c in clients]
+
+    def _job(self, order: Order, client: int) -> Job:
         broadcast, fresh = self._groups(order)
+        version = (order.round_number, order.index)
         state = self._states.read(client, version, self.device) or fresh
         personal = order.personal.get(client)
         keys = (order.round_number, order.index, client)
-        data = self._data.client(client)
-        upload, log = self._trainer.run(
-            Job(
-                rules=order.rules,
-                epochs=order.epochs,
-                lr=order.lr,
-                trainable=order.trainable,
-                data=data,
-                broadcast=broadcast,
-                state=state,
-                personal=personal.open(self.device) if personal else {},
-                batches=stream(self._settings.seed, "batches", *keys),
-                torch_seed=torch_seed(self._settings.seed, "training", *keys),
-            )
+        return Job(
+            rules=order.rules,
+            epochs=order.epochs,
+            lr=order.lr,
+            trainable=order.trainable,
+            data=self._data.client(client),
+            broadcast=broadcast,
+            state=state,
+            personal=personal.open(self.device) if personal else {},
+            augment=self._augment,
+            batches=stream(self._settings.seed, "batches", *keys),
+            torch_seed=torch_seed(self._settings.seed, "training", *keys),
         )
-        self._accept(order, client, upload, tally)
-        tally.records.append(_record(client, len(data.y), log, upload, perf_counter() - begun))
 
-    def _accept(self, order: Order, client: int, upload: Upload, tally: _Tally) -> None:
+    def _accept(self, order: Order, client: int, upload: Upload) -> None:
         """Check an upload, keep the client's state, then add to the sum: all of it or nothing."""
+        tally = self._tally
         weight = 1 if order.uniform else int(self._sizes[client])
         sums = flatten(upload.sums)
         layout = Layout.of(sums)
@@ -231,18 +264,22 @@ class Worker:
             self._broadcast = (key, broadcast, fresh)
         return self._broadcast[1:]
 
-    def evaluate(self, deployed: Wire, batches: Sequence[int]) -> None:
+    @cached_property
+    def _vector(self) -> VectorTrainer:
+        return VectorTrainer(self._loop)
+
+    def evaluate(self, deployed: Wire, batches: Sequence[tuple[int, ...]]) -> None:
         """Evaluate batches of the test set, numbered, of 1000 rows each; hold their scores.
 
         Args:
             deployed: The network's tensors.
             batches: Numbers of batches.
         """
-        network = self._trainer.network
+        network = self._loop.network
         network.load(deployed.open_tensors(self.device))
         network.eval()
-        with torch.no_grad(), self._trainer.autocast():
-            self._scores |= {number: self._score(network, number) for number in batches}
+        with torch.no_grad(), self._loop.autocast():
+            self._scores |= {number: self._score(network, number) for (number,) in batches}
 
     def _score(self, network: Network, number: int) -> tuple[float, int]:
         batch = self._data.test(number * EVALUATION_ROWS, (number + 1) * EVALUATION_ROWS)

@@ -54,7 +54,7 @@ class FedMmd(FedAvg):
 
 def squared_mmd(x: Tensor, y: Tensor, batch: Batch, kernels: int, factor: float) -> Tensor:
     """Return the biased squared discrepancy between the rows of x [N, C] and of y [N, C]."""
-    n, count = len(x), batch.count()
+    n, count = len(x), batch.size()
     joint = torch.cat([x, y])  # [2N, C]
     real = batch.padded_with_zeros(torch.ones_like(x[:, 0])).repeat(2)  # [2N], 0 for padding
     pairs = real[:, None] * real  # [2N, 2N]

@@ -15,7 +15,8 @@ from torch import nn
 
 from raysim.config import LocalSettings
 from raysim.core.rules import Batch, Rules, Upload
-from raysim.engine.local import Job, LoopTrainer, batch_bounds
+from raysim.engine.local import Job, batch_bounds
+from raysim.engine.loop import LoopTrainer
 from raysim.engine.network import Network
 
 INPUTS, CLASSES = 6, 3
@@ -60,6 +61,7 @@ def train(net, rules=None, data=None, *, lr=0.1, epochs=2, trainable=None, draws
         broadcast={"model": {n: t.detach().clone() for n, t in net.state_dict().items()}},
         state={},
         personal={},
+        augment=lambda x, generator: x,
         batches=np.random.default_rng(draws),
         torch_seed=draws,
     )

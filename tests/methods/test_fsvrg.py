@@ -12,7 +12,9 @@ import torch.nn.functional as F
 import raysim
 from raysim.config import LocalSettings
 from raysim.core.seeds import stream
-from raysim.engine.local import Job, LoopTrainer
+from raysim.engine.federation import Inputs
+from raysim.engine.local import Job
+from raysim.engine.loop import LoopTrainer
 from raysim.engine.network import Network
 from raysim.methods.fsvrg import Fsvrg
 from tests.conftest import make_settings, make_task
@@ -113,7 +115,10 @@ def train(net, rules, broadcast, epochs):
     trainer = LoopTrainer(Network(net), LocalSettings(batch_size=4), "fp32")
     generator = np.random.default_rng(1)
     data = samples(20)
-    return trainer.run(Job(rules, epochs, 0.0, None, data, broadcast, {}, {}, generator, 1))
+    augment = Inputs().augment
+    return trainer.run(
+        Job(rules, epochs, 0.0, None, data, broadcast, {}, {}, augment, generator, 1)
+    )
 
 
 @pytest.mark.parametrize("norm", [False, True])

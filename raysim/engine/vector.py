@@ -1,0 +1,267 @@
+"""Local training of several clients at once: their tensors stacked, one step for all of them.
+
+For devices on which a small network's step is launch-bound: K clients cost about as many launches
+as one. Steps and batches that a client lacks are padded and masked, so a client's result is that of
+the loop trainer up to rounding. With dropout it is another draw of the same distribution.
+
+Legend: K clients, S steps, B batch, n samples.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import grad, vmap
+
+from raysim.core.rules import Batch, Outputs, Trained, Upload, View
+from raysim.core.tensors import Groups, Layout, Tensors, flatten
+from raysim.engine.local import Job, LocalLog, Sgd, batch_bounds, epochs_of, objective
+from raysim.engine.loop import LoopTrainer
+from raysim.engine.network import Network
+from raysim.engine.padding import Padding, with_padding
+
+Tree = Mapping[str, Any]
+
+
+def obstacle(network: nn.Module) -> str | None:
+    """Return why a network's clients cannot be trained together, or None if they can."""
+    for name, module in network.named_modules():
+        if isinstance(module, nn.RNNBase):
+            return f"{type(module).__name__} ({name}) has no batched kernel with weights per client"
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.momentum is None:
+            return f"{type(module).__name__} ({name}) has no momentum"
+    return None
+
+
+class VectorTrainer:
+    """Trains clients together; what they cannot share is left to the loop trainer."""
+
+    def __init__(self, loop: LoopTrainer) -> None:
+        self.loop = loop
+        self.padding = Padding()
+        module = with_padding(copy.deepcopy(loop.network.module), self.padding)
+        self.network = Network(module)
+
+    def run(self, jobs: Sequence[Job]) -> list[tuple[Upload, LocalLog]]:
+        """Train clients of one pass; return what each gives back, with its figures."""
+        before = self.loop.rng_state()
+        self.loop.seed(jobs[0].torch_seed)
+        try:
+            results: dict[int, tuple[Upload, LocalLog]] = {}
+            for numbers in _alike(jobs):
+                together = _Together(self, [jobs[number] for number in numbers])
+                results |= zip(numbers, together.run(), strict=True)
+            return [results[number] for number in range(len(jobs))]
+        finally:
+            self.loop.set_rng_state(before)
+
+
+class _Together:
+    """The training of clients whose tensors have the same names and shapes."""
+
+    def __init__(self, trainer: VectorTrainer, jobs: Sequence[Job]) -> None:
+        self.trainer, self.jobs = trainer, jobs
+        job = self.job = jobs[0]
+        self.rules, self.loop, self.local = job.rules, trainer.loop, trainer.loop.local
+        trainer.network.train_only(job.trainable)
+        self.names = trainer.network.trained(job.trainable)
+        self.starts = [job.rules.start(j.broadcast, j.state, j.personal) for j in jobs]
+        self.fixed, self.axes = _stack(
+            [
+                {"start": start, "state": j.state, "personal": j.personal}
+                for start, j in zip(self.starts, jobs, strict=True)
+            ]
+        )
+        self.live = {name: _repeat(self.starts, name) for name in self.starts[0]}
+        self.sgd = Sgd(self.local, job.lr)
+        carry = job.rules.carry
+        carries = [carry(self._view_of(k)) if carry else {} for k in range(len(jobs))]
+        self.carry = {name: _repeat(carries, name) for name in carries[0]}
+        self.rng = self.loop.rng_state()
+
+    def run(self) -> list[tuple[Upload, LocalLog]]:
+        losses: list[Tensor] = []
+        objectives: list[Tensor] = []
+        taken: list[list[int]] = [[] for _ in self.jobs]
+        for batch, sizes in self._batches():
+            loss, value = self._masked_step(batch, sizes)
+            losses.append(loss)
+            objectives.append(value)
+            for steps, size in zip(taken, sizes, strict=True):
+                steps.append(size)
+        both = torch.stack([torch.stack(losses), torch.stack(objectives)]).cpu()  # [2, S, K]
+        return [self._finish(k, both[:, :, k], taken[k]) for k in range(len(self.jobs))]
+
+    def _finish(self, k: int, figures: Tensor, sizes: list[int]) -> tuple[Upload, LocalLog]:
+        own = [step for step, size in enumerate(sizes) if size]
+        carry = {name: tensor[k] for name, tensor in self.carry.items()}
+        trained = Trained(len(own), self.job.lr, carry, self.jobs[k].data)
+        with torch.no_grad():
+            upload = self.rules.finish(self._view_of(k), trained)
+        loss, value = figures[:, own]
+        return upload, LocalLog.of(loss, value, [sizes[step] for step in own])
+
+    def _batches(self) -> Iterator[tuple[dict[str, Tensor], list[int]]]:
+        """Yield the batches [K, B, ...] of all steps, with each client's number of samples."""
+        norm = self.trainer.loop.network.has_batchnorm
+        counts = [len(job.data.y) for job in self.jobs]
+        bounds = [batch_bounds(n, self.local.batch_size, norm) for n in counts]
+        y = torch.cat([job.data.y for job in self.jobs])
+        device, firsts = y.device, np.cumsum([0, *counts[:-1]])
+        for epoch in zip(*map(epochs_of, self.jobs, bounds), strict=True):
+            x = torch.cat([inputs for inputs, _ in epoch])
+            orders = [first + order for first, (_, order) in zip(firsts, epoch, strict=True)]
+            for step in range(max(map(len, bounds))):
+                spans = [b[step] if step < len(b) else (0, 0) for b in bounds]
+                sizes = [stop - start for start, stop in spans]
+                rows = np.zeros((len(sizes), max(sizes)), dtype=np.int64)
+                for row, order, (start, stop) in zip(rows, orders, spans, strict=True):
+                    row[: stop - start] = order[start:stop]
+                index = torch.from_numpy(rows).to(device)
+                batch = {"x": x[index], "y": y[index]}
+                if min(sizes) < max(sizes):
+                    real = np.arange(max(sizes)) < np.array(sizes)[:, None]
+                    batch["weights"] = torch.from_numpy(real).to(device, torch.float32)
+                yield batch, sizes
+
+    def _masked_step(self, batch: Tree, sizes: list[int]) -> tuple[Tensor, Tensor]:
+        """Take a step; clients that have no samples left in this epoch stay as they are."""
+        if min(sizes):
+            return self._step(batch)
+        with torch.no_grad():
+            before, carry = [tensor.clone() for tensor in self._moving()], self.carry
+        outcome = self._step(batch)
+        active = torch.tensor(sizes, device=outcome[0].device) > 0
+        with torch.no_grad():
+            for now, then in zip(self._moving(), before, strict=True):
+                now.copy_(_choose(active, now, then))
+            self.carry = {n: _choose(active, t, carry[n]) for n, t in self.carry.items()}
+        return outcome
+
+    def _moving(self) -> list[Tensor]:
+        return [*self.live.values(), *self.sgd.velocity]
+
+    def _step(self, batch: Tree) -> tuple[Tensor, Tensor]:
+        """Take one step of SGD; return the plain losses and the objectives [K] before it."""
+        if self.rules.direction:
+            self.rng = self.loop.rng_state()
+        for name in self.names:
+            self.live[name].requires_grad_()
+        params = [self.live[name] for name in self.names]
+        values, losses, buffers = self._together(self._forward, batch)
+        gradients = torch.autograd.grad(
+            values.sum(), params, allow_unused=True, materialize_grads=True
+        )
+        with torch.no_grad():
+            directions = self.sgd.decayed(gradients, params)
+            if direct := self.rules.direction:
+
+                def one(live: Tensors, fixed: Tree, batch: Tree, *given: Tensors) -> Any:
+                    gradients, carry = given
+                    return direct(self._view(live, fixed), gradients, Batch(**batch), carry)
+
+                named = dict(zip(self.names, directions, strict=True))
+                directed, self.carry = self._together(one, batch, named, self.carry)
+                directions = [directed[name] for name in self.names]
+            self.sgd.step(params, directions)
+            for name, tensor in buffers.items():
+                self.live[name].copy_(tensor)
+        return losses.detach(), values.detach()
+
+    def _together(self, function: Callable[..., Any], *stacked: Tree) -> Any:
+        axes = (0, self.axes, *(0 for _ in stacked))
+        every = vmap(function, in_dims=axes, randomness="different")
+        return every(self.live, self.fixed, *stacked)
+
+    def _forward(self, live: Tensors, fixed: Tree, batch: Tree) -> tuple[Tensor, Tensor, Tensors]:
+        samples = Batch(**batch)
+        view = self._view(live, fixed)
+        outputs, buffers = self._outputs(live, samples)
+        value = objective(self.rules, view, outputs, samples)
+        with torch.no_grad():
+            return value, samples.loss(outputs.logits), buffers
+
+    def _outputs(self, tensors: Tensors, batch: Batch) -> tuple[Outputs, Tensors]:
+        """Return outputs in training mode, and the statistics that BatchNorm would record."""
+        padding = self.trainer.padding
+        padding.weights, padding.updates = batch.weights, {}
+        with self.loop.autocast():
+            return self.trainer.network.at(tensors, batch.x).in_float32(), padding.updates
+
+    def _view(self, live: Tensors, fixed: Tree) -> View:
+        view = View(
+            params=live,
+            trained=self.names,
+            start=fixed["start"],
+            broadcast=self.job.broadcast,
+            state=fixed["state"],
+            personal=fixed["personal"],
+            temperature=self.local.temperature,
+            at=self.loop.at,
+            gradient=lambda tensors, batch: self._gradient(view, tensors, batch),
+        )
+        return view
+
+    def _view_of(self, k: int) -> View:
+        own = {"start": self.starts[k], "state": self.jobs[k].state}
+        live = {name: tensor[k].detach() for name, tensor in self.live.items()}
+        return self._view(live, {**own, "personal": self.jobs[k].personal})
+
+    def _gradient(self, view: View, tensors: Tensors, batch: Batch) -> Tensors:
+        """Return the gradient of the objective at any tensors, with this step's random draws."""
+
+        def value(points: dict[str, Tensor]) -> Tensor:
+            everything = {**tensors, **points}
+            outputs, _ = self._outputs(everything, batch)
+            return objective(self.rules, replace(view, params=everything), outputs, batch)
+
+        points = {name: tensors[name] for name in self.names}
+        before = self.loop.rng_state()
+        self.loop.set_rng_state(self.rng)
+        with torch.enable_grad():
+            gradients = grad(value)(points)
+        self.loop.set_rng_state(before)
+        decay = self.local.weight_decay
+        return {n: g + decay * points[n] if decay else g for n, g in gradients.items()}
+
+
+def _alike(jobs: Sequence[Job]) -> list[list[int]]:
+    """Return the numbers of the jobs by the names and shapes of their clients' own tensors."""
+
+    def shapes(number: int) -> str:
+        groups: tuple[Groups, Groups] = (jobs[number].state, jobs[number].personal)
+        return repr([Layout.of(flatten(group)) for group in groups])
+
+    return [list(same) for _, same in groupby(sorted(range(len(jobs)), key=shapes), key=shapes)]
+
+
+def _stack(trees: Sequence[Tree]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Stack trees of tensors; what all of them share is kept once. Return it with its axes."""
+    stacked: dict[str, Any] = {}
+    axes: dict[str, Any] = {}
+    for key, first in trees[0].items():
+        leaves = [tree[key] for tree in trees]
+        if isinstance(first, Mapping):
+            stacked[key], axes[key] = _stack(leaves)
+        elif all(leaf is first for leaf in leaves):
+            stacked[key], axes[key] = first, None
+        else:
+            stacked[key], axes[key] = torch.stack(leaves), 0
+    return stacked, axes
+
+
+def _repeat(sets: Sequence[Tensors], name: str) -> Tensor:
+    """Return a new tensor [K, ...] of what K sets hold under a name."""
+    return torch.stack([tensors[name].detach() for tensors in sets])
+
+
+def _choose(active: Tensor, after: Tensor, before: Tensor) -> Tensor:
+    """Return `after` [K, ...] for the active clients [K] and `before` for the others."""
+    return torch.where(active.view(-1, *(1,) * (after.dim() - 1)), after, before)

@@ -1,0 +1,177 @@
+"""Clients trained together end where they end one at a time, for every method and model family."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import raysim
+from raysim.core.method import METHODS
+from raysim.engine.grouping import fitting, groups_of
+from raysim.engine.loop import LoopTrainer
+from raysim.engine.vector import obstacle
+from raysim.methods.fedavg import FedAvg
+from tests.methods.test_contract import UNSUPPORTED, make_task, settings_for
+
+TOGETHER = [
+    (method, family)
+    for method in sorted(METHODS)
+    for family in ("mlp", "cnn", "residual")
+    if (method, family) not in UNSUPPORTED
+]
+SIZES = (1, 9, 30, 17, 24, 12, 16)  # with B=8: 1 to 4 steps, full and partial batches
+
+
+class Notes(raysim.Listener):
+    """Keeps what the run tells."""
+
+    def __init__(self):
+        self.notes = []
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+def run(folder, method, family, together, **overrides):
+    settings = settings_for(
+        method,
+        folder / str(together),
+        **{"fraction": 1.0, "local.epochs": 2, "engine.vectorize": together} | overrides,
+    )
+    notes = Notes()
+    return raysim.run(settings, make_task(family, SIZES), notes), notes.notes
+
+
+def difference(first, second):
+    assert first.keys() == second.keys()
+    return max(float((first[n].double() - second[n].double()).abs().max()) for n in first)
+
+
+@pytest.fixture
+def no_loop(monkeypatch):
+    """Let nobody be trained alone, so that falling back cannot pass for training together."""
+
+    def refuse(self, job):
+        assert not job.epochs, "trained alone"
+        return run_loop(self, job)
+
+    run_loop = LoopTrainer.run
+    return lambda: monkeypatch.setattr(LoopTrainer, "run", refuse)
+
+
+def assert_same(alone, together):
+    assert difference(alone.params, together.params) < 1e-4
+    for name in ("train_loss", "objective", "bytes_up", "bytes_down", "clients"):
+        expected = alone.metrics[name].to_pylist()
+        assert together.metrics[name].to_pylist() == pytest.approx(expected, rel=1e-3), name
+
+
+@pytest.mark.parametrize(("method", "family"), TOGETHER)
+def test_together_is_one_at_a_time(tmp_path, no_loop, method, family):
+    alone, _ = run(tmp_path, method, family, 0)
+    no_loop()
+    together, notes = run(tmp_path, method, family, 7 if family == "mlp" else 4)
+    assert not notes
+    assert_same(alone, together)
+
+
+@pytest.mark.parametrize("method", ["mifl", "scaffold", "fedma"])
+def test_newcomers_train_beside_clients_that_keep_state(tmp_path, no_loop, method):
+    few = {"fraction": 0.6, "rounds": 3}
+    alone, _ = run(tmp_path, method, "mlp", 0, **few)
+    no_loop()
+    assert_same(alone, run(tmp_path, method, "mlp", 4, **few)[0])
+
+
+@pytest.mark.parametrize(
+    "local",
+    [
+        {"local.momentum": 0.9, "local.nesterov": True, "local.weight_decay": 0.01},
+        {"local.momentum": 0.5, "local.temperature": 0.5},
+        {"local.batch_size": "full"},
+    ],
+)
+@pytest.mark.parametrize("method", ["fedavg", "fsvrg"])
+def test_every_local_setting(tmp_path, no_loop, method, local):
+    alone, _ = run(tmp_path, method, "residual", 0, **local)
+    no_loop()
+    assert_same(alone, run(tmp_path, method, "residual", 7, **local)[0])
+
+
+def test_same_bits_on_actors(tmp_path, shared_ray):
+    task, models = make_task("cnn", SIZES), []
+    for backend in ("inline", "ray"):
+        overrides = {"engine.backend": backend, "engine.actors": 2, "engine.vectorize": 3}
+        result = raysim.run(settings_for("scaffold", tmp_path / backend, **overrides), task)
+        models.append((result.run_dir / "model.safetensors").read_bytes())
+    assert models[0] == models[1]
+
+
+def test_a_network_that_cannot_is_said_once(tmp_path):
+    alone, _ = run(tmp_path, "fedavg", "lstm", 0)
+    together, notes = run(tmp_path, "fedavg", "lstm", 3)
+    assert difference(alone.params, together.params) == 0
+    (note,) = notes
+    assert note.startswith("engine.vectorize=3: clients are trained one at a time: LSTM")
+
+
+class Branching(FedAvg):
+    """Looks at a tensor's value, as rules must not."""
+
+    def rules(self):
+        return raysim.Rules(penalties=(_branch,))
+
+
+def _branch(view, outputs, batch):
+    mean = outputs.logits.mean()
+    return mean if mean > 0 else -mean
+
+
+def test_rules_that_cannot_are_said_once(tmp_path):
+    method = "tests.engine.test_vector:Branching"
+    alone, _ = run(tmp_path, method, "mlp", 0)
+    together, notes = run(tmp_path, method, "mlp", 3)
+    assert difference(alone.params, together.params) == 0
+    (note,) = notes
+    assert note.startswith("clients are trained one at a time: together they failed: ")
+
+
+def test_a_bad_client_does_not_take_its_group_along(tmp_path):
+    task = make_task("mlp", SIZES)
+    task.clients[2][0][0, 0] = float("nan")
+    few = {"fraction": 1.0, "on_client_error": "drop", "engine.vectorize": 7}
+    notes = Notes()
+    result = raysim.run(settings_for("fedavg", tmp_path, **few), task, notes)
+    assert result.metrics["clients"].to_pylist() == [6, 6]
+    assert [note.split(":")[1] for note in notes.notes] == [" client 2 was dropped"] * 2
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(1, 9), st.randoms())
+def test_groups_hold_all_clients_by_size(sizes, together, random):
+    clients = list(range(len(sizes)))
+    random.shuffle(clients)
+    groups = groups_of(clients, np.array(sizes), together)
+    flat = [client for group in groups for client in group]
+    assert sorted(flat) == list(range(len(sizes)))
+    assert [sizes[client] for client in flat] == sorted(sizes, reverse=True)
+    assert all(len(group) == together for group in groups[:-1])
+    assert groups == groups_of(sorted(clients), np.array(sizes), together)
+
+
+def test_a_group_fits_in_memory():
+    module = nn.Sequential(nn.Flatten(), nn.Linear(6, 100), nn.ReLU(), nn.Linear(100, 4))
+    parameters, activations = 6 * 100 + 100 + 100 * 4 + 4, 6 + 100 + 100 + 4
+    each = 4 * (8 * parameters + 3 * 10 * activations)
+    x = torch.zeros(1, 2, 3)
+    assert fitting(module, x, rows=10, memory=int(10.5 * each / 0.6)) == 10
+    assert fitting(module, x, rows=10, memory=1) == 1
+    assert fitting(module, x, rows=10, memory=10**12) == 256
+
+
+def test_batchnorm_without_momentum_is_no_group():
+    assert "has no momentum" in obstacle(nn.Sequential(nn.BatchNorm1d(3, momentum=None)))
+    assert obstacle(nn.Sequential(nn.BatchNorm1d(3))) is None
