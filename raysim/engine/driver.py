@@ -30,6 +30,7 @@ from raysim.engine.memory import release_freed_memory
 from raysim.engine.metrics import Recorder, Row, summarise
 from raysim.engine.network import STAGES, lacking_stages
 from raysim.engine.passes import CPU, PassRunner, RoundLog
+from raysim.engine.profile import DRIVER, Profile, Stopwatch
 from raysim.engine.run_dir import RunDir
 from raysim.engine.session import make_executor, ray_session
 from raysim.engine.worker import WorkerSpec
@@ -68,10 +69,10 @@ def drive(
     first = _first(settings, federation)
     states = ClientStates(run_dir.states.absolute())
     _check_space(settings, states, first.state)
-    spec = WorkerSpec(settings, federation, states.folder)
+    spec, watch = WorkerSpec(settings, federation, states.folder), Stopwatch(settings.profile)
     with (
         ray_session(settings.engine),
-        _closing(make_executor(spec)) as executor,
+        _closing(make_executor(spec, watch)) as executor,
         run_dir.claim(settings, own_task),
     ):
         checkpoints = Checkpoints(run_dir.checkpoints)
@@ -79,7 +80,8 @@ def drive(
         states.roll_back(checkpoint.number)
         run_dir.save_partition(federation.shares)
         run_dir.save_environment()
-        return _Run(settings, federation, run_dir, executor, tell, checkpoints, checkpoint).go()
+        run = _Run(settings, federation, run_dir, executor, watch, tell, checkpoints, checkpoint)
+        return run.go()
 
 
 def _first(settings: Settings, federation: Federation) -> Checkpoint:
@@ -135,6 +137,7 @@ class _Run:
     federation: Federation
     run_dir: RunDir
     executor: Executor
+    watch: Stopwatch
     tell: Listener
     checkpoints: Checkpoints
     committed: Checkpoint
@@ -149,12 +152,15 @@ class _Run:
             self.settings,
             sizes,
             self.executor,
+            watch=self.watch,
             tell=self.tell,
             errors=self.run_dir.errors,
             together=together,
         )
         self.test_rows = OpenData(self.federation, CPU).test_rows
         self.recorder = Recorder(self.run_dir.path, self.settings.to_dict())
+        first = self.committed.number + 1
+        self.profile = Profile(self.run_dir.path, first) if self.settings.profile else None
 
     def go(self) -> Result:
         settings, first = self.settings, self.committed.number
@@ -214,6 +220,9 @@ class _Run:
             "checkpoint_seconds": 0.0,
             **metrics,
         }
+        if self.profile:
+            spans = log.spans | {DRIVER: self.watch.take()}
+            row |= self.profile.round(after.number, seconds, spans)
         self._commit(after, row, log)
 
     def _commit(self, after: Checkpoint, row: Row, log: RoundLog) -> None:
@@ -236,7 +245,9 @@ class _Run:
         due = after.number % self.settings.evaluation.every == 0
         if after.number < 1 or not (due or after.number == self.settings.rounds):
             return None, 0.0
-        score = evaluate(self.executor, self.settings.method.deployed(after.state), self.test_rows)
+        deployed = self.settings.method.deployed(after.state)
+        with self.watch("evaluation"):
+            score = evaluate(self.executor, deployed, self.test_rows)
         return score, perf_counter() - begun
 
     def _is_done(self, number: int) -> bool:

@@ -29,6 +29,17 @@ class Network(nn.Module):
             isinstance(m, nn.modules.batchnorm._BatchNorm) for m in module.modules()
         )
 
+    def placed(self, device: torch.device) -> Network:
+        """Move to a device, in the memory layout in which its convolutions are fastest there.
+
+        On a CPU channels-last takes a quarter off a step of a plain CNN and adds a fifth to one of
+        ResNet-18, whose BatchNorm is slow in it (`tests/benchmarks/layout.py`).
+        """
+        convolves = any(isinstance(m, nn.Conv2d) for m in self.module.modules())
+        if device.type == "cpu" and convolves and not self.has_batchnorm:
+            return self.to(device).to(memory_format=torch.channels_last)
+        return self.to(device)
+
     def forward(self, x: Tensor) -> Outputs:
         """Return the outputs of every stage for inputs x [B, ...]."""
         if self._stages is None:

@@ -20,8 +20,9 @@ from raysim.core.tensors import Groups, nbytes, unflatten
 from raysim.engine.executor import Executor
 from raysim.engine.grouping import groups_of
 from raysim.engine.listener import Listener
+from raysim.engine.messages import Chunk, Failure, Order
+from raysim.engine.profile import Span, Stopwatch
 from raysim.engine.transport import Wire, as_tensor
-from raysim.engine.worker import Chunk, Failure, Order
 
 CPU = torch.device("cpu")
 
@@ -34,6 +35,7 @@ class RoundLog:
     bytes_down: int = 0
     columns: list[dict[str, npt.NDArray[np.float64]]] = field(default_factory=list)
     dropped: list[Failure] = field(default_factory=list)
+    spans: dict[str, list[Span]] = field(default_factory=dict)
 
     def figures(self) -> dict[str, float]:
         """Return the round's columns of `metrics.parquet`; losses are means over examples."""
@@ -96,6 +98,7 @@ class PassRunner:
         sizes: npt.NDArray[np.int64],
         executor: Executor,
         *,
+        watch: Stopwatch,
         tell: Listener,
         errors: Path,
         together: int,
@@ -105,6 +108,7 @@ class PassRunner:
         self._sizes = sizes
         self._executor = executor
         self._tell = tell
+        self._watch = watch
         self._together = together
 
     def begin(self, number: int, state: ServerState, keep_from: int) -> RoundLog:
@@ -124,7 +128,8 @@ class PassRunner:
         weighting = work.weighting or self._settings.weighting
         uniform = weighting == "uniform"
         total = len(clients) if uniform else int(self._sizes[clients].sum())
-        order = self._order(work, uniform, total)
+        with self._watch("broadcast"):
+            order = self._order(work, uniform, total)
         result = _Sum()
         groups = groups_of(clients, self._sizes, self._together if work.epochs else 1)
         failed = self._train(order, groups, result, "again")
@@ -138,7 +143,8 @@ class PassRunner:
                 f"round {self._number + 1}: no client is left; the last one, client"
                 f" {failed[-1].client}, failed: {failed[-1].cause}"
             )
-        reduced, columns = result.reduced(total)
+        with self._watch("reduction"):
+            reduced, columns = result.reduced(total)
         self._count(work, clients, reduced, columns, result)
         self._index += 1
         return reduced
@@ -163,7 +169,9 @@ class PassRunner:
         for chunk in self._executor.map(
             "train", order, costs, lambda done: self._tell.progress(done, clients)
         ):
-            result.accept(chunk)
+            with self._watch("reduction"):
+                result.accept(chunk)
+            self.log.spans.setdefault(chunk.worker, []).extend(chunk.spans)
             failed += chunk.failures
             self._log(chunk.failures)
             if failed and then == "stop" and self._settings.on_client_error == "stop":

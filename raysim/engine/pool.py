@@ -25,6 +25,7 @@ from ray.exceptions import RayError, RayTaskError
 from raysim.core.errors import RaysimError, RunError
 from raysim.engine.executor import Call, Item
 from raysim.engine.placement import assign, steal, take_chunk
+from raysim.engine.profile import Stopwatch
 from raysim.engine.resources import ActorPlan
 from raysim.engine.worker import Worker, WorkerSpec
 
@@ -64,7 +65,8 @@ class ClientActor:
         """Work on items; return the seconds taken and, where asked, all that the worker holds."""
         begun = perf_counter()
         if self._shared is None or self._shared[0] != shared[0]:
-            self._shared = (shared[0], ray.get(shared[0]))
+            with self._worker.watch("broadcast"):
+                self._shared = (shared[0], ray.get(shared[0]))
         getattr(self._worker, name)(self._shared[1], items)
         return perf_counter() - begun, self._worker.take() if give else None
 
@@ -101,11 +103,11 @@ class _Slot:
 class ActorPool:
     """Runs workers' calls on a pool of actors."""
 
-    def __init__(self, spec: WorkerSpec, plan: ActorPlan) -> None:
+    def __init__(self, spec: WorkerSpec, plan: ActorPlan, watch: Stopwatch) -> None:
         remote = ray.remote(
             num_cpus=plan.cpus, num_gpus=plan.gpus, max_restarts=-1, max_task_retries=0
         )(ClientActor)
-        self._plan = plan
+        self._plan, self._watch = plan, watch
         self._spec = [ray.put(spec)]
         self._slots = [_Slot(remote.remote()) for _ in range(plan.actors)]
         for slot in self._slots:
@@ -130,14 +132,17 @@ class ActorPool:
         Raises:
             RunError: an actor cannot start, or actors died again and again over one item.
         """
-        work = _Work(call, [ray.put(shared)], costs)
-        speeds = _speeds([slot.pace.get(call) for slot in self._slots])
-        for slot, queue in zip(self._slots, assign(costs, speeds), strict=True):
-            slot.queue = queue
+        with self._watch("broadcast"):
+            work = _Work(call, [ray.put(shared)], costs)
+        with self._watch("placement"):
+            speeds = _speeds([slot.pace.get(call) for slot in self._slots])
+            for slot, queue in zip(self._slots, assign(costs, speeds), strict=True):
+                slot.queue = queue
         done = given = 0
         while given < len(costs):
-            for slot in self._slots:
-                self._fill(slot, work)
+            with self._watch("placement"):
+                for slot in self._slots:
+                    self._fill(slot, work)
             ended = self._wait()
             if ended is None:
                 continue

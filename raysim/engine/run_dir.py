@@ -153,10 +153,10 @@ def _version(package: str) -> str | None:
 
 
 def _difference(found: dict[str, Any], wanted: dict[str, Any]) -> str | None:
-    """Return the first setting that differs; where a run runs may differ, precision may not."""
+    """Return the first setting that differs and could change a result: where it runs cannot."""
     for values in (found := dotted(found)), (wanted := dotted(wanted)):
-        for key in [k for k in values if k == "out" or k.startswith("engine.")]:
-            if key != "engine.precision":
+        for key in [k for k in values if k in {"out", "profile"} or k.startswith("engine.")]:
+            if key not in {"engine.precision", "engine.vectorize"}:
                 del values[key]
     for key in {**found, **wanted}:
         if found.get(key) != wanted.get(key):

@@ -15,6 +15,7 @@ from raysim.config import EngineSettings
 from raysim.core.errors import RunError, SettingsError
 from raysim.engine.executor import Executor, InlineExecutor
 from raysim.engine.pool import ActorPool
+from raysim.engine.profile import Stopwatch
 from raysim.engine.resources import Node, plan_actors
 from raysim.engine.worker import WorkerSpec
 
@@ -56,7 +57,7 @@ def _reach(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
 
 
-def make_executor(spec: WorkerSpec) -> Executor:
+def make_executor(spec: WorkerSpec, watch: Stopwatch) -> Executor:
     """Build the executor that the settings ask for; Ray must be running for "ray".
 
     Raises:
@@ -69,7 +70,7 @@ def make_executor(spec: WorkerSpec) -> Executor:
             for node in ray.nodes()  # type: ignore[no-untyped-call]
             if node["Alive"]
         ]
-        return ActorPool(spec, plan_actors(engine, nodes, spec.settings.cohort_size))
+        return ActorPool(spec, plan_actors(engine, nodes, spec.settings.cohort_size), watch)
     if engine.gpus_per_actor > torch.cuda.device_count():
         raise SettingsError(
             f"engine.gpus_per_actor={engine.gpus_per_actor:g}: this machine has"

@@ -8,31 +8,32 @@ from __future__ import annotations
 
 import math
 import os
+import socket
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from raysim.config import EngineSettings, Settings
 from raysim.core.errors import RaysimError, RunError
 from raysim.core.exact import ExactSum
-from raysim.core.rules import Rules, Upload
+from raysim.core.rules import Upload
 from raysim.core.seeds import stream, torch_seed
 from raysim.core.tensors import Groups, Layout, flatten, nbytes
 from raysim.engine.client_state import ClientStates
 from raysim.engine.federation import Federation, OpenData
 from raysim.engine.local import Job, LocalLog
 from raysim.engine.loop import LoopTrainer
+from raysim.engine.messages import Chunk, Failure, Order, Tally
 from raysim.engine.network import Network
-from raysim.engine.transport import Buffers, Wire
+from raysim.engine.profile import Stopwatch
+from raysim.engine.transport import Wire
 from raysim.engine.vector import VectorTrainer
 
 EVALUATION_ROWS = 1000
@@ -49,105 +50,6 @@ class WorkerSpec:
     states: Path
 
 
-@dataclass(frozen=True)
-class Order:
-    """A pass as it travels to the workers, once.
-
-    Attributes:
-        round_number: The round.
-        index: The pass within the round.
-        rules: What each client does.
-        epochs: Local epochs.
-        lr: Local learning rate.
-        trainable: Names of the parameters that are trained.
-        uniform: Whether clients count alike, or by their samples.
-        total: The weight of all clients of the pass.
-        broadcast: Groups for all clients.
-        fresh: State of a client that never took part.
-        personal: Groups for one client.
-        keep_from: Oldest round whose client state a checkpoint needs.
-    """
-
-    round_number: int
-    index: int
-    rules: Rules
-    epochs: int
-    lr: float
-    trainable: frozenset[str] | None
-    uniform: bool
-    total: int
-    broadcast: Wire
-    fresh: Wire
-    personal: Mapping[int, Wire]
-    keep_from: int
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A client that could not be trained, or that was among `together` which could not."""
-
-    client: int
-    cause: str
-    trace: str
-    together: int
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """What a worker hands over after some clients of a pass: one exact sum, and figures.
-
-    Attributes:
-        clients: Those whose uploads are in the sum.
-        weight: Their total weight.
-        layout: Layout of the sum.
-        totals: The sum's int64 buffers, per dtype of the summed tensors.
-        columns: Per name, one number per client.
-        scalars: Names of the columns that the method's server reads.
-        rows: Per client, what it sends as it is.
-        bytes_up: Bytes that the clients sent.
-        failures: Clients that failed.
-    """
-
-    clients: list[int]
-    weight: int
-    layout: Layout
-    totals: Buffers
-    columns: dict[str, npt.NDArray[np.float64]]
-    scalars: frozenset[str]
-    rows: dict[int, Wire]
-    bytes_up: int
-    failures: list[Failure]
-
-
-@dataclass
-class _Tally:
-    """What a worker adds up while it goes through clients."""
-
-    sum: ExactSum | None = None
-    weight: int = 0
-    clients: list[int] = field(default_factory=list)
-    records: list[dict[str, float]] = field(default_factory=list)
-    scalars: frozenset[str] = frozenset()
-    rows: dict[int, Wire] = field(default_factory=dict)
-    bytes_up: int = 0
-    failures: list[Failure] = field(default_factory=list)
-
-    def chunk(self) -> Chunk:
-        names = dict.fromkeys(name for record in self.records for name in record)
-        total = self.sum or ExactSum(Layout(()))
-        return Chunk(
-            clients=self.clients,
-            weight=self.weight,
-            layout=total.layout,
-            totals={dtype: flat.cpu().numpy() for dtype, flat in total.totals.items()},
-            columns={n: np.array([r.get(n, np.nan) for r in self.records]) for n in names},
-            scalars=self.scalars,
-            rows=self.rows,
-            bytes_up=self.bytes_up,
-            failures=self.failures,
-        )
-
-
 class Worker:
     """Trains clients and evaluates batches of the test set."""
 
@@ -155,16 +57,18 @@ class Worker:
         settings = spec.settings
         torch.set_num_threads(settings.engine.threads_per_actor)
         self._settings = settings
+        self._name = f"{socket.gethostname()} {os.getpid()}"
+        self.watch = Stopwatch(settings.profile)
         self.device = _device(settings.engine)
         module = settings.method.network(spec.federation.network(settings.seed))
-        network = Network(module).to(self.device)
+        network = Network(module).placed(self.device)
         self._loop = LoopTrainer(network, settings.local, settings.engine.precision)
         self._data = OpenData(spec.federation, self.device)
         self._sizes = spec.federation.shares.sizes
         self._augment = spec.federation.inputs.augment
         self._states = ClientStates(spec.states)
-        self._broadcast: tuple[tuple[int, int], Groups, Groups] | None = None
-        self._tally = _Tally()
+        self._broadcast: tuple[tuple[int, int] | None, Groups, Groups] = (None, {}, {})
+        self._tally = Tally()
         self._scores: Scores = {}
 
     def about(self, share: float) -> dict[str, Any]:
@@ -176,27 +80,29 @@ class Worker:
 
     def train(self, order: Order, groups: Sequence[tuple[int, ...]]) -> None:
         """Train groups of clients of a pass and add them to what this worker holds."""
+        with self.watch("broadcast"):
+            self._open(order)
         for group in groups:
             self._train_group(order, group)
 
     def take(self) -> Chunk | Scores:
         """Hand over what this worker holds: a sum over clients, or scores of batches."""
         tally, scores = self._tally, self._scores
-        self._tally, self._scores = _Tally(), {}
-        return scores or tally.chunk()
+        self._tally, self._scores = Tally(), {}
+        return scores or tally.chunk(self._name, self.watch.take())
 
     def _train_group(self, order: Order, group: tuple[int, ...]) -> None:
         """Train the clients of a group together; each is accepted or fails by itself."""
         begun = perf_counter()
         jobs: dict[int, Job] = {}
         for client in group:
-            with self._failures([client]):
+            with self._failures([client]), self.watch("data"):
                 jobs[client] = self._job(order, client)
         results: list[tuple[Upload, LocalLog]] = []
-        with self._failures([*jobs]):
+        with self._failures([*jobs]), self.watch("training"):
             results = self._run([*jobs.values()])
         for (client, job), (upload, log) in zip(jobs.items(), results, strict=False):
-            with self._failures([client]):
+            with self._failures([client]), self.watch("reduction"):
                 self._accept(order, client, upload)
                 seconds = (perf_counter() - begun) / len(group)
                 self._tally.records.append(_record(client, len(job.data.y), log, upload, seconds))
@@ -215,7 +121,7 @@ class Worker:
             self._tally.failures += [Failure(c, cause, trace, together) for c in clients]
 
     def _job(self, order: Order, client: int) -> Job:
-        broadcast, fresh = self._groups(order)
+        _, broadcast, fresh = self._broadcast
         version = (order.round_number, order.index)
         state = self._states.read(client, version, self.device) or fresh
         personal = order.personal.get(client)
@@ -257,12 +163,12 @@ class Worker:
         tally.scalars = frozenset(upload.scalars)
         tally.bytes_up += nbytes(upload.sums) + nbytes(upload.rows) + 4 * len(upload.scalars)
 
-    def _groups(self, order: Order) -> tuple[Groups, Groups]:
+    def _open(self, order: Order) -> None:
+        """Bring a pass's broadcast to the device, once."""
         key = (order.round_number, order.index)
-        if self._broadcast is None or self._broadcast[0] != key:
+        if self._broadcast[0] != key:
             broadcast, fresh = (w.open(self.device) for w in (order.broadcast, order.fresh))
             self._broadcast = (key, broadcast, fresh)
-        return self._broadcast[1:]
 
     @cached_property
     def _vector(self) -> VectorTrainer:

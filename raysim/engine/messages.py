@@ -1,0 +1,121 @@
+"""What travels between driver and workers in a pass: orders out, chunks of results back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from raysim.core.exact import ExactSum
+from raysim.core.rules import Rules
+from raysim.core.tensors import Layout
+from raysim.engine.profile import Span
+from raysim.engine.transport import Buffers, Wire
+
+
+@dataclass(frozen=True)
+class Order:
+    """A pass as it travels to the workers, once.
+
+    Attributes:
+        round_number: The round.
+        index: The pass within the round.
+        rules: What each client does.
+        epochs: Local epochs.
+        lr: Local learning rate.
+        trainable: Names of the parameters that are trained.
+        uniform: Whether clients count alike, or by their samples.
+        total: The weight of all clients of the pass.
+        broadcast: Groups for all clients.
+        fresh: State of a client that never took part.
+        personal: Groups for one client.
+        keep_from: Oldest round whose client state a checkpoint needs.
+    """
+
+    round_number: int
+    index: int
+    rules: Rules
+    epochs: int
+    lr: float
+    trainable: frozenset[str] | None
+    uniform: bool
+    total: int
+    broadcast: Wire
+    fresh: Wire
+    personal: Mapping[int, Wire]
+    keep_from: int
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A client that could not be trained, or that was among `together` which could not."""
+
+    client: int
+    cause: str
+    trace: str
+    together: int
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """What a worker hands over after some clients of a pass: one exact sum, and figures.
+
+    Attributes:
+        clients: Those whose uploads are in the sum.
+        weight: Their total weight.
+        layout: Layout of the sum.
+        totals: The sum's int64 buffers, per dtype of the summed tensors.
+        columns: Per name, one number per client.
+        scalars: Names of the columns that the method's server reads.
+        rows: Per client, what it sends as it is.
+        bytes_up: Bytes that the clients sent.
+        failures: Clients that failed.
+        worker: Who hands it over.
+        spans: What the worker did when, where a profile is asked for.
+    """
+
+    clients: list[int]
+    weight: int
+    layout: Layout
+    totals: Buffers
+    columns: dict[str, npt.NDArray[np.float64]]
+    scalars: frozenset[str]
+    rows: dict[int, Wire]
+    bytes_up: int
+    failures: list[Failure]
+    worker: str
+    spans: list[Span]
+
+
+@dataclass
+class Tally:
+    """What a worker adds up while it goes through clients."""
+
+    sum: ExactSum | None = None
+    weight: int = 0
+    clients: list[int] = field(default_factory=list)
+    records: list[dict[str, float]] = field(default_factory=list)
+    scalars: frozenset[str] = frozenset()
+    rows: dict[int, Wire] = field(default_factory=dict)
+    bytes_up: int = 0
+    failures: list[Failure] = field(default_factory=list)
+
+    def chunk(self, worker: str, spans: list[Span]) -> Chunk:
+        """Return what was added up, to be handed over by a worker with its spans."""
+        names = dict.fromkeys(name for record in self.records for name in record)
+        total = self.sum or ExactSum(Layout(()))
+        return Chunk(
+            clients=self.clients,
+            weight=self.weight,
+            layout=total.layout,
+            totals={dtype: flat.cpu().numpy() for dtype, flat in total.totals.items()},
+            columns={n: np.array([r.get(n, np.nan) for r in self.records]) for n in names},
+            scalars=self.scalars,
+            rows=self.rows,
+            bytes_up=self.bytes_up,
+            failures=self.failures,
+            worker=worker,
+            spans=spans,
+        )
