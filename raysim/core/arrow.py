@@ -1,7 +1,8 @@
 """Prepared data on disk: one memory-mapped Arrow file per split.
 
 All workers of a node map the same file, so its pages are in memory once, and opening it costs the
-same whether it holds a thousand samples or a million.
+same whether it holds a thousand samples or a million. A split that is larger than memory is written
+part by part, each a record batch, and its inputs are gathered from the mapped parts on demand.
 """
 
 from __future__ import annotations
@@ -9,14 +10,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Iterable, Sequence
+from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from raysim.core.data import Split
+from raysim.core.data import Indices, Split
 from raysim.core.errors import DataError
 
 
@@ -26,25 +29,69 @@ def checksum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _column(values: npt.NDArray[Any]) -> tuple[pa.Array, dict[str, Any]]:
+class Parts:
+    """Inputs [N, ...] that lie in several arrays; indexing copies the samples asked for.
+
+    It has the `len`, `shape` and `dtype` of the one array that they would make, and is indexed as
+    that array is, by a slice or by sample numbers. Samples are gathered from mapped pages, which
+    the system takes back when memory is short: a process holds no more than what it asked for.
+    """
+
+    def __init__(self, arrays: Sequence[npt.NDArray[Any]]) -> None:
+        self._arrays = arrays
+        self._starts = np.cumsum([0, *map(len, arrays)])
+        self._rows = np.arange(self._starts[-1])
+        self.shape: tuple[int, ...] = (len(self._rows), *arrays[0].shape[1:])
+        self.dtype: np.dtype[Any] = arrays[0].dtype
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, rows: slice | Indices) -> npt.NDArray[Any]:
+        """Return the samples of a slice, or of sample numbers [n], as a new array [n, ...]."""
+        wanted = self._rows[rows]  # [n]; as NumPy does, it counts from the end, and checks
+        found = np.empty((len(wanted), *self.shape[1:]), self.dtype)
+        part = np.searchsorted(self._starts, wanted, side="right") - 1
+        # Runs of samples in one part: each is copied once, straight to where it belongs.
+        cuts = [0, *(np.flatnonzero(np.diff(part)) + 1), len(wanted)]
+        for first, last in pairwise(cuts):
+            if first < last:
+                inside = wanted[first:last] - self._starts[part[first]]
+                out = found[first:last]
+                np.take(self._arrays[part[first]], inside, axis=0, out=out, mode="clip")
+        return found
+
+
+def _column(values: npt.NDArray[Any]) -> pa.Array:
     flat = pa.array(np.ascontiguousarray(values).reshape(-1))
     width = int(np.prod(values.shape[1:], dtype=np.int64))
-    column = pa.FixedSizeListArray.from_arrays(flat, width) if values.ndim > 1 else flat
-    return column, {"shape": list(values.shape[1:])}
+    return pa.FixedSizeListArray.from_arrays(flat, width) if values.ndim > 1 else flat
 
 
-def write_split(path: Path, split: Split) -> None:
-    """Write a split aside, with its checksum beside it, and rename both into place."""
+def _batch(split: Split) -> pa.RecordBatch:
     arrays = {"x": split.x, "y": split.y, **split.columns}
-    built = {name: _column(values) for name, values in arrays.items()}
+    columns = {name: _column(values) for name, values in arrays.items()}
     fields = [
-        pa.field(name, column.type, metadata={"shape": json.dumps(meta["shape"])})
-        for name, (column, meta) in built.items()
+        pa.field(name, column.type, metadata={"shape": json.dumps(arrays[name].shape[1:])})
+        for name, column in columns.items()
     ]
-    schema = pa.schema(fields)
+    return pa.record_batch(list(columns.values()), schema=pa.schema(fields))
+
+
+def write_split(path: Path, split: Split | Iterable[Split]) -> None:
+    """Write a split aside, with its checksum beside it, and rename both into place.
+
+    Args:
+        path: The file.
+        split: The samples, or one part of them after another, with inputs of one shape and dtype;
+            parts are written as they come, and not kept.
+    """
+    batches = map(_batch, [split] if isinstance(split, Split) else split)
+    first = next(batches)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
-    with pa.OSFile(str(aside), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-        writer.write_batch(pa.record_batch([c for c, _ in built.values()], schema=schema))
+    with pa.OSFile(str(aside), "wb") as sink, pa.ipc.new_file(sink, first.schema) as writer:
+        for batch in chain([first], batches):
+            writer.write_batch(batch)
     digest = path.with_suffix(".sha256")
     digest.with_name(f".{digest.name}.{os.getpid()}").write_text(checksum(aside))
     digest.with_name(f".{digest.name}.{os.getpid()}").replace(digest)
@@ -66,14 +113,27 @@ def verify_split(path: Path) -> None:
 
 
 def open_split(path: Path) -> Split:
-    """Map a prepared split; inputs and labels are read-only views of the file's pages."""
-    # `write_split` writes one batch; a table's `combine_chunks` would copy it.
-    batch = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
-    arrays: dict[str, npt.NDArray[Any]] = {}
-    for field, column in zip(batch.schema, batch.columns, strict=True):
-        shape = json.loads(field.metadata[b"shape"])
-        flat = column.flatten() if shape else column
-        zero_copy = not pa.types.is_string(flat.type)
-        values = flat.to_numpy(zero_copy_only=zero_copy)
-        arrays[field.name] = values.reshape(batch.num_rows, *shape)
-    return Split(arrays.pop("x"), arrays.pop("y"), arrays)
+    """Map a prepared split; inputs and labels are read-only views of the file's pages.
+
+    Of a split written in several parts the inputs are `Parts`, and the rest is copied together.
+    """
+    file = pa.ipc.open_file(pa.memory_map(str(path)))
+    # Batch by batch: a table's `combine_chunks` would copy them.
+    batches = [file.get_batch(number) for number in range(file.num_record_batches)]
+    arrays = {
+        field.name: [_values(batch.column(number), field) for batch in batches]
+        for number, field in enumerate(file.schema)
+    }
+    if len(batches) == 1:
+        whole = {name: parts[0] for name, parts in arrays.items()}
+        return Split(whole.pop("x"), whole.pop("y"), whole)
+    x = cast("npt.NDArray[Any]", Parts(arrays.pop("x")))
+    whole = {name: np.concatenate(parts) for name, parts in arrays.items()}
+    return Split(x, whole.pop("y"), whole)
+
+
+def _values(column: pa.Array, field: pa.Field) -> npt.NDArray[Any]:
+    shape = json.loads(field.metadata[b"shape"])
+    flat = column.flatten() if shape else column
+    values: npt.NDArray[Any] = flat.to_numpy(zero_copy_only=not pa.types.is_string(flat.type))
+    return values.reshape(len(column), *shape)

@@ -6,6 +6,7 @@ paths to memory-mapped files, a user's own arrays through the object store, neve
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from raysim.config import Settings
-from raysim.core.arrow import open_split
+from raysim.core.arrow import Parts, open_split
 from raysim.core.data import ListedShares, Progress, Shares, Split
 from raysim.core.errors import DataError
 from raysim.core.rules import Batch
@@ -178,26 +179,41 @@ class OpenData:
         rows = torch.from_numpy(self._shares[client])
         first, last = int(rows[0]), int(rows[-1])
         consecutive = last - first + 1 == len(rows) and bool((rows.diff() == 1).all())
-        x, y = self._take(self._train, slice(first, last + 1) if consecutive else rows)
+        wanted = slice(first, last + 1) if consecutive else rows
+        x, y = self._train.take(wanted, self._device)
         return Batch(self._inputs.train(x, rows, client), y)
 
     def test(self, start: int, stop: int) -> Batch:
         """Return a range of test samples, decoded."""
-        x, y = self._take(self._test, slice(start, stop))
+        x, y = self._test.take(slice(start, stop), self._device)
         return Batch(self._inputs.test(x, torch.arange(start, start + len(y))), y)
 
-    def _take(self, split: Batch, rows: slice | Tensor) -> tuple[Tensor, Tensor]:
+
+@dataclass(frozen=True)
+class _Samples:
+    """Raw inputs [N, ...] and labels [N]; inputs in parts on disk are read when asked for."""
+
+    x: Tensor | Parts
+    y: Tensor
+
+    def take(self, rows: slice | Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return the inputs and labels of some samples, on the device."""
         if isinstance(rows, Tensor):
-            rows = rows.to(split.y.device)
-        return split.x[rows].to(self._device), split.y[rows].to(self._device)
+            rows = rows.to(self.y.device)
+        if isinstance(self.x, Parts):
+            x = as_tensor(self.x[rows.numpy() if isinstance(rows, Tensor) else rows])
+        else:
+            x = self.x[rows]
+        return x.to(device), self.y[rows].to(device)
 
 
-def _open(split: Split | Path) -> Batch:
+def _open(split: Split | Path) -> _Samples:
     opened = open_split(split) if isinstance(split, Path) else split
-    return Batch(as_tensor(opened.x), as_tensor(opened.y))
+    x: Any = opened.x  # an array, or `Parts`
+    return _Samples(x if isinstance(x, Parts) else as_tensor(x), as_tensor(opened.y))
 
 
-def _resident(split: Batch, room: float, device: torch.device) -> Batch:
+def _resident(split: _Samples, room: float, device: torch.device) -> _Samples:
     """Move samples to the device where they take no more than `room` bytes of its memory."""
-    fits = split.x.numel() * split.x.element_size() <= room
-    return Batch(split.x.to(device), split.y.to(device)) if fits else split
+    fits = math.prod(split.x.shape) * split.x.dtype.itemsize <= room
+    return _Samples(*split.take(slice(None), device)) if fits else split

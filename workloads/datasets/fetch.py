@@ -81,8 +81,12 @@ def from_torchvision(name: str, size_bytes: int) -> Source:
     return Source(title, fetch)
 
 
-def read_published(folder: Path, md5s: Mapping[str, str]) -> dict[str, bytes]:
+def read_published(folder: Path, md5s: Mapping[str, str | None]) -> dict[str, bytes]:
     """Read those of the named files that `folder` holds, plain or as .gz, and check their md5.
+
+    Args:
+        folder: Where they lie.
+        md5s: Their names and md5s; None where no md5 is known.
 
     Raises:
         DataError: a file is damaged.
@@ -97,15 +101,29 @@ def read_published(folder: Path, md5s: Mapping[str, str]) -> dict[str, bytes]:
             except (gzip.BadGzipFile, EOFError, zlib.error) as error:
                 raise DataError(f"{path}: is no whole gzip file ({error})") from error
             found = hashlib.md5(contents[name], usedforsecurity=False).hexdigest()
-            if found != md5:
+            if md5 and found != md5:
                 raise DataError(f"{path}: has md5 {found} (decompressed), expected {md5}")
     return contents
 
 
 def obtain(
-    folder: Path, md5s: Mapping[str, str], sources: Iterable[Source], work: Path, progress: Progress
+    folder: Path,
+    md5s: Mapping[str, str | None],
+    sources: Iterable[Source],
+    work: Path,
+    progress: Progress,
+    *,
+    published: str = "",
 ) -> dict[str, bytes]:
     """Return the named files from `folder`, fetching and storing there what is missing.
+
+    Args:
+        folder: The dataset's folder.
+        md5s: Names of the files and their md5s; None where no md5 is known.
+        sources: Asked in this order.
+        work: An empty folder, which the caller removes.
+        progress: Told how far a source is.
+        published: Where the files are published, for who has to get them by hand.
 
     Raises:
         DataError: a file is damaged, or missing and no source has it.
@@ -135,5 +153,6 @@ def obtain(
         raise DataError(
             f"{folder}: {', '.join(lacking)} not there and not to be fetched"
             f" ({'; '.join(failures) or 'no source known'}); put them there, plain or as .gz"
+            f"{published and f', from {published}'}"
         )
     return contents

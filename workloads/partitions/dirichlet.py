@@ -11,12 +11,14 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 
 from raysim.core.data import Indices, ListedShares, Partition, Split
 from raysim.core.errors import DataError
 from raysim.core.seeds import stream
 from workloads.partitions.checks import one_sample_each
+from workloads.partitions.owners import shares_of
 
 REDRAWS = 500
 """Draws after which a partition is given up."""
@@ -47,19 +49,14 @@ class Dirichlet(Partition):
         for label, of_class in zip(classes, counts, strict=True):
             members = generator.permutation(np.flatnonzero(data.y == label))
             owners[members] = np.repeat(np.arange(clients), of_class)
-        cuts = np.cumsum(counts.sum(axis=0))[:-1]
-        return ListedShares.of(np.split(np.argsort(owners, kind="stable"), cuts))
+        return shares_of(owners, clients)
 
     def _counts(self, data: Split, clients: int, generator: np.random.Generator) -> Indices:
-        """Draw how many samples of each class each client holds [C, K]."""
+        """Draw counts [C, K] until each client has its minimum."""
         totals = np.unique(data.y, return_counts=True)[1]
         draws = REDRAWS if clients * self.minimum <= len(data) else 0
         for _ in range(draws):
-            shares = generator.dirichlet(np.full(clients, self.alpha), size=len(totals))  # [C, K]
-            # Cutting at rounded running sums gives each sample to exactly one client.
-            ends = np.floor(np.cumsum(shares, axis=1) * totals[:, None]).astype(np.int64)
-            ends[:, -1] = totals
-            counts = np.diff(np.minimum(ends, totals[:, None]), axis=1, prepend=0)
+            counts = self._draw(totals, clients, generator)
             if counts.sum(axis=0).min() >= self.minimum:
                 return counts
         raise DataError(
@@ -67,3 +64,16 @@ class Dirichlet(Partition):
             f" no division of {len(data)} samples gave every client its minimum in {draws} draws;"
             " raise alpha, or lower clients or minimum"
         )
+
+    def _draw(self, totals: Indices, clients: int, generator: np.random.Generator) -> Indices:
+        """Draw how many samples of each class, of `totals` [C], each client holds [C, K]."""
+        shares = generator.dirichlet(np.full(clients, self.alpha), size=len(totals))  # [C, K]
+        return cut(shares, totals[:, None])
+
+
+def cut(shares: npt.NDArray[np.float64], totals: Indices) -> Indices:
+    """Return whole numbers [..., K] that add up to `totals` [..., 1], near shares [..., K]."""
+    # Cutting at rounded running sums gives each sample to exactly one client.
+    ends = np.floor(np.cumsum(shares, axis=-1) * totals).astype(np.int64)
+    ends[..., -1:] = totals
+    return np.diff(np.minimum(ends, totals), axis=-1, prepend=0)

@@ -221,10 +221,22 @@ def test_decoding_scales_bytes_to_the_unit_interval() -> None:
     assert raw.flatten().tolist() == [0, 51, 255]
 
 
+def test_images_are_padded_with_black_before_they_are_normalised() -> None:
+    raw = torch.full((2, 1, 28, 28), 51, dtype=torch.uint8)
+    plain = Tiny(padded=True).decode(raw)
+    assert plain.shape == (2, *Tiny(padded=True).shape) == (2, 1, 32, 32)
+    assert torch.equal(plain[:, :, 2:30, 2:30], Tiny().decode(raw))
+    assert torch.count_nonzero(plain) == 2 * 28 * 28
+    normalised = Tiny(padded=True, normalised=True).decode(raw)
+    assert torch.allclose(normalised[:, :, 2:30, 2:30], torch.tensor((0.2 - 0.1307) / 0.3081))
+    assert torch.allclose(normalised[:, :, :2], torch.tensor(-0.1307 / 0.3081))
+    assert Tiny(normalised=True).decode(raw).shape == (2, *Tiny().shape)
+
+
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
 def test_registered_names(name: str) -> None:
     dataset = DATASETS.get(name)()
-    assert dataset.settings() == {"name": name}
+    assert dataset.settings() == {"name": name, "padded": False, "normalised": False}
     assert dataset.shape == (1, 28, 28)
     assert dataset.classes == 10
 

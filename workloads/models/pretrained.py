@@ -1,0 +1,93 @@
+"""Reading a network's weights from a local file; nothing is downloaded, no code is run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from raysim.core.errors import DataError, SettingsError
+
+UNCOUNTED = "num_batches_tracked"
+"""BatchNorm's counter, which old files lack; it starts at 0."""
+
+
+def load_weights(network: nn.Module, path: str, head: str) -> None:
+    """Copy the weights of a file into a network.
+
+    Args:
+        network: The network, as initialised.
+        path: A safetensors file, or a state_dict saved by torch.
+        head: Path of the last layer, which is left as it is where the file's has another number
+            of classes.
+
+    Raises:
+        SettingsError: there is no such file.
+        DataError: the file cannot be read, or its first offending key is lacking, unknown or of
+            another shape.
+    """
+    found = _read(Path(path))
+    own = network.state_dict()
+    weight = found.get(f"{head}.weight")
+    if weight is not None and weight.shape[1:] == own[f"{head}.weight"].shape[1:]:
+        other = len(weight) != len(own[f"{head}.weight"])
+        names = [name for name in own if other and name.startswith(f"{head}.")]
+        found = {name: tensor for name, tensor in found.items() if name not in names}
+        own = {name: tensor for name, tensor in own.items() if name not in names}
+    if problem := _mismatch(own, found):
+        raise DataError(f"model.pretrained={path}: {problem}")
+    network.load_state_dict(found, strict=False)
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise SettingsError(
+            f"model.pretrained={path}: no such file; allowed is the path of a local file of"
+            " weights (.safetensors, or saved by torch)"
+        )
+    found: Any
+    try:
+        if path.suffix == ".safetensors":
+            found = safetensors.torch.load_file(path)
+        else:
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged file can fail in any way
+        raise DataError(
+            f"model.pretrained={path}: cannot be read as weights ({type(error).__name__});"
+            " allowed are a .safetensors file and a state_dict saved by torch"
+        ) from error
+    if not isinstance(found, Mapping):
+        raise DataError(f"model.pretrained={path}: holds no state_dict but {_kind(found)}")
+    for name, value in found.items():
+        if not isinstance(value, Tensor):
+            raise DataError(
+                f"model.pretrained={path}: key {name!r} holds {_kind(value)}, not a tensor;"
+                " save the network's state_dict() itself"
+            )
+    return dict(found)
+
+
+def _kind(value: object) -> str:
+    return f"an object of type {type(value).__name__}"
+
+
+def _mismatch(own: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str | None:
+    """Return what is wrong with the first offending key; None if nothing is."""
+    for name, tensor in own.items():
+        given = found.get(name)
+        if given is None:
+            if not name.endswith(UNCOUNTED):
+                return f"lacks the key {name!r} of the network"
+        elif given.shape != tensor.shape:
+            return (
+                f"key {name!r} has shape {tuple(given.shape)}, in the network it has"
+                f" {tuple(tensor.shape)}"
+            )
+        elif given.is_floating_point() != tensor.is_floating_point():
+            return f"key {name!r} holds {given.dtype}, in the network it holds {tensor.dtype}"
+    unknown = next((name for name in found if name not in own), None)
+    return f"has the key {unknown!r}, which the network lacks" if unknown is not None else None

@@ -1,0 +1,76 @@
+"""Natural clients: the samples of one writer, role, subject or user each.
+
+Sources: Caldas et al., LEAF: a Benchmark for Federated Settings, arXiv:1812.01097, 2018: one client
+per writer of FEMNIST, per role of Shakespeare. Chandran et al. (see `color_skew`), section 4.1: of
+the roles with 10,000 data points or more, 66 at random.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from raysim.core.data import Indices, ListedShares, Partition, Split
+from raysim.core.errors import DataError
+from raysim.core.seeds import stream
+from workloads.partitions.checks import column
+from workloads.partitions.owners import shares_of
+
+
+class ByKey(Partition):
+    """One client per value of a column; `clients` says how many of the values take part.
+
+    Clients are numbered in the order of their values. Samples of other values are left out.
+
+    Attributes:
+        key: Column whose values are the clients.
+        minimum: Samples that a value must have to become a client.
+        at_least: Least value per further column, of numbers, that every sample of a client must
+            have, for example `partition.at_least.characters=10000`.
+        choose: Which values become clients where there are more than `clients`: a random draw, or
+            those with most samples (ties in the order of values).
+    """
+
+    key: str = "writer"
+    minimum: Annotated[int, Field(ge=1)] = 1
+    at_least: dict[str, float] = Field(default_factory=dict)
+    choose: Literal["random", "largest"] = "random"
+
+    def split(self, data: Split, clients: int, seed: int) -> ListedShares:
+        """Give each client all samples of its value.
+
+        Raises:
+            DataError: there is no such column, or it has fewer fitting values than clients.
+        """
+        values, of_sample = np.unique(column(data, "key", self.key), return_inverse=True)
+        sizes = np.bincount(of_sample)
+        fit = sizes >= self.minimum
+        for name, least in self.at_least.items():
+            fit[of_sample[self._numbers(data, name) < least]] = False
+        fitting = np.flatnonzero(fit)
+        if clients > len(fitting):
+            limits = [f"minimum={self.minimum}", *(f"{k}>={v:g}" for k, v in self.at_least.items())]
+            raise DataError(
+                f"clients={clients}: {len(fitting)} of the {len(values)} values of"
+                f" partition.key={self.key} fit ({', '.join(limits)}); at most so many clients"
+            )
+        owners = np.full(len(values), -1)
+        owners[self._chosen(fitting, sizes, clients, seed)] = np.arange(clients)
+        return shares_of(owners[of_sample], clients)
+
+    def _chosen(self, fitting: Indices, sizes: Indices, clients: int, seed: int) -> Indices:
+        if self.choose == "largest":
+            order = np.argsort(-sizes[fitting], kind="stable")
+        else:
+            order = stream(seed, "by-key").permutation(len(fitting))
+        return np.sort(fitting[order[:clients]])
+
+    @staticmethod
+    def _numbers(data: Split, name: str) -> npt.NDArray[np.number]:
+        values = column(data, "at_least", name)
+        if not np.issubdtype(values.dtype, np.number):
+            raise DataError(f"partition.at_least.{name}: this column does not hold numbers")
+        return values

@@ -1,0 +1,39 @@
+"""Clients with unequal numbers of samples and unequal class shares.
+
+Source: Chandran et al., Weight Divergence Driven Divide-and-Conquer Approach for Optimal Federated
+Learning from non-IID Data, 2021, section 4.1, which follows Wang et al., Federated Learning with
+Matched Averaging, ICLR 2020, section 4 (FedMA): for each class, proportions over the K clients are
+drawn from Dir_K(0.5). As in FedMA's published code, a client that holds N/K samples or more gets
+nothing of the classes that follow, and the draw is repeated until each client has ten samples.
+`dirichlet` is the same without that cap, as the papers' text has it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from raysim.core.data import Indices
+from workloads.partitions.dirichlet import Dirichlet, cut
+
+
+class ClassImbalance(Dirichlet):
+    """Divide each class by proportions from Dir_K(alpha), over the clients below N/K samples.
+
+    Attributes:
+        alpha: Concentration; small values give each client few classes.
+        minimum: Samples that each client must have.
+    """
+
+    minimum: Annotated[int, Field(ge=1)] = 10
+
+    def _draw(self, totals: Indices, clients: int, generator: np.random.Generator) -> Indices:
+        """Draw how many samples of each class each client holds [C, K]."""
+        counts = np.zeros((len(totals), clients), dtype=np.int64)
+        for number, total in enumerate(totals[:, None]):
+            takers = np.flatnonzero(counts.sum(axis=0) < totals.sum() / clients)
+            shares = generator.dirichlet(np.full(len(takers), self.alpha))
+            counts[number, takers] = cut(shares, total)
+        return counts

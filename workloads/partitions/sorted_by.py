@@ -1,0 +1,40 @@
+"""Clients that hold consecutive pieces of data sorted by metadata.
+
+Source: Uddin et al., Mutual Information Driven Federated Learning, IEEE TPDS 2021 (MIFL), section
+5.1, whose MIMIC-III data is sorted by age group and gender as in Huang et al., LoAdaBoost, PLOS ONE
+2020, and cut into equal pieces.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from raysim.core.data import ListedShares, Partition, Split
+from raysim.core.seeds import stream
+from workloads.partitions.checks import column, one_sample_each
+
+
+class SortedBy(Partition):
+    """Sort by columns, samples of equal values at random, and cut into pieces of equal size.
+
+    Attributes:
+        columns: Columns to sort by, the first one first.
+    """
+
+    columns: Annotated[tuple[str, ...], Field(min_length=1)] = ("age_group", "gender")
+
+    def split(self, data: Split, clients: int, seed: int) -> ListedShares:
+        """Assign every sample to one client; sizes differ by at most one.
+
+        Raises:
+            DataError: there is no such column, or there are more clients than samples.
+        """
+        one_sample_each(data, clients)
+        columns = [column(data, "columns", name) for name in self.columns]
+        ranks = [np.unique(values, return_inverse=True)[1] for values in columns]
+        ties = stream(seed, "sorted-by").permutation(len(data))
+        order = np.lexsort([ties, *reversed(ranks)])  # the last is the first to sort by
+        return ListedShares.of(np.array_split(order, clients))
