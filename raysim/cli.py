@@ -17,8 +17,9 @@ from rich.console import Console
 from rich.table import Table
 
 import raysim
-from raysim import pages
+from raysim import pages, shares_page
 from raysim.config import parse_override
+from raysim.core.arrow import open_split
 from raysim.core.components import suggest
 from raysim.core.data import DATASETS, MODELS, PARTITIONS
 from raysim.core.errors import RaysimError, SettingsError
@@ -31,7 +32,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Simulate federated learning: a published experiment, or your own, with one command.",
 )
-data = typer.Typer(no_args_is_help=True, help="Fetch datasets and see which are there.")
+data = typer.Typer(
+    no_args_is_help=True, help="Fetch datasets, see which are there, and how a preset splits them."
+)
 app.add_typer(data, name="data")
 console = Console()
 
@@ -115,6 +118,31 @@ def fetch(name: Annotated[str, typer.Argument(help="a dataset")]) -> None:
         console.print(f"{name} {split}: {path}", highlight=False, soft_wrap=True)
 
 
+@data.command()
+def show(
+    config: Annotated[str, typer.Argument(help="a preset, or a .toml or .json file")],
+    overrides: Overrides = None,
+    out: Annotated[
+        Path | None, typer.Option(help="write a heat map of clients and classes there (PNG)")
+    ] = None,
+) -> None:
+    """Show which client holds what: samples, classes, and how many of each label."""
+    settings = raysim.load_config(config, dict(parse_override(text) for text in overrides or ()))
+    if out:
+        shares_page.check_drawing(out)
+    with make_listener(console, {}) as listener:
+        root = import_module("workloads.datasets.fetch").data_root()
+        prepared = settings.dataset.prepare(root, listener.preparing)
+    train = open_split(prepared["train"])
+    shares = settings.partition.split(train, settings.clients, settings.seed)
+    held = shares_page.count(shares, train.y, settings.dataset.classes)
+    heading = shares_page.title(settings)
+    console.print(shares_page.page(heading, held))
+    if out:
+        shares_page.draw(heading, held, out)
+        console.print(f"heat map: {out}", highlight=False, soft_wrap=True)
+
+
 @data.command(name="list")
 def list_data() -> None:
     """List the datasets and which of them are prepared."""
@@ -122,7 +150,7 @@ def list_data() -> None:
     root: Path = import_module("workloads.datasets.fetch").data_root()
     table = Table("dataset", "prepared", title=f"data root {root}", title_justify="left", box=None)
     for name in DATASETS:
-        prepared = sorted((root / name / "prepared").glob("*.arrow"))
+        prepared = sorted((root / name / "prepared").rglob("*.arrow"))
         size = sum(path.stat().st_size for path in prepared) / 1e6
         table.add_row(name, f"{size:.0f} MB" if prepared else "no")
     console.print(table)

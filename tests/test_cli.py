@@ -207,3 +207,27 @@ def test_data_list_and_fetch(raysim_command):
     code, out, _ = raysim_command("data", "list")
     assert code == 0 and str(data_root()) in out.replace("\n", "")
     assert "did you mean" in one_line_error(raysim_command("data", "fetch", "mnst"))
+
+
+def test_data_show(raysim_command, tmp_path):
+    code, out, _ = raysim_command("data", "show", "mnist-noniid", "seed=1", "--out", "shares.png")
+    assert code == 0
+    assert "mnist, shards (per_client=2, size=300), clients=100, seed=1\n" in out
+    assert ["samples", *["600"] * 5] in [line.split() for line in out.splitlines()]
+    assert "60000 samples held; the training set has 60000 samples\n" in out
+    assert out.endswith("heat map: shares.png\n")
+    assert (tmp_path / "shares.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["shares.png"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["mnist-nonid"], "mnist-nonid: no such preset; did you mean 'mnist-noniid'?"),
+        (["mnist-fedavg", "partition.name=by_key"], "partition.key=writer: no such column"),
+        (["mnist-fedavg", "partition.name=split_classes"], "clients=100: 10 classes cannot be"),
+        (["mnist-fedavg", "--out", "a.pdf"], "--out=a.pdf: must be a .png file in a folder that"),
+    ],
+)
+def test_data_show_refuses_in_one_line(raysim_command, arguments, said):
+    assert said in one_line_error(raysim_command("data", "show", *arguments))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,41 +21,66 @@ import raysim
 from raysim.core.method import METHODS
 from raysim.engine.metrics import rounds_to_target
 
-TUNED: dict[str, dict[str, Any]] = {
-    "activation_l2": {"method.beta": 1e-3},
-    "divide_and_conquer": {"method.split": 3, "method.finetune_epochs": 1},
-    "fedmax": {"method.beta": 100},
-    "fedmmd": {"method.lam": 0.1},
-    "fedprox": {"method.mu": 0.01},
-    "momentum": {"method.gamma": 0.5},
-    "scaffold": {"local.lr": 0.05},
-    "two_stream_l2": {"method.lam": 0.01},
+ROWS: dict[str, dict[str, Any]] = {name: {"method.name": name} for name in METHODS} | {
+    "activation_l2": {"method.name": "activation_l2", "method.beta": 1e-3},
+    "divide_and_conquer": {
+        "method.name": "divide_and_conquer",
+        "method.split": 3,
+        "method.finetune_epochs": 1,
+    },
+    "fedmax": {"method.name": "fedmax", "method.beta": 100},
+    "fedmmd": {"method.name": "fedmmd", "method.lam": 0.1},
+    "fedprox": {"method.name": "fedprox", "method.mu": 0.01},
+    "mifl, aggregation alone": {"method.name": "mifl", "method.update": False},
+    "momentum": {"method.name": "momentum", "method.gamma": 0.5},
+    "scaffold": {"method.name": "scaffold", "local.lr": 0.05},
+    "two_stream_l2": {"method.name": "two_stream_l2", "method.lam": 0.01},
 }
+"""What each row of the table changes: the method, and its lightly tuned settings."""
 TARGET = 0.9
 
 
-def settings_of(method: str, seed: int, rounds: int, out: Path) -> raysim.Settings:
+def settings_of(row: str, seed: int, rounds: int, out: Path) -> raysim.Settings:
     overrides = {
         "model.name": "mnist-cnn-128",
-        "method.name": method,
         "local.epochs": 1,
         "rounds": rounds,
         "target_accuracy": None,
         "seed": seed,
-        "out": str(out / f"{method}-{seed}"),
+        "out": str(out / f"{row.replace(', ', '-').replace(' ', '-')}-{seed}"),
     }
-    return raysim.load_config("mnist-noniid", overrides | TUNED.get(method, {}))
+    return raysim.load_config("mnist-noniid", overrides | ROWS[row])
 
 
-def result_of(settings: raysim.Settings) -> tuple[float, float | None, float]:
-    """Return final accuracy, rounds to the target and megabytes both ways; run what is missing."""
+def result_of(settings: raysim.Settings) -> tuple[float, float | None, float] | None:
+    """Return final accuracy, rounds to the target and megabytes both ways; run what is missing.
+
+    None stands for a run that stopped because a client's update was not finite or out of range.
+    """
     folder = Path(str(settings.out))
     if not (folder / "summary.json").exists():
-        raysim.run(settings)
+        try:
+            raysim.run(settings)
+        except raysim.RunError as error:
+            print(f"{folder.name}: {error}", file=sys.stderr, flush=True)
+            return None
     summary = json.loads((folder / "summary.json").read_text())
     rows = pq.read_table(folder / "metrics.parquet").to_pylist()
     sent = (summary["bytes_up"] + summary["bytes_down"]) / 1e6
     return summary["final_accuracy"], rounds_to_target(rows, TARGET), sent
+
+
+def line_of(row: str, results: list[tuple[float, float | None, float] | None]) -> str:
+    """Return a row of the table; seeds whose run stopped are counted."""
+    ended = [result for result in results if result]
+    if not ended:
+        return f"| {row} | stopped with every seed | | |"
+    accuracy = [final for final, _, _ in ended]
+    spread = f" ± {statistics.stdev(accuracy):.2%}" if len(accuracy) > 1 else ""
+    stopped = f" ({len(results) - len(ended)} stopped)" if len(ended) < len(results) else ""
+    reached = ", ".join(f"{number:.1f}" if number else "-" for _, number, _ in ended)
+    mean = f"{statistics.mean(accuracy):.2%}{spread}{stopped}"
+    return f"| {row} | {mean} | {reached} | {ended[0][2]:.0f} |"
 
 
 def main() -> None:
@@ -62,23 +88,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--only", nargs="+", default=sorted(METHODS))
+    parser.add_argument("--only", nargs="+", default=sorted(ROWS), choices=sorted(ROWS))
     arguments = parser.parse_args()
     print(f"| method | accuracy after {arguments.rounds} rounds | rounds to {TARGET:.0%} | MB |")
     print("|---|---|---|---|")
-    for method in arguments.only:
-        results = [
-            result_of(settings_of(method, seed, arguments.rounds, arguments.out))
-            for seed in range(arguments.seeds)
+    for row in arguments.only:
+        each = [
+            settings_of(row, n, arguments.rounds, arguments.out) for n in range(arguments.seeds)
         ]
-        accuracy = [final for final, _, _ in results]
-        spread = f" ± {statistics.stdev(accuracy):.2%}" if len(accuracy) > 1 else ""
-        reached = [f"{number:.1f}" if number else "-" for _, number, _ in results]
-        print(
-            f"| {method} | {statistics.mean(accuracy):.2%}{spread} | {', '.join(reached)}"
-            f" | {results[0][2]:.0f} |",
-            flush=True,
-        )
+        print(line_of(row, [result_of(settings) for settings in each]), flush=True)
 
 
 if __name__ == "__main__":

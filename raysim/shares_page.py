@@ -1,0 +1,155 @@
+"""What `raysim data show` prints and draws: which client holds what.
+
+Legend: K clients in all, n of them counted, C classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from raysim.config import Settings
+from raysim.core.counts import class_counts
+from raysim.core.data import Indices, Shares
+from raysim.core.errors import DataError, SettingsError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SHOWN_CLIENTS = 20
+SHOWN_LABELS = 10
+COUNTED_CLIENTS = 10_000
+QUANTILES = {"min": 0.0, "25%": 0.25, "median": 0.5, "75%": 0.75, "max": 1.0}
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """What clients hold.
+
+    Attributes:
+        sizes: Samples per client [K].
+        clients: The clients whose classes were counted [n]: all, or evenly spaced ones of many.
+        counts: Their samples per class [n, C].
+        samples: Samples of the training set.
+    """
+
+    sizes: Indices
+    clients: Indices
+    counts: Indices
+    samples: int
+
+
+def count(shares: Shares, labels: Indices, classes: int) -> Holdings:
+    """Count what clients hold, at most COUNTED_CLIENTS of them class by class."""
+    total = len(shares.sizes)
+    clients = np.arange(total)
+    if total > COUNTED_CLIENTS:
+        clients = np.linspace(0, total - 1, COUNTED_CLIENTS).astype(np.int64)
+    return Holdings(
+        shares.sizes, clients, class_counts(shares, labels, classes, clients), len(labels)
+    )
+
+
+def title(settings: Settings) -> str:
+    """Return a line that says what is split how."""
+    fields = settings.partition.settings()
+    values = ", ".join(f"{key}={value}" for key, value in fields.items() if key != "name")
+    partition = f"{fields['name']} ({values})" if values else fields["name"]
+    dataset = settings.dataset.title
+    return f"{dataset}, {partition}, clients={settings.clients}, seed={settings.seed}"
+
+
+def page(heading: str, held: Holdings) -> RenderableType:
+    """Return the table of clients, with quantiles where there are more than it shows."""
+    parts: list[RenderableType] = [Text(heading, style="bold"), _clients(held)]
+    total = len(held.sizes)
+    if total > SHOWN_CLIENTS:
+        parts.append(_quantiles(held))
+    if total > len(held.clients):
+        parts.append(Text(f"classes were counted for {len(held.clients)} of the {total} clients"))
+    parts.append(
+        Text(f"{held.sizes.sum()} samples held; the training set has {held.samples} samples")
+    )
+    return Group(*parts)
+
+
+def _clients(held: Holdings) -> Table:
+    table = Table(box=None)
+    for name in ("client", "samples", "classes"):
+        table.add_column(name, justify="right")
+    table.add_column("label:samples")
+    shown = list(zip(held.clients.tolist(), held.counts, strict=True))[:SHOWN_CLIENTS]
+    for client, counts in shown:
+        _add(table, str(client), counts)
+    name = "all" if len(held.clients) == len(held.sizes) else "counted"
+    _add(table, name, held.counts.sum(axis=0))
+    return table
+
+
+def _add(table: Table, name: str, counts: Indices) -> None:
+    labels = np.flatnonzero(counts)
+    most = np.sort(labels[np.argsort(-counts[labels], kind="stable")[:SHOWN_LABELS]])
+    words = [f"{label}:{counts[label]}" for label in most]
+    if len(labels) > len(most):
+        words.append(f"and {len(labels) - len(most)} more")
+    table.add_row(name, str(counts.sum()), str(len(labels)), " ".join(words))
+
+
+def _quantiles(held: Holdings) -> Table:
+    table = Table("per client", box=None)
+    for name in QUANTILES:
+        table.add_column(name, justify="right")
+    figures = {"samples": held.sizes, "classes": (held.counts > 0).sum(axis=1)}
+    for name, values in figures.items():
+        cuts = np.quantile(values, list(QUANTILES.values()))
+        table.add_row(name, *(f"{value:g}" for value in cuts))
+    return table
+
+
+def check_drawing(path: Path) -> None:
+    """Require that a heat map can be drawn to a path.
+
+    Raises:
+        SettingsError: it is no .png file in a folder that exists, or matplotlib is missing.
+    """
+    if path.suffix != ".png" or not path.parent.is_dir():
+        raise SettingsError(f"--out={path}: must be a .png file in a folder that exists")
+    if find_spec("matplotlib") is None:
+        raise SettingsError(f"--out={path}: needs matplotlib; pip install 'raysim[plots]'")
+
+
+def heat_map(heading: str, held: Holdings) -> Figure:
+    """Return a heat map of samples, clients down and classes across."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    classes, clients = held.counts.shape[1], len(held.sizes)
+    figure = Figure(figsize=(6, 6), dpi=150, layout="constrained")
+    axes = figure.add_subplot()
+    edges = (-0.5, classes - 0.5, clients - 0.5, -0.5)
+    image = axes.imshow(held.counts, aspect="auto", vmin=0, cmap="viridis", extent=edges)
+    axes.set(xlabel="class", ylabel="client")
+    axes.set_title(heading, fontsize="small", wrap=True)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True))
+    figure.colorbar(image, label="samples")
+    return figure
+
+
+def draw(heading: str, held: Holdings, path: Path) -> None:
+    """Write the heat map as a PNG.
+
+    Raises:
+        DataError: the file cannot be written.
+    """
+    try:
+        heat_map(heading, held).savefig(path, format="png")
+    except OSError as error:
+        raise DataError(f"--out={path}: cannot be written: {error}") from error
