@@ -48,7 +48,18 @@ def samples(n=20):
     return Batch(torch.from_numpy(x), torch.from_numpy(generator.integers(0, CLASSES, n)))
 
 
-def train(net, rules=None, data=None, *, lr=0.1, epochs=2, trainable=None, draws=1, **options):
+def train(
+    net,
+    rules=None,
+    data=None,
+    *,
+    lr=0.1,
+    epochs=2,
+    trainable=None,
+    draws=1,
+    augment=None,
+    **options,
+):
     """Train a network in place as one client; return its upload and log."""
     precision = options.pop("precision", "fp32")
     trainer = LoopTrainer(Network(net), LocalSettings(**{"batch_size": 4} | options), precision)
@@ -61,7 +72,7 @@ def train(net, rules=None, data=None, *, lr=0.1, epochs=2, trainable=None, draws
         broadcast={"model": {n: t.detach().clone() for n, t in net.state_dict().items()}},
         state={},
         personal={},
-        augment=lambda x, generator: x,
+        augment=augment or (lambda x, generator: x),
         batches=np.random.default_rng(draws),
         torch_seed=draws,
     )
@@ -322,3 +333,26 @@ def test_loading_copies():
     with torch.no_grad():
         net.head.weight.add_(1)
     assert torch.equal(given["head.weight"] + 1, net.head.weight)
+
+
+def test_inputs_are_altered_anew_for_every_epoch():
+    """One call an epoch on all inputs, with draws of the client's own; the data stay as they are."""
+    given, seen = [], []
+
+    def augment(x, generator):
+        given.append(x.clone())
+        return x + torch.rand(len(x), 1, generator=generator)
+
+    def watch(view, outputs, batch):
+        seen.append(batch.x.clone())
+        return batch.loss(outputs.logits)
+
+    data = samples(20)
+    train(build(), Rules(criterion=watch), data, augment=augment, epochs=2)
+    assert len(given) == 2 and all(torch.equal(x, data.x) for x in given)
+    generator = torch.Generator().manual_seed(1)
+    for epoch in range(2):
+        expected = data.x + torch.rand(20, 1, generator=generator)
+        found = torch.cat(seen[5 * epoch : 5 * epoch + 5])
+        order = found.sum(1).argsort()
+        assert torch.allclose(found[order], expected[expected.sum(1).argsort()])
