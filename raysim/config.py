@@ -60,9 +60,20 @@ class LocalSettings(Group):
 
 
 class EvaluationSettings(Group):
-    """Evaluation of the global model on the test set."""
+    """Evaluation of the global model on the test set, and on what else is asked for."""
 
     every: int = Field(default=1, ge=1, description="rounds between evaluations")
+    holdout: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="share of each client's samples that is kept from training and evaluated",
+    )
+    clients: bool = Field(
+        default=False,
+        description="whether clients are evaluated one by one, on test samples in their class"
+        " proportions",
+    )
 
 
 class EngineSettings(Group):

@@ -27,10 +27,11 @@ from tests.conftest import UNEQUAL, SmallNet, make_settings, make_task, samples
 COLUMNS = {
     *("round", "train_loss", "objective", "test_loss", "test_accuracy", "lr", "seconds"),
     *("evaluation_seconds", "checkpoint_seconds", "bytes_up", "bytes_down", "clients"),
+    "test_macro_f1",
 }
 SUMMARY = {
     *("final_accuracy", "best_accuracy", "rounds_to_target", "rounds", "seconds"),
-    *("seconds_per_round", "bytes_up", "bytes_down"),
+    *("seconds_per_round", "bytes_up", "bytes_down", "final_macro_f1"),
 }
 
 
@@ -38,7 +39,7 @@ def test_run_directory(tmp_path):
     result = raysim.run(make_settings(tmp_path, **{"method.name": "scaffold"}), make_task(UNEQUAL))
     assert result.run_dir == tmp_path
     metrics = pq.read_table(tmp_path / "metrics.parquet")
-    assert set(metrics.column_names) == COLUMNS
+    assert set(metrics.column_names) == COLUMNS | {"c_norm"}
     assert metrics.equals(result.metrics)
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert set(summary) == SUMMARY and summary == result.summary

@@ -20,16 +20,16 @@ from raysim.core.method import Round, ServerState
 from raysim.core.seeds import sample_cohort
 from raysim.engine.checkpoint import Checkpoint, Checkpoints, save_tensors
 from raysim.engine.client_state import ClientStates
-from raysim.engine.evaluation import Score, evaluate
+from raysim.engine.evaluation import Evaluation, Evaluator
 from raysim.engine.executor import Executor
-from raysim.engine.federation import Federation, OpenData
+from raysim.engine.federation import Federation
 from raysim.engine.files import write_json
 from raysim.engine.grouping import clients_together
 from raysim.engine.listener import Listener, Started
 from raysim.engine.memory import release_freed_memory
 from raysim.engine.metrics import Recorder, Row, summarise
 from raysim.engine.network import STAGES, lacking_stages
-from raysim.engine.passes import CPU, PassRunner, RoundLog
+from raysim.engine.passes import PassRunner, RoundLog
 from raysim.engine.profile import DRIVER, Profile, Stopwatch
 from raysim.engine.run_dir import RunDir
 from raysim.engine.session import make_executor, ray_session
@@ -66,10 +66,13 @@ def drive(
         RaysimError: a setting, a file or a client does not allow the run.
         KeyboardInterrupt: the run was interrupted; its last committed round is checkpointed.
     """
+    federation = federation.holding_out(settings.evaluation.holdout, settings.seed)
     first = _first(settings, federation)
     states = ClientStates(run_dir.states.absolute())
     _check_space(settings, states, first.state)
-    spec, watch = WorkerSpec(settings, federation, states.folder), Stopwatch(settings.profile)
+    evaluator = Evaluator(settings, federation)
+    spec = WorkerSpec(settings, federation, states.folder, evaluator.sent)
+    watch = Stopwatch(settings.profile)
     with (
         ray_session(settings.engine),
         _closing(make_executor(spec, watch)) as executor,
@@ -78,9 +81,11 @@ def drive(
         checkpoints = Checkpoints(run_dir.checkpoints)
         checkpoint = checkpoints.latest(tell.note) or first
         states.roll_back(checkpoint.number)
-        run_dir.save_partition(federation.shares)
+        run_dir.save_partition(federation.shares.whole)
         run_dir.save_environment()
-        run = _Run(settings, federation, run_dir, executor, watch, tell, checkpoints, checkpoint)
+        run = _Run(
+            settings, federation, run_dir, executor, evaluator, watch, tell, checkpoints, checkpoint
+        )
         return run.go()
 
 
@@ -137,6 +142,7 @@ class _Run:
     federation: Federation
     run_dir: RunDir
     executor: Executor
+    evaluator: Evaluator
     watch: Stopwatch
     tell: Listener
     checkpoints: Checkpoints
@@ -157,7 +163,6 @@ class _Run:
             errors=self.run_dir.errors,
             together=together,
         )
-        self.test_rows = OpenData(self.federation, CPU).test_rows
         self.recorder = Recorder(self.run_dir.path, self.settings.to_dict())
         first = self.committed.number + 1
         self.profile = Profile(self.run_dir.path, first) if self.settings.profile else None
@@ -208,12 +213,11 @@ class _Run:
         state, metrics = settings.method.round(now, before.state)
         seconds = perf_counter() - begun
         after = Checkpoint(number + 1, state)
-        score, evaluation_seconds = self._evaluate(after)
+        evaluation, evaluation_seconds = self._evaluate(after)
         row: Row = {
             "round": after.number,
             **log.figures(),
-            "test_loss": score.loss if score else None,
-            "test_accuracy": score.accuracy if score else None,
+            **evaluation.figures,
             "lr": lr,
             "seconds": seconds,
             "evaluation_seconds": evaluation_seconds,
@@ -223,14 +227,14 @@ class _Run:
         if self.profile:
             spans = log.spans | {DRIVER: self.watch.take()}
             row |= self.profile.round(after.number, seconds, spans)
-        self._commit(after, row, log)
+        self._commit(after, row, log, evaluation)
 
-    def _commit(self, after: Checkpoint, row: Row, log: RoundLog) -> None:
+    def _commit(self, after: Checkpoint, row: Row, log: RoundLog, evaluation: Evaluation) -> None:
         for failure in log.dropped:
             self.tell.note(
                 f"round {after.number}: client {failure.client} was dropped: {failure.cause}"
             )
-        self.recorder.add(row, log.columns)
+        self.recorder.add(row, log.columns, evaluation.clients)
         self.committed = after
         if after.number % self.settings.checkpoint_every == 0:
             begun = perf_counter()
@@ -240,15 +244,15 @@ class _Run:
         release_freed_memory()
         self.tell.round_done(row)
 
-    def _evaluate(self, after: Checkpoint) -> tuple[Score | None, float]:
+    def _evaluate(self, after: Checkpoint) -> tuple[Evaluation, float]:
         begun = perf_counter()
         due = after.number % self.settings.evaluation.every == 0
         if after.number < 1 or not (due or after.number == self.settings.rounds):
-            return None, 0.0
+            return self.evaluator.none, 0.0
         deployed = self.settings.method.deployed(after.state)
         with self.watch("evaluation"):
-            score = evaluate(self.executor, deployed, self.test_rows)
-        return score, perf_counter() - begun
+            evaluation = self.evaluator.evaluate(self.executor, deployed)
+        return evaluation, perf_counter() - begun
 
     def _is_done(self, number: int) -> bool:
         target, rows = self.settings.target_accuracy, self.recorder.rows

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,12 @@ from torch import Tensor, nn
 
 from raysim.config import Settings
 from raysim.core.arrow import Parts, open_split
-from raysim.core.data import ListedShares, Progress, Shares, Split
+from raysim.core.data import Indices, ListedShares, Partition, Progress, Split
 from raysim.core.errors import DataError
+from raysim.core.holdout import TrainingShares
 from raysim.core.rules import Batch
 from raysim.core.seeds import torch_seed
+from raysim.engine.client_samples import ClientSamples
 from raysim.engine.transport import as_tensor
 
 RESIDENT_SHARE = 0.15
@@ -49,8 +51,17 @@ class Task:
 class Inputs:
     """What becomes of raw inputs [n, ...] of samples `rows` [n]: nothing, as for a user's own."""
 
-    def train(self, x: Tensor, rows: Tensor, client: int) -> Tensor:
-        """Return training inputs as one client sees them."""
+    @property
+    def per_client(self) -> bool:
+        """Whether a client may see a sample otherwise than as it is decoded."""
+        return False
+
+    def decode(self, x: Tensor) -> Tensor:
+        """Return inputs as everyone sees them, where nobody sees them otherwise."""
+        return x
+
+    def client(self, x: Tensor, rows: Tensor, client: int) -> Tensor:
+        """Return inputs of a client's samples, all at once, as the client sees them."""
         return x
 
     def test(self, x: Tensor, rows: Tensor) -> Tensor:
@@ -68,14 +79,22 @@ class _PreparedInputs(Inputs):
 
     settings: Settings
 
-    def train(self, x: Tensor, rows: Tensor, client: int) -> Tensor:
-        decoded = self.settings.dataset.decode(x)
-        return self.settings.partition.client_view(decoded, rows, client, self.settings.seed)
+    @property
+    def per_client(self) -> bool:
+        own = type(self.settings.partition)
+        views = (own.client_view, own.test_view)
+        return views != (Partition.client_view, Partition.test_view)
+
+    def decode(self, x: Tensor) -> Tensor:
+        return self.settings.dataset.decode(x)
+
+    def client(self, x: Tensor, rows: Tensor, client: int) -> Tensor:
+        settings = self.settings
+        return settings.partition.client_view(self.decode(x), rows, client, settings.seed)
 
     def test(self, x: Tensor, rows: Tensor) -> Tensor:
         settings = self.settings
-        decoded = settings.dataset.decode(x)
-        return settings.partition.test_view(decoded, rows, settings.clients, settings.seed)
+        return settings.partition.test_view(self.decode(x), rows, settings.clients, settings.seed)
 
     def augment(self, x: Tensor, generator: torch.Generator) -> Tensor:
         return self.settings.dataset.augment(x, generator)
@@ -88,16 +107,20 @@ class Federation:
     Attributes:
         train: The training samples, or the path of their prepared file.
         test: The test samples, or the path of their prepared file.
-        shares: Which client holds which training samples.
+        shares: Which client holds which training samples, and trains on which of them.
         inputs: Turns raw inputs into what the network takes.
         build: Builds the network.
     """
 
     train: Split | Path
     test: Split | Path
-    shares: Shares
+    shares: TrainingShares
     inputs: Inputs
     build: Callable[[], nn.Module]
+
+    def holding_out(self, share: float, seed: int) -> Federation:
+        """Return this federation with a share of each client's samples kept from training."""
+        return replace(self, shares=TrainingShares(self.shares.whole, share, seed))
 
     def network(self, seed: int) -> nn.Module:
         """Build the network in float32, its initial weights drawn from the seed."""
@@ -126,7 +149,11 @@ def from_settings(settings: Settings, root: Path, progress: Progress) -> Federat
         open_split(prepared["train"]), settings.clients, settings.seed
     )
     return Federation(
-        prepared["train"], prepared["test"], shares, _PreparedInputs(settings), _Build(settings)
+        prepared["train"],
+        prepared["test"],
+        TrainingShares(shares),
+        _PreparedInputs(settings),
+        _Build(settings),
     )
 
 
@@ -141,18 +168,28 @@ def from_task(task: Task) -> Federation:
     samples = [_arrays(f"client {i}", pair) for i, pair in enumerate(task.clients)]
     sizes = [len(y) for _, y in samples]
     cuts = np.cumsum(sizes)[:-1]
-    shares = ListedShares.of(np.split(np.arange(sum(sizes)), cuts))
+    shares = TrainingShares(ListedShares.of(np.split(np.arange(sum(sizes)), cuts)))
     if len({x.shape[1:] for x, _ in samples}) > 1:
         raise DataError("Task.clients: inputs of all clients must have the same shape")
+    test = Split(*_arrays("Task.test", task.test))
+    if not len(test):
+        raise DataError("Task.test: must hold at least one sample")
     train = Split(np.concatenate([x for x, _ in samples]), np.concatenate([y for _, y in samples]))
-    return Federation(train, Split(*_arrays("test", task.test)), shares, Inputs(), task.model)
+    return Federation(train, test, shares, Inputs(), task.model)
 
 
 def _arrays(who: str, pair: Samples) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
     x, y = (np.asarray(values) for values in pair)
     if len(x) != len(y) or y.ndim != 1:
         raise DataError(f"{who}: inputs {x.shape} and labels {y.shape} do not match")
+    if len(y) and y.min() < 0:
+        raise DataError(f"{who}: labels must be class numbers from 0 up; there is {y.min()}")
     return x, y.astype(np.int64)
+
+
+def opened(split: Split | Path) -> Split:
+    """Return the samples of a federation's training or test set."""
+    return open_split(split) if isinstance(split, Path) else split
 
 
 class OpenData:
@@ -169,24 +206,52 @@ class OpenData:
             self._train = _resident(self._train, free, device)
             self._test = _resident(self._test, free, device)
 
-    @property
-    def test_rows(self) -> int:
-        """Number of test samples."""
-        return len(self._test.y)
-
     def client(self, client: int) -> Batch:
-        """Return all samples of one client, decoded."""
-        rows = torch.from_numpy(self._shares[client])
-        first, last = int(rows[0]), int(rows[-1])
-        consecutive = last - first + 1 == len(rows) and bool((rows.diff() == 1).all())
-        wanted = slice(first, last + 1) if consecutive else rows
-        x, y = self._train.take(wanted, self._device)
-        return Batch(self._inputs.train(x, rows, client), y)
+        """Return the samples that one client trains on, decoded."""
+        whole = self._whole(client)
+        if not self._shares.holdout:
+            return whole
+        return _selected(whole, self._shares.parts(client, len(whole.y))[0])
+
+    def of_clients(self, samples: ClientSamples, number: int) -> Batch:
+        """Return the samples of one of the batches that are evaluated client by client."""
+        first, last = samples.cuts[number : number + 2].tolist()
+        split = self._train if samples.held_out else self._test
+        if not self._inputs.per_client:
+            rows = samples.rows[samples.offsets[first] : samples.offsets[last]]
+            x, y = split.take(torch.from_numpy(rows), self._device)
+            return Batch(self._inputs.decode(x), y)
+        seen = [self._seen(samples, position) for position in range(first, last)]
+        return Batch(torch.cat([data.x for data in seen]), torch.cat([data.y for data in seen]))
 
     def test(self, start: int, stop: int) -> Batch:
         """Return a range of test samples, decoded."""
         x, y = self._test.take(slice(start, stop), self._device)
         return Batch(self._inputs.test(x, torch.arange(start, start + len(y))), y)
+
+    def _whole(self, client: int) -> Batch:
+        """Return all samples of one client as it sees them."""
+        rows = torch.from_numpy(self._shares.whole[client])
+        first, last = int(rows[0]), int(rows[-1])
+        consecutive = last - first + 1 == len(rows) and bool((rows.diff() == 1).all())
+        wanted = slice(first, last + 1) if consecutive else rows
+        x, y = self._train.take(wanted, self._device)
+        return Batch(self._inputs.client(x, rows, client), y)
+
+    def _seen(self, samples: ClientSamples, position: int) -> Batch:
+        """Return one client's evaluated samples as the client sees them."""
+        client = int(samples.clients[position])
+        if samples.held_out:
+            whole = self._whole(client)
+            return _selected(whole, self._shares.parts(client, len(whole.y))[1])
+        rows = torch.from_numpy(samples.of_client(position))
+        x, y = self._test.take(rows, self._device)
+        return Batch(self._inputs.client(x, rows, client), y)
+
+
+def _selected(whole: Batch, positions: Indices) -> Batch:
+    chosen = torch.from_numpy(positions).to(whole.y.device)
+    return Batch(whole.x[chosen], whole.y[chosen])
 
 
 @dataclass(frozen=True)
@@ -208,9 +273,9 @@ class _Samples:
 
 
 def _open(split: Split | Path) -> _Samples:
-    opened = open_split(split) if isinstance(split, Path) else split
-    x: Any = opened.x  # an array, or `Parts`
-    return _Samples(x if isinstance(x, Parts) else as_tensor(x), as_tensor(opened.y))
+    found = opened(split)
+    x: Any = found.x  # an array, or `Parts`
+    return _Samples(x if isinstance(x, Parts) else as_tensor(x), as_tensor(found.y))
 
 
 def _resident(split: _Samples, room: float, device: torch.device) -> _Samples:

@@ -4,6 +4,7 @@
 replaced whole, aside and renamed, so they are readable at any moment; how often is bounded by the
 time that writing takes, so a long run does not spend it on writing. `clients.parquet` is a folder
 of parts, each of which is closed when it is long enough: what is held in memory stays bounded.
+`client_accuracy.parquet` has a row per client, of the last evaluation.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from raysim.core.errors import RunError
 from raysim.engine.files import replace_file
 
 Row = dict[str, Any]
+Columns = Mapping[str, npt.NDArray[Any]]
 PART_ROWS = 50_000
 WRITING_SHARE = 0.01
 """The part of a run's time that may go into writing tables between checkpoints."""
@@ -38,8 +40,10 @@ class Recorder:
         self._folder = folder
         self._metrics_path = folder / "metrics.parquet"
         self._clients_path = folder / "clients.parquet"
+        self._accuracy_path = folder / "client_accuracy.parquet"
         self._settings = settings
         self._client_rows: list[pa.Table] = []
+        self._accuracy: pa.Table | None = None
         self._part = 0
         self.rows: list[Row] = []
         self._events: SummaryWriter | None = None
@@ -64,10 +68,12 @@ class Recorder:
             moment += row["seconds"]
             self._emit(row, moment)
 
-    def add(self, row: Row, columns: Sequence[Mapping[str, npt.NDArray[Any]]]) -> None:
-        """Record a round: its row, and per pass the columns of its clients."""
+    def add(self, row: Row, columns: Sequence[Columns], accuracy: Columns | None = None) -> None:
+        """Record a round: its row, per pass the columns of its clients, and clients' accuracies."""
         self.rows.append(row)
         self._client_rows += [_client_table(row["round"], values) for values in columns]
+        if accuracy:
+            self._accuracy = _client_table(row["round"], accuracy)
 
     def publish(self, row: Row) -> None:
         """Let readers see a recorded round: its events now, the tables when they are due."""
@@ -83,6 +89,9 @@ class Recorder:
             replace_file(self._metrics_path, lambda path: pq.write_table(table, path))
         if self._client_rows:
             self._write_part()
+        if self._accuracy is not None:
+            accuracy, self._accuracy = self._accuracy, None
+            replace_file(self._accuracy_path, lambda path: pq.write_table(accuracy, path))
         if self._events:
             self._events.flush()
         end = perf_counter()
@@ -186,6 +195,7 @@ def summarise(rows: Sequence[Row], target: float | None) -> Row:
     """Return the figures of a run, as in `summary.json`; a method's warm-up is left out."""
     counted = [row for row in rows if row["round"] >= 1]
     accuracies = [row["test_accuracy"] for row in counted if row["test_accuracy"] is not None]
+    last = next((row for row in reversed(counted) if row["test_accuracy"] is not None), counted[-1])
     seconds = sum(
         row["seconds"] + (row["evaluation_seconds"] or 0) + row["checkpoint_seconds"]
         for row in counted
@@ -193,6 +203,11 @@ def summarise(rows: Sequence[Row], target: float | None) -> Row:
     return {
         "final_accuracy": accuracies[-1] if accuracies else None,
         "best_accuracy": max(accuracies, default=None),
+        **{
+            f"final_{name.removeprefix('test_')}": value
+            for name, value in last.items()
+            if name == "test_macro_f1" or name.startswith(("holdout_", "client_accuracy_"))
+        },
         "rounds_to_target": rounds_to_target(rows, target),
         "rounds": len(counted),
         "seconds": seconds,
@@ -209,7 +224,7 @@ def _read(path: Path) -> pa.Table:
         raise RunError(f"{path}: is damaged: {error}; restore or delete it") from error
 
 
-def _client_table(number: int, columns: Mapping[str, npt.NDArray[Any]]) -> pa.Table:
+def _client_table(number: int, columns: Columns) -> pa.Table:
     whole = ("client", "samples", "steps", "pass")
     typed = {n: v.astype(np.int64) if n in whole else v for n, v in columns.items()}
     rows = len(next(iter(columns.values())))

@@ -1,4 +1,4 @@
-"""What every executor runs: clients of a pass, and batches of the test set.
+"""What every executor runs: clients of a pass, and batches of evaluated samples.
 
 A worker keeps network, data and optimiser resident for the whole run. It is plain Python: the
 inline executor holds one in its own process, a Ray actor holds one in another.
@@ -18,14 +18,17 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from raysim.config import EngineSettings, Settings
 from raysim.core.errors import RaysimError, RunError
 from raysim.core.exact import ExactSum
-from raysim.core.rules import Upload
+from raysim.core.rules import Batch, Upload
 from raysim.core.seeds import stream, torch_seed
 from raysim.core.tensors import Groups, Layout, flatten, nbytes
+from raysim.engine.client_samples import EVALUATION_ROWS, ClientSamples
 from raysim.engine.client_state import ClientStates
 from raysim.engine.federation import Federation, OpenData
 from raysim.engine.local import Job, LocalLog
@@ -36,22 +39,31 @@ from raysim.engine.profile import Stopwatch
 from raysim.engine.transport import Wire
 from raysim.engine.vector import VectorTrainer
 
-EVALUATION_ROWS = 1000
-Scores = dict[int, tuple[float, int]]
-"""Per batch of the test set: the sum of the losses, and the samples classified correctly."""
+TEST_SET = 0
+"""The test set's number among the sets that are evaluated."""
+Scores = dict[tuple[int, ...], tuple[float, npt.NDArray[np.int32]]]
+"""Per (set, batch): the sum of the losses, and the classes that were predicted [n]."""
 
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """All that a worker needs to build itself."""
+    """All that a worker needs to build itself.
+
+    Attributes:
+        settings: The run's settings.
+        federation: Its data and network.
+        states: Where clients' states are kept.
+        evaluated: The sets that are evaluated client by client, numbered from 1.
+    """
 
     settings: Settings
     federation: Federation
     states: Path
+    evaluated: tuple[ClientSamples, ...] = ()
 
 
 class Worker:
-    """Trains clients and evaluates batches of the test set."""
+    """Trains clients and evaluates batches of samples."""
 
     def __init__(self, spec: WorkerSpec) -> None:
         settings = spec.settings
@@ -64,6 +76,7 @@ class Worker:
         network = Network(module).placed(self.device)
         self._loop = LoopTrainer(network, settings.local, settings.engine.precision)
         self._data = OpenData(spec.federation, self.device)
+        self._evaluated = spec.evaluated
         self._sizes = spec.federation.shares.sizes
         self._augment = spec.federation.inputs.augment
         self._states = ClientStates(spec.states)
@@ -175,24 +188,38 @@ class Worker:
         return VectorTrainer(self._loop)
 
     def evaluate(self, deployed: Wire, batches: Sequence[tuple[int, ...]]) -> None:
-        """Evaluate batches of the test set, numbered, of 1000 rows each; hold their scores.
+        """Evaluate batches of samples; hold their scores.
 
         Args:
             deployed: The network's tensors.
-            batches: Numbers of batches.
+            batches: Each the number of a set, and that of a batch of it; the test set's have
+                EVALUATION_ROWS samples each.
         """
         network = self._loop.network
         network.load(deployed.open_tensors(self.device))
         network.eval()
         with torch.no_grad(), self._loop.autocast():
-            self._scores |= {number: self._score(network, number) for (number,) in batches}
+            for batch in batches:
+                self._scores[batch] = _score(network, self._samples(*batch))
 
-    def _score(self, network: Network, number: int) -> tuple[float, int]:
-        batch = self._data.test(number * EVALUATION_ROWS, (number + 1) * EVALUATION_ROWS)
+    def _samples(self, number: int, batch: int) -> Batch:
+        """Return the samples of a batch of a set."""
+        if number == TEST_SET:
+            return self._data.test(batch * EVALUATION_ROWS, (batch + 1) * EVALUATION_ROWS)
+        return self._data.of_clients(self._evaluated[number - 1], batch)
+
+
+def _score(network: Network, samples: Batch) -> tuple[float, npt.NDArray[np.int32]]:
+    """Return the sum of the losses, and the predicted classes [n]."""
+    loss, predicted = 0.0, []
+    for start in range(0, len(samples.y), EVALUATION_ROWS):
+        rows = slice(start, start + EVALUATION_ROWS)
+        batch = Batch(samples.x[rows], samples.y[rows])
         logits = network(batch.x).logits.float()
-        predicted = logits.argmax(1) if logits.shape[-1] > 1 else (logits.squeeze(-1) > 0).long()
-        loss = float(batch.loss(logits).double()) * len(batch.y)
-        return loss, int((predicted == batch.y).sum())
+        classes = logits.argmax(1) if logits.shape[-1] > 1 else logits.squeeze(-1) > 0
+        loss += float(batch.loss(logits).double()) * len(batch.y)
+        predicted.append(classes.int().cpu().numpy())
+    return loss, np.concatenate(predicted)
 
 
 def _device(engine: EngineSettings) -> torch.device:

@@ -82,6 +82,36 @@ def test_summary_without_evaluations():
     assert summary["rounds_to_target"] is None
 
 
+def test_summary_has_the_last_of_the_other_evaluated_figures():
+    def figures(value):
+        names = ("test_macro_f1", "holdout_accuracy", "client_accuracy_d5", "drift")
+        return dict.fromkeys(names, value)
+
+    rows = [row(1, **figures(0.25)), row(2, **figures(0.75)), row(3, None, **figures(None))]
+    finals = {"final_macro_f1", "final_holdout_accuracy", "final_client_accuracy_d5"}
+    for last, expected in ((3, 0.75), (1, 0.25)):
+        summary = summarise(rows[:last], 0.5)
+        assert {name for name, value in summary.items() if value == expected} == finals
+    never = summarise([row(1, None, **figures(None))], None)
+    assert {name: never[name] for name in finals} == dict.fromkeys(finals)
+
+
+def test_accuracies_of_clients_are_those_of_the_last_evaluation(tmp_path, record):
+    recorder = record(1, 1, close=False)
+    path = tmp_path / "client_accuracy.parquet"
+    assert not path.exists()
+    for number in (2, 3):
+        own = {"client": np.array([0, 7]), "samples": np.array([4, 2]), "accuracy": [0.25, 0.5]}
+        recorder.add(row(number), [columns(number)], own)
+    recorder.flush()
+    recorder.add(row(4, None), [columns(4)])
+    recorder.flush()
+    assert pq.read_table(path).to_pylist() == [
+        {"round": 3, "client": 0, "samples": 4, "accuracy": 0.25},
+        {"round": 3, "client": 7, "samples": 2, "accuracy": 0.5},
+    ]
+
+
 def test_dotted():
     nested = {"a": 1, "b": {"c": None, "d": {"e": "x"}}, "f": {}}
     assert dotted(nested) == {"a": 1, "b.c": None, "b.d.e": "x"}
