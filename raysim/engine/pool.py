@@ -1,22 +1,19 @@
 """The ray executor: a pool of resident actors on fractional GPUs or cores.
 
-The pool lives for the whole run. What a call shares travels once, through the object store. Two
-chunks are in flight per actor, so that none waits for the driver; an idle actor takes what another
-has not been handed yet. An actor keeps its sum over several chunks and hands it over once, when
-its work runs out: a sum is as large as the model, and returning one per chunk cost 15% of a round
-of the 2NN. A lost actor costs the chunks that it had not handed over: Ray restarts it, and they go
-to whoever is free.
+The pool lives for the whole run. What a call shares travels once, through the object store. What an
+actor is handed next is decided in `placement.py`. A lost actor costs the chunks that it had not
+handed over: Ray restarts it, and they go to whoever is free.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
+from typing import Any, get_args
 
 import ray
 import torch
@@ -24,17 +21,12 @@ from ray.exceptions import RayError, RayTaskError
 
 from raysim.core.errors import RaysimError, RunError
 from raysim.engine.executor import Call, Item
-from raysim.engine.placement import assign, steal, take_chunk
+from raysim.engine.placement import IN_FLIGHT, Schedule, Speeds
 from raysim.engine.profile import Stopwatch
 from raysim.engine.resources import ActorPlan
 from raysim.engine.worker import Worker, WorkerSpec
 
 Reference = ray.ObjectRef[Any]
-IN_FLIGHT = 2
-HOLD_SECONDS = 10.0
-"""Work after which an actor hands over its sum, so that no more than that is lost with it."""
-MEMORY = 0.9
-"""What a measurement of an actor's speed still counts after the next one."""
 MAX_DEATHS = 3
 """Worker deaths during one client's training after which the run stops."""
 
@@ -77,27 +69,24 @@ class _Slot:
 
     Attributes:
         handle: The actor.
-        starting: The call that builds its worker, until that has returned.
+        started: Whether it has built its worker; until then it is handed nothing.
         about: Where it runs.
-        queue: Items meant for it that it has not been handed.
-        sent: Calls in flight, with their items.
-        held: Items done whose results the actor still holds, and the seconds that they took.
-        pace: Per kind of call, recent work and the seconds that it took.
+        calls: Calls in flight, in the order in which they return.
     """
 
     handle: Any
-    starting: Reference | None = None
+    started: bool = False
     about: dict[str, Any] = field(default_factory=dict)
-    queue: deque[Item] = field(default_factory=deque)
-    sent: dict[Reference, list[Item]] = field(default_factory=dict)
-    held: list[Item] = field(default_factory=list)
-    held_seconds: float = 0.0
-    pace: dict[str, tuple[float, float]] = field(default_factory=dict)
+    calls: deque[Reference] = field(default_factory=deque)
 
-    def measure(self, call: Call, work: float, seconds: float) -> None:
-        """Learn from a call how fast this actor is; older calls count less and less."""
-        before, took = self.pace.get(call, (0.0, 0.0))
-        self.pace[call] = (MEMORY * before + work, MEMORY * took + seconds)
+
+@dataclass
+class _Work:
+    """One call of `map`: what is called, what is shared, and who does what."""
+
+    call: Call
+    shared: list[Reference]
+    schedule: Schedule
 
 
 class ActorPool:
@@ -110,12 +99,15 @@ class ActorPool:
         self._plan, self._watch = plan, watch
         self._spec = [ray.put(spec)]
         self._slots = [_Slot(remote.remote()) for _ in range(plan.actors)]
-        for slot in self._slots:
-            self._start(slot)
+        self._workers = range(plan.actors)
+        self._oldest: dict[Reference, int] = {}
+        self._speeds = {name: Speeds(plan.actors) for name in get_args(Call)}
+        for worker in self._workers:
+            self._start(worker)
 
     def describe(self) -> dict[str, Any]:
         """Return where work runs; waits until every actor has started."""
-        while any(slot.starting for slot in self._slots):
+        while not all(slot.started for slot in self._slots):
             self._wait()
         return {
             "backend": "ray",
@@ -133,34 +125,18 @@ class ActorPool:
             RunError: an actor cannot start, or actors died again and again over one item.
         """
         with self._watch("broadcast"):
-            work = _Work(call, [ray.put(shared)], costs)
+            put = [ray.put(shared)]
         with self._watch("placement"):
-            speeds = _speeds([slot.pace.get(call) for slot in self._slots])
-            for slot, queue in zip(self._slots, assign(costs, speeds), strict=True):
-                slot.queue = queue
-        done = given = 0
-        while given < len(costs):
+            work = _Work(call, put, Schedule(costs, self._speeds[call]))
+            self._fill(self._workers, work)
+        while not work.schedule.finished:
+            worker, outcome = self._wait()
             with self._watch("placement"):
-                for slot in self._slots:
-                    self._fill(slot, work)
-            ended = self._wait()
-            if ended is None:
-                continue
-            slot, items, outcome = ended
-            if isinstance(outcome, RayError):
-                done -= sum(map(len, slot.held))
-                self._lose(slot, items, work, outcome)
-                continue
-            seconds, result = outcome
-            if items:
-                slot.measure(call, sum(costs[item] for item in items), seconds)
-            slot.held += items
-            slot.held_seconds += seconds
-            done += sum(map(len, items))
-            on_done(done)
+                result = self._note(worker, work, outcome)
+                # What a lost actor was to do may be for anyone who has nothing to do.
+                self._fill(self._workers if isinstance(outcome, RayError) else [worker], work)
+            on_done(work.schedule.done)
             if result is not None:
-                given += len(slot.held)
-                slot.held, slot.held_seconds = [], 0.0
                 yield result
 
     def close(self) -> None:
@@ -168,55 +144,65 @@ class ActorPool:
         for slot in self._slots:
             ray.kill(slot.handle)
 
-    def _fill(self, slot: _Slot, work: _Work) -> None:
-        """Hand an actor that has started chunks until two are in flight."""
-        while not slot.starting and len(slot.sent) < IN_FLIGHT:
-            if not slot.queue and not slot.sent:
-                others = [other.queue for other in self._slots if other.queue]
-                slot.queue = steal(others, work.costs) if others else slot.queue
-            if not slot.queue:
-                if slot.held and not slot.sent:
-                    self._send(slot, work, [], give=True)
-                return
-            suspect = slot.queue[0] in work.deaths
-            last_of_many = len(slot.queue) == 1 and len(self._slots) > 1
-            if slot.sent and (suspect or last_of_many):
-                return  # an idle actor may take the last one; a suspect is tried alone
-            items = [slot.queue.popleft()] if suspect else take_chunk(slot.queue, work.costs)
-            give = not slot.queue or slot.held_seconds > HOLD_SECONDS
-            self._send(slot, work, items, give)
+    def _fill(self, workers: Iterable[int], work: _Work) -> None:
+        """Hand actors that have started what is due: a chunk to each, then the next to each."""
+        for worker in [*workers] * IN_FLIGHT:
+            slot = self._slots[worker]
+            due = work.schedule.next(worker) if slot.started else None
+            if due is not None:
+                self._sent(worker, slot.handle.call.remote(work.call, work.shared, *due))
 
-    @staticmethod
-    def _send(slot: _Slot, work: _Work, items: list[Item], give: bool) -> None:
-        slot.sent[slot.handle.call.remote(work.call, work.shared, items, give)] = items
+    def _note(self, worker: int, work: _Work, outcome: Any) -> Any:
+        """Note what became of an actor's oldest call; return what it handed over, if anything."""
+        if outcome is None:  # it has started
+            return None
+        if isinstance(outcome, RayError):
+            self._lose(worker, work, outcome)
+            return None
+        seconds, result = outcome
+        work.schedule.returned(worker, seconds)
+        return result
 
-    def _lose(self, slot: _Slot, items: list[Item], work: _Work, error: RayError) -> None:
+    def _lose(self, worker: int, work: _Work, error: RayError) -> None:
         """Take back everything that a lost actor had not handed over, and start it again."""
-        work.deaths.update(items)
-        if items and work.deaths[items[0]] >= MAX_DEATHS:
+        schedule = work.schedule
+        items, _ = schedule.lost(worker)
+        if items and schedule.deaths[items[0]] >= MAX_DEATHS:
             clients = ", ".join(map(str, items[0]))
             raise RunError(
                 f"client {clients}: its worker died {MAX_DEATHS} times while training it:"
                 f" {_last_line(error)}"
             ) from error
-        waiting = [item for sent in slot.sent.values() for item in sent]
-        slot.queue.extendleft(reversed([*items, *waiting, *slot.held]))
-        slot.sent, slot.held, slot.held_seconds = {}, [], 0.0
-        self._start(slot)
+        calls = self._slots[worker].calls
+        if calls:
+            del self._oldest[calls[0]]
+        calls.clear()
+        self._start(worker)
 
-    def _start(self, slot: _Slot) -> None:
+    def _start(self, worker: int) -> None:
         """Have an actor build its worker before it is handed work, at first and when restarted."""
-        slot.starting = slot.handle.start.remote(self._spec, self._plan.gpus)
+        slot = self._slots[worker]
+        slot.started = False
+        self._sent(worker, slot.handle.start.remote(self._spec, self._plan.gpus))
 
-    def _wait(self) -> tuple[_Slot, list[Item], Any] | None:
-        """Wait until a call returns; return its actor, items and outcome, or None for a start.
+    def _sent(self, worker: int, call: Reference) -> None:
+        """Note a call in flight; only the oldest of each actor is waited for."""
+        calls = self._slots[worker].calls
+        calls.append(call)
+        self._oldest[calls[0]] = worker
 
-        The outcome of a call whose actor was lost is Ray's error.
+    def _wait(self) -> tuple[int, Any]:
+        """Wait until a call returns; return its actor's number and the outcome, None for a start.
+
+        The outcome of a call whose actor was lost is Ray's error. Among calls that have returned,
+        the one that was waited for longest is first: nobody is left waiting for the driver.
         """
-        owners = {ref: slot for slot in self._slots for ref in slot.sent}
-        owners |= {slot.starting: slot for slot in self._slots if slot.starting}
-        (reference,), _ = ray.wait(list(owners), num_returns=1)
-        slot = owners[reference]
+        (reference,), _ = ray.wait(list(self._oldest), num_returns=1)
+        worker = self._oldest.pop(reference)
+        slot = self._slots[worker]
+        slot.calls.popleft()
+        if slot.calls:
+            self._oldest[slot.calls[0]] = worker
         try:
             outcome = ray.get(reference)
         except RayTaskError as error:
@@ -225,30 +211,13 @@ class ActorPool:
             raise
         except RayError as error:
             outcome = error
-        if reference in slot.sent:
-            return slot, slot.sent.pop(reference), outcome
+        if slot.started:
+            return worker, outcome
         if isinstance(outcome, RayError):
-            self._start(slot)
+            self._start(worker)
         else:
-            slot.starting, slot.about = None, outcome
-        return None
-
-
-@dataclass
-class _Work:
-    """One call of `map`: what is called, what is shared, and what went wrong so far."""
-
-    call: Call
-    shared: list[Reference]
-    costs: Mapping[Item, float]
-    deaths: Counter[Item] = field(default_factory=Counter)
-
-
-def _speeds(paces: list[tuple[float, float] | None]) -> list[float]:
-    """Return work per second of each actor; one never measured counts as the others' mean."""
-    known = [work / seconds for work, seconds in (pace for pace in paces if pace)]
-    usual = sum(known) / len(known) if known else 1.0
-    return [pace[0] / pace[1] if pace else usual for pace in paces]
+            slot.started, slot.about = True, outcome
+        return worker, None
 
 
 def _last_line(error: Exception) -> str:

@@ -1,0 +1,1 @@
+"""What `python -m tests.benchmarks.scale` is made of."""

@@ -1,0 +1,77 @@
+"""Components that only the scale benchmarks need: skewed clients, wide networks, no steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from pydantic import Field
+from torch import nn
+
+from raysim import Model, Partition, Round, ServerState, Split
+from raysim.core.data import Indices
+from raysim.core.method import Metrics
+from raysim.core.rules import Pass
+from raysim.core.seeds import stream
+from raysim.methods.fedavg import FedAvg
+from workloads.models.parts import fully_connected
+from workloads.models.stages import Staged
+
+LEAST, MOST = 1, 5000
+
+
+@dataclass(frozen=True)
+class DrawnShares:
+    """Clients of given sizes [K] that draw their samples from one pool when asked for."""
+
+    pool: int
+    sizes: Indices
+    seed: int
+
+    def __getitem__(self, client: int) -> Indices:
+        generator = stream(self.seed, "drawn", client)
+        return generator.choice(self.pool, size=int(self.sizes[client]), replace=False)
+
+
+class LogNormal(Partition):
+    """Clients of log-normal sizes, 1 to 5000 samples, drawn from all samples.
+
+    Attributes:
+        median: Median of the sizes.
+        sigma: Standard deviation of their logarithm.
+    """
+
+    median: float = Field(default=60, gt=0)
+    sigma: float = Field(default=1.5, ge=0)
+
+    def split(self, data: Split, clients: int, seed: int) -> DrawnShares:
+        draws = stream(seed, "sizes").lognormal(np.log(self.median), self.sigma, clients)
+        most = min(MOST, len(data))
+        return DrawnShares(len(data), np.clip(draws.round(), LEAST, most).astype(np.int64), seed)
+
+
+class Perceptron(Model):
+    """Two hidden layers of `width` units: 200 is the 2NN."""
+
+    width: int = Field(default=200, ge=1)
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        return Staged(
+            features=nn.Sequential(nn.Flatten(), *fully_connected((prod(shape), self.width))),
+            hidden=nn.Sequential(*fully_connected((self.width, self.width))),
+            head=nn.Linear(self.width, classes),
+        )
+
+
+def parameters(width: int, inputs: int = 784, classes: int = 10) -> int:
+    """Return the parameters of a `Perceptron`."""
+    return (inputs + 1) * width + (width + 1) * width + (width + 1) * classes
+
+
+class NoSteps(FedAvg):
+    """FedAvg whose clients take no steps: what is left of local training is setting it up."""
+
+    def round(self, now: Round, state: ServerState) -> tuple[ServerState, Metrics]:
+        reduced = now.run(Pass(now.cohort, state.groups, self.rules(), 0, now.lr))
+        return ServerState({"model": reduced.means["model"]}), {}
