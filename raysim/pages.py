@@ -29,8 +29,11 @@ def components(registry: Registry[Any]) -> RenderableType:
 
 
 def presets(known: Mapping[str, Any]) -> RenderableType:
-    """Return the table of all presets."""
-    return _table("presets", {name: preset.about for name, preset in known.items()})
+    """Return the table of all presets, and where each is published."""
+    table = _empty("presets", "name", "what it is", "published in")
+    for name, preset in known.items():
+        table.add_row(name, preset.about, preset.source)
+    return table
 
 
 def component(registry: Registry[Any], name: str) -> RenderableType:
@@ -52,14 +55,47 @@ def component(registry: Registry[Any], name: str) -> RenderableType:
 
 
 def preset(known: Mapping[str, Any], name: str) -> RenderableType:
-    """Return the page of one preset: what it reproduces, and its settings.
+    """Return the page of one preset: what it reproduces, where its settings come from, all of them.
 
     Raises:
         SettingsError: there is no such preset.
     """
     if name not in known:
         raise SettingsError(f"{name}: no such preset; {suggest(name, sorted(known))}")
-    return Group(known[name].about, JSON.from_data(known[name].settings.to_dict()))
+    found = known[name]
+    lines = [found.about, found.source]
+    if found.paper:
+        lines.append(found.paper.citation)
+    if found.published:
+        figures = ", ".join(f"{figure} {value:g}" for figure, value in found.published.items())
+        lines.append(f"published: {figures}")
+    if found.note:
+        lines.append(found.note)
+    parts: list[RenderableType] = [
+        Text(name, style="bold"),
+        Text("\n".join(lines)),
+        _origins(found),
+        JSON.from_data(found.settings.to_dict()),
+    ]
+    return Group(*(Padding(part, (0, 0, 1, 0)) for part in parts))
+
+
+def _origins(preset: Any) -> Table:
+    """Return which settings are printed, inferred or chosen."""
+    table = Table("origin", "settings", box=None)
+    for origin, values in preset.by_origin().items():
+        if values:
+            written = "  ".join(f"{key}={_written(value)}" for key, value in values.items())
+            table.add_row(origin, Text(written))
+    if preset.paper and preset.paper.inferred_from:
+        table.caption = f"inferred from {preset.paper.inferred_from}"
+        table.caption_justify = "left"
+    return table
+
+
+def _written(value: Any) -> str:
+    """Return a value as it is written in an override."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def allowed(field: FieldInfo) -> str:
@@ -78,7 +114,11 @@ def allowed(field: FieldInfo) -> str:
 
 
 def _table(title: str, rows: Mapping[str, str]) -> Table:
-    table = Table("name", "what it is", title=title, title_justify="left", box=None)
+    table = _empty(title, "name", "what it is")
     for name, about in rows.items():
         table.add_row(name, about)
     return table
+
+
+def _empty(title: str, *columns: str) -> Table:
+    return Table(*columns, title=title, title_justify="left", box=None)

@@ -336,7 +336,7 @@ def test_loading_copies():
 
 
 def test_inputs_are_altered_anew_for_every_epoch():
-    """One call an epoch on all inputs, with draws of the client's own; the data stay as they are."""
+    """One call an epoch on all inputs, with draws of the client's own; the data stay."""
     given, seen = [], []
 
     def augment(x, generator):

@@ -16,6 +16,8 @@ TEXT = pa.string()
 TIME = pa.timestamp("s")
 """Written as in 2101-10-20 19:08:00, or as a date alone."""
 
+ONE_THREAD = csv.ReadOptions(use_threads=False)
+"""With several, pyarrow's errors do not name the row."""
 NAMES = {WHOLE: "a whole number", TEXT: "a text", TIME: "a date and time (2101-10-20 19:08:00)"}
 
 
@@ -65,7 +67,7 @@ def line_of(row: int) -> int:
 
 def _texts(path: Path, columns: Mapping[str, pa.DataType]) -> pa.Table:
     try:
-        with csv.open_csv(path) as reader:
+        with csv.open_csv(path, ONE_THREAD) as reader:
             found = {name.upper(): name for name in reader.schema.names}
         if missing := [name for name in columns if name not in found]:
             raise DataError(
@@ -74,8 +76,7 @@ def _texts(path: Path, columns: Mapping[str, pa.DataType]) -> pa.Table:
         wanted = [found[name] for name in columns]
         table = csv.read_csv(
             path,
-            # In one thread, its errors name the row.
-            csv.ReadOptions(use_threads=False),
+            ONE_THREAD,
             csv.ParseOptions(ignore_empty_lines=False),
             csv.ConvertOptions(
                 include_columns=wanted,

@@ -1,7 +1,6 @@
-"""Presets on MNIST.
+"""Presets on MNIST: FedAvg's rows of MIFL's table 2b, and the shapes of the engine's scale tests.
 
-Source: MIFL (Uddin et al., "Mutual Information Driven Federated Learning", IEEE TPDS 2021),
-section 5.1 and tables 2 and 3, which repeat McMahan et al., AISTATS 2017.
+MIFL (Uddin et al., IEEE TPDS 2021, section 5.1) repeats McMahan et al., AISTATS 2017.
 """
 
 from __future__ import annotations
@@ -13,12 +12,16 @@ from workloads.models.mlp import TwoNN
 from workloads.partitions.iid import Iid
 from workloads.partitions.resample import Resample
 from workloads.partitions.shards import Shards
-from workloads.presets.preset import Preset
+from workloads.presets.preset import Paper, Preset, origins
 
-# MIFL table 2b, 2NN, IID, B=10, C=0.1, FA: 47 rounds to 97%. Printed: K, C, E, B, lr (0.1),
-# target. Chosen: at most 100 rounds.
+MIFL = Paper(
+    "MIFL",
+    "Uddin, Xiang, Lu, Yearwood and Gao, Mutual Information Driven Federated Learning,"
+    " IEEE Transactions on Parallel and Distributed Systems, 2021",
+)
+
 MNIST_FEDAVG = Preset(
-    "MIFL table 2b, FA on IID MNIST, 2NN: rounds to 97% at C=0.1, E=5, B=10 (published: 47)",
+    "FA on IID MNIST, 2NN: rounds to 97% at C=0.1, E=5, B=10 (published: 47)",
     Settings(
         dataset=Mnist(),
         partition=Iid(),
@@ -30,25 +33,30 @@ MNIST_FEDAVG = Preset(
         target_accuracy=0.97,
         local=LocalSettings(epochs=5, batch_size=10, lr=0.1),
     ),
+    origins(
+        printed="dataset.name partition model method clients fraction weighting target_accuracy"
+        " local.epochs local.batch_size local.lr",
+        chosen="rounds dataset.padded dataset.normalised",
+    ),
+    MIFL,
+    "table 2b",
     {"rounds_to_target": 47},
 )
 
-# The same row, non-IID: 134 rounds. Printed: 200 shards of 300, two each. Chosen: at most 300
-# rounds.
 MNIST_NONIID = MNIST_FEDAVG.replace(
-    "MIFL table 2b, FA on non-IID MNIST, 2NN: 200 shards of 300, 2 a client (published: 134)",
-    {"rounds_to_target": 134},
+    "FA on non-IID MNIST, 2NN: 200 shards of 300, 2 a client (published: 134)",
+    published={"rounds_to_target": 134},
     partition=Shards(size=300, per_client=2),
     rounds=300,
 )
 
-# No published counterpart: the shape of the engine's own scale tests.
-MNIST_1000 = MNIST_FEDAVG.replace(
-    "1000 clients of 60 samples, 100 a round; no published counterpart",
-    clients=1000,
+MNIST_1000 = Preset(
+    "1000 clients of 60 samples, 100 a round",
+    MNIST_FEDAVG.settings.model_copy(update={"clients": 1000}),
+    dict.fromkeys(MNIST_FEDAVG.origins, "chosen"),
 )
-MNIST_MILLION = MNIST_FEDAVG.replace(
-    "1,000,000 clients that draw 60 samples each, 1000 a round; no published counterpart",
+MNIST_MILLION = MNIST_1000.replace(
+    "1,000,000 clients that draw 60 samples each, 1000 a round",
     partition=Resample(samples=60),
     clients=1_000_000,
     fraction=0.001,

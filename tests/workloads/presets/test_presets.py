@@ -1,0 +1,227 @@
+"""Presets: each resolves, says where its settings come from, and holds what its paper prints."""
+
+from __future__ import annotations
+
+import re
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from raysim import pages
+from workloads.partitions.iid import Iid
+from workloads.presets import PRESETS, Preset
+from workloads.presets.preset import ORIGINS, departures, flat, names, origins
+
+README = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+
+# From the papers' texts: K, C, rounds, E, B, lr, its decay a round; None for what they do not say.
+PRINTED = {
+    "fedmax-cifar10-noniid": (100, 0.1, 3000, 1, 100, 0.1, 0.9992),
+    "fedmax-cifar100-iid": (100, 0.1, 3000, 1, 100, 0.1, 0.9992),
+    "fedmax-femnist-noniid-600": (100, 0.1, 600, 5, 100, 0.1, 0.996),
+    "fedmax-cifar10-iid-600": (100, 0.1, 600, 5, 100, 0.1, 0.996),
+    "fedmax-aptos-noniid": (100, 0.1, 300, 1, 32, 0.001, 0.992),
+    "fedmax-xray-iid": (100, 0.1, 300, 1, 32, 0.001, 0.992),
+    "fedmax-synthetic": (100, 0.1, 200, 1, None, None, None),
+    "dnc-colour": (2, None, 18, 20, None, 0.001, 0.9),
+    "dnc-imbalance": (5, None, 18, 20, None, 0.001, 0.9),
+    "dnc-shakespeare": (66, None, 9, 20, None, 0.001, 0.9),
+    "fedmmd-cifar10-binary": (2, 1.0, None, 2, 128, None, None),
+    "fedmmd-mnist-noniid": (100, 0.1, None, 2, 10, None, None),
+    "fedfusion-mnist-binary": (None, None, None, None, None, 0.003, 0.985),
+    "fedfusion-mnist-permuted": (None, None, None, None, None, 0.002, 0.99),
+    "flexchill-femnist": (36, 0.28, 300, 10, 16, 0.001, None),
+    "flexchill-cifar10": (50, 0.2, 300, 10, 16, 0.001, None),
+    "flexchill-cifar100": (50, 0.2, 300, 10, 16, 0.001, None),
+    "flexchill-cifar10-cka": (10, 1.0, 100, 10, 32, 0.005, None),
+    "flexchill-cifar10-fedprox": (50, 0.1, 300, 5, 32, 0.001, None),
+    "flexchill-cifar10-dirichlet": (50, 0.1, 100, 5, 32, 0.001, None),
+    "mifl-mnist-2nn-iid": (100, 0.1, None, 5, 10, 0.1, None),
+    "mifl-mnist-cnn-noniid": (100, 0.1, None, 5, 10, 0.1, None),
+    "mifl-cifar10": (100, 0.1, None, 5, 50, 0.1, None),
+    "mifl-imagenet": (100, 0.1, None, 5, 64, 0.1, None),
+    "mifl-mimic3": (100, 0.1, None, 5, 50, 0.001, None),
+}
+SCHEDULE = (
+    "clients",
+    "fraction",
+    "rounds",
+    "local.epochs",
+    "local.batch_size",
+    "local.lr",
+    "local.lr_decay",
+)
+
+# Parameters that the papers, or their public code, have for each network.
+PARAMETERS = {
+    "fedmax-cifar10-noniid": 659_818,
+    "fedmax-cifar100-noniid": 705_988,
+    "fedmax-femnist-noniid": 438_074,
+    "fedmax-synthetic": 529_930,
+    "dnc-colour": 3_491_530,
+    "dnc-shakespeare": 293_584,
+    "fedmmd-cifar10-binary": 1_756_426,
+    "fedmmd-mnist-noniid": 1_663_370,
+    "fedfusion-mnist-permuted": 1_663_370,
+    "fedfusion-cifar10-iid": 1_756_426,
+    "flexchill-femnist": 574_142,
+    "flexchill-cifar10": 136_606,
+    "mifl-mnist-2nn-iid": 199_210,
+    "mifl-mnist-cnn-noniid": 454_922,
+    "mifl-cifar10": 122_570,
+    "mifl-imagenet": 25_557_032,
+    "mifl-mimic3": 320_001,
+}
+
+
+def test_the_papers_have_their_presets():
+    papers = {preset.paper.name for preset in PRESETS.values() if preset.paper}
+    assert papers == {
+        "FedMAX",
+        "Divide-and-Conquer",
+        "FedMMD",
+        "FedFusion",
+        "FLex&Chill",
+        "MIFL",
+    }
+    assert {"fedmax-cifar10-noniid", "dnc-colour", "dnc-shakespeare"} <= set(PRESETS)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_setting_off_its_default_says_where_it_comes_from(name):
+    preset = PRESETS[name]
+    silent = [key for key in departures(preset.settings) if preset.origin(key) not in ORIGINS]
+    stale = sorted(preset.origins.keys() - names(preset.settings))
+    assert (silent, stale) == ([], [])
+    shown = [key for values in preset.by_origin().values() for key in values]
+    assert len(shown) == len(set(shown))
+    assert set(shown) >= set(departures(preset.settings))
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_papers_stand_beside_their_places_and_sources(name):
+    preset = PRESETS[name]
+    if preset.paper is None:
+        assert preset.by_origin()["printed"] == preset.by_origin()["inferred"] == {}
+        assert not preset.published
+    else:
+        assert re.search(r"(table|figure|appendix|section)s? ", preset.place)
+        assert preset.paper.inferred_from or not preset.by_origin()["inferred"]
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_the_schedule_is_the_paper_s_and_is_said_to_be_printed(name):
+    preset = PRESETS[name]
+    values = flat(preset.settings.to_dict())
+    for key, expected in zip(SCHEDULE, PRINTED[name], strict=True):
+        assert expected in (None, values[key]), key
+        assert (preset.origin(key) == "printed") == (expected is not None), key
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_networks_have_the_papers_numbers_of_parameters(name):
+    dataset, model = PRESETS[name].settings.dataset, PRESETS[name].settings.model
+    network = model.build(dataset.shape, dataset.classes)
+    assert sum(p.numel() for p in network.parameters()) == PARAMETERS[name]
+
+
+def test_methods_and_partitions_of_the_named_presets():
+    fedmax, colour, roles = (
+        flat(PRESETS[name].settings.to_dict())
+        for name in ("fedmax-cifar10-noniid", "dnc-colour", "dnc-shakespeare")
+    )
+    assert (fedmax["method.name"], fedmax["method.beta"]) == ("fedmax", 1500)
+    assert (fedmax["local.momentum"], fedmax["local.nesterov"]) == (0.1, True)
+    assert (fedmax["local.weight_decay"], fedmax["weighting"]) == (5e-4, "uniform")
+    assert (fedmax["partition.name"], fedmax["partition.per_client"]) == ("shards", 2)
+    assert (colour["partition.name"], colour["partition.p"]) == ("color_skew", 0.95)
+    assert (colour["method.split"], colour["method.finetune_epochs"]) == (5, 4)
+    assert (colour["model.name"], colour["method.finetune_lr_factor"]) == ("vgg9", 0.5)
+    assert (roles["partition.key"], roles["partition.at_least.characters"]) == ("role", 10_000)
+    assert (roles["model.name"], roles["method.split"]) == ("char-lstm", 2)
+
+
+def test_a_key_has_one_origin():
+    assert origins("a b.c", "d", "e") == {
+        "a": "printed",
+        "b.c": "printed",
+        "d": "inferred",
+        "e": "chosen",
+    }
+    with pytest.raises(ValueError, match="lr: is printed and chosen"):
+        origins(printed="epochs lr", chosen="lr")
+
+
+def test_origin_of_a_group_and_of_its_members():
+    base = PRESETS["mnist-fedavg"].settings
+    preset = Preset("", base, origins(printed="local", chosen="local.lr"))
+    assert preset.origin("local.lr") == "chosen"
+    assert preset.origin("local.epochs") == "printed"
+    assert preset.origin("dataset.name") is preset.origin("clients") is None
+    assert preset.by_origin() == {
+        "printed": {"local.epochs": 5},
+        "inferred": {},
+        "chosen": {"local.lr": 0.1},
+    }
+
+
+def test_replace_keeps_and_overrides_origins():
+    base = PRESETS["mnist-noniid"]
+    marks = origins(inferred="local", chosen="partition.name")
+    other = base.replace("other", "table 9", marks, partition=Iid(), local={"epochs": 2})
+    assert other.settings.partition == Iid()
+    assert (other.settings.local.epochs, other.settings.local.batch_size) == (2, 10)
+    assert base.settings.local.epochs == 5
+    assert (other.paper, other.place, other.published) == (base.paper, "table 9", {})
+    assert other.origin("local.epochs") == other.origin("local.lr") == "inferred"
+    assert other.origin("clients") == "printed"
+    assert base.origin("partition.size") == "printed"
+    assert other.origin("partition.name") == "chosen"
+    assert base.replace("again").place == base.place
+
+
+def test_published_figures_need_the_same_settings():
+    def published(name, overrides):
+        return PRESETS[name].published_for(PRESETS[name].settings.override(overrides))
+
+    same = {"seed": 3, "engine.actors": 2, "profile": True, "evaluation.every": 5}
+    assert published("dnc-colour", same) == {"final_accuracy": 0.801}
+    assert published("dnc-colour", {"rounds": 5}) == {}
+    assert published("dnc-colour", {"local.lr": 0.01}) == {}
+    # A number of rounds to a target does not depend on when a run gives up.
+    assert published("mnist-fedavg", {"rounds": 200}) == {"rounds_to_target": 47}
+
+
+def page(name: str) -> list[str]:
+    console = Console(width=2000, record=True, file=StringIO())
+    console.print(pages.preset(PRESETS, name))
+    return [" ".join(line.split()) for line in console.export_text().splitlines()]
+
+
+def test_page_of_a_preset():
+    lines = page("dnc-shakespeare")
+    assert lines[0] == "dnc-shakespeare"
+    assert "Divide-and-Conquer, table 3" in lines
+    assert any(line.startswith("Chandran, Bhat, Chakravarthy and Chandar, ") for line in lines)
+    assert "published: final_accuracy 0.496" in lines
+    assert (
+        "inferred fraction=1.0 local.batch_size=50 local.momentum=0.9 local.weight_decay=0.0001"
+        in lines
+    )
+    assert "chosen dataset.source=plays dataset.stride=10" in lines
+    assert "inferred from the code of FedMA's authors, github.com/IBM/FedMA" in lines
+    (printed,) = (line for line in lines if line.startswith("printed "))
+    assert "partition.at_least.characters=10000.0" in printed and "local.lr=0.001" in printed
+    assert '"stride": 10' in lines
+
+
+def test_page_of_a_preset_without_a_paper():
+    lines = page("mnist-million")
+    assert "no published counterpart" in lines
+    assert [line.split()[0] for line in lines if "=" in line] == ["chosen"]
+
+
+def test_readme_lists_all_presets():
+    assert [name for name in PRESETS if f"`{name}`" not in README] == []
