@@ -1,0 +1,76 @@
+"""The work that all systems are given: a case, its data, and the local steps of one client.
+
+Legend: K clients, n samples of each.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.lib.format import open_memmap
+from torch import Tensor, nn
+
+from tests.benchmarks.peers.networks import NETWORKS
+
+ROUNDS = 1_000_000
+"""Rounds that a system is told to train; the comparison ends it before."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One line of the comparison: `cohort` of `clients` a round, each with `samples` samples."""
+
+    network: str
+    clients: int
+    samples: int
+    cohort: int
+    batch: int = 10
+    epochs: int = 1
+    lr: float = 0.1
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Case:
+        return cls(**json.loads(text))
+
+    def build(self) -> nn.Module:
+        """Build the network with new weights."""
+        return NETWORKS[self.network].build()
+
+
+def make_data(case: Case, folder: Path) -> None:
+    """Write the inputs [K, n, ...] and labels [K, n] of a case."""
+    network = NETWORKS[case.network]
+    first_x, _ = network.samples(1, np.random.default_rng(0))
+    size = (case.clients, case.samples)
+    x = open_memmap(folder / "x.npy", "w+", first_x.dtype, (*size, *network.shape))
+    y = open_memmap(folder / "y.npy", "w+", np.int64, size)
+    for client in range(case.clients):
+        x[client], y[client] = network.samples(case.samples, np.random.default_rng([0, client]))
+
+
+def open_data(folder: Path) -> tuple[Tensor, Tensor]:
+    """Map the inputs [K, n, ...] and labels [K, n]; processes share their pages."""
+    x, y = (np.load(folder / name, mmap_mode="c") for name in ("x.npy", "y.npy"))
+    return torch.from_numpy(x), torch.from_numpy(y)
+
+
+def train(model: nn.Module, x: Tensor, y: Tensor, case: Case) -> None:
+    """Take the local steps of one client as one writes them in plain PyTorch."""
+    model.train()
+    optimiser = torch.optim.SGD(model.parameters(), lr=case.lr)
+    for _ in range(case.epochs):
+        order = torch.randperm(len(y))
+        shuffled_x, shuffled_y = x[order], y[order]
+        for first in range(0, len(y), case.batch):
+            rows = slice(first, first + case.batch)
+            optimiser.zero_grad()
+            F.cross_entropy(model(shuffled_x[rows]), shuffled_y[rows]).backward()
+            optimiser.step()

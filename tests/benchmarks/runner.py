@@ -1,0 +1,189 @@
+"""Running systems in processes of their own, one round of each in turn.
+
+All systems of a case are up at once and wait; in each sweep every one trains a round, alone, so a
+drift of the machine's speed meets all of them, and a ratio is one of rounds that were neighbours. A
+system on Ray is suspended while it waits: Ray's daemons, and Flower's search for messages, took 5%
+of a core each, which would count against the others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from time import perf_counter, sleep
+from typing import Any, Protocol
+
+import psutil
+
+from tests.benchmarks.peers.work import Case
+
+ROOT = Path(__file__).parents[2]
+WARM_UP = 2
+"""Sweeps at first that do not count: processes start, data is read, memory is claimed."""
+FEWEST = 2
+"""Sweeps that are made however long they take."""
+ON_RAY = ("raysim", "flower")
+SETTLING_SECONDS = 0.2
+"""For what a system catches up with after it was suspended."""
+CLOSING_SECONDS = 60
+
+
+class SystemFailedError(Exception):
+    """A system ended or failed before its round was over."""
+
+
+class Trains(Protocol):
+    """What takes turns."""
+
+    def round(self) -> float:
+        """Train a round; return its seconds."""
+        ...
+
+
+def command_of(system: str, python: Path) -> list[str]:
+    """Return the command that starts a system, without its arguments."""
+    torchrun = ["torch.distributed.run", "--standalone", "--nnodes=1"]
+    processes = f"--nproc-per-node={os.cpu_count()}"
+    launcher = [*torchrun, processes, "-m"] if system == "pfl" else []
+    return [str(python), "-m", *launcher, "tests.benchmarks.peers", system]
+
+
+def process_environment(device: str) -> dict[str, str]:
+    """Return the environment variables of all systems: one thread a process, nobody niced."""
+    inherited = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    return {
+        **inherited,
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "RAY_worker_niceness": "0",  # 15 by default: any other load would count against Ray
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "FLWR_TELEMETRY_ENABLED": "0",
+        **({"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}),
+    }
+
+
+class Runner:
+    """A system in a process of its own, which trains a round whenever it is told to.
+
+    Args:
+        title: Names the system in messages.
+        command: From `command_of`.
+        case: The work.
+        folder: The case's data; the system's own output goes to a file there, named `title`.
+        settings: The system's own settings.
+        device: "cpu" or "cuda".
+        suspended: Whether it is suspended, with all of its processes, while it waits.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        command: Sequence[str],
+        case: Case,
+        folder: Path,
+        settings: Mapping[str, Any],
+        device: str = "cpu",
+        suspended: bool = False,
+    ) -> None:
+        self.title, self._log = title, folder / f"{title}.log"
+        self._suspended = suspended
+        self._sleeping: list[psutil.Process] = []
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [*command, case.to_json(), str(folder), json.dumps(settings)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                cwd=ROOT,
+                env=process_environment(device),
+            )
+
+    def round(self) -> float:
+        """Train a round; return its seconds.
+
+        Raises:
+            SystemFailedError: the system ended; the message holds the end of what it printed.
+        """
+        assert self._process.stdin and self._process.stdout
+        self._wake()
+        try:
+            self._process.stdin.write("\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise SystemFailedError(self._last_words()) from None
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise SystemFailedError(self._last_words())
+        if self._suspended:
+            self._sleep()
+        return float(json.loads(answer))
+
+    def _sleep(self) -> None:
+        process = psutil.Process(self._process.pid)
+        self._sleeping = [process, *process.children(recursive=True)]
+        for each in self._sleeping:
+            with suppress(psutil.NoSuchProcess):
+                each.suspend()
+
+    def _wake(self) -> None:
+        for each in self._sleeping:
+            with suppress(psutil.NoSuchProcess):
+                each.resume()
+        if self._sleeping:
+            sleep(SETTLING_SECONDS)
+        self._sleeping = []
+
+    def close(self) -> None:
+        """End the system."""
+        assert self._process.stdin and self._process.stdout
+        self._wake()
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(CLOSING_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.terminate()
+            self._process.wait()
+        self._process.stdout.close()
+
+    def _last_words(self) -> str:
+        lines = self._log.read_text(errors="replace").strip().splitlines()
+        return "\n".join([f"{self.title} ended before its round was over:", *lines[-15:]])
+
+
+def take_turns(
+    runners: Mapping[str, Trains], rounds: int, limit_seconds: float
+) -> dict[str, list[float]]:
+    """Have all systems train a round, one after another, again and again.
+
+    Args:
+        runners: The systems.
+        rounds: Sweeps that count, at most.
+        limit_seconds: Time after which no further sweep is begun, warm-up included, once there
+            are two that count.
+
+    Returns:
+        Per system the seconds of its rounds, in the order of the sweeps; none for a system that
+        failed, with a note on standard error.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in runners}
+    working = list(runners)
+    begun = perf_counter()
+    for sweep in range(WARM_UP + rounds):
+        late = perf_counter() - begun > limit_seconds
+        if sweep >= WARM_UP + FEWEST and late:
+            break
+        start = sweep % max(len(working), 1)
+        for name in [*working[start:], *working[:start]]:  # so that nobody is always the first
+            try:
+                seconds[name].append(runners[name].round())
+            except SystemFailedError as failure:
+                print(failure, file=sys.stderr, flush=True)
+                working.remove(name)
+    return {name: seconds[name][WARM_UP:] if name in working else [] for name in runners}
