@@ -22,7 +22,7 @@ from raysim.core.holdout import TrainingShares
 from raysim.core.seeds import stream
 
 EVALUATION_ROWS = 1000
-"""Samples that go through the network at once."""
+"""Samples of a batch, which is what a worker is handed."""
 MOST_CLIENTS = 5_000
 """Clients that are evaluated; of more, as many drawn by the seed."""
 
