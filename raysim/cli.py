@@ -134,7 +134,7 @@ def show(
         root = import_module("workloads.datasets.fetch").data_root()
         prepared = settings.dataset.prepare(root, listener.preparing)
     train = open_split(prepared["train"])
-    shares = settings.partition.split(train, settings.clients, settings.seed)
+    shares = settings.partition.shares(train, settings.clients, settings.seed)
     held = shares_page.count(shares, train.y, settings.dataset.classes)
     heading = shares_page.title(settings)
     console.print(shares_page.page(heading, held))

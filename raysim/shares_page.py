@@ -60,7 +60,8 @@ def count(shares: Shares, labels: Indices, classes: int) -> Holdings:
 def title(settings: Settings) -> str:
     """Return a line that says what is split how."""
     fields = settings.partition.settings()
-    values = ", ".join(f"{key}={value}" for key, value in fields.items() if key != "name")
+    set_ones = {key: value for key, value in fields.items() if value is not None and key != "name"}
+    values = ", ".join(f"{key}={value}" for key, value in set_ones.items())
     partition = f"{fields['name']} ({values})" if values else fields["name"]
     dataset = settings.dataset.title
     return f"{dataset}, {partition}, clients={settings.clients}, seed={settings.seed}"

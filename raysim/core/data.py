@@ -14,10 +14,12 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from raysim.core.components import Component, Registry
 from raysim.core.errors import DataError
+from raysim.core.seeds import stream
 
 Indices = npt.NDArray[np.int64]
 
@@ -83,6 +85,29 @@ class ListedShares:
         return self.indices[self.offsets[client] : self.offsets[client + 1]]
 
 
+@dataclass(frozen=True)
+class LimitedShares:
+    """Shares of which each client keeps at most `limit` samples, in their order."""
+
+    whole: Shares
+    limit: int
+    seed: int
+
+    @property
+    def sizes(self) -> Indices:
+        """Samples per client [K]; one number seen K times where `whole` has it so."""
+        sizes = self.whole.sizes
+        distinct = sizes[:1] if sizes.strides == (0,) else sizes
+        return np.broadcast_to(np.minimum(distinct, self.limit), sizes.shape)
+
+    def __getitem__(self, client: int) -> Indices:
+        rows = self.whole[client]
+        if len(rows) <= self.limit:
+            return rows
+        generator = stream(self.seed, "limit", client)
+        return rows[np.sort(generator.choice(len(rows), self.limit, replace=False, shuffle=False))]
+
+
 Progress = Callable[[str, int, int], None]
 """Called with (what is being done, units done, units in all); units are bytes or steps."""
 
@@ -128,6 +153,21 @@ class Dataset(Component, ABC):
 
 class Partition(Component, ABC):
     """How samples are spread over clients: a pure function of data, clients and seed."""
+
+    limit: int | None = Field(
+        default=None,
+        ge=1,
+        description="samples that a client keeps at most, drawn by the seed; nobody has the others",
+    )
+
+    def shares(self, data: Split, clients: int, seed: int) -> Shares:
+        """Return who holds which samples.
+
+        Raises:
+            DataError: the data cannot be split so.
+        """
+        whole = self.split(data, clients, seed)
+        return whole if self.limit is None else LimitedShares(whole, self.limit, seed)
 
     @abstractmethod
     def split(self, data: Split, clients: int, seed: int) -> Shares:

@@ -145,9 +145,8 @@ def from_settings(settings: Settings, root: Path, progress: Progress) -> Federat
         DataError: the data cannot be had, is damaged, or cannot be split as asked.
     """
     prepared = settings.dataset.prepare(root, progress)
-    shares = settings.partition.split(
-        open_split(prepared["train"]), settings.clients, settings.seed
-    )
+    train = open_split(prepared["train"])
+    shares = settings.partition.shares(train, settings.clients, settings.seed)
     return Federation(
         prepared["train"],
         prepared["test"],

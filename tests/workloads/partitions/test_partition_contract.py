@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import workloads  # noqa: F401 - registers names
+from raysim import load_config
 from raysim.core.components import Component
 from raysim.core.data import PARTITIONS, Partition, Split
-from raysim.core.errors import DataError
+from raysim.core.errors import DataError, SettingsError
 from raysim.core.seeds import sample_cohort
 
 COVERING: list[Partition] = [
@@ -105,3 +106,38 @@ def test_more_clients_than_samples_is_refused(partition: Partition, make_split: 
     expected = "clients=70: the dataset has 60 training samples; at most one client per sample"
     with pytest.raises(DataError, match=expected):
         partition.split(make_split(60), 70, 0)
+
+
+@pytest.mark.parametrize("limit", [1, 20, 49, 1000])
+@pytest.mark.parametrize("partition", ALL, ids=name)
+def test_a_limit_keeps_that_many_of_a_client_s_samples(
+    partition: Partition, limit: int, make_split: MakeSplit
+) -> None:
+    whole = partition.shares(make_split(500), 10, 7)
+    limited = type(partition).model_validate({**partition.model_dump(), "limit": limit})
+    few, again = (limited.shares(make_split(500), 10, seed) for seed in (7, 7))
+    assert few.sizes.tolist() == np.minimum(whole.sizes, limit).tolist()
+    for client in range(10):
+        kept, held = few[client].tolist(), whole[client].tolist()
+        assert len(kept) == few.sizes[client] and again[client].tolist() == kept
+        assert [row for row in held if row in set(kept)] == kept
+
+
+def test_a_limit_takes_any_sample_alike_often(make_split: MakeSplit) -> None:
+    times = np.zeros(30, int)
+    for seed in range(2000):
+        times[PARTITIONS.get("iid")(limit=9).shares(make_split(30), 1, seed)[0]] += 1
+    assert times.sum() == 18_000
+    assert np.abs(times - 600).max() < 110  # five standard deviations
+
+
+def test_a_population_stays_lazy_under_a_limit(make_split: MakeSplit) -> None:
+    resample = PARTITIONS.get("resample").model_validate({"samples": 5, "limit": 3})
+    sizes = resample.shares(make_split(500), 10**9, 0).sizes
+    assert sizes.shape == (10**9,) and sizes.strides == (0,) and sizes[10**9 - 1] == 3
+
+
+def test_a_limit_is_a_setting() -> None:
+    with pytest.raises(SettingsError, match=r"partition.limit=0: must be"):
+        load_config("mnist-fedavg", {"partition.limit": 0})
+    assert load_config("mnist-fedavg", {"partition.limit": 5}).partition.limit == 5
