@@ -167,7 +167,12 @@ class Partition(Component, ABC):
             DataError: the data cannot be split so.
         """
         whole = self.split(data, clients, seed)
-        return whole if self.limit is None else LimitedShares(whole, self.limit, seed)
+        if self.limit is None:
+            return whole
+        limited = LimitedShares(whole, self.limit, seed)
+        if not isinstance(whole, ListedShares):  # computed when asked for
+            return limited
+        return ListedShares.of([limited[client] for client in range(clients)])
 
     @abstractmethod
     def split(self, data: Split, clients: int, seed: int) -> Shares:
