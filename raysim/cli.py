@@ -1,4 +1,4 @@
-"""The command line: `raysim run`, `resume`, `list` and `data`.
+"""The command line: `raysim run`, `resume`, `tune`, `dashboard`, `list` and `data`.
 
 Errors that a user can mend are one line on stderr and exit code 2; Ctrl-C checkpoints, says how to
 go on, and exits with 130.
@@ -81,23 +81,79 @@ def _follow(
 @app.command(name="list")
 def list_(
     kind: Annotated[
-        str, typer.Argument(help="methods, presets, datasets, partitions or models")
+        str, typer.Argument(help="methods, presets, datasets, partitions, models or studies")
     ] = "",
     name: Annotated[str, typer.Argument(help="one of them, to read about it")] = "",
 ) -> None:
     """List what there is, or show one of them."""
     import_module("workloads")
     registries = {r.kind + "s": r for r in (METHODS, DATASETS, PARTITIONS, MODELS)}
-    kinds = ["presets", *registries]
+    kinds = ["presets", *registries, "studies"]
     if kind and kind not in kinds:
         raise SettingsError(f"list {kind}: no such kind; {suggest(kind, kinds)}")
     for each in [kind] if kind else kinds:
         if each == "presets":
             page = pages.preset(_presets(), name) if name else pages.presets(_presets())
+        elif each == "studies":
+            page = import_module("tuning.pages").page(name)
         else:
             registry = registries[each]
             page = pages.component(registry, name) if name else pages.components(registry)
         console.print(page)
+
+
+@app.command()
+def tune(
+    study: Annotated[str, typer.Argument(help="a study; see raysim list studies")],
+    overrides: Overrides = None,
+    *,
+    trials: Annotated[int, typer.Option(min=1, help="trials in all")] = 50,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="trials at a time; as many as fit")
+    ] = None,
+    storage: Annotated[
+        str | None, typer.Option(help="database URL; a SQLite file in the folder of the study")
+    ] = None,
+    sampler: Annotated[str, typer.Option(help="tpe, random, grid or gp")] = "tpe",
+    pruner: Annotated[
+        str | None, typer.Option(help="median, hyperband or none; median, none with two objectives")
+    ] = None,
+    objectives: Annotated[
+        str, typer.Option(help="accuracy, bytes, or both: accuracy,bytes")
+    ] = "accuracy",
+    out: Annotated[Path | None, typer.Option(help="folder; runs/STUDY")] = None,
+) -> None:
+    """Search settings with Optuna; the same command goes on with an interrupted study."""
+    command, search = import_module("tuning.command"), import_module("tuning.search")
+    sought = tuple(objectives.split(","))
+    pruned = pruner or ("median" if len(sought) == 1 else "none")
+    changes = dict(parse_override(text) for text in overrides or ())
+    folder = out or Path("runs") / study
+    asked = search.Asked(sampler, pruned, sought)
+    try:
+        command.tune(
+            study,
+            changes,
+            asked,
+            trials=trials,
+            jobs=jobs,
+            out=folder,
+            storage=storage,
+            console=console,
+        )
+    except KeyboardInterrupt:
+        console.print("interrupted; the same command goes on", highlight=False)
+        raise typer.Exit(130) from None
+
+
+@app.command()
+def dashboard(
+    storage: Annotated[str, typer.Argument(help="the study's database URL")],
+    host: Annotated[str, typer.Option(help="address to listen at")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 8080,
+) -> None:
+    """Show studies in a browser with optuna-dashboard, on this machine alone."""
+    import_module("tuning.command").serve(storage, host, port)
 
 
 def _presets() -> Mapping[str, Any]:

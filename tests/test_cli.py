@@ -231,3 +231,29 @@ def test_data_show(raysim_command, tmp_path):
 )
 def test_data_show_refuses_in_one_line(raysim_command, arguments, said):
     assert said in one_line_error(raysim_command("data", "show", *arguments))
+
+
+def test_studies_are_listed(raysim_command):
+    code, out, _ = raysim_command("list", "studies", "dnc-split")
+    assert code == 0 and "method.finetune_epochs  1 to 8" in out
+    code, out, _ = raysim_command("list", "studies")
+    assert code == 0 and "fedmax-beta" in out and "temperature" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["fedprox-mux"], "fedprox-mux: no such study; did you mean 'fedprox-mu'?"),
+        (["fedprox-mu", "--sampler", "best"], "sampler=best: must be one of tpe, random, grid, gp"),
+        (["fedprox-mu", "local.lr=-1"], "local.lr=-1: must be greater than 0"),
+        (
+            ["fedprox-mu", "--pruner", "median", "--objectives", "accuracy,bytes"],
+            "pruner=median: a pruner compares one figure of unfinished trials, and there are 2"
+            " objectives; use --pruner none",
+        ),
+    ],
+)
+def test_a_study_that_cannot_be_starts_nothing(raysim_command, tmp_path, words, message):
+    code, _, err = raysim_command("tune", *words)
+    assert (code, err) == (2, f"raysim: {message}\n")
+    assert not list(tmp_path.iterdir())

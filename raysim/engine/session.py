@@ -57,6 +57,15 @@ def _reach(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
 
 
+def alive_nodes() -> list[Node]:
+    """Return what the nodes of the cluster declare; Ray must be running."""
+    return [
+        Node(node["Resources"].get("CPU", 0), node["Resources"].get("GPU", 0))
+        for node in ray.nodes()  # type: ignore[no-untyped-call]
+        if node["Alive"]
+    ]
+
+
 def make_executor(spec: WorkerSpec, watch: Stopwatch) -> Executor:
     """Build the executor that the settings ask for; Ray must be running for "ray".
 
@@ -65,12 +74,7 @@ def make_executor(spec: WorkerSpec, watch: Stopwatch) -> Executor:
     """
     engine = spec.settings.engine
     if engine.backend == "ray":
-        nodes = [
-            Node(node["Resources"].get("CPU", 0), node["Resources"].get("GPU", 0))
-            for node in ray.nodes()  # type: ignore[no-untyped-call]
-            if node["Alive"]
-        ]
-        return ActorPool(spec, plan_actors(engine, nodes, spec.settings.cohort_size), watch)
+        return ActorPool(spec, plan_actors(engine, alive_nodes(), spec.settings.cohort_size), watch)
     if engine.gpus_per_actor > torch.cuda.device_count():
         raise SettingsError(
             f"engine.gpus_per_actor={engine.gpus_per_actor:g}: this machine has"

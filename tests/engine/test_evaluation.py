@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 import raysim
-from raysim.core.arrow import write_split
 from raysim.core.client_test import client_test
 from raysim.core.counts import class_counts
 from raysim.core.data import ListedShares
@@ -27,23 +26,6 @@ from tests.conftest import UNEQUAL, SmallNet, make_settings, make_task, samples
 ALL = {"evaluation.holdout": 0.2, "evaluation.clients": True}
 TEST_COLUMNS = {"test_loss", "test_accuracy", "test_macro_f1"}
 HOLDOUT_COLUMNS = {"holdout_loss", "holdout_accuracy", "holdout_macro_f1"}
-
-
-class Blobs(raysim.Dataset):
-    """4000 training and 2500 test samples of a linear teacher."""
-
-    shape: ClassVar = (12,)
-    classes: ClassVar = 3
-
-    def prepare(self, root: Path, progress: Any) -> Mapping[str, Path]:
-        paths = {name: root / f"blobs-{name}.arrow" for name in ("train", "test")}
-        root.mkdir(parents=True, exist_ok=True)
-        for path, data in zip(paths.values(), (samples(4000, 1), samples(2500, 2)), strict=True):
-            write_split(path, raysim.Split(*data))
-        return paths
-
-    def decode(self, x: torch.Tensor) -> torch.Tensor:
-        return x / 2
 
 
 class Plain(raysim.Partition):
@@ -64,15 +46,10 @@ class Mirrored(Plain):
         return x * (client + 1) * signs[:, None]
 
 
-class Linear(raysim.Model):
-    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        return SmallNet()
-
-
 def settings_of(folder: Path, partition: str, **overrides: Any) -> raysim.Settings:
     here = f"{__name__}:"
-    parts = {"dataset.name": f"{here}Blobs", "partition.name": here + partition}
-    parts |= {"model.name": f"{here}Linear", "clients": 6}
+    parts = {"dataset.name": "tests.blobs:Blobs", "partition.name": here + partition}
+    parts |= {"model.name": "tests.blobs:Linear", "clients": 6}
     return make_settings(folder, **parts, **overrides)
 
 

@@ -1,0 +1,70 @@
+"""A study on blobs, small enough for tests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from optuna.distributions import CategoricalDistribution, FloatDistribution
+
+from tuning.search import Asked, Search
+from tuning.study import Study
+from tuning.tuner import Tuner, Watcher
+
+PRESET = {
+    "dataset": {"name": "tests.blobs:Blobs"},
+    "partition": {"name": "iid"},
+    "model": {"name": "tests.blobs:Linear"},
+    "method": {"name": "fedprox"},
+    "clients": 20,
+    "rounds": 4,
+    "fraction": 0.2,
+    "checkpoint_every": 1,
+    "local": {"epochs": 1, "batch_size": 20, "lr": 0.05},
+}
+SPACE = {
+    "local.lr": FloatDistribution(1e-3, 0.5, log=True),
+    "method.mu": CategoricalDistribution((0.0, 0.1, 1.0)),
+}
+
+
+def make_study(folder: Path, **changes: Any) -> Study:
+    """Return a study whose preset lies in a folder."""
+    path = folder / "blobs.json"
+    path.write_text(json.dumps(PRESET | changes))
+    return Study("blobs", str(path), SPACE)
+
+
+def make_search(
+    folder: Path, asked: Asked | None = None, storage: str | None = None, **overrides: Any
+) -> Search:
+    """Return a search in a SQLite file of a folder, or in another storage."""
+    url = storage or f"sqlite:///{folder / 'study.db'}"
+    return Search("blobs", url, asked or Asked(), make_study(folder).resolve(overrides))
+
+
+class Noting(Watcher):
+    """Remembers what it hears."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.ended: list[int] = []
+
+    def trial_done(self, trial: Any, seconds: float) -> None:
+        self.ended.append(trial.number)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def make_tuner(search: Search, folder: Path) -> Tuner:
+    return Tuner(search, folder / "out", Noting())
+
+
+def values(search: Search) -> list[Any]:
+    """Return what identifies the trials: numbers, settings, states, figures."""
+    return [
+        (trial.number, trial.params, trial.state.name, trial.values, trial.intermediate_values)
+        for trial in search.study.get_trials()
+    ]

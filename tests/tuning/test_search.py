@@ -1,0 +1,140 @@
+"""The search: what is drawn, what is refused, and what a storage remembers."""
+
+from __future__ import annotations
+
+import pytest
+
+import raysim
+from tests.tuning.common import make_search, values
+from tuning.search import SAMPLERS, Asked, best
+
+
+def play(search, trials, accuracy=lambda params: params["local.lr"]):
+    """Run trials of an objective that costs nothing."""
+    for _ in range(trials):
+        trial = search.next()
+        found = accuracy(trial.params)
+        search.report(trial, 1, found)
+        sent = int(100 * found)
+        summary = {"final_holdout_accuracy": found, "bytes_up": sent, "bytes_down": sent}
+        search.tell(trial, summary, {1: found})
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_the_same_draws_twice_and_after_an_interruption(tmp_path, sampler):
+    asked = Asked(sampler=sampler)
+    folders = [tmp_path / name for name in ("straight", "again", "interrupted")]
+    for folder in folders:
+        folder.mkdir()
+    straight, again = (make_search(folder, asked) for folder in folders[:2])
+    play(straight, 14)
+    play(again, 14)
+    play(make_search(folders[2], asked), 5)
+    play(make_search(folders[2], asked), 9)
+    assert values(straight) == values(again) == values(make_search(folders[2], asked))
+    assert len({tuple(trial[1].values()) for trial in values(straight)}) == 14
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_another_seed_draws_otherwise(tmp_path, sampler):
+    (tmp_path / "other").mkdir()
+    first = make_search(tmp_path, Asked(sampler=sampler))
+    other = make_search(tmp_path / "other", Asked(sampler=sampler), seed=1)
+    play(first, 3)
+    play(other, 3)
+    assert [t[1] for t in values(first)] != [t[1] for t in values(other)]
+
+
+def test_the_grid_is_gone_through_once(tmp_path):
+    search = make_search(tmp_path, Asked(sampler="grid"))
+    points = search.points
+    assert len(points) == 9 * 3
+    play(search, len(points))
+    assert [trial[1] for trial in values(search)] == points
+
+
+def test_a_trial_lost_while_it_was_enqueued_is_drawn_next(tmp_path):
+    search = make_search(tmp_path, Asked(sampler="grid"))
+    search.study.enqueue_trial(search.points[0])
+    play(search, 2)
+    assert [trial[1] for trial in values(search)] == search.points[:2]
+
+
+def test_tpe_learns(tmp_path):
+    search = make_search(tmp_path)
+    play(search, 45, accuracy=lambda params: -abs(params["local.lr"] - 0.3))
+    found = [trial[1]["local.lr"] for trial in values(search)]
+    errors = [abs(lr - 0.3) for lr in found]
+    first, later = errors[:10], errors[10:]  # the first ten are drawn at random
+    assert sum(later) / len(later) < 0.6 * sum(first) / len(first)
+
+
+def test_two_objectives_give_the_pareto_front(tmp_path):
+    search = make_search(tmp_path, Asked(objectives=("accuracy", "bytes")))
+    figures = [(0.5, 10), (0.6, 10), (0.6, 30), (0.9, 50), (0.4, 5), (0.3, 8)]
+    for accuracy, sent in figures:
+        summary = {"final_holdout_accuracy": accuracy, "bytes_up": sent, "bytes_down": sent}
+        search.tell(search.next(), summary, {})
+    # Worse or equal in both than another: 0, 2 and 5.
+    assert [trial.number for trial in best(search)] == [1, 3, 4]
+    assert best(search)[1].values == [0.9, 100]
+
+
+def test_median_pruner_stops_the_worse_half_at_once(tmp_path):
+    search = make_search(tmp_path, Asked(pruner="median"))
+    for number in range(6):
+        trial = search.next()
+        assert search.report(trial, 1, number / 10)  # the first five are never stopped
+        assert search.report(trial, 2, number / 10)
+        if number == 5:
+            break
+        search.tell(trial, {"final_holdout_accuracy": 0.1, "bytes_up": 1, "bytes_down": 1}, {})
+    late = search.next()
+    assert not search.report(late, 1, 0.05)  # below the median, 0.2
+    search.prune(late)
+    assert values(search)[6][2] == "PRUNED"
+
+
+def test_a_step_that_was_reported_before_is_not_reported_again(tmp_path):
+    search = make_search(tmp_path)
+    trial = search.next()
+    search.report(trial, 1, 0.5)
+    search.report(trial, 2, 0.6)
+    (again,) = make_search(tmp_path).unfinished()
+    search.report(again, 1, 0.5)  # a warning would fail the test
+    search.report(again, 3, 0.7)
+    assert values(search)[0][4] == {1: 0.5, 2: 0.6, 3: 0.7}
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (Asked(sampler="best"), "sampler=best: must be one of tpe, random, grid, gp"),
+        (Asked(pruner="soon"), "pruner=soon: must be one of median, hyperband, none"),
+        (Asked(objectives=("speed",)), "objectives=speed: must be one or both of accuracy, bytes"),
+        (
+            Asked(pruner="median", objectives=("accuracy", "bytes")),
+            "pruner=median: a pruner compares one figure .* 2 objectives; use --pruner none",
+        ),
+    ],
+)
+def test_refusals(asked, message):
+    with pytest.raises(raysim.SettingsError, match=message):
+        asked.check()
+
+
+def test_trials_that_cannot_be_compared_are_not_mixed(tmp_path):
+    make_search(tmp_path)
+    make_search(tmp_path, **{"engine.cpus_per_actor": 0.5})
+    with pytest.raises(raysim.RunError, match=r"other settings \(rounds: 4, here 9\)"):
+        make_search(tmp_path, rounds=9)
+    with pytest.raises(raysim.RunError, match=r"other settings \(.*method.mu"):
+        make_search(tmp_path, **{"method.mu": 0.5})
+    with pytest.raises(raysim.RunError, match=r"other draws \(tpe, here random"):
+        make_search(tmp_path, Asked(sampler="random"))
+
+
+@pytest.mark.parametrize("storage", ["sqlite:////no/such/folder/study.db", "nonsense://x", "x"])
+def test_a_storage_that_cannot_be_used(tmp_path, storage):
+    with pytest.raises(raysim.RunError, match=f"storage={storage}: cannot be used: "):
+        make_search(tmp_path, storage=storage)
