@@ -45,5 +45,5 @@ def test_the_two_commands_stand_in_readme():
     commands = re.findall(r"^pip install .*$", README, re.MULTILINE)
     assert commands == [
         "pip install . && raysim run mnist-fedavg",
-        "pip install '.[dev]' && python -m pytest",
+        "pip install '.[dev]' && python -m pytest -n 2 --dist worksteal",
     ]

@@ -21,7 +21,10 @@ METHODS = {
     "fedprox": {"method.name": "fedprox", "method.mu": 0.3},
     "scaffold": {"method.name": "scaffold"},
 }
-cases = pytest.mark.parametrize("sizes", [EQUAL, UNEQUAL], ids=["equal", "unequal"])
+cases = pytest.mark.parametrize(
+    "sizes",
+    [pytest.param(EQUAL, id="equal", marks=pytest.mark.full), pytest.param(UNEQUAL, id="unequal")],
+)
 methods = pytest.mark.parametrize("method", METHODS)
 
 

@@ -1,7 +1,7 @@
 """What every method must hold, run over the whole registry: a new method gets it free.
 
 The quick part runs with the other tests. The whole matrix (every model family on one and two
-actors, and resumed after a kill) is `python -m pytest -m full tests/methods/test_contract.py`.
+actors, and resumed after a kill) is `python -m pytest -m full`.
 """
 
 from __future__ import annotations
