@@ -28,8 +28,9 @@ Indices = npt.NDArray[np.int64]
 class Split:
     """The samples of a training or test set: raw inputs [N, ...] and labels [N].
 
-    Arrays are read-only views of memory-mapped files or of shared memory where they can be.
-    `columns` holds further values per sample (a writer, a role, an age group) for partitions.
+    Arrays are read-only views of memory-mapped files or of shared memory where they can be; inputs
+    on disk in several parts are `Parts` (raysim.core.arrow), indexed alike. `columns` holds further
+    values per sample (a writer, a role, an age group) for partitions.
     """
 
     x: npt.NDArray[Any]

@@ -30,8 +30,9 @@ Choices and deviations:
   logits away without bound.
 - Algorithm 2 collects every model and drops some. Here a client first sends its MI, and its model
   only when it is kept: the same average for fewer bytes. Until then the model lies in the client's
-  own state. With update=false and mi_reference="global" that is all the state is for: no later
-  round reads it. With aggregation=false too, no state is kept and the method is FedAvg bit for bit.
+  own state, and in clients.parquet those that are kept have a row of pass 1 beside that of pass 0.
+  With update=false and mi_reference="global" that is all the state is for: no later round reads it.
+  With aggregation=false too, no state is kept and the method is FedAvg bit for bit.
 - Dropped clients get the new model when they are sampled next, not at the end of the round.
 """
 

@@ -25,8 +25,8 @@ What is each one's own:
   simulations says. It takes batches in the order of the data, without shuffling, and averages
   parameters without BatchNorm's statistics.
 
-Cases: the issue is the cost a round beside the local steps, so networks whose steps are slow have
-fewer samples a client. `pfl-cifar-cnn` has pfl-research's CIFAR-10 setting.
+Cases: what is compared is the cost a round beside the local steps, so networks whose steps are
+slow have fewer samples a client. `pfl-cifar-cnn` has pfl-research's CIFAR-10 setting.
 """
 
 from __future__ import annotations

