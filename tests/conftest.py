@@ -66,6 +66,6 @@ def make_settings(out: Path, **overrides: Any) -> raysim.Settings:
 def shared_ray() -> Iterator[None]:
     """One Ray instance with two declared GPUs, for all tests that need one."""
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-    ray.init(num_cpus=2, num_gpus=2, include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=2, num_gpus=2, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
