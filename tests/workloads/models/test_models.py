@@ -141,7 +141,7 @@ def test_weights_come_from_the_seeded_default_generator(name):
 
 
 @pytest.mark.parametrize(
-    "name", [n for n in NETWORKS if n not in ("cifar-cnn-2", "char-lstm", "resnet18", "resnet50")]
+    "name", sorted(set(NETWORKS) - {"cifar-cnn-2", "char-lstm", "resnet18", "resnet50", "vgg9"})
 )
 def test_weights_start_as_pytorch_initialises_them(name):
     for module in built(name).modules():
@@ -161,11 +161,20 @@ def test_cifar_cnn_2_starts_as_its_authors_do():
             assert not module.bias.any()
 
 
-def test_char_lstm_starts_as_its_authors_do():
+def test_vgg9_starts_as_he_et_al_do():
+    for module in built("vgg9").modules():
+        if isinstance(module, nn.Linear | nn.Conv2d):
+            expected = math.sqrt(2 / module.weight[0].numel())
+            assert module.weight.std().item() == pytest.approx(expected, rel=0.05)
+            assert not module.bias.any()
+
+
+def test_char_lstm_starts_with_a_small_head():
     network = built("char-lstm")
-    for weight in (network.features[0].weight, network.head[0].weight):
-        assert 0.09 < weight.abs().max() <= 0.1
-        assert weight.std().item() == pytest.approx(0.1 / math.sqrt(3), rel=0.1)
+    head = network.head[0].weight
+    assert 0.009 < head.abs().max() <= 0.01
+    assert head.std().item() == pytest.approx(0.01 / math.sqrt(3), rel=0.1)
+    assert network.features[0].weight.std().item() == pytest.approx(1, rel=0.1)
     assert not network.head[0].bias.any()
     assert network.hidden[0].weight_hh_l0.abs().max() <= 1 / 16
 
