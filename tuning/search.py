@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -72,6 +73,7 @@ class Search:
             RunError: the storage cannot be used, or holds a study that searches otherwise.
         """
         self.asked, self.resolved = asked, resolved
+        self._reported: defaultdict[int, set[int]] = defaultdict(set)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         try:
             self.study = optuna.create_study(
@@ -103,41 +105,49 @@ class Search:
     def unfinished(self) -> list[Trial]:
         """Return the trials that were running when the tuner was lost."""
         running = self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        for trial in running:
+            self._reported[trial.number].update(trial.intermediate_values)
         return [Trial(self.study, trial._trial_id) for trial in running]
 
-    def report(self, trial: Trial, step: int, accuracy: float) -> bool:
-        """Note an intermediate figure; return whether the trial should go on."""
-        if len(self.asked.objectives) > 1:
-            return True
-        self._fill(trial, {step: accuracy})
-        return not trial.should_prune()
+    @property
+    def judges(self) -> bool:
+        """Whether a trial may be stopped before its end."""
+        return self.asked.pruner != "none"
 
-    def _fill(self, trial: Trial, curve: Mapping[int, float]) -> None:
-        """Report those figures that the storage does not have: a lost trial repeats some."""
-        known = self.study.get_trials(deepcopy=False)[trial.number].intermediate_values
+    def report(self, trial: Trial, curve: Mapping[int, float]) -> None:
+        """Note intermediate figures, by round.
+
+        What the storage has is left alone: a lost trial repeats some.
+        """
+        if len(self.asked.objectives) > 1:
+            return
+        known = self._reported[trial.number]
         for step, accuracy in curve.items():
             if step not in known:
                 trial.report(accuracy, step)
+                known.add(step)
 
-    def tell(self, trial: Trial, summary: Mapping[str, Any], curve: Mapping[int, float]) -> None:
-        """Note what a trial came to: its summary, and what its evaluations found by round."""
-        if len(self.asked.objectives) == 1:
-            self._fill(trial, curve)
+    def gives_up(self, trial: Trial) -> bool:
+        """Return whether a trial should be stopped, by what it has reported."""
+        return self.judges and trial.should_prune()
+
+    def tell(self, trial: Trial, summary: Mapping[str, Any]) -> FrozenTrial:
+        """Note what a trial came to."""
         figures = {
             "accuracy": summary["final_holdout_accuracy"],
             "bytes": summary["bytes_up"] + summary["bytes_down"],
         }
         trial.set_user_attr("summary", dict(summary))
-        self.study.tell(trial.number, [figures[name] for name in self.asked.objectives])
+        return self.study.tell(trial.number, [figures[name] for name in self.asked.objectives])
 
-    def prune(self, trial: Trial) -> None:
+    def prune(self, trial: Trial) -> FrozenTrial:
         """Note that a trial was stopped."""
-        self.study.tell(trial.number, state=TrialState.PRUNED)
+        return self.study.tell(trial.number, state=TrialState.PRUNED)
 
-    def fail(self, trial: Trial, reason: str) -> None:
+    def fail(self, trial: Trial, reason: str) -> FrozenTrial:
         """Note that a trial failed."""
         trial.set_user_attr("failed", reason)
-        self.study.tell(trial.number, state=TrialState.FAIL)
+        return self.study.tell(trial.number, state=TrialState.FAIL)
 
     @property
     def points(self) -> list[dict[str, Any]]:

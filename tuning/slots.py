@@ -11,9 +11,11 @@ import json
 import os
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
+from time import perf_counter
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -37,18 +39,17 @@ class Report:
     """What a slot says of its trial.
 
     Attributes:
-        step: The round of the evaluation that it has come to.
-        accuracy: What that found on the held-out samples.
+        curve: What evaluations since the last report found on the held-out samples, by round; all
+            of them where the trial is finished.
         summary: What came of the trial, where it is finished.
-        curve: What all its evaluations found, by round, where it is finished.
         error: Why it failed, where it did.
+        held: Seconds for which it was held up at the evaluation before.
     """
 
-    step: int = 0
-    accuracy: float = 0.0
-    summary: dict[str, Any] | None = None
     curve: Mapping[int, float] = field(default_factory=dict)
+    summary: dict[str, Any] | None = None
     error: str | None = None
+    held: float = 0.0
 
 
 def finished(folder: Path) -> Report:
@@ -57,7 +58,7 @@ def finished(folder: Path) -> Report:
     rows = pq.read_table(folder / "metrics.parquet", columns=["round", "holdout_accuracy"])
     found = {row["round"]: row["holdout_accuracy"] for row in rows.to_pylist()}
     curve = {number: value for number, value in found.items() if value is not None}
-    return Report(summary=summary, curve=curve)
+    return Report(curve, summary)
 
 
 class _Stopped(Exception):  # noqa: N818 - what happened to the trial; nothing went wrong
@@ -65,70 +66,92 @@ class _Stopped(Exception):  # noqa: N818 - what happened to the trial; nothing w
 
 
 class _Trial(raysim.Listener):
-    """A run in a thread of its own, held up at each evaluation until it is told to go on."""
+    """A run in a thread of its own, which may be held up at each evaluation."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def __init__(self, settings: dict[str, Any], judged: bool) -> None:
+        self._judged = judged
         self._reports: SimpleQueue[Report] = SimpleQueue()
         self._wanted: SimpleQueue[bool] = SimpleQueue()
+        self._held = 0.0
         self._thread = threading.Thread(target=self._run, args=(settings,), daemon=True)
         self._thread.start()
 
     def report(self) -> Report:
-        """Wait for the next evaluation, or for the end."""
-        return self._reports.get()
+        """Wait for an evaluation, or for the end; return all that there is to say."""
+        report = self._reports.get()
+        while not self._reports.empty():
+            later = self._reports.get()
+            report = replace(later, curve={**report.curve, **later.curve})
+        return report
 
-    def go_on(self, wanted: bool) -> None:
-        """Let it go on, or end it and wait until it has."""
-        self._wanted.put(wanted)
-        if not wanted:
-            self._thread.join()
+    def go_on(self) -> None:
+        """Let it go on, if it was held up."""
+        if self._judged:
+            self._wanted.put(True)
+
+    def stop(self) -> None:
+        """End it, where it is held up."""
+        self._wanted.put(False)
+        self._thread.join()
 
     def round_done(self, row: Any) -> None:
         if row["holdout_accuracy"] is None:
             return
-        self._reports.put(Report(row["round"], row["holdout_accuracy"]))
-        if not self._wanted.get():
-            raise _Stopped
+        self._say(Report({row["round"]: row["holdout_accuracy"]}))
+        if self._judged:
+            begun = perf_counter()
+            if not self._wanted.get():
+                raise _Stopped
+            self._held = perf_counter() - begun
+
+    def _say(self, report: Report) -> None:
+        self._reports.put(replace(report, held=self._held))
 
     def _run(self, settings: dict[str, Any]) -> None:
         try:
             result = raysim.run(raysim.config.parse(settings), listener=self)
-            self._reports.put(finished(result.run_dir))
+            self._say(finished(result.run_dir))
         except _Stopped:
             return
         except RaysimError as error:
-            self._reports.put(Report(error=str(error)))
+            self._say(Report(error=str(error)))
         except Exception as error:
-            self._reports.put(Report(error=f"{type(error).__name__}: {error}"))
+            self._say(Report(error=f"{type(error).__name__}: {error}"))
 
 
 class SlotActor:
     """Runs trials, one at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str]) -> None:
         import workloads  # noqa: F401 - registers what settings name
 
+        os.environ.update(environment)
         self._trial: _Trial
 
     def pid(self) -> int:
         """Return the process's id."""
         return os.getpid()
 
-    def start(self, settings: dict[str, Any]) -> Report:
-        """Start a trial; return its first report."""
+    def start(self, settings: dict[str, Any], judged: bool) -> Report:
+        """Start a trial; return its first report.
+
+        Args:
+            settings: The settings of its run.
+            judged: Whether it is held up at each evaluation until it is told to go on or to stop.
+        """
         if settings["engine"]["backend"] == "inline" and not torch.cuda.is_available():
             settings["engine"]["gpus_per_actor"] = 0.0  # declared, but not there
-        self._trial = _Trial(settings)
+        self._trial = _Trial(settings, judged)
         return self._trial.report()
 
     def go_on(self) -> Report:
         """Let the trial go on; return its next report."""
-        self._trial.go_on(True)
+        self._trial.go_on()
         return self._trial.report()
 
     def stop(self) -> None:
         """End the trial where it is."""
-        self._trial.go_on(False)
+        self._trial.stop()
 
 
 @dataclass
@@ -183,15 +206,16 @@ def make_slots(settings: raysim.Settings, jobs: int | None) -> list[Slot]:
             f" {fitting.actors} actors of engine.gpus_per_actor={settings.engine.gpus_per_actor:g}"
         )
     inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
-    actor = ray.remote(runtime_env={"env_vars": inherited})(SlotActor)
+    actor = ray.remote(SlotActor)
     plan = plan_actors(settings.engine.model_copy(update={"actors": slots * own}), nodes, 10**9)
     if settings.engine.actors == "auto":
         each = actor.options(num_cpus=plan.cpus, num_gpus=plan.gpus)
-        return [Slot(each.remote, {"engine.backend": "inline"}) for _ in range(slots)]
-    return [_with_group(actor, plan, own) for _ in range(slots)]
+        make = partial(each.remote, inherited)
+        return [Slot(make, {"engine.backend": "inline"}) for _ in range(slots)]
+    return [_with_group(actor, inherited, plan, own) for _ in range(slots)]
 
 
-def _with_group(actor: Any, plan: ActorPlan, own: int) -> Slot:
+def _with_group(actor: Any, inherited: Mapping[str, str], plan: ActorPlan, own: int) -> Slot:
     bundle = {"CPU": plan.cpus} | ({"GPU": plan.gpus} if plan.gpus else {})
     group = placement_group([bundle] * own)
     if not group.wait(RESERVE_SECONDS):
@@ -203,4 +227,4 @@ def _with_group(actor: Any, plan: ActorPlan, own: int) -> Slot:
     strategy = PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True)
     beside = actor.options(num_cpus=0, scheduling_strategy=strategy)
     engine = {"engine.backend": "ray", "engine.cpus_per_actor": plan.cpus}
-    return Slot(beside.remote, engine, group)
+    return Slot(partial(beside.remote, inherited), engine, group)

@@ -47,6 +47,37 @@ class _Running:
     losses: int = 0
 
 
+class _Times:
+    """When slots were at work."""
+
+    def __init__(self, slots: int) -> None:
+        self._slots, self._begun = slots, perf_counter()
+        self._exhausted, self._held_before, self._held = self._begun, 0.0, 0.0
+        self._spans: list[tuple[float, float]] = []
+
+    def handed_out(self) -> None:
+        """A trial was handed to a slot; it may be the last."""
+        self._exhausted, self._held_before = perf_counter(), self._held
+
+    def held(self, seconds: float) -> None:
+        """A trial was held up for so long, to be told whether to go on."""
+        self._held += seconds
+
+    def ended(self, running: _Running) -> float:
+        """A trial has ended; return its seconds."""
+        self._spans.append((running.begun, perf_counter()))
+        return self._spans[-1][1] - running.begun
+
+    @property
+    def busy(self) -> float | None:
+        """Share of the slots' time in trials, not held up, until the last was handed out."""
+        if len(self._spans) <= self._slots:
+            return None
+        until = self._exhausted
+        inside = sum(max(0.0, min(ended, until) - begun) for begun, ended in self._spans)
+        return (inside - self._held_before) / ((until - self._begun) * self._slots)
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a study came to.
@@ -54,8 +85,8 @@ class Outcome:
     Attributes:
         best: The best trial, or the Pareto front.
         presets: Their settings, as files that `raysim run` takes, by trial number.
-        busy: Share of the slots' time that was spent in trials while trials remained; None where
-            none had to wait.
+        busy: Share of the slots' time that was spent at work in trials while trials remained, and
+            not in waiting for the tuner; None where no trial had to wait for a slot.
     """
 
     best: list[FrozenTrial]
@@ -70,7 +101,6 @@ class Tuner:
         self.search, self.out, self.watcher = search, out, watcher
         self._running: dict[ray.ObjectRef[Any], _Running] = {}
         self._left: list[Trial] = []
-        self._spans: list[tuple[float, float]] = []
 
     def run(self, trials: int, jobs: int | None) -> Outcome:
         """Go on until the study has so many trials.
@@ -93,32 +123,27 @@ class Tuner:
             try:
                 ray.get([slot.handle.pid.remote() for slot in slots])
                 self.watcher.started(len(slots), self._numbered - len(self._left), trials)
-                begun = perf_counter()
-                exhausted = self._go(slots, trials)
+                self._times = _Times(len(slots))
+                self._go(slots, trials)
             finally:
                 for slot in slots:
                     slot.close()
-        if len(self._spans) <= len(slots):
-            return self._outcome(None)
-        busy = sum(max(0.0, min(ended, exhausted) - start) for start, ended in self._spans)
-        return self._outcome(busy / ((exhausted - begun) * len(slots)))
+        return self._outcome()
 
-    def _go(self, slots: list[Slot], trials: int) -> float:
-        """Run trials; return when the last was handed out."""
-        free, exhausted = list(slots), perf_counter()
+    def _go(self, slots: list[Slot], trials: int) -> None:
+        """Run trials until there are so many."""
+        free = list(slots)
         while True:
             while free and (trial := self._next(trials)):
-                exhausted = perf_counter()
                 self._start(_Running(free.pop(0), trial))
+                self._times.handed_out()
             if not self._running:
-                return exhausted
+                return
             (call,), _ = ray.wait(list(self._running), num_returns=1)
             running = self._running.pop(call)
-            if self._ended(running, call):
+            if done := self._heard(running, call):
                 free.append(running.slot)
-                self._spans.append((running.begun, perf_counter()))
-                done = self.search.study.get_trials(deepcopy=False)[running.trial.number]
-                self.watcher.trial_done(done, perf_counter() - running.begun)
+                self.watcher.trial_done(done, self._times.ended(running))
 
     @property
     def _numbered(self) -> int:
@@ -138,44 +163,42 @@ class Tuner:
         else:
             values = running.trial.params | {"out": str(folder)} | running.slot.engine
             settings = self.search.resolved.settings.override(values)
-            call = running.slot.handle.start.remote(settings.to_dict())
+            call = running.slot.handle.start.remote(settings.to_dict(), self.search.judges)
         self._running[call] = running
 
-    def _ended(self, running: _Running, call: ray.ObjectRef[Any]) -> bool:
-        """Hear what a trial has come to; return whether its slot is free again."""
-        search, trial = self.search, running.trial
+    def _heard(self, running: _Running, call: ray.ObjectRef[Any]) -> FrozenTrial | None:
+        """Hear what a trial has come to; return it if it has ended, and its slot is free."""
         try:
             report: Report = ray.get(call)
         except RayTaskError as error:
             raise error.cause from error
         except RayError as error:
             return self._lost(running, error)
+        self._times.held(report.held)
+        search, trial, slot = self.search, running.trial, running.slot.handle
+        search.report(trial, report.curve)
         if report.summary is not None:
-            search.tell(trial, report.summary, report.curve)
-        elif report.error is not None:
-            search.fail(trial, report.error)
-        elif search.report(trial, report.step, report.accuracy):
-            self._running[running.slot.handle.go_on.remote()] = running
-            return False
-        else:
-            running.slot.handle.stop.remote()
-            search.prune(trial)
-        return True
+            return search.tell(trial, report.summary)
+        if report.error is not None:
+            return search.fail(trial, report.error)
+        if search.gives_up(trial):
+            slot.stop.remote()
+            return search.prune(trial)
+        self._running[slot.go_on.remote()] = running
+        return None
 
-    def _lost(self, running: _Running, error: RayError) -> bool:
+    def _lost(self, running: _Running, error: RayError) -> FrozenTrial | None:
         """Have a trial whose slot was lost go on from its checkpoint, a few times."""
         running.losses += 1
         number = running.trial.number
-        if running.losses >= MAX_LOSSES:
-            self.search.fail(running.trial, f"its slot was lost {MAX_LOSSES} times")
-            running.slot.renew()
-            return True
-        self.watcher.note(f"trial {number}: its slot was lost; it goes on from its checkpoint")
         running.slot.renew()
+        if running.losses >= MAX_LOSSES:
+            return self.search.fail(running.trial, f"its slot was lost {MAX_LOSSES} times")
+        self.watcher.note(f"trial {number}: its slot was lost; it goes on from its checkpoint")
         self._start(running)
-        return False
+        return None
 
-    def _outcome(self, busy: float | None) -> Outcome:
+    def _outcome(self) -> Outcome:
         """Write the best settings as files that `raysim run` takes."""
         found, presets = best(self.search), {}
         for trial in found:
@@ -183,7 +206,7 @@ class Tuner:
             presets[trial.number] = self.out / f"{name}.json"
             settings = self.search.resolved.settings.override(trial.params)
             write_json(presets[trial.number], settings.to_dict())
-        return Outcome(found, presets, busy)
+        return Outcome(found, presets, self._times.busy)
 
     @contextmanager
     def _claimed(self) -> Iterator[None]:

@@ -68,3 +68,11 @@ def values(search: Search) -> list[Any]:
         (trial.number, trial.params, trial.state.name, trial.values, trial.intermediate_values)
         for trial in search.study.get_trials()
     ]
+
+
+def summaries(folder: Path) -> dict[int, dict[str, float]]:
+    """Return the summaries of a study's runs by trial number."""
+    return {
+        int(path.parent.name): json.loads(path.read_text())
+        for path in (folder / "out" / "trials").glob("*/summary.json")
+    }

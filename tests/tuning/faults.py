@@ -1,12 +1,30 @@
-"""A tuner in a process of its own: `python -m tests.tuning.faults FOLDER TRIALS JOBS`."""
+"""A tuner in a process of its own, to be killed.
+
+`python -m tests.tuning.faults FOLDER TRIALS [dotted.key=value ...]`
+"""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from tests.tuning.common import make_search, make_tuner
+from raysim.config import parse_override
+from tests.tuning.common import make_search
+from tuning.search import Asked
+from tuning.tuner import Tuner, Watcher
+
+RANDOM = Asked(sampler="random")
+"""Draws that do not depend on which trial ended first."""
+
+
+class Printing(Watcher):
+    """Prints what it hears at once: its process may be killed."""
+
+    def note(self, text: str) -> None:
+        print(text, flush=True)
+
 
 if __name__ == "__main__":
-    folder, trials, jobs = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    make_tuner(make_search(folder), folder).run(trials, jobs)
+    folder, overrides = Path(sys.argv[1]), dict(map(parse_override, sys.argv[3:]))
+    search = make_search(folder, RANDOM, **overrides)
+    Tuner(search, folder / "out", Printing()).run(int(sys.argv[2]), None)
