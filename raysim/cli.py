@@ -121,14 +121,17 @@ def tune(
     objectives: Annotated[
         str, typer.Option(help="accuracy, bytes, or both: accuracy,bytes")
     ] = "accuracy",
-    out: Annotated[Path | None, typer.Option(help="folder; runs/STUDY")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="what it is called in the database; STUDY")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="folder; runs/NAME")] = None,
 ) -> None:
     """Search settings with Optuna; the same command goes on with an interrupted study."""
     command, search = import_module("tuning.command"), import_module("tuning.search")
     sought = tuple(objectives.split(","))
     pruned = pruner or ("median" if len(sought) == 1 else "none")
     changes = dict(parse_override(text) for text in overrides or ())
-    folder = out or Path("runs") / study
+    folder = out or Path("runs") / (name or study)
     asked = search.Asked(sampler, pruned, sought)
     try:
         command.tune(
@@ -139,6 +142,7 @@ def tune(
             jobs=jobs,
             out=folder,
             storage=storage,
+            called=name,
             console=console,
         )
     except KeyboardInterrupt:

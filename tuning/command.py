@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from rich.table import Table
 from raysim.core.components import suggest
 from raysim.core.errors import RunError, SettingsError
 from tuning.plots import draw
-from tuning.search import Asked, Search
+from tuning.search import Asked, Search, bytes_sent
+from tuning.storage import missing_file, reason, shown
 from tuning.studies import STUDIES
 from tuning.study import Study, text_of
 from tuning.tuner import Outcome, Tuner, Watcher
@@ -38,6 +40,7 @@ def tune(
     jobs: int | None,
     out: Path,
     storage: str | None,
+    called: str | None,
     console: Console,
 ) -> Outcome:
     """Search, and say what was found.
@@ -50,6 +53,7 @@ def tune(
         jobs: Trials at a time; None takes as many as fit.
         out: Folder of the trials' runs and of the results.
         storage: The database, as a URL; None is a SQLite file in `out`.
+        called: What it is called in the database; None is its own name.
         console: Where to say it.
 
     Raises:
@@ -60,10 +64,10 @@ def tune(
     if storage is None:
         out.mkdir(parents=True, exist_ok=True)
         storage = f"sqlite:///{(out / 'study.db').absolute()}"
-    search = Search(name, storage, asked, resolved)
-    outcome = Tuner(search, out, Lines(console, search)).run(trials, jobs)
-    for path in draw(search.study, asked.objectives, out):
-        console.print(f"plot: {path}", highlight=False, soft_wrap=True)
+    with closing(Search(called or name, storage, asked, resolved)) as search:
+        outcome = Tuner(search, out, Lines(console, search)).run(trials, jobs)
+        for path in draw(search.study, asked.objectives, out):
+            console.print(f"plot: {path}", highlight=False, soft_wrap=True)
     console.print(results(search, outcome))
     if outcome.busy is not None:
         console.print(f"slots were busy for {outcome.busy:.0%} of the time while trials remained")
@@ -116,7 +120,6 @@ def results(search: Search, outcome: Outcome) -> Table:
         table.add_column(column)
     for trial in outcome.best:
         summary = trial.user_attrs["summary"]
-        sent = (summary["bytes_up"] + summary["bytes_down"]) / 1e6
         table.add_row(
             str(trial.number),
             *(
@@ -125,7 +128,7 @@ def results(search: Search, outcome: Outcome) -> Table:
             ),
             f"{summary['final_holdout_accuracy']:.2%}",
             f"{summary['final_accuracy']:.2%}",
-            f"{sent:.1f}",
+            f"{bytes_sent(summary) / 1e6:.1f}",
         )
     return table
 
@@ -142,8 +145,10 @@ def serve(storage: str, host: str, port: int) -> None:
         raise RunError(
             "the dashboard needs optuna-dashboard: pip install 'raysim[dashboard]'"
         ) from error
+    if missing_file(storage):
+        raise RunError(f"{storage}: no such database; `raysim tune` makes one")
     try:
         run_server(storage, host=host, port=port)
     except Exception as error:  # whatever the database's driver, or the port, raises
-        last = str(error).strip().splitlines()[:1] or [type(error).__name__]
-        raise RunError(f"{storage}: cannot be shown at {host}:{port}: {last[0]}") from error
+        where = f"{shown(storage)}: cannot be shown at {host}:{port}"
+        raise RunError(f"{where}: {reason(error)}") from error

@@ -12,11 +12,13 @@ from typing import Any
 import optuna
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner
 from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
+from optuna.storages import RDBStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from raysim.core.errors import RunError, SettingsError
 from raysim.core.seeds import torch_seed
+from tuning.storage import reason, shown
 from tuning.study import Range, Resolved, grid
 
 SAMPLERS = ("tpe", "random", "grid", "gp")
@@ -76,17 +78,26 @@ class Search:
         self._reported: defaultdict[int, set[int]] = defaultdict(set)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         try:
+            self._storage = RDBStorage(storage)
             self.study = optuna.create_study(
                 study_name=name,
-                storage=storage,
+                storage=self._storage,
                 directions=[OBJECTIVES[objective] for objective in asked.objectives],
                 pruner=self._pruner(),
                 load_if_exists=True,
             )
         except Exception as error:  # whatever the database's own driver raises
-            last = str(error).strip().splitlines()[:1] or [type(error).__name__]
-            raise RunError(f"storage={storage}: cannot be used: {last[0]}") from error
-        self._check_same(storage)
+            raise RunError(f"storage={shown(storage)}: cannot be used: {reason(error)}") from error
+        try:
+            self._check_same(shown(storage))
+        except RunError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the connections to the storage."""
+        self._storage.remove_session()
+        self._storage.engine.dispose()
 
     def next(self) -> Trial:
         """Return a new trial with its settings.
@@ -133,10 +144,7 @@ class Search:
 
     def tell(self, trial: Trial, summary: Mapping[str, Any]) -> FrozenTrial:
         """Note what a trial came to."""
-        figures = {
-            "accuracy": summary["final_holdout_accuracy"],
-            "bytes": summary["bytes_up"] + summary["bytes_down"],
-        }
+        figures = {"accuracy": summary["final_holdout_accuracy"], "bytes": bytes_sent(summary)}
         trial.set_user_attr("summary", dict(summary))
         return self.study.tell(trial.number, [figures[name] for name in self.asked.objectives])
 
@@ -209,6 +217,12 @@ def _first_difference(found: Any, wanted: Any, prefix: str = "") -> str:
             if found.get(key) != wanted.get(key):
                 return _first_difference(found.get(key), wanted.get(key), f"{prefix}{key}.")
     return f"{prefix.rstrip('.')}: {found}, here {wanted}".removeprefix(": ")
+
+
+def bytes_sent(summary: Mapping[str, Any]) -> int:
+    """Return the bytes that a run sent both ways."""
+    sent: int = summary["bytes_up"] + summary["bytes_down"]
+    return sent
 
 
 def best(search: Search) -> list[FrozenTrial]:

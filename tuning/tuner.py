@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -14,10 +11,11 @@ import ray
 from optuna.trial import FrozenTrial, Trial
 from ray.exceptions import RayError, RayTaskError
 
-from raysim.core.errors import RunError
 from raysim.engine.files import write_json
 from raysim.engine.session import ray_session
-from tuning.search import Search, best
+from tuning.events import add_bytes, describe
+from tuning.folder import Folder
+from tuning.search import Search, best, bytes_sent
 from tuning.slots import Report, Slot, finished, make_slots
 
 MAX_LOSSES = 3
@@ -98,7 +96,7 @@ class Tuner:
     """One study in one folder: trials are the runs `trials/0000` and so on."""
 
     def __init__(self, search: Search, out: Path, watcher: Watcher) -> None:
-        self.search, self.out, self.watcher = search, out, watcher
+        self.search, self.folder, self.watcher = search, Folder(out), watcher
         self._running: dict[ray.ObjectRef[Any], _Running] = {}
         self._left: list[Trial] = []
 
@@ -112,12 +110,16 @@ class Tuner:
 
         Raises:
             SettingsError: so many trials do not fit on the cluster.
-            RunError: another tuner holds the folder.
+            RunError: the folder is another tuner's, or another study's.
         """
         settings = self.search.resolved.settings
         if self.search.asked.sampler == "grid":
             trials = min(trials, len(self.search.points))
-        with self._claimed(), ray_session(settings.engine.model_copy(update={"backend": "ray"})):
+        with (
+            self.folder.claimed(self.search.study),
+            ray_session(settings.engine.model_copy(update={"backend": "ray"})),
+        ):
+            describe(self.folder.path, self.search.resolved.space, self.search.asked.objectives)
             self._left = self.search.unfinished()
             slots = make_slots(settings, jobs)
             try:
@@ -157,7 +159,7 @@ class Tuner:
 
     def _start(self, running: _Running) -> None:
         """Hand a trial to its slot, from the start or from its checkpoint."""
-        folder = self.out / "trials" / f"{running.trial.number:04d}"
+        folder = self.folder.trial(running.trial.number)
         if (folder / "summary.json").exists():  # it had finished when the tuner was lost
             call = ray.put(finished(folder))
         else:
@@ -178,6 +180,9 @@ class Tuner:
         search, trial, slot = self.search, running.trial, running.slot.handle
         search.report(trial, report.curve)
         if report.summary is not None:
+            if "bytes" in search.asked.objectives:
+                summary = report.summary
+                add_bytes(self.folder.trial(trial.number), bytes_sent(summary), summary["rounds"])
             return search.tell(trial, report.summary)
         if report.error is not None:
             return search.fail(trial, report.error)
@@ -203,18 +208,7 @@ class Tuner:
         found, presets = best(self.search), {}
         for trial in found:
             name = "best" if len(self.search.asked.objectives) == 1 else f"best-{trial.number:04d}"
-            presets[trial.number] = self.out / f"{name}.json"
+            presets[trial.number] = self.folder.path / f"{name}.json"
             settings = self.search.resolved.settings.override(trial.params)
             write_json(presets[trial.number], settings.to_dict())
         return Outcome(found, presets, self._times.busy)
-
-    @contextmanager
-    def _claimed(self) -> Iterator[None]:
-        """Hold the folder for this process; a killed process lets go of it."""
-        self.out.mkdir(parents=True, exist_ok=True)
-        with (self.out / ".lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise RunError(f"out={self.out}: another tuner is at work there") from error
-            yield

@@ -153,9 +153,9 @@ class Recorder:
             key: value if isinstance(value, int | float | str) else str(value)
             for key, value in dotted(self._settings).items()
         }
-        for summary in hparams(  # type: ignore[no-untyped-call]
-            values, {"test_accuracy": 0.0, "test_loss": 0.0}
-        ):
+        # Not the first, which lists what to compare: of many runs TensorBoard takes any one's, and
+        # without it all that they have. A study writes its own.
+        for summary in hparams(values, {})[1:]:  # type: ignore[no-untyped-call]
             writer.add_summary(summary)
 
 

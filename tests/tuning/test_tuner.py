@@ -8,9 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import raysim
-from tests.tuning.common import make_search, make_tuner, summaries, values
+from tests.tuning.common import Noting, make_search, make_tuner, summaries, values
+from tuning.folder import Folder
 from tuning.search import Asked
 from tuning.slots import make_slots
+from tuning.tuner import Tuner
 
 
 def test_a_study(tmp_path, shared_ray):
@@ -64,18 +66,24 @@ def test_a_trial_that_fails_does_not_end_the_study(tmp_path, shared_ray):
     assert "client" in failed.user_attrs["failed"]
 
 
-def test_two_objectives(tmp_path, shared_ray):
-    search = make_search(tmp_path, Asked(objectives=("accuracy", "bytes")))
-    outcome = make_tuner(search, tmp_path).run(3, 1)
-    assert all(len(trial.values) == 2 for trial in search.study.get_trials())
-    assert set(outcome.presets) == {trial.number for trial in outcome.best}
-
-
 def test_a_second_tuner_is_refused(tmp_path):
     search = make_search(tmp_path)
-    tuner = make_tuner(search, tmp_path)
-    with tuner._claimed(), pytest.raises(raysim.RunError, match="another tuner is at work there"):
+    claimed = make_tuner(search, tmp_path).folder.claimed(search.study)
+    with claimed, pytest.raises(raysim.RunError, match="another tuner is at work there"):
         make_tuner(search, tmp_path).run(1, 1)
+
+
+def test_a_study_and_its_folder_belong_together(tmp_path):
+    search, out = make_search(tmp_path), tmp_path / "out"
+    with Folder(out).claimed(search.study):
+        search.next()
+    with Folder(out.rename(tmp_path / "moved")).claimed(search.study):  # which changes nothing
+        pass
+    with pytest.raises(raysim.RunError, match="study blobs has its trials in another folder"):
+        make_tuner(search, tmp_path).run(1, 1)
+    other = make_search(tmp_path, storage=f"sqlite:///{tmp_path / 'other.db'}")
+    with pytest.raises(raysim.RunError, match="a study that is not in this storage; choose an"):
+        Tuner(other, tmp_path / "moved", Noting()).run(1, 1)
 
 
 @pytest.mark.parametrize(("jobs", "gpus"), [(1, 1.0), pytest.param(2, 0.5, marks=pytest.mark.full)])

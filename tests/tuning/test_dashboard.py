@@ -1,0 +1,90 @@
+"""`raysim dashboard` as a user meets it: a page on this machine, in a browser."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.tuning.common import make_search
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 120.0
+"""Seconds after which the dashboard, or the browser, has taken too long."""
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+@pytest.fixture(scope="module")
+def dashboard(tmp_path_factory) -> Iterator[tuple[psutil.Process, int]]:
+    """The command for a storage with one study, and its port."""
+    folder, port = tmp_path_factory.mktemp("dashboard"), free_port()
+    search = make_search(folder)
+    summary = {"final_holdout_accuracy": 0.5, "bytes_up": 1, "bytes_down": 1}
+    search.tell(search.next(), summary)
+    url = f"sqlite:///{folder / 'study.db'}"
+    command = [sys.executable, "-m", "raysim", "dashboard", url, "--port", str(port)]
+    with subprocess.Popen(command, cwd=ROOT) as process:
+        try:
+            deadline = time.monotonic() + PATIENCE
+            while not listening(process.pid):
+                assert process.poll() is None and time.monotonic() < deadline
+                time.sleep(0.1)
+            yield psutil.Process(process.pid), port
+        finally:
+            process.kill()
+
+
+def listening(pid: int) -> list[tuple[str, int]]:
+    """Return where a process listens."""
+    sockets = psutil.Process(pid).net_connections("inet")
+    return [tuple(each.laddr) for each in sockets if each.status == psutil.CONN_LISTEN]
+
+
+def get(port: int, path: str) -> str:
+    connection = HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    connection.request("GET", path)
+    response = connection.getresponse()
+    assert response.status == 200
+    return response.read().decode()
+
+
+def test_it_listens_on_this_machine_alone(dashboard):
+    process, port = dashboard
+    assert listening(process.pid) == [("127.0.0.1", port)]
+
+
+def test_the_page_is_served_and_the_study_is_listed(dashboard):
+    _, port = dashboard
+    assert "<title>Optuna Dashboard</title>" in get(port, "/dashboard")
+    studies = json.loads(get(port, "/api/studies"))["study_summaries"]
+    assert [study["study_name"] for study in studies] == ["blobs"]
+
+
+def test_a_browser_shows_the_study(dashboard, tmp_path):
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        pytest.skip(f"none of {', '.join(BROWSERS)} is installed")
+    _, port = dashboard
+    assert "blobs" not in get(port, "/dashboard")  # it is for the page's script to put it there
+    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"]
+    page = [f"http://127.0.0.1:{port}/dashboard", "--dump-dom", "--virtual-time-budget=20000"]
+    shown = subprocess.run(
+        [browser, *options, *page], capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
+    assert "blobs" in shown.stdout
