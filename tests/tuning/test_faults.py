@@ -25,10 +25,12 @@ PATIENCE = 300.0
 """Seconds after which a test has waited long enough."""
 
 
-def wait_until(true: Callable[[], Any]) -> None:
+def wait_until(true: Callable[[], Any], process: subprocess.Popen[bytes] | None = None) -> None:
+    """Wait for something, while a process runs."""
     deadline = time.monotonic() + PATIENCE
     while not true():
         assert time.monotonic() < deadline
+        assert process is None or process.poll() is None
         time.sleep(0.05)
 
 
@@ -97,7 +99,7 @@ def test_a_lost_slot_goes_on_from_its_checkpoint(tmp_path, shared_ray):
 def test_a_killed_tuner_goes_on(tmp_path, shared_ray):
     overrides = {"engine.gpus_per_actor": 1.0, "rounds": 20}
     process = start_tuner(tmp_path, 4, overrides)
-    wait_until(lambda: committed(tmp_path) or process.poll() is not None)
+    wait_until(lambda: committed(tmp_path), process)
     process.kill()
     assert process.wait() == -9
     search = make_search(tmp_path, RANDOM, **overrides)
@@ -118,11 +120,11 @@ def test_eight_slots_on_two_gpus_outlive_faults_and_are_busy(tmp_path, shared_ra
         "evaluation.every": 2,
     }
     process = start_tuner(tmp_path, 24, overrides)
-    wait_until(lambda: done(tmp_path) >= 1)
+    wait_until(lambda: done(tmp_path) >= 1, process)
     kill_a_slot()
-    wait_until(lambda: "its slot was lost" in (tmp_path / "notes").read_text())
+    wait_until(lambda: "its slot was lost" in (tmp_path / "notes").read_text(), process)
     before = done(tmp_path)
-    wait_until(lambda: done(tmp_path) >= before + 2)
+    wait_until(lambda: done(tmp_path) >= before + 2, process)
     process.kill()
     assert process.wait() == -9
     search = make_search(tmp_path, RANDOM, **overrides)

@@ -8,11 +8,11 @@ from typing import Any
 from pydantic import Field
 
 import raysim
-from raysim.methods.fedavg import FedAvg
+from raysim.methods.fedprox import FedProx
 
 
-class Waiting(FedAvg):
-    """FedAvg whose rounds take time, as on a GPU of its own."""
+class Waiting(FedProx):
+    """FedProx whose rounds take time, as on a GPU of its own."""
 
     seconds: float = Field(default=0.25, ge=0, description="of a round")
 
