@@ -12,6 +12,7 @@ from rich.table import Table
 
 from raysim.core.components import suggest
 from raysim.core.errors import RunError, SettingsError
+from tuning.folder import make
 from tuning.plots import draw
 from tuning.search import Asked, Search, bytes_sent
 from tuning.storage import missing_file, reason, shown
@@ -62,7 +63,7 @@ def tune(
     asked.check()
     resolved = find(name).resolve(overrides)
     if storage is None:
-        out.mkdir(parents=True, exist_ok=True)
+        make(out)
         storage = f"sqlite:///{(out / 'study.db').absolute()}"
     with closing(Search(called or name, storage, asked, resolved)) as search:
         outcome = Tuner(search, out, Lines(console, search)).run(trials, jobs)

@@ -15,6 +15,18 @@ from raysim.core.errors import RunError
 from raysim.engine.files import write_json
 
 
+def make(path: Path) -> None:
+    """Make a folder, if it is not there.
+
+    Raises:
+        RunError: it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"out={path}: cannot be written: {error.strerror}") from error
+
+
 class Folder:
     """A study's folder, which `study.json` and the study in its storage both know by an id.
 
@@ -37,7 +49,7 @@ class Folder:
         Raises:
             RunError: another tuner holds it, it holds another study, or the study has another.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
+        make(self.path)
         with (self.path / ".lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -53,7 +53,8 @@ class Asked:
         ):
             if value not in known:
                 raise SettingsError(f"{name}={value}: must be one of {', '.join(known)}")
-        if not self.objectives or {*self.objectives} - {*OBJECTIVES}:
+        sought = {*self.objectives}
+        if not sought or sought - {*OBJECTIVES} or len(sought) < len(self.objectives):
             wanted = ",".join(self.objectives)
             raise SettingsError(
                 f"objectives={wanted}: must be one or both of {', '.join(OBJECTIVES)}"
@@ -192,9 +193,9 @@ class Search:
             "sampler": self.asked.sampler,
             "objectives": list(self.asked.objectives),
         }
-        found = self.study.user_attrs
+        found, empty = self.study.user_attrs, not self.study.get_trials(deepcopy=False)
         for key, value in searched.items():
-            if key not in found:
+            if key not in found or (empty and key != "objectives"):  # which no trial depends on yet
                 self.study.set_user_attr(key, value)
             elif found[key] != value:
                 raise RunError(

@@ -22,6 +22,8 @@ def reason(error: Exception) -> str:
         return (
             "its driver is not installed; PostgreSQL's comes with pip install 'raysim[postgresql]'"
         )
+    while isinstance(error.__cause__, Exception):
+        error = error.__cause__
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 

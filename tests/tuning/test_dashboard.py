@@ -15,7 +15,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+import raysim
 from tests.tuning.common import make_search
+from tuning.command import serve
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 120.0
@@ -88,3 +90,10 @@ def test_a_browser_shows_the_study(dashboard, tmp_path):
         [browser, *options, *page], capture_output=True, text=True, timeout=PATIENCE, check=True
     )
     assert "blobs" in shown.stdout
+
+
+def test_a_database_that_is_not_there_is_not_made(tmp_path):
+    path = tmp_path / "study.db"
+    with pytest.raises(raysim.RunError, match="no such database"):
+        serve(f"sqlite:///{path}", "127.0.0.1", free_port())
+    assert not path.exists()

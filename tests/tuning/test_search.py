@@ -112,6 +112,7 @@ def test_a_step_that_was_reported_before_is_not_reported_again(tmp_path):
     [
         (Asked(sampler="best"), "sampler=best: must be one of tpe, random, grid, gp"),
         (Asked(pruner="soon"), "pruner=soon: must be one of median, hyperband, none"),
+        (Asked(objectives=("bytes", "bytes")), "objectives=bytes,bytes: must be one or both of"),
         (Asked(objectives=("speed",)), "objectives=speed: must be one or both of accuracy, bytes"),
         (
             Asked(pruner="median", objectives=("accuracy", "bytes")),
@@ -125,7 +126,8 @@ def test_refusals(asked, message):
 
 
 def test_trials_that_cannot_be_compared_are_not_mixed(tmp_path):
-    make_search(tmp_path)
+    make_search(tmp_path, rounds=9)  # no trial was drawn for these
+    make_search(tmp_path).next()
     make_search(tmp_path, **{"engine.cpus_per_actor": 0.5})
     with pytest.raises(raysim.RunError, match=r"other settings \(rounds: 4, here 9\)"):
         make_search(tmp_path, rounds=9)

@@ -73,6 +73,12 @@ def test_a_second_tuner_is_refused(tmp_path):
         make_tuner(search, tmp_path).run(1, 1)
 
 
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(raysim.RunError, match="out: cannot be written: "):
+        make_tuner(make_search(tmp_path), tmp_path).run(1, 1)
+
+
 def test_a_study_and_its_folder_belong_together(tmp_path):
     search, out = make_search(tmp_path), tmp_path / "out"
     with Folder(out).claimed(search.study):
