@@ -6,7 +6,7 @@ import pytest
 
 import raysim
 from tests.tuning.common import make_search, values
-from tuning.search import SAMPLERS, Asked, best
+from tuning.search import Asked, best
 
 
 def play(search, trials, accuracy=lambda params: params["local.lr"]):
@@ -20,7 +20,9 @@ def play(search, trials, accuracy=lambda params: params["local.lr"]):
         search.tell(trial, summary)
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize(
+    "sampler", ["tpe", "random", "grid", pytest.param("gp", marks=pytest.mark.full)]
+)
 def test_the_same_draws_twice_and_after_an_interruption(tmp_path, sampler):
     asked = Asked(sampler=sampler)
     for name in ("straight", "interrupted"):

@@ -58,7 +58,7 @@ def test_a_trial_that_fails_does_not_end_the_study(tmp_path, shared_ray):
     # The largest learning rates diverge.
     overrides = {"method.mu": 0.0, "local.momentum": 0.99, "local.weight_decay": 1e3}
     search = make_search(tmp_path, Asked(sampler="grid"), **overrides)
-    make_tuner(search, tmp_path).run(100, 2)
+    make_tuner(search, tmp_path).run(100, 1)
     states = [trial[2] for trial in values(search)]
     assert len(states) == 9  # all points of the grid
     assert {"COMPLETE", "FAIL"} == set(states)
