@@ -1,4 +1,4 @@
-"""The command line: `raysim run`, `resume`, `tune`, `dashboard`, `list` and `data`.
+"""The command line: `raysim run`, `resume`, `tune`, `dashboard`, `list`, `data`, `submit`, `job`.
 
 Errors that a user can mend are one line on stderr and exit code 2; Ctrl-C checkpoints, says how to
 go on, and exits with 130.
@@ -25,6 +25,7 @@ from raysim.core.data import DATASETS, MODELS, PARTITIONS
 from raysim.core.errors import RaysimError, SettingsError
 from raysim.core.method import METHODS
 from raysim.engine.run_dir import RunDir
+from raysim.job_cli import Address, Follow, job
 from raysim.terminal import make_listener
 
 app = typer.Typer(
@@ -36,10 +37,14 @@ data = typer.Typer(
     no_args_is_help=True, help="Fetch datasets, see which are there, and how a preset splits them."
 )
 app.add_typer(data, name="data")
+app.add_typer(job, name="job")
 console = Console()
 
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="settings as dotted.key=value", show_default=False)
+]
+ProfileName = Annotated[
+    str | None, typer.Option("--profile", help="resources; see raysim list profiles")
 ]
 
 
@@ -47,9 +52,11 @@ Overrides = Annotated[
 def run(
     config: Annotated[str, typer.Argument(help="a preset, or a .toml or .json file")],
     overrides: Overrides = None,
+    *,
+    profile: ProfileName = None,
 ) -> None:
     """Run a preset or a file of settings; an unfinished run at the same `out` goes on."""
-    changes = dict(parse_override(text) for text in overrides or ())
+    changes = _changes(overrides, profile)
     if changes.get("out") is None:
         changes["out"] = str(RunDir.default(Path(config).stem))
     settings = raysim.load_config(config, changes)
@@ -58,6 +65,12 @@ def run(
     _follow(
         lambda listener: raysim.run(settings, listener=listener), Path(changes["out"]), published
     )
+
+
+def _changes(overrides: list[str] | None, profile: str | None) -> dict[str, Any]:
+    """Return the overrides typed, and those of a profile before them."""
+    chosen = import_module("cluster.profiles").find(profile).overrides if profile else {}
+    return {**chosen, **dict(parse_override(text) for text in overrides or ())}
 
 
 @app.command()
@@ -81,21 +94,31 @@ def _follow(
 @app.command(name="list")
 def list_(
     kind: Annotated[
-        str, typer.Argument(help="methods, presets, datasets, partitions, models or studies")
+        str,
+        typer.Argument(
+            help="methods, presets, datasets, partitions, models, studies, profiles or manifests"
+        ),
     ] = "",
     name: Annotated[str, typer.Argument(help="one of them, to read about it")] = "",
 ) -> None:
     """List what there is, or show one of them."""
     import_module("workloads")
     registries = {r.kind + "s": r for r in (METHODS, DATASETS, PARTITIONS, MODELS)}
-    kinds = ["presets", *registries, "studies"]
+    kinds = ["presets", *registries, "studies", "profiles", "manifests"]
     if kind and kind not in kinds:
         raise SettingsError(f"list {kind}: no such kind; {suggest(kind, kinds)}")
+    if kind == "manifests" and name:  # as it stands, to be redirected to a file
+        typer.echo(import_module("cluster.pages").manifest(name), nl=False)
+        return
     for each in [kind] if kind else kinds:
         if each == "presets":
             page = pages.preset(_presets(), name) if name else pages.presets(_presets())
         elif each == "studies":
             page = import_module("tuning.pages").page(name)
+        elif each == "profiles":
+            page = import_module("cluster.pages").profiles(name)
+        elif each == "manifests":
+            page = import_module("cluster.pages").manifests()
         else:
             registry = registries[each]
             page = pages.component(registry, name) if name else pages.components(registry)
@@ -125,19 +148,15 @@ def tune(
         str | None, typer.Option(help="what it is called in the database; STUDY")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="folder; runs/NAME")] = None,
+    profile: ProfileName = None,
 ) -> None:
     """Search settings with Optuna; the same command goes on with an interrupted study."""
-    command, search = import_module("tuning.command"), import_module("tuning.search")
-    sought = tuple(objectives.split(","))
-    pruned = pruner or ("median" if len(sought) == 1 else "none")
-    changes = dict(parse_override(text) for text in overrides or ())
     folder = out or Path("runs") / (name or study)
-    asked = search.Asked(sampler, pruned, sought)
     try:
-        command.tune(
+        import_module("tuning.command").tune(
             study,
-            changes,
-            asked,
+            _changes(overrides, profile),
+            _asked(sampler, pruner, objectives),
             trials=trials,
             jobs=jobs,
             out=folder,
@@ -148,6 +167,12 @@ def tune(
     except KeyboardInterrupt:
         console.print("interrupted; the same command goes on", highlight=False)
         raise typer.Exit(130) from None
+
+
+def _asked(sampler: str, pruner: str | None, objectives: str) -> Any:
+    sought = tuple(objectives.split(","))
+    pruned = pruner or ("median" if len(sought) == 1 else "none")
+    return import_module("tuning.search").Asked(sampler, pruned, sought)
 
 
 @app.command()
@@ -214,6 +239,59 @@ def list_data() -> None:
         size = sum(path.stat().st_size for path in prepared) / 1e6
         table.add_row(name, f"{size:.0f} MB" if prepared else "no")
     console.print(table)
+
+
+@app.command()
+def submit(
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="-- COMMAND...", help="run, tune or resume, as you would type it"),
+    ],
+    *,
+    address: Address = None,
+    profile: ProfileName = None,
+    env: Annotated[
+        list[str] | None, typer.Option(help="environment variable of the job, as NAME=VALUE")
+    ] = None,
+    requirements: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="packages that the nodes lack, for pip"),
+    ] = None,
+    follow: Follow = True,
+) -> None:
+    """Run a command of raysim on a Ray cluster, with this working directory; needs an `out`."""
+    if profile:
+        words[1:1] = ["--profile", profile]
+    _check_job(*words)
+    code = import_module("cluster.command").submit(
+        words,
+        address=address,
+        variables=env or (),
+        requirements=requirements,
+        follow=follow,
+        console=console,
+    )
+    raise typer.Exit(code)
+
+
+def _check_job(name: str, *rest: str) -> None:
+    """Check what a job is told, as far as that can be done from here."""
+    command = import_module("cluster.command")
+    if name not in {"run", "tune", "resume"}:
+        raise SettingsError(f"{name}: cannot be submitted; run, tune and resume can")
+    asked = typer.main.get_group(app).commands[name].make_context(name, list(rest)).params
+    if name == "resume":
+        command.check_folder("RUN_DIR", asked["run_dir"])
+        return
+    changes = _changes(asked["overrides"], asked["profile"])
+    if name == "run":
+        raysim.load_config(asked["config"], changes)
+        command.check_file(asked["config"])
+        command.check_folder("out", changes.get("out"))
+    else:
+        import_module("tuning.command").find(asked["study"]).resolve(changes)
+        _asked(asked["sampler"], asked["pruner"], asked["objectives"]).check()
+        command.check_folder("--out", asked["out"])
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import ray
 import torch
+from ray.exceptions import RayError
 
 from raysim.config import EngineSettings
 from raysim.core.errors import RunError, SettingsError
@@ -27,7 +28,7 @@ def ray_session(engine: EngineSettings) -> Iterator[None]:
     """Hold a Ray instance for a run: the caller's, the one at RAY_ADDRESS, or one of our own.
 
     Raises:
-        RunError: RAY_ADDRESS names a cluster that cannot be joined.
+        RunError: RAY_ADDRESS names a cluster that cannot be joined, or a token is missing.
     """
     if engine.backend == "inline" or ray.is_initialized():
         yield
@@ -42,7 +43,7 @@ def ray_session(engine: EngineSettings) -> Iterator[None]:
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
-    except (OSError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError, RayError) as error:
         raise RunError(f"RAY_ADDRESS={address}: cannot be joined: {error}") from error
     try:
         yield

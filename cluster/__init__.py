@@ -1,0 +1,1 @@
+"""How experiments are launched on a cluster: jobs, resource profiles and manifests."""

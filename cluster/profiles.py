@@ -1,0 +1,74 @@
+"""Resource profiles: what to say of `engine.*` on a kind of machine.
+
+A profile is a set of overrides. It comes before the overrides that are typed, which win, and after
+a preset or file, which it overrules. `engine.actors=auto` is in all of them: as many actors as the
+cores or the GPUs found hold, so a cluster of another size needs no other profile, and `raysim tune`
+makes each of them a slot for a trial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from raysim.core.components import suggest
+from raysim.core.errors import SettingsError
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Overrides by dotted key, and what they are for."""
+
+    about: str
+    overrides: Mapping[str, Any]
+
+
+LAPTOP = Profile(
+    "cores alone: one actor of one thread a core, clients one at a time",
+    {
+        "engine.actors": "auto",
+        "engine.threads_per_actor": 1,  # more would compete with the other actors
+        "engine.gpus_per_actor": 0.0,
+        "engine.vectorize": 0,  # on a CPU clients one at a time are faster
+    },
+)
+
+ONE_GPU = Profile(
+    "one machine with a GPU: two actors share it, each trains as many clients together as fit",
+    {
+        "engine.actors": "auto",
+        "engine.threads_per_actor": 1,
+        "engine.gpus_per_actor": 0.5,  # the kernels of one run while the other gathers its batches
+        "engine.vectorize": "auto",
+    },
+)
+
+EIGHT_BY_EIGHT_GPUS = Profile(
+    "eight nodes of eight GPUs: an actor on each GPU, sixteen clients together",
+    {
+        "engine.actors": "auto",
+        "engine.threads_per_actor": 1,
+        "engine.gpus_per_actor": 1.0,  # a whole GPU's memory for large networks
+        # A stack never leaves its actor, and "auto" stacks up to 256 clients: a cohort of 1000
+        # would then keep 4 of the 64 GPUs busy. In stacks of 16 it keeps 63.
+        "engine.vectorize": 16,
+    },
+)
+
+PROFILES: Mapping[str, Profile] = {
+    "laptop": LAPTOP,
+    "one-gpu": ONE_GPU,
+    "8x8-gpus": EIGHT_BY_EIGHT_GPUS,
+}
+
+
+def find(name: str) -> Profile:
+    """Return a profile.
+
+    Raises:
+        SettingsError: there is no such profile.
+    """
+    if name not in PROFILES:
+        raise SettingsError(f"{name}: no such profile; {suggest(name, sorted(PROFILES))}")
+    return PROFILES[name]

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.test_cli import raysim_command
+
+__all__ = ["raysim_command"]
+
+SETTINGS = """
+rounds = 3
+clients = 4
+fraction = 0.5
+checkpoint_every = 1
+
+[dataset]
+name = "synthetic"
+users = 4
+samples = 20
+test_samples = 5
+
+[partition]
+name = "by_key"
+key = "user"
+
+[model]
+name = "synthetic-mlp"
+
+[method]
+name = "my_method:Patient"
+
+[engine]
+actors = 1
+"""
+
+METHOD = '''
+"""FedAvg that takes its time."""
+
+import time
+
+from pydantic import Field
+
+from raysim.methods.fedavg import FedAvg
+
+
+class Patient(FedAvg):
+    """FedAvg that waits before every round."""
+
+    seconds: float = Field(default=0.0, description="how long")
+
+    def round(self, now, state):
+        time.sleep(self.seconds)
+        return super().round(now, state)
+'''
+
+
+@pytest.fixture
+def working_directory(tmp_path: Path) -> Path:
+    """A user's folder: settings, a method, and much that does not belong on a cluster."""
+    folder = tmp_path / "work"
+    for path, text in {
+        "my.toml": SETTINGS,
+        "my_method.py": METHOD,
+        "notes/read.me": "mine",
+        ".env": "PASSWORD=1",
+        ".git/config": "",
+        "runs/first/model.safetensors": "large",
+        "data/images.bin": "large",
+        "environment/pyvenv.cfg": "",
+        "large.npy": "large",
+        ".gitignore": "*.npy",
+    }.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    return folder

@@ -1,0 +1,119 @@
+"""A Ray cluster of one head with token authentication, as an administrator would start it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+SCRIPTS = Path(sys.executable).parent
+PATIENCE_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Head:
+    """A running head.
+
+    Attributes:
+        url: Of its dashboard.
+        gcs: The address at which nodes and drivers join.
+        folder: Ray's own folder; its path is short, as sockets lie in it.
+        environment: Variables of a user who may use it.
+    """
+
+    url: str
+    gcs: str
+    folder: Path
+    environment: dict[str, str]
+
+    def packed(self, *parts: str) -> set[str]:
+        """Return the names in the folders that jobs unpacked."""
+        unpacked = (self.folder / "session_latest/runtime_resources").glob("/".join(parts))
+        return {path.name for path in unpacked}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def environment(token: Path) -> dict[str, str]:
+    """Return this process's variables without Ray's, and with a token."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    return {
+        **kept,
+        "PATH": f"{SCRIPTS}:{os.environ['PATH']}",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(token),
+    }
+
+
+@contextmanager
+def started(folder: Path) -> Iterator[Head]:
+    """Start a head and stop it; its token is a file in `folder`."""
+    token = folder / "token"
+    token.write_text(secrets.token_hex(32))
+    kinds = "port", "dashboard-port", "dashboard-agent-listen-port", "ray-client-server-port"
+    ports = {f"--{kind}": free_port() for kind in kinds}
+    ray_folder = Path(tempfile.mkdtemp(prefix="raysim-", dir="/tmp"))
+    command = [str(SCRIPTS / "ray"), "start", "--head", "--block", "--node-ip-address=127.0.0.1"]
+    command += ["--dashboard-host=127.0.0.1", f"--temp-dir={ray_folder}", "--num-cpus=2"]
+    command += ["--disable-usage-stats"]
+    command += [f"{name}={port}" for name, port in ports.items()]
+    head = Head(
+        f"http://127.0.0.1:{ports['--dashboard-port']}",
+        f"127.0.0.1:{ports['--port']}",
+        ray_folder,
+        environment(token),
+    )
+    with (folder / "head.log").open("w") as log:
+        process = subprocess.Popen(
+            command, env=head.environment, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        wait_for_dashboard(head.url, process)
+        yield head
+    finally:
+        stop(process, ray_folder)
+        shutil.rmtree(ray_folder, ignore_errors=True)
+
+
+def wait_for_dashboard(url: str, process: subprocess.Popen[bytes]) -> None:
+    """Wait until requests without a token are refused."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            urllib.request.urlopen(f"{url}/api/version", timeout=5)  # noqa: S310
+        except urllib.error.HTTPError as error:
+            assert error.code == 401
+            return
+        except OSError:
+            time.sleep(0.5)
+    raise AssertionError(f"no dashboard at {url}; exit code {process.poll()}")
+
+
+def stop(process: subprocess.Popen[bytes], ray_folder: Path) -> None:
+    """Stop the head that was started, and whatever of it is left."""
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+    for each in psutil.process_iter(["cmdline"]):
+        if any(str(ray_folder) in word for word in each.info["cmdline"] or ()):
+            each.kill()
