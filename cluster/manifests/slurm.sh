@@ -37,8 +37,8 @@ python3 -c 'import secrets; print(secrets.token_hex(32))' > "$RAY_AUTH_TOKEN_PAT
 trap 'kill $(jobs -p) 2> /dev/null || true; wait; rm -f "$RAY_AUTH_TOKEN_PATH"' EXIT
 
 # Ports and folders of its own, as another job may be on the same machine.
-port=$((20000 + SLURM_JOB_ID % 10000))
-dashboard_port=$((30000 + SLURM_JOB_ID % 10000))
+port=$((20000 + SLURM_JOB_ID % 3000 * 3))
+dashboard_port=$((port + 1))
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 on_node=(srun --nodes=1 --ntasks=1 --overlap --cpus-per-task="$SLURM_CPUS_PER_TASK")
 ray_start=(ray start --block --disable-usage-stats --num-cpus="$SLURM_CPUS_PER_TASK")
@@ -47,9 +47,10 @@ head_ip=${head_ips%% *}
 
 "${on_node[@]}" --nodelist="${nodes[0]}" "${ray_start[@]}" --head \
   --node-ip-address="$head_ip" --port="$port" --temp-dir="/tmp/raysim-$SLURM_JOB_ID" \
-  --dashboard-host=127.0.0.1 --dashboard-port="$dashboard_port" &
+  --ray-client-server-port=$((port + 2)) --dashboard-host=127.0.0.1 \
+  --dashboard-port="$dashboard_port" &
 until ray health-check --address "$head_ip:$port" > /dev/null 2>&1; do
-  kill -0 $! || { echo "Ray did not start on ${nodes[0]}" >&2; exit 1; }
+  kill -0 $! 2> /dev/null || { echo "Ray did not start on ${nodes[0]}" >&2; exit 1; }
   sleep 2
 done
 for node in "${nodes[@]:1}"; do

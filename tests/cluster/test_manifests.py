@@ -1,0 +1,119 @@
+"""The manifests are what Ray, Kubernetes and Bash take, and ask for a token.
+
+`ray up` files are checked by Ray's own schema, the RayJob by KubeRay's published one, a trimmed
+copy of which lies beside this file.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import ray
+import yaml
+from ray.autoscaler._private.util import prepare_config, validate_config
+
+from cluster.pages import MANIFESTS
+from raysim.cli import _check_job
+
+RAY_UP = ["ray-up-on-premise.yaml", "ray-up-aws.yaml"]
+RAY_JOB = "kuberay-job.yaml"
+SLURM = "slurm.sh"
+SCHEMA = json.loads((Path(__file__).parent / "rayjob.schema.json").read_text())
+
+
+def ray_up(name: str) -> dict[str, Any]:
+    return yaml.safe_load((MANIFESTS / name).read_text())
+
+
+def ray_job() -> dict[str, Any]:
+    documents = list(yaml.safe_load_all((MANIFESTS / RAY_JOB).read_text()))
+    assert [document["kind"] for document in documents] == ["PersistentVolumeClaim", "RayJob"]
+    return documents[1]
+
+
+def test_manifests_are_listed_and_printed_as_they_stand(raysim_command):
+    code, out, _ = raysim_command("list", "manifests")
+    assert code == 0 and "raysim on Slurm: one Ray cluster for the job" in out
+    for name in (*RAY_UP, RAY_JOB, SLURM):
+        assert name in out
+        assert raysim_command("list", "manifests", name)[1] == (MANIFESTS / name).read_text()
+    code, _, err = raysim_command("list", "manifests", "slurm")
+    assert (code, err) == (2, "raysim: slurm: no such manifest; did you mean 'slurm.sh'?\n")
+
+
+@pytest.mark.parametrize("name", RAY_UP)
+def test_ray_takes_its_clusters(name):
+    config = ray_up(name)
+    validate_config(prepare_config(copy.deepcopy(config)))
+    broken = prepare_config(config | {"worker_count": 3})
+    with pytest.raises(jsonschema.ValidationError, match="worker_count"):
+        validate_config(broken)
+
+
+@pytest.mark.parametrize("name", RAY_UP)
+def test_clusters_ask_for_a_token_and_keep_the_dashboard_to_themselves(name):
+    config = ray_up(name)
+    for kind in ("head", "worker"):
+        [start] = [line for line in config[f"{kind}_start_ray_commands"] if "ray start" in line]
+        assert "export" in start and "RAY_AUTH_MODE=token" in start.partition(";")[0]
+        assert ("--dashboard-host=127.0.0.1" in start) == (kind == "head")
+    assert "~/.ray/auth_token" in config["file_mounts"].values()
+    assert "0.0.0.0" not in (MANIFESTS / name).read_text()  # noqa: S104
+
+
+def test_kubernetes_takes_the_job():
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    jsonschema.validate(ray_job(), SCHEMA)
+
+
+BROKEN = {
+    "misspelt": ("spec.shutdownAfterJobFinish", True),
+    "mode": ("spec.rayClusterSpec.authOptions.mode", "tokens"),
+    "type": ("spec.backoffLimit", "2"),
+    "head": ("spec.rayClusterSpec.headGroupSpec.template.spec.container", []),
+    "parameter": ("spec.rayClusterSpec.headGroupSpec.rayStartParams", {"num-cpus": 0}),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_kubernetes_would_not_take(case):
+    path, value = BROKEN[case]
+    manifest = ray_job()
+    node = manifest
+    *groups, last = path.split(".")
+    for group in groups:
+        node = node[group]
+    node[last] = value
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(manifest, SCHEMA)
+
+
+def test_the_job_asks_for_a_token_and_its_command_can_run():
+    spec = ray_job()["spec"]
+    assert spec["rayClusterSpec"]["authOptions"] == {"mode": "token", "secretName": "raysim-token"}
+    assert spec["rayClusterSpec"]["headGroupSpec"]["serviceType"] == "ClusterIP"
+    program, *words = shlex.split(spec["entrypoint"])
+    assert program == "raysim"
+    _check_job(*words)
+
+
+def test_versions_are_this_ray():
+    for name in ("ray-up-aws.yaml", RAY_JOB):
+        assert f"rayproject/ray:{ray.__version__}-py311-gpu" in (MANIFESTS / name).read_text()
+    assert ray_job()["spec"]["rayClusterSpec"]["rayVersion"] == ray.__version__
+
+
+def test_the_script_is_sound():
+    script = MANIFESTS / SLURM
+    subprocess.run(["bash", "-n", script], check=True)
+    if not (shellcheck := shutil.which("shellcheck")):
+        pytest.skip("shellcheck is not installed")
+    subprocess.run([shellcheck, script], check=True)

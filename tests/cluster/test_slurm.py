@@ -1,0 +1,72 @@
+"""The Slurm script, run whole, with stand-ins for Slurm's own commands on one machine."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cluster.pages import MANIFESTS
+from tests.cluster.head import PATIENCE_SECONDS, SCRIPTS, environment
+
+SRUN = """#!/usr/bin/env bash
+while [[ $1 == --* ]]; do shift; done
+[[ $1 == hostname ]] && exec echo 127.0.0.1
+exec "$@"
+"""
+SCONTROL = (
+    '#!/usr/bin/env bash\n[[ $* == "show hostnames node[1-2]" ]] && printf "node1\\nnode2\\n"\n'
+)
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch) -> dict[str, str]:
+    """The environment of a batch job on two nodes."""
+    job = random.randrange(10**6, 10**7)
+    for path, text in {
+        "bin/srun": SRUN,
+        "bin/scontrol": SCONTROL,
+        "venv/bin/activate": f'export PATH="{SCRIPTS}:$PATH"\n',
+    }.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+        (tmp_path / path).chmod(0o755)
+    variables = environment(tmp_path / "none")
+    del variables["RAY_AUTH_MODE"], variables["RAY_AUTH_TOKEN_PATH"]
+    yield variables | {
+        "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        "RAYSIM_VENV": str(tmp_path / "venv"),
+        "RAYSIM_DATA": str(tmp_path / "data"),
+        "SLURM_JOB_ID": str(job),
+        "SLURM_JOB_NODELIST": "node[1-2]",
+        "SLURM_CPUS_PER_TASK": "1",
+    }
+    folder = Path(f"/tmp/raysim-{job}")  # noqa: S108
+    for each in psutil.process_iter(["cmdline"]):
+        if any(str(folder) in word for word in each.info["cmdline"] or ()):
+            each.kill()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.full
+def test_a_job_on_two_nodes(slurm, working_directory, tmp_path):
+    done = subprocess.run(
+        [MANIFESTS / "slurm.sh", "run", "my.toml", "engine.actors=2", f"out={tmp_path / 'run'}"],
+        cwd=working_directory,
+        env=slurm,
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "2 nodes; dashboard at node1, port" in done.stdout
+    assert f"everything is in {tmp_path / 'run'}" in done.stdout
+    assert (tmp_path / "run/summary.json").exists()
+    assert not list(tmp_path.glob(".raysim-token-*"))
