@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from ray.job_submission import JobStatus
 from rich.console import Console
 
 from cluster.jobs import Jobs, exit_code
@@ -64,8 +65,8 @@ def logs(job: str, *, address: str | None, follow: bool, console: Console) -> in
     except KeyboardInterrupt:
         _say(console, f"job {job}: goes on\n{_how(job, address)}")
         return INTERRUPTED
-    if details.driver_exit_code is None and details.message:  # it never started, or was killed
-        _say(console, details.message)
+    if details.status == JobStatus.FAILED and details.driver_exit_code is None:
+        _say(console, details.message or "")  # it never started, or was killed: no log says why
     _say(console, f"job {job}: {str(details.status).lower()}")
     return exit_code(details)
 

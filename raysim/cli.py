@@ -87,7 +87,8 @@ def _follow(
             work(listener)
     except KeyboardInterrupt:
         if (out / "config.json").exists():
-            console.print(f"interrupted; go on with: raysim resume {out}", highlight=False)
+            hint = f"interrupted; go on with: raysim resume {out}"
+            console.print(hint, highlight=False, soft_wrap=True)
         raise typer.Exit(130) from None
 
 
@@ -151,7 +152,6 @@ def tune(
     profile: ProfileName = None,
 ) -> None:
     """Search settings with Optuna; the same command goes on with an interrupted study."""
-    folder = out or Path("runs") / (name or study)
     try:
         import_module("tuning.command").tune(
             study,
@@ -159,7 +159,7 @@ def tune(
             _asked(sampler, pruner, objectives),
             trials=trials,
             jobs=jobs,
-            out=folder,
+            out=out or Path("runs") / (name or study),
             storage=storage,
             called=name,
             console=console,
@@ -263,15 +263,9 @@ def submit(
     if profile:
         words[1:1] = ["--profile", profile]
     _check_job(*words)
-    code = import_module("cluster.command").submit(
-        words,
-        address=address,
-        variables=env or (),
-        requirements=requirements,
-        follow=follow,
-        console=console,
-    )
-    raise typer.Exit(code)
+    start = import_module("cluster.command").submit
+    more = {"address": address, "variables": env or (), "requirements": requirements}
+    raise typer.Exit(start(words, **more, follow=follow, console=console))
 
 
 def _check_job(name: str, *rest: str) -> None:

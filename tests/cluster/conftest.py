@@ -37,20 +37,17 @@ actors = 1
 METHOD = '''
 """FedAvg that takes its time."""
 
+import os
 import time
-
-from pydantic import Field
 
 from raysim.methods.fedavg import FedAvg
 
 
 class Patient(FedAvg):
-    """FedAvg that waits before every round."""
-
-    seconds: float = Field(default=0.0, description="how long")
+    """FedAvg that waits for SECONDS before every round."""
 
     def round(self, now, state):
-        time.sleep(self.seconds)
+        time.sleep(float(os.environ.get("SECONDS", "0")))
         return super().round(now, state)
 '''
 

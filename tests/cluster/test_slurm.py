@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -54,19 +55,37 @@ def slurm(tmp_path, monkeypatch) -> dict[str, str]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+def batch(slurm: dict[str, str], folder: Path, *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [MANIFESTS / "slurm.sh", "run", "my.toml", *words],
+        cwd=folder,
+        env=slurm,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
 @pytest.mark.full
 def test_a_job_on_two_nodes(slurm, working_directory, tmp_path):
-    done = subprocess.run(
-        [MANIFESTS / "slurm.sh", "run", "my.toml", "engine.actors=2", f"out={tmp_path / 'run'}"],
-        cwd=working_directory,
-        env=slurm,
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "2 nodes; dashboard at node1, port" in done.stdout
-    assert f"everything is in {tmp_path / 'run'}" in done.stdout
+    job = batch(slurm, working_directory, "engine.actors=2", f"out={tmp_path / 'run'}")
+    said, err = job.communicate(timeout=2 * PATIENCE_SECONDS)
+    assert job.returncode == 0, err
+    assert "2 nodes; dashboard at node1, port" in said
+    assert f"everything is in {tmp_path / 'run'}" in said
     assert (tmp_path / "run/summary.json").exists()
     assert not list(tmp_path.glob(".raysim-token-*"))
+
+
+@pytest.mark.full
+def test_a_job_whose_time_is_up_checkpoints(slurm, working_directory, tmp_path):
+    words = ["rounds=100", "checkpoint_every=1000", f"out={tmp_path / 'run'}"]
+    job = batch(slurm | {"SECONDS": "1"}, working_directory, *words)
+    said = ""
+    while "round 2 " not in said and job.poll() is None:
+        said += job.stdout.readline()
+    job.send_signal(signal.SIGTERM)  # to the script alone, as Slurm does
+    rest, err = job.communicate(timeout=PATIENCE_SECONDS)
+    assert job.returncode == 130, err
+    assert f"interrupted; go on with: raysim resume {tmp_path / 'run'}" in rest
+    assert list((tmp_path / "run/checkpoints").iterdir())

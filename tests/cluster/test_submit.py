@@ -127,9 +127,9 @@ def test_a_cluster_is_not_joined_without_its_token(head, working_directory, tmp_
 def test_a_job_that_is_left_stopped_and_submitted_again(head, working_directory, tmp_path):
     out = tmp_path / "run"
     words = ["--env", f"RAYSIM_DATA={tmp_path / 'data'}", "--", "run", "my.toml", f"out={out}"]
-    words += ["method.seconds=0.5", "rounds=60", "engine.backend=inline", "checkpoint_every=1000"]
+    words += ["rounds=60", "engine.backend=inline", "checkpoint_every=1000"]
 
-    following = command(head, working_directory, "submit", *words)
+    following = command(head, working_directory, "submit", "--env", "SECONDS=2", *words)
     said = ""
     while "round 3 " not in said:
         said += following.stdout.readline()
