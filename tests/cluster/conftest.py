@@ -44,10 +44,10 @@ from raysim.methods.fedavg import FedAvg
 
 
 class Patient(FedAvg):
-    """FedAvg that waits for SECONDS before every round."""
+    """FedAvg that waits for PAUSE seconds before every round."""
 
     def round(self, now, state):
-        time.sleep(float(os.environ.get("SECONDS", "0")))
+        time.sleep(float(os.environ.get("PAUSE", "0")))
         return super().round(now, state)
 '''
 

@@ -22,6 +22,8 @@ import psutil
 
 SCRIPTS = Path(sys.executable).parent
 PATIENCE_SECONDS = 300
+STARTS = 3
+"""Ray gives up where a node is not there within 30 s, which a busy machine may not manage."""
 
 
 @dataclass(frozen=True)
@@ -81,30 +83,34 @@ def started(folder: Path) -> Iterator[Head]:
         ray_folder,
         environment(token),
     )
-    with (folder / "head.log").open("w") as log:
-        process = subprocess.Popen(
-            command, env=head.environment, stdout=log, stderr=log, start_new_session=True
-        )
+    for _ in range(STARTS):
+        with (folder / "head.log").open("a") as log:
+            process = subprocess.Popen(
+                command, env=head.environment, stdout=log, stderr=log, start_new_session=True
+            )
+        if answers(head.url, process):
+            break
+        stop(process, ray_folder)
     try:
-        wait_for_dashboard(head.url, process)
+        assert process.poll() is None, (folder / "head.log").read_text()
         yield head
     finally:
         stop(process, ray_folder)
         shutil.rmtree(ray_folder, ignore_errors=True)
 
 
-def wait_for_dashboard(url: str, process: subprocess.Popen[bytes]) -> None:
-    """Wait until requests without a token are refused."""
+def answers(url: str, process: subprocess.Popen[bytes]) -> bool:
+    """Wait for the dashboard, which refuses requests without a token; False if Ray gave up."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
         try:
             urllib.request.urlopen(f"{url}/api/version", timeout=5)  # noqa: S310
         except urllib.error.HTTPError as error:
             assert error.code == 401
-            return
+            return True
         except OSError:
             time.sleep(0.5)
-    raise AssertionError(f"no dashboard at {url}; exit code {process.poll()}")
+    return False
 
 
 def stop(process: subprocess.Popen[bytes], ray_folder: Path) -> None:
@@ -117,3 +123,13 @@ def stop(process: subprocess.Popen[bytes], ray_folder: Path) -> None:
     for each in psutil.process_iter(["cmdline"]):
         if any(str(ray_folder) in word for word in each.info["cmdline"] or ()):
             each.kill()
+
+
+def read_until(process: subprocess.Popen[str], text: str) -> str:
+    """Read what a process prints up to a line that has a text in it."""
+    said = ""
+    for line in process.stdout:
+        said += line
+        if text in line:
+            return said
+    raise AssertionError(f"it ended without {text!r}:\n{said}")

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from cluster.pages import MANIFESTS
-from tests.cluster.head import PATIENCE_SECONDS, SCRIPTS, environment
+from tests.cluster.head import PATIENCE_SECONDS, SCRIPTS, environment, read_until
 
 SRUN = """#!/usr/bin/env bash
 while [[ $1 == --* ]]; do shift; done
@@ -80,10 +80,8 @@ def test_a_job_on_two_nodes(slurm, working_directory, tmp_path):
 @pytest.mark.full
 def test_a_job_whose_time_is_up_checkpoints(slurm, working_directory, tmp_path):
     words = ["rounds=100", "checkpoint_every=1000", f"out={tmp_path / 'run'}"]
-    job = batch(slurm | {"SECONDS": "1"}, working_directory, *words)
-    said = ""
-    while "round 2 " not in said and job.poll() is None:
-        said += job.stdout.readline()
+    job = batch(slurm | {"PAUSE": "1"}, working_directory, *words)
+    read_until(job, "round 2 ")
     job.send_signal(signal.SIGTERM)  # to the script alone, as Slurm does
     rest, err = job.communicate(timeout=PATIENCE_SECONDS)
     assert job.returncode == 130, err

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import raysim
-from tests.cluster.head import PATIENCE_SECONDS, SCRIPTS, Head, free_port, started
+from tests.cluster.head import PATIENCE_SECONDS, SCRIPTS, Head, free_port, read_until, started
 from tests.test_cli import one_line_error
 
 
@@ -129,10 +129,8 @@ def test_a_job_that_is_left_stopped_and_submitted_again(head, working_directory,
     words = ["--env", f"RAYSIM_DATA={tmp_path / 'data'}", "--", "run", "my.toml", f"out={out}"]
     words += ["rounds=60", "engine.backend=inline", "checkpoint_every=1000"]
 
-    following = command(head, working_directory, "submit", "--env", "SECONDS=2", *words)
-    said = ""
-    while "round 3 " not in said:
-        said += following.stdout.readline()
+    following = command(head, working_directory, "submit", "--env", "PAUSE=2", *words)
+    said = read_until(following, "round 3 ")
     following.send_signal(signal.SIGINT)
     rest, err = following.communicate(timeout=PATIENCE_SECONDS)
     assert (following.returncode, err) == (130, "")
