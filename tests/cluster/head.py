@@ -84,11 +84,11 @@ def started(folder: Path) -> Iterator[Head]:
         environment(token),
     )
     for _ in range(STARTS):
-        with (folder / "head.log").open("a") as log:
+        with (folder / "head.log").open("w") as log:
             process = subprocess.Popen(
                 command, env=head.environment, stdout=log, stderr=log, start_new_session=True
             )
-        if answers(head.url, process):
+        if is_up(head.url, process, folder / "head.log"):
             break
         stop(process, ray_folder)
     try:
@@ -99,17 +99,20 @@ def started(folder: Path) -> Iterator[Head]:
         shutil.rmtree(ray_folder, ignore_errors=True)
 
 
-def answers(url: str, process: subprocess.Popen[bytes]) -> bool:
-    """Wait for the dashboard, which refuses requests without a token; False if Ray gave up."""
+def is_up(url: str, process: subprocess.Popen[bytes], log: Path) -> bool:
+    """Wait until Ray says so and the dashboard asks for a token; False if Ray gave up."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.5)
+        if "Ray runtime started" not in log.read_text():
+            continue
         try:
             urllib.request.urlopen(f"{url}/api/version", timeout=5)  # noqa: S310
         except urllib.error.HTTPError as error:
             assert error.code == 401
             return True
         except OSError:
-            time.sleep(0.5)
+            continue
     return False
 
 
