@@ -10,7 +10,6 @@ from contextlib import contextmanager
 
 import ray
 import torch
-from ray.exceptions import RayError
 
 from raysim.config import EngineSettings
 from raysim.core.errors import RunError, SettingsError
@@ -28,7 +27,8 @@ def ray_session(engine: EngineSettings) -> Iterator[None]:
     """Hold a Ray instance for a run: the caller's, the one at RAY_ADDRESS, or one of our own.
 
     Raises:
-        RunError: RAY_ADDRESS names a cluster that cannot be joined, or a token is missing.
+        RunError: RAY_ADDRESS names a cluster that cannot be joined, a token is missing, or Ray
+            cannot be started.
     """
     if engine.backend == "inline" or ray.is_initialized():
         yield
@@ -43,8 +43,10 @@ def ray_session(engine: EngineSettings) -> Iterator[None]:
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
-    except (OSError, RuntimeError, ValueError, RayError) as error:
-        raise RunError(f"RAY_ADDRESS={address}: cannot be joined: {error}") from error
+    except Exception as error:  # Ray's own are of many kinds, and bare where a start takes too long
+        own = address == "local"
+        failed = "Ray cannot be started" if own else f"RAY_ADDRESS={address}: cannot be joined"
+        raise RunError(f"{failed}: {' '.join(str(error).split())}") from error
     try:
         yield
     finally:

@@ -56,7 +56,7 @@ class Vgg9(Model):
         for layer in network.modules():
             if isinstance(layer, nn.Conv2d | nn.Linear):
                 nn.init.kaiming_normal_(layer.weight)
-                nn.init.zeros_(layer.bias)
+                nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
         return network
 
 
