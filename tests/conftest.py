@@ -17,6 +17,8 @@ import raysim
 from raysim.core.seeds import stream
 
 torch.set_num_threads(1)
+# Ray's workers have a niceness of 15 by default: beside another busy process they would starve.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 EQUAL = (40,) * 6
 UNEQUAL = (1, 3, 600, 17, 80, 250)
