@@ -305,6 +305,7 @@ class Watch(raysim.Listener):
             self.resident.append(int(status.split("RssAnon:")[1].split()[0]) * 1024)
 
 
+@pytest.mark.full
 def test_object_store_and_driver_stay_flat_over_100_rounds(tmp_path, shared_ray):
     watch = Watch(10, 100)
     overrides = {"engine.backend": "ray", "engine.actors": 2, "rounds": 100}
@@ -316,6 +317,7 @@ def test_object_store_and_driver_stay_flat_over_100_rounds(tmp_path, shared_ray)
     assert watch.resident[1] - watch.resident[0] < 20e6
 
 
+@pytest.mark.full
 def test_driver_does_not_grow_with_the_cohort(tmp_path, shared_ray):
     watch = Watch(3)
     task = make_task((2,) * 1000, WideNet)
