@@ -9,7 +9,7 @@ result.summary["final_accuracy"], result.metrics.to_pandas(), result.params
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -133,5 +133,5 @@ def _adapt(settings: Settings, task: Task | None) -> Settings:
 def _drive(settings: Settings, task: Task | None, run_dir: RunDir, tell: Listener) -> Result:
     if task:
         return drive(settings, from_task(task), run_dir, tell, own_task=True)
-    root: Path = import_module("workloads.datasets.fetch").data_root()
+    root: Callable[[], Path] = import_module("workloads.datasets.fetch").data_root
     return drive(settings, from_settings(settings, root, tell.preparing), run_dir, tell)

@@ -97,6 +97,11 @@ class EngineSettings(Group):
         description="clients trained together as one stack; 0 trains one at a time, auto as many"
         " as the GPU's memory holds, and one at a time on a CPU",
     )
+    client_timeout: Annotated[float, Field(gt=0)] | None = Field(
+        default=None,
+        description="seconds a client, evaluated batch or final sum may take before its actor is"
+        " ended and counted as lost; none waits for ever",
+    )
     precision: Literal["fp32", "bf16"] = "fp32"
     deterministic: bool = Field(default=True, description="deterministic algorithms on CUDA")
 

@@ -22,3 +22,7 @@ class DataError(RaysimError):
 
 class RunError(RaysimError):
     """A run directory, a checkpoint or a client cannot be used."""
+
+
+class MachineError(RunError):
+    """A disk, a node or the cluster failed, not the experiment: the run can be resumed."""

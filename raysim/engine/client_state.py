@@ -9,7 +9,6 @@ the older of the last two checkpoints; a resumed run deletes those after its che
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from safetensors.torch import load_file, save_file
 
 from raysim.core.errors import RunError
 from raysim.core.tensors import Groups, contiguous, flatten, unflatten
+from raysim.engine.files import replace_file
 
 Version = tuple[int, int]
 """Round number and pass number."""
@@ -55,12 +55,16 @@ class ClientStates:
             version: Round and pass that write.
             groups: The client's groups.
             keep_from: Round of the older of the kept checkpoints.
+
+        A version that is there stays: whoever trains the client again has the same bytes, and an
+        actor that was given up for lost, and is not, may have others.
+
+        Raises:
+            MachineError: the disk refuses.
         """
         path = self._path(client, version)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f".{path.name}.{os.getpid()}")
-        save_file(contiguous(flatten(groups)), aside)
-        aside.replace(path)
+        if not path.exists():
+            replace_file(path, lambda aside: save_file(contiguous(flatten(groups)), aside))
         older = sorted(v for v in self._versions(client) if v[0] < keep_from)
         for stale in older[:-1]:
             self._path(client, stale).unlink(missing_ok=True)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from torch import Tensor
 
 from raysim.config import Settings
-from raysim.core.errors import RunError, SettingsError
+from raysim.core.errors import MachineError, RunError, SettingsError
 from raysim.core.method import Round, ServerState
 from raysim.core.seeds import sample_cohort
 from raysim.engine.checkpoint import Checkpoint, Checkpoints, save_tensors
@@ -151,6 +151,7 @@ class _Run:
     def __post_init__(self) -> None:
         sizes = self.federation.shares.sizes
         self.clients = len(sizes)
+        self.workers: dict[str, Any] = {}
         together = clients_together(
             self.settings, self.federation, self.executor.describe, self.tell.note
         )
@@ -185,8 +186,11 @@ class _Run:
             try:
                 while not self._is_done(self.committed.number):
                     self._round(self.committed)
-                    if self.committed.number == first + 1:
-                        self._note_workers()
+                    self._note_workers()
+            except MachineError as error:
+                self._rescue(self.committed)
+                hint = f"mend that, then go on with: raysim resume {self.run_dir.path}"
+                raise MachineError(f"{error}; {hint}") from error
             except BaseException:
                 self._rescue(self.committed)
                 raise
@@ -261,9 +265,14 @@ class _Run:
         return number >= self.settings.rounds or reached
 
     def _note_workers(self) -> None:
-        about = self.executor.describe()
-        self.run_dir.save_environment(**about)
-        if any(actor.get("gpus") and actor["device"] == "cpu" for actor in about["actors"]):
+        """Write where the work runs whenever that has changed."""
+        before, self.workers = self.workers, self.executor.describe()
+        if self.workers == before:
+            return
+        self.run_dir.save_environment(**self.workers)
+        if before:
+            return
+        if any(actor.get("gpus") and actor["device"] == "cpu" for actor in self.workers["actors"]):
             self.tell.note("GPUs are declared to Ray but absent: actors train on the CPU")
 
     def _save(self, checkpoint: Checkpoint) -> None:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from raysim.config import Settings
 from raysim.core.data import Indices
+from raysim.core.errors import RunError
 from raysim.core.tensors import Tensors
 from raysim.engine.client_samples import (
     EVALUATION_ROWS,
@@ -22,7 +23,7 @@ from raysim.engine.client_samples import (
     client_test_samples,
     held_out_samples,
 )
-from raysim.engine.executor import Executor, Item
+from raysim.engine.executor import Executor, GivenUp, Item
 from raysim.engine.federation import Federation, opened
 from raysim.engine.transport import Wire
 from raysim.engine.worker import Scores
@@ -141,6 +142,8 @@ class Evaluator:
         }
         scores: Scores = {}
         for part in executor.map("evaluate", Wire.of_tensors(deployed), costs, _ignore):
+            if isinstance(part, GivenUp):
+                raise RunError(f"the model cannot be evaluated: {part.cause}")
             scores |= part
         found = {}
         for number, name in enumerate(self._labels):

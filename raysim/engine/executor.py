@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import torch
@@ -14,6 +15,19 @@ Item = tuple[int, ...]
 """Clients that are trained together, or a batch of the test set."""
 
 
+@dataclass(frozen=True)
+class GivenUp:
+    """An item that no worker survived.
+
+    Attributes:
+        item: The item.
+        cause: What became of the workers, in one line.
+    """
+
+    item: Item
+    cause: str
+
+
 class Executor(Protocol):
     """Runs a worker's calls over many items, somewhere."""
 
@@ -22,7 +36,7 @@ class Executor(Protocol):
     ) -> Iterator[Any]:
         """Call `Worker.<call>(shared, items)` until all items are done; yield what workers hold.
 
-        Every item is in exactly one result; results come in any order.
+        Every item is in exactly one result, or in one `GivenUp`; they come in any order.
 
         Args:
             call: The worker's method.

@@ -7,7 +7,8 @@ paths to memory-mapped files, a user's own arrays through the object store, neve
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import socket
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,7 @@ class Federation:
         shares: Which client holds which training samples, and trains on which of them.
         inputs: Turns raw inputs into what the network takes.
         build: Builds the network.
+        prepare: Prepares the files on a node and returns them by split, where there are any.
     """
 
     train: Split | Path
@@ -117,6 +119,25 @@ class Federation:
     shares: TrainingShares
     inputs: Inputs
     build: Callable[[], nn.Module]
+    prepare: Callable[[], Mapping[str, Path]] = dict
+
+    def here(self) -> Federation:
+        """Return this federation with files that this node has.
+
+        The driver's, where the node sees them; else its own, in its own data root, prepared by the
+        first who asks while the others wait.
+
+        Raises:
+            DataError: they cannot be prepared; it names the node.
+        """
+        paths = [split for split in (self.train, self.test) if isinstance(split, Path)]
+        if all(path.exists() for path in paths):
+            return self
+        try:
+            own = self.prepare()
+        except DataError as error:
+            raise DataError(f"node {socket.gethostname()}: {error}") from error
+        return replace(self, train=own["train"], test=own["test"])
 
     def holding_out(self, share: float, seed: int) -> Federation:
         """Return this federation with a share of each client's samples kept from training."""
@@ -138,13 +159,27 @@ class _Build:
         return self.settings.model.build(dataset.shape, dataset.classes)
 
 
-def from_settings(settings: Settings, root: Path, progress: Progress) -> Federation:
+@dataclass(frozen=True)
+class _Prepare:
+    settings: Settings
+    root: Callable[[], Path]
+
+    def __call__(self) -> Mapping[str, Path]:
+        return self.settings.dataset.prepare(self.root(), lambda *_: None)
+
+
+def from_settings(settings: Settings, root: Callable[[], Path], progress: Progress) -> Federation:
     """Prepare the dataset, split it, and return the federation of a run.
+
+    Args:
+        settings: The run's settings.
+        root: Returns the data root of the node where it is called.
+        progress: Told how far the work is.
 
     Raises:
         DataError: the data cannot be had, is damaged, or cannot be split as asked.
     """
-    prepared = settings.dataset.prepare(root, progress)
+    prepared = settings.dataset.prepare(root(), progress)
     train = open_split(prepared["train"])
     shares = settings.partition.shares(train, settings.clients, settings.seed)
     return Federation(
@@ -153,6 +188,7 @@ def from_settings(settings: Settings, root: Path, progress: Progress) -> Federat
         TrainingShares(shares),
         _PreparedInputs(settings),
         _Build(settings),
+        _Prepare(settings, root),
     )
 
 

@@ -5,27 +5,46 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from raysim.core.errors import RunError
+from safetensors import SafetensorError
+
+from raysim.core.errors import MachineError
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Write a file in the body.
+
+    Raises:
+        MachineError: the disk refuses; it names the file and the reason.
+    """
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise MachineError(f"{path}: cannot be written: {reason}") from error
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file aside with `write(path)` and rename it into place.
 
     Raises:
-        RunError: the disk refuses.
+        MachineError: the disk refuses.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(aside)
-        aside.replace(path)
-    except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise RunError(f"{path}: cannot be written: {error.strerror or error}") from error
+    aside = _aside(path)
+    with writing(path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write(aside)
+            aside.replace(path)
+        except BaseException:
+            aside.unlink(missing_ok=True)
+            raise
 
 
 def write_json(path: Path, values: Any) -> None:
@@ -38,20 +57,26 @@ def replace_folder(path: Path, write: Callable[[Path], object]) -> None:
     """Write a folder aside with `write(folder)`, force it to disk and rename it into place.
 
     Raises:
-        RunError: the disk refuses.
+        MachineError: the disk refuses.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        aside.mkdir(parents=True)
-        write(aside)
-        for file in [*aside.iterdir(), aside]:
-            _force_to_disk(file)
-        if path.exists():
-            shutil.rmtree(path)
-        aside.replace(path)
-    except OSError as error:
-        shutil.rmtree(aside, ignore_errors=True)
-        raise RunError(f"{path}: cannot be written: {error.strerror or error}") from error
+    aside = _aside(path)
+    with writing(path):
+        try:
+            aside.mkdir(parents=True)
+            write(aside)
+            for file in [*aside.iterdir(), aside]:
+                _force_to_disk(file)
+            if path.exists():
+                shutil.rmtree(path)
+            aside.replace(path)
+        except BaseException:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
+
+
+def _aside(path: Path) -> Path:
+    """Return a name that no other process uses, on this node or another that shares the disk."""
+    return path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
 
 
 def _force_to_disk(path: Path) -> None:

@@ -50,12 +50,21 @@ class Order:
 
 @dataclass(frozen=True)
 class Failure:
-    """A client that could not be trained, or that was among `together` which could not."""
+    """A client that could not be trained, or that was among `together` which could not.
+
+    Attributes:
+        client: The client.
+        cause: Why, in one line.
+        trace: The traceback, or what else there is to read.
+        together: Clients that were trained together.
+        final: Whether there is no use in trying again.
+    """
 
     client: int
     cause: str
     trace: str
     together: int
+    final: bool = False
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from torch.utils.tensorboard import SummaryWriter
-from torch.utils.tensorboard.summary import hparams
 
 from raysim.core.errors import RunError
+from raysim.engine.events import Events
 from raysim.engine.files import replace_file
 
 Row = dict[str, Any]
@@ -46,7 +45,7 @@ class Recorder:
         self._accuracy: pa.Table | None = None
         self._part = 0
         self.rows: list[Row] = []
-        self._events: SummaryWriter | None = None
+        self._events: Events | None = None
         self._next_write = 0.0
 
     def open(self, rounds: int) -> None:
@@ -55,13 +54,13 @@ class Recorder:
         Events are made anew from the kept rows, so a resumed run has none twice.
 
         Raises:
-            RunError: a table is damaged.
+            RunError: a table is damaged, or the disk refuses.
         """
         self.rows = [row for row in self._read_metrics() if row["round"] <= rounds]
         self._reopen_clients(rounds)
         for old in self._folder.glob("events.out.tfevents.*"):
             old.unlink()
-        self._events = SummaryWriter(str(self._folder))
+        self._events = Events(self._folder)
         self._emit_hyperparameters(self._events)
         moment = time() - sum(row["seconds"] for row in self.rows)
         for row in self.rows:
@@ -104,10 +103,12 @@ class Recorder:
 
     def close(self) -> None:
         """Write everything and close the events."""
-        self.flush()
-        if self._events:
-            self._events.close()
-            self._events = None
+        try:
+            self.flush()
+        finally:
+            if self._events:
+                events, self._events = self._events, None
+                events.close()
 
     def _write_part(self) -> None:
         table = pa.concat_tables(self._client_rows, promote_options="default")
@@ -145,18 +146,14 @@ class Recorder:
             return
         for name, value in row.items():
             if name != "round" and isinstance(value, int | float) and math.isfinite(value):
-                self._events.add_scalar(name, value, row["round"], walltime=moment)
+                self._events.scalar(name, value, row["round"], moment)
 
-    def _emit_hyperparameters(self, events: SummaryWriter) -> None:
-        writer = events._get_file_writer()  # type: ignore[no-untyped-call]
+    def _emit_hyperparameters(self, events: Events) -> None:
         values = {
             key: value if isinstance(value, int | float | str) else str(value)
             for key, value in dotted(self._settings).items()
         }
-        # Not the first, which lists what to compare: of many runs TensorBoard takes any one's, and
-        # without it all that they have. A study writes its own.
-        for summary in hparams(values, {})[1:]:  # type: ignore[no-untyped-call]
-            writer.add_summary(summary)
+        events.hyperparameters(values)
 
 
 def dotted(values: Mapping[str, Any], prefix: str = "") -> Row:

@@ -17,7 +17,8 @@ from raysim.core.exact import ExactSum
 from raysim.core.method import ServerState
 from raysim.core.rules import Pass, Reduced
 from raysim.core.tensors import Groups, nbytes, unflatten
-from raysim.engine.executor import Executor
+from raysim.engine.executor import Executor, GivenUp
+from raysim.engine.files import writing
 from raysim.engine.grouping import groups_of
 from raysim.engine.listener import Listener
 from raysim.engine.messages import Chunk, Failure, Order
@@ -135,8 +136,9 @@ class PassRunner:
         failed = self._train(order, groups, result, "again")
         if failed:
             self._part(failed)
-            alone = [(failure.client,) for failure in failed]
-            failed = self._train(order, alone, result, "stop")
+            alone = [(failure.client,) for failure in failed if not failure.final]
+            failed = [failure for failure in failed if failure.final]
+            failed += self._train(order, alone, result, "stop") if alone else []
         self.log.dropped += failed
         if not result.chunks:
             raise RunError(
@@ -166,26 +168,36 @@ class PassRunner:
         failed: list[Failure] = []
         epochs, clients = max(order.epochs, 1), sum(map(len, groups))
         costs = {group: float(self._sizes[list(group)].sum() * epochs) for group in groups}
-        for chunk in self._executor.map(
+        for part in self._executor.map(
             "train", order, costs, lambda done: self._tell.progress(done, clients)
         ):
-            with self._watch("reduction"):
-                result.accept(chunk)
-            self.log.spans.setdefault(chunk.worker, []).extend(chunk.spans)
-            failed += chunk.failures
-            self._log(chunk.failures)
-            if failed and then == "stop" and self._settings.on_client_error == "stop":
-                raise RunError(
-                    f"client {failed[0].client}: failed twice in round {self._number + 1}:"
-                    f" {failed[0].cause} (traceback in {self._errors};"
-                    " on_client_error=drop goes on without it)"
-                )
+            failures = _lost(part) if isinstance(part, GivenUp) else self._accept(part, result)
+            self._log(failures)
+            failed += failures
+            self._stop_at([f for f in failed if f.final or then == "stop"])
         return sorted(failed, key=lambda failure: failure.client)
+
+    def _accept(self, chunk: Chunk, result: _Sum) -> list[Failure]:
+        """Add a chunk up; return the failures that it tells of."""
+        with self._watch("reduction"):
+            result.accept(chunk)
+        self.log.spans.setdefault(chunk.worker, []).extend(chunk.spans)
+        return chunk.failures
+
+    def _stop_at(self, failed: Sequence[Failure]) -> None:
+        """Stop the run at clients that are not tried again, unless they are to be dropped."""
+        if failed and self._settings.on_client_error == "stop":
+            how = "failed" if failed[0].final else "failed twice"
+            raise RunError(
+                f"client {failed[0].client}: {how} in round {self._number + 1}:"
+                f" {failed[0].cause} (traceback in {self._errors};"
+                " on_client_error=drop goes on without it)"
+            )
 
     def _log(self, failures: Sequence[Failure]) -> None:
         if not failures:
             return
-        with self._errors.open("a", encoding="utf-8") as file:
+        with writing(self._errors), self._errors.open("a", encoding="utf-8") as file:
             for failure in failures:
                 file.write(f"round {self._number + 1}, client {failure.client}\n{failure.trace}\n")
 
@@ -219,3 +231,12 @@ class PassRunner:
         self.log.bytes_down += sum(down(client) for client in clients) + own
         self.log.bytes_up += sum(chunk.bytes_up for chunk in result.chunks)
         self.log.columns.append({**columns, "pass": np.full(len(reduced.clients), self._index)})
+
+
+def _lost(part: GivenUp) -> list[Failure]:
+    """Return the failures of clients whose worker died every time they were trained."""
+    together = len(part.item)
+    return [
+        Failure(client, part.cause, part.cause, together, final=together == 1)
+        for client in part.item
+    ]

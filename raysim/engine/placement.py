@@ -89,6 +89,11 @@ class Speeds:
         self._work = [0.0] * workers
         self._seconds = [0.0] * workers
 
+    def join(self) -> None:
+        """Count one more worker, never measured."""
+        self._work.append(0.0)
+        self._seconds.append(0.0)
+
     def measure(self, worker: int, work: float, seconds: float) -> None:
         """Learn from a call: so much work took so long."""
         self._work[worker] = MEMORY * self._work[worker] + work
@@ -185,10 +190,16 @@ class Schedule:
             self._held[worker], self._held_seconds[worker] = [], 0.0
         return handout
 
-    def lost(self, worker: int) -> Handout:
-        """Take back all that a lost worker had not handed over; return what it was working on."""
+    def lost(self, worker: int, suspicious: bool = True) -> Handout:
+        """Take back all that a lost worker had not handed over; return what it was working on.
+
+        Args:
+            worker: The worker.
+            suspicious: Whether what it was working on may have been the cause.
+        """
         sent, held = self._sent[worker], self._held[worker]
-        self.deaths.update(sent[0].items)
+        if suspicious:
+            self.deaths.update(sent[0].items)
         self.done -= sum(map(len, held))
         back = [*(item for handout in sent for item in handout.items), *held]
         self._queues[worker].extendleft(reversed(back))
@@ -196,6 +207,14 @@ class Schedule:
         self._recount(worker)
         self._sent[worker], self._held[worker], self._held_seconds[worker] = deque(), [], 0.0
         return sent[0]
+
+    def give_up(self, worker: int, item: tuple[int, ...]) -> None:
+        """Strike out an item that this worker has not been handed; it counts as done."""
+        self._queues[worker].remove(item)
+        self._waiting -= 1
+        self._missing -= 1
+        self.done += len(item)
+        self._recount(worker)
 
     def _take(self, worker: int, suspect: bool) -> list[tuple[int, ...]]:
         queue, least = self._queues[worker], self._least * self._paces[worker]

@@ -1,86 +1,55 @@
 """The ray executor: a pool of resident actors on fractional GPUs or cores.
 
-The pool lives for the whole run. What a call shares travels once, through the object store. What an
-actor is handed next is decided in `placement.py`. A lost actor costs the chunks that it had not
-handed over: Ray restarts it, and they go to whoever is free.
+The pool lives for the whole run. What a call shares travels once to each node, through the object
+store. What an actor is handed next is decided in `placement.py`. A lost actor costs the chunks that
+it had not handed over: they go to whoever is free, and a new actor takes its place as soon as a
+node has room for it.
 """
 
 from __future__ import annotations
 
-import os
-import socket
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, get_args
 
 import ray
-import torch
 from ray.exceptions import RayError, RayTaskError
+from ray.util.placement_group import get_current_placement_group
 
-from raysim.core.errors import RaysimError, RunError
-from raysim.engine.executor import Call, Item
+from raysim.core.errors import MachineError, RaysimError, SettingsError
+from raysim.engine.actor import ClientActor, Place, Reference
+from raysim.engine.executor import Call, GivenUp, Item
+from raysim.engine.nodes import ClusterWatch
 from raysim.engine.placement import IN_FLIGHT, Schedule, Speeds
 from raysim.engine.profile import Stopwatch
 from raysim.engine.resources import ActorPlan
-from raysim.engine.worker import Worker, WorkerSpec
+from raysim.engine.worker import WorkerSpec
 
-Reference = ray.ObjectRef[Any]
 MAX_DEATHS = 3
-"""Worker deaths during one client's training after which the run stops."""
+"""Actors that die over one client, or in a row while one starts, before that is given up."""
+WATCH_SECONDS = 5.0
+"""Between two looks at the cluster, and at who is overdue."""
+START_SECONDS = 60.0
+"""How long `describe` waits for all actors of a new pool; one is enough to go on."""
+NOBODY_SECONDS = 300.0
+"""How long a run goes on without any actor before it stops."""
 
 
-class ClientActor:
-    """A worker in a process of its own, pinned to its share of a GPU or to cores."""
-
-    def start(self, spec: list[Reference], gpus: float) -> dict[str, Any]:
-        """Build the worker; return where it runs.
-
-        A call, not the constructor: Ray cannot restart an actor whose constructor's arguments
-        lie in the object store.
-        """
-        if gpus and torch.cuda.is_available():
-            torch.cuda.set_per_process_memory_fraction(min(gpus, 1.0))
-        self._worker = Worker(ray.get(spec[0]))
-        self._shared: tuple[Reference, Any] | None = None
-        context = ray.get_runtime_context()
-        return {
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-            "node": context.get_node_id(),
-            "gpus": context.get_accelerator_ids().get("GPU", []),
-            **self._worker.about(min(gpus, 1.0)),
-        }
-
-    def call(self, name: Call, shared: list[Reference], items: list[Item], give: bool) -> Any:
-        """Work on items; return the seconds taken and, where asked, all that the worker holds."""
-        begun = perf_counter()
-        if self._shared is None or self._shared[0] != shared[0]:
-            with self._worker.watch("broadcast"):
-                self._shared = (shared[0], ray.get(shared[0]))
-        getattr(self._worker, name)(self._shared[1], items)
-        return perf_counter() - begun, self._worker.take() if give else None
-
-
-@dataclass
-class _Slot:
-    """One actor of the pool, as the driver sees it.
+@dataclass(frozen=True)
+class _Lost:
+    """What becomes of a call whose actor was lost.
 
     Attributes:
-        handle: The actor.
-        started: Whether it has built its worker; until then it is handed nothing.
-        about: Where it runs.
-        calls: Calls in flight, in the order in which they return.
+        cause: Why, in one line.
+        suspicious: Whether what it was working on may have been the cause.
     """
 
-    handle: Any
-    started: bool = False
-    about: dict[str, Any] = field(default_factory=dict)
-    calls: deque[Reference] = field(default_factory=deque)
+    cause: str
+    suspicious: bool = True
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Work:
     """One call of `map`: what is called, what is shared, and who does what."""
 
@@ -92,28 +61,43 @@ class _Work:
 class ActorPool:
     """Runs workers' calls on a pool of actors."""
 
-    def __init__(self, spec: WorkerSpec, plan: ActorPlan, watch: Stopwatch) -> None:
-        remote = ray.remote(
-            num_cpus=plan.cpus, num_gpus=plan.gpus, max_restarts=-1, max_task_retries=0
-        )(ClientActor)
-        self._plan, self._watch = plan, watch
+    def __init__(self, spec: WorkerSpec, plan: Callable[[], ActorPlan], watch: Stopwatch) -> None:
+        """Start the actors.
+
+        Args:
+            spec: How they build their workers.
+            plan: Returns how many there may be on the nodes that there are now.
+            watch: The driver's.
+        """
+        self._replan, self._watch = plan, watch
+        self._plan = plan()
+        self._engine = spec.settings.engine
+        self._cluster = ClusterWatch()
         self._spec = [ray.put(spec)]
-        self._slots = [_Slot(remote.remote()) for _ in range(plan.actors)]
-        self._workers = range(plan.actors)
+        # A trial of a study has its own nodes: those of the placement group that it runs in.
+        self._actor = ray.remote(
+            num_cpus=self._plan.cpus,
+            num_gpus=self._plan.gpus,
+            scheduling_strategy=None if get_current_placement_group() else "SPREAD",
+        )(ClientActor)
+        self._places: list[Place] = []
         self._oldest: dict[Reference, int] = {}
-        self._speeds = {name: Speeds(plan.actors) for name in get_args(Call)}
-        for worker in self._workers:
-            self._start(worker)
+        self._speeds = {name: Speeds(0) for name in get_args(Call)}
+        self._described = False
+        self._looked = self._seen = perf_counter()
+        self._grow(self._plan.actors)
 
     def describe(self) -> dict[str, Any]:
-        """Return where work runs; waits until every actor has started."""
-        while not all(slot.started for slot in self._slots):
+        """Return where work runs; the first time it waits for the actors to start."""
+        end = 0.0 if self._described else perf_counter() + START_SECONDS
+        while not all(self._started()) and (perf_counter() < end or not any(self._started())):
             self._wait()
+        self._described = True
         return {
             "backend": "ray",
             "cpus_per_actor": self._plan.cpus,
             "gpus_per_actor": self._plan.gpus,
-            "actors": [slot.about for slot in self._slots],
+            "actors": [place.about for place in self._places if place.started],
         }
 
     def map(
@@ -122,102 +106,171 @@ class ActorPool:
         """Have the actors work on all items; yield what each hands over.
 
         Raises:
-            RunError: an actor cannot start, or actors died again and again over one item.
+            MachineError: the cluster is gone, or no actor can be had any more.
         """
         with self._watch("broadcast"):
-            put = [ray.put(shared)]
+            put = [_put(shared)]
         with self._watch("placement"):
+            self._use_new_nodes()
             work = _Work(call, put, Schedule(costs, self._speeds[call]))
-            self._fill(self._workers, work)
+            self._fill(range(len(self._places)), work)
         while not work.schedule.finished:
             worker, outcome = self._wait()
+            if worker is None:
+                continue
             with self._watch("placement"):
                 result = self._note(worker, work, outcome)
                 # What a lost actor was to do may be for anyone who has nothing to do.
-                self._fill(self._workers if isinstance(outcome, RayError) else [worker], work)
+                everyone = isinstance(outcome, _Lost)
+                self._fill(range(len(self._places)) if everyone else [worker], work)
             on_done(work.schedule.done)
             if result is not None:
                 yield result
 
     def close(self) -> None:
         """Stop the actors."""
-        for slot in self._slots:
-            ray.kill(slot.handle)
+        for place in self._places:
+            place.close()
+
+    def _started(self) -> list[bool]:
+        return [place.started for place in self._places]
+
+    def _use_new_nodes(self) -> None:
+        """Add the actors that nodes have room for which joined since the last call."""
+        if self._engine.actors == "auto" and self._cluster.check():
+            try:
+                self._grow(self._replan().actors)
+            except SettingsError:
+                return  # the nodes that are left have room for none; those lost may come again
+
+    def _grow(self, actors: int) -> None:
+        for worker in range(len(self._places), actors):
+            for speeds in self._speeds.values():
+                speeds.join()
+            self._places.append(Place(self._actor.remote, self._spec, self._plan.gpus))
+            self._await(worker)
 
     def _fill(self, workers: Iterable[int], work: _Work) -> None:
         """Hand actors that have started what is due: a chunk to each, then the next to each."""
         for worker in [*workers] * IN_FLIGHT:
-            slot = self._slots[worker]
-            due = work.schedule.next(worker) if slot.started else None
+            place = self._places[worker]
+            due = work.schedule.next(worker) if place.started else None
             if due is not None:
-                self._sent(worker, slot.handle.call.remote(work.call, work.shared, *due))
+                place.call(work.call, work.shared, *due)
+                self._await(worker)
 
     def _note(self, worker: int, work: _Work, outcome: Any) -> Any:
         """Note what became of an actor's oldest call; return what it handed over, if anything."""
-        if outcome is None:  # it has started
+        if outcome is None:  # it is starting
             return None
-        if isinstance(outcome, RayError):
-            self._lose(worker, work, outcome)
-            return None
+        if isinstance(outcome, _Lost):
+            return self._take_back(worker, work.schedule, outcome)
         seconds, result = outcome
         work.schedule.returned(worker, seconds)
         return result
 
-    def _lose(self, worker: int, work: _Work, error: RayError) -> None:
-        """Take back everything that a lost actor had not handed over, and start it again."""
-        schedule = work.schedule
-        items, _ = schedule.lost(worker)
-        if items and schedule.deaths[items[0]] >= MAX_DEATHS:
-            clients = ", ".join(map(str, items[0]))
-            raise RunError(
-                f"client {clients}: its worker died {MAX_DEATHS} times while training it:"
-                f" {_last_line(error)}"
-            ) from error
-        calls = self._slots[worker].calls
-        if calls:
-            del self._oldest[calls[0]]
-        calls.clear()
-        self._start(worker)
+    def _take_back(self, worker: int, schedule: Schedule, lost: _Lost) -> GivenUp | None:
+        """Take back what a lost actor had not handed over; give up what none survives."""
+        items, _ = schedule.lost(worker, lost.suspicious)
+        if not items or schedule.deaths[items[0]] < MAX_DEATHS:
+            return None
+        schedule.give_up(worker, items[0])
+        return GivenUp(items[0], f"its worker died {MAX_DEATHS} times: {lost.cause}")
 
-    def _start(self, worker: int) -> None:
-        """Have an actor build its worker before it is handed work, at first and when restarted."""
-        slot = self._slots[worker]
-        slot.started = False
-        self._sent(worker, slot.handle.start.remote(self._spec, self._plan.gpus))
+    def _await(self, worker: int) -> None:
+        """Wait for the oldest call of an actor only: they return in order."""
+        if calls := self._places[worker].calls:
+            self._oldest[calls[0][0]] = worker
 
-    def _sent(self, worker: int, call: Reference) -> None:
-        """Note a call in flight; only the oldest of each actor is waited for."""
-        calls = self._slots[worker].calls
-        calls.append(call)
-        self._oldest[calls[0]] = worker
+    def _wait(self) -> tuple[int | None, Any]:
+        """Wait for a call to return; return its actor's number and the outcome, None for a start.
 
-    def _wait(self) -> tuple[int, Any]:
-        """Wait until a call returns; return its actor's number and the outcome, None for a start.
-
-        The outcome of a call whose actor was lost is Ray's error. Among calls that have returned,
-        the one that was waited for longest is first: nobody is left waiting for the driver.
+        Among calls that have returned, the one that was waited for longest is first: nobody is left
+        waiting for the driver. The number is None where there is nothing to hear for a while.
         """
-        (reference,), _ = ray.wait(list(self._oldest), num_returns=1)
-        worker = self._oldest.pop(reference)
-        slot = self._slots[worker]
-        slot.calls.popleft()
-        if slot.calls:
-            self._oldest[slot.calls[0]] = worker
+        limit = self._engine.client_timeout or WATCH_SECONDS
+        pause = min(limit, WATCH_SECONDS)
+        done, _ = ray.wait(list(self._oldest), num_returns=1, timeout=pause)
+        if perf_counter() - self._looked >= pause:
+            late = self._look()
+            if late is not None:
+                cause = f"no answer within engine.client_timeout={limit:g} s a client"
+                return late, self._renew(late, _Lost(cause))
+        if not done:
+            return None, None
+        worker = self._oldest[done[0]]
+        outcome = self._outcome(worker, done[0])
+        if isinstance(outcome, _Lost):
+            return worker, self._renew(worker, outcome)
+        del self._oldest[done[0]]
+        place = self._places[worker]
+        place.returned()
+        self._await(worker)
+        if place.started:
+            return worker, outcome
+        place.note_start(outcome)
+        return worker, None
+
+    def _outcome(self, worker: int, reference: Reference) -> Any:
+        """Return what a call returned, or how its actor was lost."""
         try:
-            outcome = ray.get(reference)
+            return ray.get(reference)
         except RayTaskError as error:
             if isinstance(error.cause, RaysimError):
                 raise error.cause from error
-            raise
+            if not isinstance(error.cause, MemoryError | RayError):
+                raise
+            return _Lost(_last_line(error))
         except RayError as error:
-            outcome = error
-        if slot.started:
-            return worker, outcome
-        if isinstance(outcome, RayError):
-            self._start(worker)
-        else:
-            slot.started, slot.about = True, outcome
-        return worker, None
+            node = self._places[worker].about.get("node")
+            return _Lost(_last_line(error), suspicious=not self._cluster.lost(node))
+
+    def _renew(self, worker: int, lost: _Lost) -> _Lost | None:
+        """Put a new actor in the place of a lost one; return the loss where work was lost.
+
+        Raises:
+            MachineError: actors die again and again while they start.
+        """
+        place = self._places[worker]
+        had_started = place.started
+        if not had_started and lost.suspicious:
+            place.failures += 1
+            if place.failures >= MAX_DEATHS:
+                self._cluster.check()
+                raise MachineError(
+                    f"an actor died {MAX_DEATHS} times in a row while it started: {lost.cause}"
+                )
+        self._oldest = {call: at for call, at in self._oldest.items() if at != worker}
+        place.renew()
+        self._await(worker)
+        return lost if had_started else None
+
+    def _look(self) -> int | None:
+        """Look at the cluster and the actors; return the number of one that is overdue.
+
+        Raises:
+            MachineError: the cluster is gone, or no actor was placed for too long.
+        """
+        self._looked = perf_counter()
+        self._cluster.check()
+        if any(place.about for place in self._places):
+            self._seen = self._looked
+        elif self._looked - self._seen > NOBODY_SECONDS:
+            raise MachineError(
+                f"no actor is left, and for {NOBODY_SECONDS:g} seconds no node had room for one of"
+                f" {self._plan.cpus:g} CPUs and {self._plan.gpus:g} GPUs: start nodes, or wait"
+                " until others give theirs back"
+            )
+        limit = self._engine.client_timeout
+        late = (w for w, place in enumerate(self._places) if limit and place.overdue(limit))
+        return next(late, None)
+
+
+def _put(shared: Any) -> Reference:
+    try:
+        return ray.put(shared)
+    except RayError as error:
+        raise MachineError(f"Ray's object store cannot hold a broadcast: {error}") from error
 
 
 def _last_line(error: Exception) -> str:

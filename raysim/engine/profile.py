@@ -13,6 +13,8 @@ from pathlib import Path
 from time import perf_counter, time
 from typing import Literal
 
+from raysim.engine.files import writing
+
 Phase = Literal["broadcast", "data", "training", "reduction", "placement", "evaluation"]
 Span = tuple[Phase, float, float]
 """A phase, when it began in seconds since the epoch, and how many seconds it took."""
@@ -57,7 +59,8 @@ class Profile:
 
     def __init__(self, folder: Path, first_round: int) -> None:
         self._path = folder / f"trace_{first_round:06d}.json"
-        self._path.write_text("[\n", encoding="utf-8")
+        with writing(self._path):
+            self._path.write_text("[\n", encoding="utf-8")
         self._lines: dict[str, int] = {}
 
     def round(
@@ -85,7 +88,7 @@ class Profile:
                 )
                 for phase, start, took in noted
             ]
-        with self._path.open("a", encoding="utf-8") as file:
+        with writing(self._path), self._path.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(event) + ",\n" for event in events)
         workers = [noted for worker, noted in spans.items() if worker != DRIVER]
         totals: dict[str, float] = {

@@ -39,8 +39,8 @@ def plan_actors(engine: EngineSettings, nodes: Sequence[Node], cohort: int) -> A
         SettingsError: the settings ask for more than there is.
     """
     share = engine.gpus_per_actor
-    room = [_actors_on(node.gpus, share) if share else max(int(node.cpus), 1) for node in nodes]
-    fits = sum(room)
+    room = [_actors_on(node.gpus, share) if share else int(node.cpus) for node in nodes]
+    fits = sum(room) if share else max(sum(room), 1)
     if share and not fits:
         most = max((node.gpus for node in nodes), default=0.0)
         raise SettingsError(

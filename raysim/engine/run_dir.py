@@ -33,6 +33,7 @@ class RunDir:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._opened = datetime.now(UTC).isoformat(timespec="seconds")
 
     config = property(lambda self: self.path / "config.json")
     environment = property(lambda self: self.path / "environment.json")
@@ -132,7 +133,7 @@ class RunDir:
         write_json(
             self.environment,
             {
-                "started": datetime.now(UTC).isoformat(timespec="seconds"),
+                "started": self._opened,
                 "python": platform.python_version(),
                 "platform": platform.platform(),
                 "cpu": platform.processor() or platform.machine(),

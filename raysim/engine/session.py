@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,6 +13,7 @@ import torch
 from raysim.config import EngineSettings
 from raysim.core.errors import RunError, SettingsError
 from raysim.engine.executor import Executor, InlineExecutor
+from raysim.engine.nodes import reach
 from raysim.engine.pool import ActorPool
 from raysim.engine.profile import Stopwatch
 from raysim.engine.resources import Node, plan_actors
@@ -36,7 +36,7 @@ def ray_session(engine: EngineSettings) -> Iterator[None]:
     address = os.environ.get("RAY_ADDRESS", "local")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
-        _reach(address)
+        reach(address, CONNECT_SECONDS)
         ray.init(
             address=address,
             include_dashboard=False if address == "local" else None,
@@ -51,13 +51,6 @@ def ray_session(engine: EngineSettings) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
-
-
-def _reach(address: str) -> None:
-    """Knock at host:port; Ray itself would try for minutes, with warnings of its own."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if host and port.isdigit():
-        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
 
 
 def alive_nodes() -> list[Node]:
@@ -77,7 +70,8 @@ def make_executor(spec: WorkerSpec, watch: Stopwatch) -> Executor:
     """
     engine = spec.settings.engine
     if engine.backend == "ray":
-        return ActorPool(spec, plan_actors(engine, alive_nodes(), spec.settings.cohort_size), watch)
+        cohort = spec.settings.cohort_size
+        return ActorPool(spec, lambda: plan_actors(engine, alive_nodes(), cohort), watch)
     if engine.gpus_per_actor > torch.cuda.device_count():
         raise SettingsError(
             f"engine.gpus_per_actor={engine.gpus_per_actor:g}: this machine has"

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import torch
 
 from raysim.config import EngineSettings, Settings
-from raysim.core.errors import RaysimError, RunError
+from raysim.core.errors import MachineError, RaysimError, RunError
 from raysim.core.exact import ExactSum
 from raysim.core.rules import Batch, Upload
 from raysim.core.seeds import stream, torch_seed
@@ -78,13 +78,14 @@ class Worker:
         self._name = f"{socket.gethostname()} {os.getpid()}"
         self.watch = Stopwatch(settings.profile)
         self.device = _device(settings.engine)
-        module = settings.method.network(spec.federation.network(settings.seed))
+        federation = spec.federation.here()
+        module = settings.method.network(federation.network(settings.seed))
         network = Network(module).placed(self.device)
         self._loop = LoopTrainer(network, settings.local, settings.engine.precision)
-        self._data = OpenData(spec.federation, self.device)
+        self._data = OpenData(federation, self.device)
         self._evaluated = spec.evaluated
-        self._sizes = spec.federation.shares.sizes
-        self._augment = spec.federation.inputs.augment
+        self._sizes = federation.shares.sizes
+        self._augment = federation.inputs.augment
         self._states = ClientStates(spec.states)
         self._broadcast: tuple[tuple[int, int] | None, Groups, Groups] = (None, {}, {})
         self._tally = Tally()
@@ -134,6 +135,8 @@ class Worker:
         """Note the failure of clients; it must not take along those beside them."""
         try:
             yield
+        except MachineError:
+            raise  # no fault of the clients
         except Exception as error:
             cause = str(error) if isinstance(error, RaysimError) else repr(error)
             trace, together = traceback.format_exc(), len(clients)

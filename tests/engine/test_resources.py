@@ -30,6 +30,7 @@ FITS = {
     "an actor a core": ([(4, 0)], {}, ActorPlan(4, 1.0, 0.0)),
     "half a core is none": ([(2.5, 0)], {}, ActorPlan(2, 1.0, 0.0)),
     "at least one": ([(0.5, 0)], {}, ActorPlan(1, 0.5, 0.0)),
+    "a head without cores": ([(0, 0), (2, 0)], {}, ActorPlan(2, 1.0, 0.0)),
     "cores of all nodes": ([(2, 0), (3, 0)], {}, ActorPlan(5, 1.0, 0.0)),
     "more actors than cores": ([(2, 0)], {"actors": 8}, ActorPlan(8, 0.25, 0.0)),
     "rounded down": ([(2, 0)], {"actors": 3}, ActorPlan(3, 0.6666, 0.0)),

@@ -114,7 +114,7 @@ def test_one_round(tmp_path, settings):
     assert result.metrics["clients"].to_pylist()[-1] == settings.cohort_size
     assert result.metrics["train_loss"].to_pylist()[-1] > 0
     assert all(tensor.isfinite().all() for tensor in result.params.values())
-    network = from_settings(settings, tmp_path, lambda *_: None).network(settings.seed)
+    network = from_settings(settings, lambda: tmp_path, lambda *_: None).network(settings.seed)
     before = settings.method.deployed(settings.method.init(network))
     common = (
         before.keys() & result.params.keys()

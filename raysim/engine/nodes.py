@@ -1,0 +1,67 @@
+"""The cluster as its driver sees it: whether it is still there, and which nodes live."""
+
+from __future__ import annotations
+
+import socket
+from time import perf_counter
+
+import ray
+
+from raysim.core.errors import MachineError
+
+HEAD_SECONDS = 30.0
+"""Silence of the cluster's head after which a run stops; after 60, Ray ends the process."""
+KNOCK_SECONDS = 2.0
+
+
+def reach(address: str, seconds: float) -> None:
+    """Knock at host:port; Ray itself would try for minutes, with warnings of its own.
+
+    Raises:
+        OSError: nobody answers.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=seconds).close()
+
+
+def alive_node_ids() -> set[str]:
+    """Return the ids of the nodes that live; Ray must be running."""
+    nodes = ray.nodes()  # type: ignore[no-untyped-call]
+    return {node["NodeID"] for node in nodes if node["Alive"]}
+
+
+class ClusterWatch:
+    """Notices when the cluster has left the driver."""
+
+    def __init__(self) -> None:
+        context = ray.get_runtime_context()
+        self._head: str = context.gcs_address
+        self._node = context.get_node_id()
+        self._heard = perf_counter()
+
+    def check(self) -> bool:
+        """Return whether the head answers.
+
+        Raises:
+            MachineError: it has not for too long, or this node is none of the cluster's any more.
+        """
+        try:
+            reach(self._head, KNOCK_SECONDS)
+        except OSError as error:
+            if perf_counter() - self._heard < HEAD_SECONDS:
+                return False
+            raise MachineError(
+                f"the head of the Ray cluster, {self._head}, does not answer: {error}"
+            ) from error
+        self._heard = perf_counter()
+        if self._node not in alive_node_ids():
+            raise MachineError(
+                f"this machine is no node of the Ray cluster {self._head} any more: Ray was"
+                " stopped or started again"
+            )
+        return True
+
+    def lost(self, node: str | None) -> bool:
+        """Return whether a node is known to be lost."""
+        return node is not None and self.check() and node not in alive_node_ids()

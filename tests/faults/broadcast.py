@@ -1,0 +1,57 @@
+"""What a call of the pool sends: `python -m tests.faults.broadcast FOLDER`, on a cluster.
+
+Prints as JSON how often something was put into the object store, the nodes on which it lay when
+four actors had read it, and whether what they read could be written to.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import ray
+import ray.experimental
+
+from raysim.engine.actor import ClientActor
+from raysim.engine.federation import from_task
+from raysim.engine.pool import ActorPool
+from raysim.engine.profile import Stopwatch
+from raysim.engine.resources import ActorPlan
+from raysim.engine.worker import WorkerSpec
+from tests.conftest import EQUAL, make_settings, make_task
+
+
+class Reader(ClientActor):
+    """Says what it was sent instead of training on it."""
+
+    def call(self, name, shared, items, give):
+        array = ray.get(shared[0])
+        return 0.1, array.flags.writeable if give else None
+
+
+def main(folder: Path) -> None:
+    ray.init(log_to_driver=False, logging_level="ERROR")
+    settings = make_settings(folder, **{"engine.backend": "ray", "engine.actors": 4})
+    spec = WorkerSpec(settings, from_task(make_task(EQUAL)), folder / "clients")
+    with mock.patch("raysim.engine.pool.ClientActor", Reader):
+        pool = ActorPool(spec, lambda: ActorPlan(4, 0.5, 0.0), Stopwatch(False))
+    pool.describe()
+    puts, put = [], ray.put
+
+    def noted(value):
+        puts.append(put(value))
+        return puts[-1]
+
+    with mock.patch("ray.put", noted):
+        costs = {(client,): 1.0 for client in range(40)}
+        writable = list(pool.map("train", np.zeros(2**20), costs, lambda done: None))
+        lies = ray.experimental.get_object_locations(puts)[puts[0]]["node_ids"]
+    pool.close()
+    print(json.dumps({"puts": len(puts), "nodes": lies, "writable": writable}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

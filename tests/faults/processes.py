@@ -1,0 +1,126 @@
+"""Runs in processes of their own, and clusters of several nodes on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from ray.cluster_utils import Cluster
+
+QUICK_CHECKS = {
+    "health_check_initial_delay_ms": 1000,
+    "health_check_period_ms": 500,
+    "health_check_timeout_ms": 1000,
+    "health_check_failure_threshold": 3,
+}
+"""Ray notices after 2 seconds, not after 15, that a node is silent."""
+
+
+class Run:
+    """A run of `tests.faults.child`; see there for the moments."""
+
+    def __init__(
+        self, folder: Path, sizes: tuple[int, ...], moments: Iterable[str] = (), **overrides: Any
+    ) -> None:
+        self.folder = folder
+        self.rounds: list[int] = []
+        self.notes: list[str] = []
+        address = overrides.pop("address", None)
+        environment = {**os.environ, **({"RAY_ADDRESS": address} if address else {})}
+        texts = [f"{key}={value}" for key, value in overrides.items()]
+        command = [sys.executable, "-m", "tests.faults.child", str(folder)]
+        self._errors = folder.with_name(f"{folder.name}.stderr")
+        with self._errors.open("w") as errors:
+            self.process = subprocess.Popen(
+                [*command, ",".join(map(str, sizes)), ",".join(moments), *texts],
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def until(self, moment: str) -> None:
+        """Wait until the run holds still at a moment."""
+        assert self._listen(moment), f"it ended before {moment}: {self._errors.read_text()}"
+
+    def go(self) -> None:
+        """Let it go on."""
+        assert self.process.stdin
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def release(self) -> None:
+        """Let it go on, and through all further moments."""
+        assert self.process.stdin
+        self.process.stdin.close()
+
+    def end(self) -> tuple[int, str]:
+        """Wait for its end; return the exit code and the last line of its errors."""
+        self._listen(None)
+        return self._wait(), (self._errors.read_text().splitlines() or [""])[-1]
+
+    def kill(self) -> None:
+        """End it with SIGKILL, if it has not ended."""
+        self.process.kill()
+        self._wait()
+
+    def actors(self) -> list[dict[str, Any]]:
+        """Return where its actors ran when the last round was committed."""
+        return json.loads((self.folder / "environment.json").read_text())["actors"]
+
+    def _wait(self) -> int:
+        code = self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream
+            with suppress(BrokenPipeError):
+                stream.close()
+        return code
+
+    def _listen(self, moment: str | None) -> bool:
+        assert self.process.stdout
+        for line in self.process.stdout:
+            kind, _, text = line.strip().partition(" ")
+            if kind == "round":
+                self.rounds.append(int(text))
+            if kind == "note":
+                self.notes.append(text)
+            if kind == "at" and text == moment:
+                return True
+        return False
+
+
+@contextmanager
+def cluster(nodes: int, **head: Any) -> Iterator[Cluster]:
+    """Start a head without cores and some nodes of one core each; nobody else joins it by chance.
+
+    Args:
+        nodes: Their number.
+        head: Further arguments of the head.
+    """
+    arguments = {"num_cpus": 0, "include_dashboard": False, "_system_config": QUICK_CHECKS, **head}
+    with mock.patch("ray._private.utils.write_ray_address"):
+        found = Cluster(initialize_head=True, head_node_args=arguments)
+    try:
+        for _ in range(nodes):
+            found.add_node(num_cpus=1)
+        yield found
+    finally:
+        found.shutdown()
+
+
+def model_of(folder: Path) -> bytes:
+    return (folder / "model.safetensors").read_bytes()
