@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 from unittest import mock
 
@@ -36,61 +37,28 @@ class Run:
         environment = {**os.environ, **({"RAY_ADDRESS": address} if address else {})}
         texts = [f"{key}={value}" for key, value in overrides.items()]
         command = [sys.executable, "-m", "tests.faults.child", str(folder)]
-        self._errors = folder.with_name(f"{folder.name}.stderr")
-        with self._errors.open("w") as errors:
-            self.process = subprocess.Popen(
-                [*command, ",".join(map(str, sizes)), ",".join(moments), *texts],
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-            )
+        self._errors = TemporaryFile("w+")  # noqa: SIM115 - `close` does
+        self.process = subprocess.Popen(
+            [*command, ",".join(map(str, sizes)), ",".join(moments), *texts],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
 
     def __enter__(self) -> Run:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.kill()
+        self.close()
 
     def until(self, moment: str) -> None:
         """Wait until the run holds still at a moment."""
-        assert self._listen(moment), f"it ended before {moment}: {self._errors.read_text()}"
+        assert self.reaches(moment), f"it ended before {moment}: {self.errors()}"
 
-    def go(self) -> None:
-        """Let it go on."""
-        assert self.process.stdin
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-
-    def release(self) -> None:
-        """Let it go on, and through all further moments."""
-        assert self.process.stdin
-        self.process.stdin.close()
-
-    def end(self) -> tuple[int, str]:
-        """Wait for its end; return the exit code and the last line of its errors."""
-        self._listen(None)
-        return self._wait(), (self._errors.read_text().splitlines() or [""])[-1]
-
-    def kill(self) -> None:
-        """End it with SIGKILL, if it has not ended."""
-        self.process.kill()
-        self._wait()
-
-    def actors(self) -> list[dict[str, Any]]:
-        """Return where its actors ran when the last round was committed."""
-        return json.loads((self.folder / "environment.json").read_text())["actors"]
-
-    def _wait(self) -> int:
-        code = self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
-            assert stream
-            with suppress(BrokenPipeError):
-                stream.close()
-        return code
-
-    def _listen(self, moment: str | None) -> bool:
+    def reaches(self, moment: str | None) -> bool:
+        """Wait for a moment; return whether the run came to it, and did not end before."""
         assert self.process.stdout
         for line in self.process.stdout:
             kind, _, text = line.strip().partition(" ")
@@ -101,6 +69,45 @@ class Run:
             if kind == "at" and text == moment:
                 return True
         return False
+
+    def go(self) -> None:
+        """Let it go on, if it has not been killed."""
+        assert self.process.stdin
+        with suppress(BrokenPipeError):
+            self.process.stdin.write("\n")
+            self.process.stdin.flush()
+
+    def release(self) -> None:
+        """Let it go on, and through all further moments."""
+        assert self.process.stdin
+        self.process.stdin.close()
+
+    def end(self) -> tuple[int, str]:
+        """Wait for its end; return the exit code and the last line of its errors."""
+        self.reaches(None)
+        return self.process.wait(), (self.errors().splitlines() or [""])[-1]
+
+    def errors(self) -> str:
+        """Return what it has written to standard error."""
+        self._errors.seek(0)
+        return self._errors.read()
+
+    def kill(self) -> None:
+        """End it with SIGKILL, if it has not ended."""
+        self.process.kill()
+        self.process.wait()
+
+    def close(self) -> None:
+        """End it, and close what leads to it."""
+        self.kill()
+        for stream in (self.process.stdin, self.process.stdout, self._errors):
+            assert stream
+            with suppress(BrokenPipeError):
+                stream.close()
+
+    def actors(self) -> list[dict[str, Any]]:
+        """Return where its actors ran when the last round was committed."""
+        return json.loads((self.folder / "environment.json").read_text())["actors"]
 
 
 @contextmanager

@@ -1,0 +1,95 @@
+"""Clients that hang, end their process or run out of memory: named, and dropped where asked."""
+
+from __future__ import annotations
+
+import os
+import signal
+from functools import partial
+from time import sleep
+
+import pytest
+import torch
+from torch import nn
+
+import raysim
+from tests.conftest import EQUAL, SmallNet, make_settings, make_task
+
+BAD = 3
+MARK = 777.0
+SPRINGS = {
+    "hangs": lambda: sleep(3600),
+    "kills its process": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "allocates too much": lambda: torch.empty(2**50),
+}
+
+
+class Trap(nn.Flatten):
+    """Springs at samples that bear the mark."""
+
+    def __init__(self, spring: str) -> None:
+        super().__init__()
+        self.spring = spring
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if bool((x == MARK).any()):
+            SPRINGS[self.spring]()
+        return super().forward(x)
+
+
+class TrapNet(SmallNet):
+    def __init__(self, spring: str) -> None:
+        super().__init__()
+        self.features = Trap(spring)
+
+
+def trapped(spring: str) -> raysim.Task:
+    task = make_task(EQUAL, partial(TrapNet, spring))
+    task.clients[BAD][0][:, 0] = MARK
+    return task
+
+
+class Notes(raysim.Listener):
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.heard.append(text)
+
+
+def settings_of(folder, **overrides) -> raysim.Settings:
+    engine = {"engine.backend": "ray", "engine.actors": 1, "engine.client_timeout": 2.0}
+    return make_settings(folder, **{"rounds": 1, "fraction": 1.0, **engine, **overrides})
+
+
+def test_a_client_that_hangs_is_dropped(tmp_path, shared_ray):
+    listener = Notes()
+    settings = settings_of(tmp_path, on_client_error="drop")
+    result = raysim.run(settings, trapped("hangs"), listener)
+    assert listener.heard == [
+        f"round 1: client {BAD} was dropped: its worker died 3 times: no answer within"
+        " engine.client_timeout=2 s a client"
+    ]
+    assert result.metrics["clients"].to_pylist() == [len(EQUAL) - 1]
+
+
+def refusal(settings: raysim.Settings, spring: str) -> str:
+    with pytest.raises(raysim.RunError) as caught:
+        raysim.run(settings, trapped(spring))
+    assert len(str(caught.value).splitlines()) == 1
+    return str(caught.value)
+
+
+def test_a_client_that_runs_out_of_memory_is_named(tmp_path):
+    settings = settings_of(tmp_path, **{"engine.backend": "inline"})
+    found = refusal(settings, "allocates too much")
+    assert found.startswith(f"client {BAD}: failed twice in round 1: RuntimeError(")
+    assert "memory" in found
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("spring", ["hangs", "kills its process"])
+def test_a_client_that_no_worker_survives_is_named(tmp_path, shared_ray, spring):
+    """The system's memory killer ends a process so."""
+    found = refusal(settings_of(tmp_path), spring)
+    assert found.startswith(f"client {BAD}: failed in round 1: its worker died 3 times: ")
+    assert ("OOM killer" if spring == "kills its process" else "client_timeout=2 s") in found
