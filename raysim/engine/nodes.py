@@ -31,6 +31,38 @@ def alive_node_ids() -> set[str]:
     return {node["NodeID"] for node in nodes if node["Alive"]}
 
 
+class _Line:
+    """An open connection, which tells at once and for nothing when the other side has ended."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._address = (host, port)
+        self._open()
+
+    def alive(self) -> bool:
+        """Return whether the other side is there; it may close the connection as idle."""
+        try:
+            if self._socket.recv(4096):
+                return True
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass
+        self.close()
+        try:
+            self._open()
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+    def _open(self) -> None:
+        self._socket = socket.create_connection(self._address, KNOCK_SECONDS)
+        self._socket.setblocking(False)
+
+
 class ClusterWatch:
     """Notices when the cluster has left the driver."""
 
@@ -38,7 +70,28 @@ class ClusterWatch:
         context = ray.get_runtime_context()
         self._head: str = context.gcs_address
         self._node = context.get_node_id()
+        nodes = ray.nodes()  # type: ignore[no-untyped-call]
+        own = next(node for node in nodes if node["NodeID"] == self._node)
+        self._line = _Line(own["NodeManagerAddress"], own["NodeManagerPort"])
         self._heard = perf_counter()
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._line.close()
+
+    def check_store(self) -> None:
+        """Check that Ray still runs on this machine, before its object store is asked anything.
+
+        Where it does not, Ray ends the process that asks, without a word.
+
+        Raises:
+            MachineError: Ray has ended here.
+        """
+        if not self._line.alive():
+            raise MachineError(
+                f"Ray has ended on this machine, a node of the cluster {self._head}: it was stopped"
+                " or killed"
+            )
 
     def check(self) -> bool:
         """Return whether the head answers.

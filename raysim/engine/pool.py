@@ -109,6 +109,7 @@ class ActorPool:
             MachineError: the cluster is gone, or no actor can be had any more.
         """
         with self._watch("broadcast"):
+            self._cluster.check_store()
             put = [_put(shared)]
         with self._watch("placement"):
             self._use_new_nodes()
@@ -131,6 +132,7 @@ class ActorPool:
         """Stop the actors."""
         for place in self._places:
             place.close()
+        self._cluster.close()
 
     def _started(self) -> list[bool]:
         return [place.started for place in self._places]
@@ -190,6 +192,7 @@ class ActorPool:
         """
         limit = self._engine.client_timeout or WATCH_SECONDS
         pause = min(limit, WATCH_SECONDS)
+        self._cluster.check_store()
         done, _ = ray.wait(list(self._oldest), num_returns=1, timeout=pause)
         if perf_counter() - self._looked >= pause:
             late = self._look()
@@ -213,6 +216,7 @@ class ActorPool:
 
     def _outcome(self, worker: int, reference: Reference) -> Any:
         """Return what a call returned, or how its actor was lost."""
+        self._cluster.check_store()
         try:
             return ray.get(reference)
         except RayTaskError as error:

@@ -24,6 +24,7 @@ from raysim.engine.profile import Stopwatch
 from raysim.engine.resources import ActorPlan
 from raysim.engine.worker import WorkerSpec
 from tests.conftest import EQUAL, make_settings, make_task
+from tests.faults.namespaces import network
 from tests.faults.processes import Run, cluster, model_of
 
 METHODS = ["scaffold", pytest.param("fedavg", marks=pytest.mark.full)]
@@ -139,6 +140,20 @@ def test_a_silent_head_is_borne_for_a_while(shared_ray, monkeypatch):
             watch.check()
 
 
+def test_a_line_tells_an_idle_connection_from_one_whose_other_side_has_ended():
+    with socket.create_server(("127.0.0.1", 0)) as raylet:
+        line = nodes_module._Line(*raylet.getsockname())
+        accepted, _ = raylet.accept()
+        assert line.alive()
+        accepted.close()
+        sleep(0.1)
+        assert line.alive()  # it is had again
+        raylet.accept()[0].close()
+    sleep(0.1)
+    assert not line.alive()
+    line.close()
+
+
 def test_a_node_without_the_data_prepares_it_in_its_own_root(tmp_path):
     settings = make_settings(
         tmp_path / "out",
@@ -162,3 +177,38 @@ def test_a_node_that_cannot_have_the_data_is_named(tmp_path):
     federation = replace(from_task(make_task(EQUAL)), train=tmp_path / "none", prepare=refuse)
     with pytest.raises(DataError, match=rf"^node {socket.gethostname()}: mnist: not to be fetched"):
         federation.here()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("method", ["scaffold", "fedavg"])
+def test_a_node_that_is_cut_off_in_mid_round(tmp_path, inline, method):
+    """Its actor lives on and may still write to the run's folder; nobody listens to it."""
+    settings = {"method.name": method, "rounds": 6}
+    engine = {"engine.backend": "ray", "engine.actors": 2}
+    try:
+        with network() as net, cluster(0, node_ip_address=net.head) as nodes:
+            addresses = [net.add_node(number, nodes.address) for number in (1, 2)]
+            wait_for_nodes(nodes, 3)
+            folder = tmp_path / "run"
+            moments = ["2.mid", "4.end"]
+            with Run(folder, EQUAL, moments, address=nodes.address, **engine, **settings) as run:
+                run.until("2.mid")
+                before = nodes_of(run)
+                assert len(before) == len(addresses)
+                net.cut(2)
+                run.go()
+                run.until("4.end")
+                assert len(nodes_of(run)) == 1 and nodes_of(run) < before
+                run.go()
+                assert run.end() == (0, "")
+    except PermissionError as error:
+        pytest.skip(str(error))
+    assert model_of(folder) == inline(**settings)
+
+
+def wait_for_nodes(nodes: Any, count: int) -> None:
+    for _ in range(240):
+        if len(nodes.global_state._live_node_ids()) == count:
+            return
+        sleep(0.5)
+    pytest.fail(f"the cluster did not come to {count} nodes")
