@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import pytest
 
 import raysim
 from tests.conftest import EQUAL, UNEQUAL, make_settings, make_task
+from tests.faults.processes import Run, model_of
 
 METHODS = {
     "fedavg": {"method.name": "fedavg"},
@@ -28,10 +27,6 @@ cases = pytest.mark.parametrize(
 methods = pytest.mark.parametrize(
     "method", ["fedavg", pytest.param("fedprox", marks=pytest.mark.full), "scaffold"]
 )
-
-
-def model_of(folder: Path) -> bytes:
-    return (folder / "model.safetensors").read_bytes()
 
 
 @pytest.fixture(scope="module")
@@ -91,15 +86,9 @@ def test_actor_killed_in_mid_round(tmp_path, shared_ray, undisturbed, method, si
 
 
 def killed_after(number: int, folder: Path, sizes: tuple[int, ...], **overrides: Any) -> None:
-    texts = [f"{key}={value}" for key, value in overrides.items()]
-    command = [sys.executable, "-m", "tests.engine.faults", str(folder)]
-    done = subprocess.run(
-        [*command, ",".join(map(str, sizes)), str(number), *texts],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    """Run in a process of its own, which is killed as soon as a round is committed."""
+    with Run(folder, sizes, [f"{number}.end"], **overrides) as run:
+        run.until(f"{number}.end")
 
 
 @cases
