@@ -147,6 +147,7 @@ class NotesHeard(raysim.Listener):
         self.notes.append(text)
 
 
+@pytest.mark.full
 def test_eight_actors_on_two_declared_gpus(tmp_path, shared_ray, undisturbed):
     engine = {"engine.backend": "ray", "engine.gpus_per_actor": 0.25}
     sizes = tuple(range(20, 32))

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from time import sleep
 from typing import Any
@@ -82,6 +83,7 @@ def test_a_node_lost_in_mid_round_and_one_that_joins(tmp_path, inline, method):
     assert model_of(tmp_path / "run") == inline(**settings)
 
 
+@pytest.mark.full
 def test_a_node_that_joins_is_used(tmp_path, inline):
     settings = {"method.name": "scaffold", "rounds": ROUNDS}
     moments = [f"{number}.end" for number in range(1, ROUNDS)]
@@ -131,13 +133,13 @@ def test_what_a_call_shares_is_put_once_and_lies_once_on_each_node(tmp_path):
 def test_a_silent_head_is_borne_for_a_while(shared_ray, monkeypatch):
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
-        watch = ClusterWatch()
-        assert watch.check()
-        monkeypatch.setattr(watch, "_head", f"127.0.0.1:{nobody.getsockname()[1]}")
-        assert not watch.check()
-        monkeypatch.setattr(nodes_module, "HEAD_SECONDS", 0.0)
-        with pytest.raises(MachineError, match=r"^the head of the Ray cluster, 127\.0\.0\.1:"):
-            watch.check()
+        with closing(ClusterWatch()) as watch:
+            assert watch.check()
+            monkeypatch.setattr(watch, "_head", f"127.0.0.1:{nobody.getsockname()[1]}")
+            assert not watch.check()
+            monkeypatch.setattr(nodes_module, "HEAD_SECONDS", 0.0)
+            with pytest.raises(MachineError, match=r"^the head of the Ray cluster, 127\.0\.0\.1:"):
+                watch.check()
 
 
 def test_a_line_tells_an_idle_connection_from_one_whose_other_side_has_ended():

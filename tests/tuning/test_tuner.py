@@ -92,7 +92,8 @@ def test_a_study_and_its_folder_belong_together(tmp_path):
         Tuner(other, tmp_path / "moved", Noting()).run(1, 1)
 
 
-@pytest.mark.parametrize(("jobs", "gpus"), [(1, 1.0), pytest.param(2, 0.5, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize(("jobs", "gpus"), [(1, 1.0), (2, 0.5)])
 def test_trials_with_actors_of_their_own(tmp_path, shared_ray, jobs, gpus):
     # They take all that the cluster has, and yet none waits for another.
     overrides = {"engine.actors": 2, "engine.gpus_per_actor": gpus}
