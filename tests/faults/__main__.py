@@ -43,8 +43,9 @@ def main() -> int:
         for number, schedule in enumerate(schedules(asked.seed, asked.schedules), 1):
             begun = perf_counter()
             # A disk and a cluster of its own: what one fault leaves behind is no other's matter.
-            disk = Path(folder) / f"disk-{number}"
-            with small_disk(disk), Stage(Path(folder), disk) as stage:
+            own = Path(folder) / str(number)
+            own.mkdir()
+            with small_disk(own / "disk") as disk, Stage(own, disk) as stage:
                 try:
                     outcomes += play(stage, schedule)
                     said = "the same bytes"

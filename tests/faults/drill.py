@@ -160,7 +160,8 @@ FAULTS = (
     Fault("actors out of memory", starve_actors, says="client ", may_go_on=True),
     Fault("node killed", kill_node, add_node),
     Fault("driver killed", kill_driver, code=-signal.SIGKILL, says=""),
-    Fault("head restarted", kill_head, Stage.start_cluster, says="the head of the Ray cluster"),
+    # Which of the two it misses first, the head or its own machine's Ray, is chance.
+    Fault("head restarted", kill_head, Stage.start_cluster, says="then go on with: raysim resume"),
     Fault(
         "disk full",
         fill_disk,
