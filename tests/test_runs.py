@@ -123,7 +123,7 @@ class Poisoned(FedAvg):
         ("raises", "ZeroDivisionError"),
     ],
 )
-@pytest.mark.parametrize("backend", ["inline", "ray"])
+@pytest.mark.parametrize("backend", ["inline", pytest.param("ray", marks=pytest.mark.full)])
 def test_failing_client_stops_the_run_or_is_dropped(tmp_path, shared_ray, kind, cause, backend):
     poison = {"method.name": "tests.test_runs:Poisoned", "method.kind": kind, "fraction": 1.0}
     poison |= {"engine.backend": backend, "engine.actors": 1, "rounds": 2}

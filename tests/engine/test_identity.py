@@ -64,7 +64,7 @@ class KillActor(raysim.Listener):
 
 @cases
 @methods
-@pytest.mark.parametrize("actors", [1, 2, 3])
+@pytest.mark.parametrize("actors", [1, 2, pytest.param(3, marks=pytest.mark.full)])
 def test_actors(tmp_path, shared_ray, undisturbed, method, sizes, actors):
     engine = {"engine.backend": "ray", "engine.actors": actors}
     result = raysim.run(make_settings(tmp_path, **METHODS[method], **engine), make_task(sizes))
