@@ -10,7 +10,6 @@ import asyncio
 import logging
 import os
 import shlex
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -21,6 +20,7 @@ from ray.exceptions import AuthenticationError
 from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 
 from raysim.core.errors import RunError, SettingsError
+from raysim.engine.nodes import reach
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 ENVIRONMENT = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
@@ -136,6 +136,6 @@ def _reach(source: str, url: str) -> None:
     parts = urlsplit(url)
     try:
         port = parts.port or {"http": 80, "https": 443}[parts.scheme]
-        socket.create_connection((str(parts.hostname), port), CONNECT_SECONDS).close()
+        reach(f"{parts.hostname}:{port}", CONNECT_SECONDS)
     except (OSError, ValueError) as error:
         raise RunError(f"{source}={url}: cannot be reached: {error}") from error

@@ -12,8 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cluster.profiles import PROFILES, find
-from raysim.core.components import suggest
-from raysim.core.errors import SettingsError
+from raysim.core.components import look_up
 
 MANIFESTS = Path(__file__).parent / "manifests"
 
@@ -65,6 +64,5 @@ def manifest(name: str) -> str:
     Raises:
         SettingsError: there is no such manifest.
     """
-    if name not in (known := manifest_names()):
-        raise SettingsError(f"{name}: no such manifest; {suggest(name, known)}")
-    return (MANIFESTS / name).read_text(encoding="utf-8")
+    files = {path.name: path for path in MANIFESTS.iterdir()}
+    return look_up("manifest", name, files).read_text(encoding="utf-8")

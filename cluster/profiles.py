@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from raysim.core.components import suggest
-from raysim.core.errors import SettingsError
+from raysim.core.components import look_up
 
 
 @dataclass(frozen=True)
@@ -69,6 +68,4 @@ def find(name: str) -> Profile:
     Raises:
         SettingsError: there is no such profile.
     """
-    if name not in PROFILES:
-        raise SettingsError(f"{name}: no such profile; {suggest(name, sorted(PROFILES))}")
-    return PROFILES[name]
+    return look_up("profile", name, PROFILES)

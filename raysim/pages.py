@@ -14,8 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from raysim.core.components import Component, Registry, suggest
-from raysim.core.errors import SettingsError
+from raysim.core.components import Component, Registry, look_up
 
 BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 
@@ -60,9 +59,7 @@ def preset(known: Mapping[str, Any], name: str) -> RenderableType:
     Raises:
         SettingsError: there is no such preset.
     """
-    if name not in known:
-        raise SettingsError(f"{name}: no such preset; {suggest(name, sorted(known))}")
-    found = known[name]
+    found = look_up("preset", name, known)
     lines = [found.about, found.source]
     if found.paper:
         lines.append(found.paper.citation)

@@ -10,8 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from raysim.core.components import suggest
-from raysim.core.errors import RunError, SettingsError
+from raysim.core.components import look_up
+from raysim.core.errors import RunError
 from tuning.folder import make
 from tuning.plots import draw
 from tuning.search import Asked, Search, bytes_sent
@@ -27,9 +27,7 @@ def find(name: str) -> Study:
     Raises:
         SettingsError: there is no such study.
     """
-    if name not in STUDIES:
-        raise SettingsError(f"{name}: no such study; {suggest(name, sorted(STUDIES))}")
-    return STUDIES[name]
+    return look_up("study", name, STUDIES)
 
 
 def tune(

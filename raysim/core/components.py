@@ -34,6 +34,7 @@ class Component(BaseModel):
 
 
 C = TypeVar("C", bound=Component)
+V = TypeVar("V")
 _NAMES: dict[str, str] = {}
 
 
@@ -47,6 +48,17 @@ def suggest(word: str, known: list[str]) -> str:
     """Return "; did you mean ...?" for a near miss, else the list of what is known."""
     near = get_close_matches(word, known, n=1)
     return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+
+
+def look_up(kind: str, name: str, known: Mapping[str, V]) -> V:
+    """Return the value of that name.
+
+    Raises:
+        SettingsError: there is none.
+    """
+    if name not in known:
+        raise SettingsError(f"{name}: no such {kind}; {suggest(name, sorted(known))}")
+    return known[name]
 
 
 class Registry(Generic[C]):
