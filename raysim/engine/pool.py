@@ -30,6 +30,8 @@ MAX_DEATHS = 3
 """Actors that die over one client, or in a row while one starts, before that is given up."""
 WATCH_SECONDS = 5.0
 """Between two looks at the cluster, and at who is overdue."""
+JOIN_SECONDS = 1.0
+"""Between two looks for nodes that have joined; one costs about 2 ms, a short round 100."""
 START_SECONDS = 60.0
 """How long `describe` waits for all actors of a new pool; one is enough to go on."""
 NOBODY_SECONDS = 300.0
@@ -84,7 +86,7 @@ class ActorPool:
         self._oldest: dict[Reference, int] = {}
         self._speeds = {name: Speeds(0) for name in get_args(Call)}
         self._described = False
-        self._looked = self._seen = perf_counter()
+        self._looked = self._seen = self._counted = perf_counter()
         self._grow(self._plan.actors)
 
     def describe(self) -> dict[str, Any]:
@@ -138,8 +140,11 @@ class ActorPool:
         return [place.started for place in self._places]
 
     def _use_new_nodes(self) -> None:
-        """Add the actors that nodes have room for which joined since the last call."""
-        if self._engine.actors == "auto" and self._cluster.check():
+        """Add the actors that nodes have room for which joined since the last look."""
+        if self._engine.actors != "auto" or perf_counter() - self._counted < JOIN_SECONDS:
+            return
+        self._counted = perf_counter()
+        if self._cluster.check():
             try:
                 self._grow(self._replan().actors)
             except SettingsError:

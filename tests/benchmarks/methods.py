@@ -34,7 +34,7 @@ ROWS: dict[str, dict[str, Any]] = {name: {"method.name": name} for name in METHO
     "flexchill": {"method.name": "fedavg", "local.temperature": 0.5},
     "mifl, aggregation alone": {"method.name": "mifl", "method.update": False},
     "momentum": {"method.name": "momentum", "method.gamma": 0.5},
-    "scaffold": {"method.name": "scaffold", "local.lr": 0.05},
+    "scaffold": {"method.name": "scaffold", "local.lr": 0.02},
     "two_stream_l2": {"method.name": "two_stream_l2", "method.lam": 0.01},
 }
 """What each row of the table changes: the method, and its lightly tuned settings."""

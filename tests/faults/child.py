@@ -1,23 +1,24 @@
 """A run in a process of its own that holds still at set moments until it is told to go on.
 
-Usage: python -m tests.faults.child OUT SIZES MOMENTS KEY=VALUE...
+Usage: python -m tests.faults.child OUT SIZES WIDTH MOMENTS KEY=VALUE...
 
-OUT holds a run that goes on, or none yet. SIZES are the clients' numbers of samples, MOMENTS like
-`2.mid,3.end`: when the first clients of round 2 are done, when round 3 is committed. Standard
-output says `at MOMENT`, `round NUMBER` and `note TEXT`; at a moment a line of standard input is
-waited for. Errors end it as they end the command line.
+OUT holds a run that goes on, or none yet. SIZES are the clients' numbers of samples, WIDTH is the
+model's, MOMENTS are like `2.mid,3.end`: when the first clients of round 2 are done, when round 3 is
+committed. Standard output says `at MOMENT`, `round NUMBER` and `note TEXT`; at a moment a line of
+standard input is waited for. Errors end it as they end the command line.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import raysim
 from raysim.config import parse_override
-from tests.conftest import make_settings, make_task
+from tests.conftest import SmallNet, make_settings, make_task
 
 
 class Moments(raysim.Listener):
@@ -50,8 +51,9 @@ class Moments(raysim.Listener):
 
 
 def main() -> None:
-    out, sizes, moments, *overrides = sys.argv[1:]
-    task = make_task(tuple(int(size) for size in sizes.split(",")))
+    out, sizes, width, moments, *overrides = sys.argv[1:]
+    model = partial(SmallNet, width=int(width))
+    task = make_task(tuple(int(size) for size in sizes.split(",")), model)
     settings = make_settings(Path(out), **dict(parse_override(text) for text in overrides))
     try:
         raysim.run(settings, task, Moments(set(moments.split(","))))

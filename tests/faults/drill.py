@@ -18,6 +18,7 @@ from typing import Any
 
 import raysim
 from tests.conftest import make_settings, make_task
+from tests.faults.crowd import crowded
 from tests.faults.processes import Run, cluster, model_of
 
 SIZES = (1, 3, 120, 17, 80, 60)
@@ -27,7 +28,14 @@ DISK_MEGABYTES = 16
 
 
 class Stage:
-    """Where the drill takes place: a cluster of two nodes, a small disk, and one run at a time."""
+    """Where the drill takes place: a cluster of two nodes, a small disk, and one run at a time.
+
+    Attributes:
+        folder: For what the drill itself writes.
+        disk: For the run.
+        nodes: The cluster.
+        guests: What else uses the cluster for a while.
+    """
 
     def __init__(self, folder: Path, disk: Path) -> None:
         self.folder, self.disk = folder, disk
@@ -44,6 +52,7 @@ class Stage:
         """Start the cluster, anew where there is one."""
         self._open.close()
         self.nodes = self._open.enter_context(cluster(2))
+        self.guests = self._open.enter_context(ExitStack())
 
     def run(self, moments: Sequence[str] = ()) -> Run:
         """Start the run, or go on with it."""
@@ -118,6 +127,14 @@ def add_node(stage: Stage) -> None:
     stage.nodes.add_node(num_cpus=1)
 
 
+def fill_stores(stage: Stage, run: Run) -> None:
+    stage.guests.enter_context(crowded(stage.nodes.address))
+
+
+def empty_stores(stage: Stage) -> None:
+    stage.guests.close()
+
+
 def kill_driver(stage: Stage, run: Run) -> None:
     run.kill()
 
@@ -159,6 +176,7 @@ FAULTS = (
     Fault("actor hangs", hang_actor),
     Fault("actors out of memory", starve_actors, says="client ", may_go_on=True),
     Fault("node killed", kill_node, add_node),
+    Fault("object stores full", fill_stores, empty_stores),
     Fault("driver killed", kill_driver, code=-signal.SIGKILL, says=""),
     # Which of the two it misses first, the head or its own machine's Ray, is chance.
     Fault("head restarted", kill_head, Stage.start_cluster, says="then go on with: raysim resume"),

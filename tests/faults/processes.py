@@ -29,18 +29,24 @@ class Run:
     """A run of `tests.faults.child`; see there for the moments."""
 
     def __init__(
-        self, folder: Path, sizes: tuple[int, ...], moments: Iterable[str] = (), **overrides: Any
+        self,
+        folder: Path,
+        sizes: tuple[int, ...],
+        moments: Iterable[str] = (),
+        *,
+        address: str | None = None,
+        width: int = 16,
+        **overrides: Any,
     ) -> None:
         self.folder = folder
         self.rounds: list[int] = []
         self.notes: list[str] = []
-        address = overrides.pop("address", None)
         environment = {**os.environ, **({"RAY_ADDRESS": address} if address else {})}
         texts = [f"{key}={value}" for key, value in overrides.items()]
         command = [sys.executable, "-m", "tests.faults.child", str(folder)]
         self._errors = TemporaryFile("w+")  # noqa: SIM115 - `close` does
         self.process = subprocess.Popen(
-            [*command, ",".join(map(str, sizes)), ",".join(moments), *texts],
+            [*command, ",".join(map(str, sizes)), str(width), ",".join(moments), *texts],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -112,20 +118,22 @@ class Run:
 
 
 @contextmanager
-def cluster(nodes: int, **head: Any) -> Iterator[Cluster]:
+def cluster(nodes: int, store: int = 150 * 2**20, **head: Any) -> Iterator[Cluster]:
     """Start a head without cores and some nodes of one core each; nobody else joins it by chance.
 
     Args:
         nodes: Their number.
+        store: Bytes of the object store of each.
         head: Further arguments of the head.
     """
+    each = {"object_store_memory": store}
     arguments = {"num_cpus": 0, "include_dashboard": False, "_system_config": QUICK_CHECKS, **head}
     with mock.patch.dict(os.environ, PATIENT):
         with mock.patch("ray._private.utils.write_ray_address"):
-            found = Cluster(initialize_head=True, head_node_args=arguments)
+            found = Cluster(initialize_head=True, head_node_args=arguments | each)
         try:
             for _ in range(nodes):
-                found.add_node(num_cpus=1)
+                found.add_node(num_cpus=1, **each)
             yield found
         finally:
             found.shutdown()
