@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from random import randrange
 
 from ray._private.node import Node
@@ -38,18 +38,26 @@ class Network:
         self._open.close()
 
     def add_node(self, number: int, gcs_address: str) -> str:
-        """Start a node of one core in a network of its own; return its address."""
+        """Start a node of one core in a network of its own; return its address.
+
+        Nodes are started one after another: two at once would take the same names for their files.
+        """
         name, address = f"{self._name}n{number}", f"{self.subnet}.{number + 1}"
         self._add(["netns", "add", name], ["netns", "del", name])
-        _ip("link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", name)
+        ends = [name, "type", "veth", "peer", "name", "eth0", "netns", name]
+        self._add(["link", "add", *ends], ["link", "del", name])
         _ip("link", "set", name, "master", self._name, "up")
         _ip("-n", name, "addr", "add", f"{address}/24", "dev", "eth0")
         for device in ("eth0", "lo"):
             _ip("-n", name, "link", "set", device, "up")
         node = [sys.executable, "-m", "tests.faults.namespaces", gcs_address, address]
-        process = subprocess.Popen(["ip", "netns", "exec", name, *node])
-        self._open.callback(process.wait)
+        self._open.callback(_end_all, name)
+        process = subprocess.Popen(
+            ["ip", "netns", "exec", name, *node], stdout=subprocess.PIPE, text=True
+        )
+        self._open.enter_context(process)
         self._open.callback(process.terminate)
+        assert process.stdout and process.stdout.readline() == "up\n", "the node did not start"
         return address
 
     def cut(self, number: int) -> None:
@@ -76,8 +84,16 @@ def network() -> Iterator[Network]:
         yield found
 
 
-def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True)
+def _ip(*arguments: str) -> str:
+    done = subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+def _end_all(namespace: str) -> None:
+    """End what a node has left behind: a network is there as long as anyone is in it."""
+    for pid in _ip("netns", "pids", namespace).split():
+        with suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
 
 
 def main() -> None:
@@ -96,6 +112,7 @@ def main() -> None:
     )
     node = Node(parameters, head=False, shutdown_at_exit=False, spawn_reaper=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    print("up", flush=True)
     try:
         signal.pause()
     finally:
