@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.cluster.head import Head, started
 from tests.test_cli import raysim_command
 
 __all__ = ["raysim_command"]
@@ -50,6 +52,12 @@ class Patient(FedAvg):
         time.sleep(float(os.environ.get("PAUSE", "0")))
         return super().round(now, state)
 '''
+
+
+@pytest.fixture(scope="session")
+def head(tmp_path_factory) -> Iterator[Head]:
+    with started(tmp_path_factory.mktemp("head")) as running:
+        yield running
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""A Ray cluster of one head with token authentication, as an administrator would start it."""
+"""A Ray cluster of one head with token authentication, as an administrator would start it.
+
+It declares a GPU, which need not be there.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +78,7 @@ def started(folder: Path) -> Iterator[Head]:
     ray_folder = Path(tempfile.mkdtemp(prefix="raysim-", dir="/tmp"))
     command = [str(SCRIPTS / "ray"), "start", "--head", "--block", "--node-ip-address=127.0.0.1"]
     command += ["--dashboard-host=127.0.0.1", f"--temp-dir={ray_folder}", "--num-cpus=2"]
-    command += ["--disable-usage-stats"]
+    command += ["--num-gpus=1", "--disable-usage-stats"]
     command += [f"{name}={port}" for name, port in ports.items()]
     head = Head(
         f"http://127.0.0.1:{ports['--dashboard-port']}",

@@ -18,14 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import raysim
-from tests.cluster.head import PATIENCE_SECONDS, SCRIPTS, Head, free_port, read_until, started
+from tests.cluster.head import PATIENCE_SECONDS, SCRIPTS, Head, free_port, read_until
 from tests.test_cli import one_line_error
-
-
-@pytest.fixture(scope="session")
-def head(tmp_path_factory):
-    with started(tmp_path_factory.mktemp("head")) as running:
-        yield running
 
 
 def command(head: Head, folder: Path, *words: str, **environment: str) -> subprocess.Popen[str]:
