@@ -16,18 +16,22 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from raysim.core.rules import Batch, Outputs, Trained, Upload, View
 from raysim.core.tensors import Groups, Layout, Tensors, flatten
-from raysim.engine.local import Job, LocalLog, Sgd, batch_bounds, epochs_of, objective
+from raysim.engine.graphs import recorded
+from raysim.engine.local import Bounds, Job, LocalLog, Sgd, batch_bounds, epochs_of, objective
 from raysim.engine.loop import LoopTrainer
 from raysim.engine.network import Network
 from raysim.engine.padding import Padding, with_padding
 
 Tree = Mapping[str, Any]
+Order = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 
 def obstacle(network: nn.Module) -> str | None:
@@ -90,8 +94,11 @@ class _Together:
         losses: list[Tensor] = []
         objectives: list[Tensor] = []
         taken: list[list[int]] = [[] for _ in self.jobs]
+        step = recorded(self._step, self.job.data.y.device)
         for batch, sizes in self._batches():
-            loss, value = self._masked_step(batch, sizes)
+            if self.rules.direction:
+                self.rng = self.loop.rng_state()
+            loss, value = step(batch)
             losses.append(loss)
             objectives.append(value)
             for steps, size in zip(taken, sizes, strict=True):
@@ -108,50 +115,63 @@ class _Together:
         loss, value = figures[:, own]
         return upload, LocalLog.of(loss, value, [sizes[step] for step in own])
 
-    def _batches(self) -> Iterator[tuple[dict[str, Tensor], list[int]]]:
-        """Yield the batches [K, B, ...] of all steps, with each client's number of samples."""
+    def _batches(self) -> Iterator[tuple[dict[str, Tensor], Sequence[int]]]:
+        """Yield the batches [K, B, ...] of all steps, with each client's number of samples.
+
+        Where clients have fewer samples than others there are `weights` [K, B], 1 for a sample;
+        where they have none left in this epoch, `active` [K] is false for them.
+        """
         norm = self.trainer.loop.network.has_batchnorm
         counts = [len(job.data.y) for job in self.jobs]
         bounds = [batch_bounds(n, self.local.batch_size, norm) for n in counts]
+        sizes = np.zeros((max(map(len, bounds)), len(self.jobs)), dtype=np.int64)  # [S, K]
+        for k, own in enumerate(bounds):
+            sizes[: len(own), k] = [stop - start for start, stop in own]
         y = torch.cat([job.data.y for job in self.jobs])
-        device, firsts = y.device, np.cumsum([0, *counts[:-1]])
+        real = np.arange(sizes.max()) < sizes[:, :, None]  # [S, K, B]
+        weights = torch.from_numpy(real).to(y.device, torch.float32)
+        active = torch.from_numpy(sizes > 0).to(y.device)
         for epoch in zip(*map(epochs_of, self.jobs, bounds), strict=True):
             x = torch.cat([inputs for inputs, _ in epoch])
-            orders = [first + order for first, (_, order) in zip(firsts, epoch, strict=True)]
-            for step in range(max(map(len, bounds))):
-                spans = [b[step] if step < len(b) else (0, 0) for b in bounds]
-                sizes = [stop - start for start, stop in spans]
-                rows = np.zeros((len(sizes), max(sizes)), dtype=np.int64)
-                for row, order, (start, stop) in zip(rows, orders, spans, strict=True):
-                    row[: stop - start] = order[start:stop]
-                index = torch.from_numpy(rows).to(device)
-                batch = {"x": x[index], "y": y[index]}
-                if min(sizes) < max(sizes):
-                    real = np.arange(max(sizes)) < np.array(sizes)[:, None]
-                    batch["weights"] = torch.from_numpy(real).to(device, torch.float32)
-                yield batch, sizes
+            index = self._index([order for _, order in epoch], bounds, real).to(y.device)
+            for step, each in enumerate(sizes):
+                rows = index[step, :, : each.max()]
+                batch = {"x": x[rows], "y": y[rows]}
+                if each.min() < each.max():
+                    batch["weights"] = weights[step, :, : each.max()]
+                if not each.min():
+                    batch["active"] = active[step]
+                yield batch, each.tolist()
 
-    def _masked_step(self, batch: Tree, sizes: list[int]) -> tuple[Tensor, Tensor]:
+    def _index(self, orders: Sequence[Order], bounds: Sequence[Bounds], real: Mask) -> Tensor:
+        """Return the numbers [S, K, B] of an epoch's samples among those of all clients."""
+        index = np.zeros(real.shape, dtype=np.int64)
+        first = 0
+        for k, (order, own) in enumerate(zip(orders, bounds, strict=True)):
+            for step, (start, stop) in enumerate(own):
+                index[step, k, : stop - start] = first + order[start:stop]
+            first += len(order)
+        return torch.from_numpy(index)
+
+    def _step(self, inputs: Tensors) -> tuple[Tensor, Tensor]:
         """Take a step; clients that have no samples left in this epoch stay as they are."""
-        if min(sizes):
-            return self._step(batch)
+        batch = dict(inputs)
+        active = batch.pop("active", None)
+        if active is None:
+            return self._update(batch)
         with torch.no_grad():
-            before, carry = [tensor.clone() for tensor in self._moving()], self.carry
-        outcome = self._step(batch)
-        active = torch.tensor(sizes, device=outcome[0].device) > 0
+            before = [tensor.clone() for tensor in self._moving()]
+        outcome = self._update(batch)
         with torch.no_grad():
             for now, then in zip(self._moving(), before, strict=True):
-                now.copy_(_choose(active, now, then))
-            self.carry = {n: _choose(active, t, carry[n]) for n, t in self.carry.items()}
+                now.copy_(torch.where(active.view(-1, *(1,) * (now.dim() - 1)), now, then))
         return outcome
 
     def _moving(self) -> list[Tensor]:
-        return [*self.live.values(), *self.sgd.velocity]
+        return [*self.live.values(), *self.carry.values(), *self.sgd.velocity]
 
-    def _step(self, batch: Tree) -> tuple[Tensor, Tensor]:
+    def _update(self, batch: Tree) -> tuple[Tensor, Tensor]:
         """Take one step of SGD; return the plain losses and the objectives [K] before it."""
-        if self.rules.direction:
-            self.rng = self.loop.rng_state()
         for name in self.names:
             self.live[name].requires_grad_()
         params = [self.live[name] for name in self.names]
@@ -168,11 +188,11 @@ class _Together:
                     return direct(self._view(live, fixed), gradients, Batch(**batch), carry)
 
                 named = dict(zip(self.names, directions, strict=True))
-                directed, self.carry = self._together(one, batch, named, self.carry)
+                directed, carry = self._together(one, batch, named, self.carry)
                 directions = [directed[name] for name in self.names]
+                _assign(self.carry, carry)
             self.sgd.step(params, directions)
-            for name, tensor in buffers.items():
-                self.live[name].copy_(tensor)
+            _assign(self.live, buffers)
         return losses.detach(), values.detach()
 
     def _together(self, function: Callable[..., Any], *stacked: Tree) -> Any:
@@ -262,6 +282,7 @@ def _repeat(sets: Sequence[Tensors], name: str) -> Tensor:
     return torch.stack([tensors[name].detach() for tensors in sets])
 
 
-def _choose(active: Tensor, after: Tensor, before: Tensor) -> Tensor:
-    """Return `after` [K, ...] for the active clients [K] and `before` for the others."""
-    return torch.where(active.view(-1, *(1,) * (after.dim() - 1)), after, before)
+def _assign(tensors: Tensors, values: Tensors) -> None:
+    """Copy values into the tensors of the same names."""
+    for name, value in values.items():
+        tensors[name].copy_(value)

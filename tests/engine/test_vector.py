@@ -8,9 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import raysim
 from raysim.core.method import METHODS
+from raysim.engine.graphs import CudaRecording, Recorder
 from raysim.engine.grouping import fitting, groups_of
 from raysim.engine.loop import LoopTrainer
 from raysim.engine.vector import obstacle
@@ -23,6 +26,7 @@ TOGETHER = [
     for family in ("mlp", "cnn", "residual")
     if (method, family) not in UNSUPPORTED
 ]
+QUICK = [("fedavg", "residual"), ("scaffold", "cnn"), ("momentum", "mlp")]
 SIZES = (1, 9, 30, 17, 24, 12, 16)  # with B=8: 1 to 4 steps, full and partial batches
 
 
@@ -175,3 +179,102 @@ def test_a_group_fits_in_memory():
 def test_batchnorm_without_momentum_is_no_group():
     assert "has no momentum" in obstacle(nn.Sequential(nn.BatchNorm1d(3, momentum=None)))
     assert obstacle(nn.Sequential(nn.BatchNorm1d(3))) is None
+
+
+class Tape(TorchDispatchMode):
+    """Records a step as a CUDA graph does: operations on the memory in which tensors lay."""
+
+    played = 0
+
+    def __init__(self, step, inputs):
+        super().__init__()
+        self.inputs = {name: tensor.clone() for name, tensor in inputs.items()}
+        self.calls = []
+        with self:
+            self.outputs = step(self.inputs)
+        self.taken = True  # unlike a graph, which records without working
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function is torch.ops.aten._local_scalar_dense.default:
+            raise RuntimeError("a recording cannot wait for the device")
+        result = function(*args, **(kwargs or {}))
+        self.calls.append((function, args, kwargs or {}, result))
+        return result
+
+    def __call__(self, inputs):
+        if not self.taken:
+            for name, tensor in inputs.items():
+                self.inputs[name].copy_(tensor)
+            with torch.no_grad():
+                for call in self.calls:
+                    again(*call)
+            Tape.played += 1
+        self.taken = False
+        return tuple(tensor.clone() for tensor in self.outputs)
+
+
+def again(function, args, kwargs, result):
+    """Do an operation once more, and have its result lie where it lay."""
+    if function._schema.is_mutable:
+        function(*args, **kwargs)
+    elif not any(
+        value.alias_info for value in function._schema.returns
+    ):  # no view of what is there
+        new = tree_leaves(function(*args, **kwargs))
+        for then, now in zip(tree_leaves(result), new, strict=True):
+            if isinstance(then, torch.Tensor):  # no gradient is asked for of some inputs
+                then.copy_(now)
+
+
+MANY = {"local.epochs": 6}
+"""So many that every shape of a step comes often enough to be recorded."""
+RECORDED = pytest.mark.parametrize(
+    ("method", "family"),
+    [pytest.param(*case, marks=[] if case in QUICK else pytest.mark.full) for case in TOGETHER],
+)
+
+
+@RECORDED
+def test_a_recorded_step_is_the_step(tmp_path, monkeypatch, no_loop, method, family):
+    alone, _ = run(tmp_path, method, family, 0, **MANY)
+    no_loop()
+    monkeypatch.setattr("raysim.engine.vector.recorded", lambda step, device: Recorder(step, Tape))
+    monkeypatch.setattr(Tape, "played", 0)
+    together, _ = run(tmp_path, method, family, 7, **MANY)
+    assert Tape.played
+    assert_same(alone, together)
+
+
+@RECORDED
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="only a CUDA device records its steps")
+def test_a_step_recorded_on_a_device_is_the_step(tmp_path, monkeypatch, no_loop, method, family):
+    played, play = [], CudaRecording.__call__
+
+    def noted(self, inputs):
+        played.append(inputs)
+        return play(self, inputs)
+
+    device = {"engine.gpus_per_actor": 1.0}
+    alone, _ = run(tmp_path, method, family, 0, **MANY, **device)
+    no_loop()
+    monkeypatch.setattr(CudaRecording, "__call__", noted)
+    together, _ = run(tmp_path, method, family, 7, **MANY, **device)
+    assert played or method == "fsvrg"  # which sets the generators' state in its step
+    assert_same(alone, together)
+
+
+def test_what_cannot_be_recorded_is_done_each_time():
+    taken = []
+
+    def step(inputs):
+        taken.append(inputs["x"])
+        return (inputs["x"] + 1,)
+
+    def refuse(step, inputs):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    recorder = Recorder(step, refuse)
+    for number in range(6):
+        (result,) = recorder({"x": torch.full((2,), number)})
+        assert result.tolist() == [number + 1, number + 1]
+    assert len(taken) == 6
