@@ -1,19 +1,21 @@
 """State that clients keep between their participations, in files beside the run.
 
-One file per client and version, named by the round and pass that wrote it. A pass reads the latest
-version written before itself, so a chunk that is trained again reads what it read the first time
-and writes the same bytes to the same name: a lost, retried or duplicated chunk changes nothing,
-and a round's versions become visible by the next round's number alone. Versions are kept back to
-the older of the last two checkpoints; a resumed run deletes those after its checkpoint.
+One file per client and version, named by the round and pass that wrote it. The driver tells a pass
+which version of each client to read: the latest of those that were handed over. So a chunk that is
+trained again reads what it read the first time and writes the same bytes to the same name: a lost,
+retried or duplicated chunk changes nothing. Workers read by name, as a listing that a network file
+system has cached may lack the newest. Versions are kept back to the older of the last two
+checkpoints; a resumed run deletes those after its checkpoint.
 """
 
 from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -24,6 +26,8 @@ from raysim.engine.files import replace_file
 
 Version = tuple[int, int]
 """Round number and pass number."""
+NEVER = (-1, -1)
+"""For a client that has none; passes are counted from 0."""
 
 
 class ClientStates:
@@ -32,16 +36,13 @@ class ClientStates:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def read(self, client: int, before: Version, device: torch.device) -> Groups | None:
-        """Return the latest groups of a client before a version; None if it has none.
+    def read(self, client: int, version: Version, device: torch.device) -> Groups:
+        """Return a version of a client's groups.
 
         Raises:
-            RunError: the file is damaged.
+            RunError: the file is damaged or missing.
         """
-        versions = [v for v in self._versions(client) if v < before]
-        if not versions:
-            return None
-        path = self._path(client, max(versions))
+        path = self._path(client, version)
         try:
             return unflatten(load_file(path, device=str(device)))
         except (OSError, SafetensorError) as error:
@@ -65,17 +66,28 @@ class ClientStates:
         path = self._path(client, version)
         if not path.exists():
             replace_file(path, lambda aside: save_file(contiguous(flatten(groups)), aside))
-        older = sorted(v for v in self._versions(client) if v[0] < keep_from)
+        older = sorted(v for v in self.versions(client) if v[0] < keep_from)
         for stale in older[:-1]:
             self._path(client, stale).unlink(missing_ok=True)
 
-    def roll_back(self, round_number: int) -> None:
-        """Delete every version that this round or a later one wrote, and half-written files."""
-        for folder in self._clients():
+    def versions(self, client: int) -> list[Version]:
+        """Return the versions that are there."""
+        return _versions(self._path(client, NEVER).parent)
+
+    def roll_back(self, round_number: int, clients: int) -> npt.NDArray[np.int64]:
+        """Delete every version that this round or a later one wrote, and half-written files.
+
+        Returns:
+            The latest version that is left of each of so many clients, or NEVER [clients, 2].
+        """
+        latest = np.full((clients, 2), NEVER)
+        for folder in self.folder.glob("[0-9]*/[0-9]*"):
             for path in folder.iterdir():
                 version = _version(path)
                 if version[0] >= round_number if version else path.name.startswith("."):
                     path.unlink()
+            latest[int(folder.name)] = max(_versions(folder), default=NEVER)
+        return latest
 
     def check_space(self, clients: int, versions: int, size: int) -> None:
         """Check that the states fit on the disk.
@@ -97,20 +109,17 @@ class ClientStates:
                 " are free: use fewer clients or rounds, or another `out`"
             )
 
-    def _clients(self) -> Iterator[Path]:
-        yield from self.folder.glob("[0-9]*/[0-9]*")
-
-    def _versions(self, client: int) -> list[Version]:
-        folder = self._path(client, (0, 0)).parent
-        try:
-            found = [_version(path) for path in folder.iterdir()]
-        except FileNotFoundError:
-            return []
-        return [version for version in found if version is not None]
-
     def _path(self, client: int, version: Version) -> Path:
         shard, name = f"{client // 1000:05d}", f"{client:08d}"
         return self.folder / shard / name / f"{version[0]}_{version[1]}.safetensors"
+
+
+def _versions(folder: Path) -> list[Version]:
+    try:
+        found = [_version(path) for path in folder.iterdir()]
+    except FileNotFoundError:
+        return []
+    return [version for version in found if version is not None]
 
 
 def _version(path: Path) -> Version | None:

@@ -80,11 +80,19 @@ def drive(
     ):
         checkpoints = Checkpoints(run_dir.checkpoints)
         checkpoint = checkpoints.latest(tell.note) or first
-        states.roll_back(checkpoint.number)
         run_dir.save_partition(federation.shares.whole)
         run_dir.save_environment()
         run = _Run(
-            settings, federation, run_dir, executor, evaluator, watch, tell, checkpoints, checkpoint
+            settings,
+            federation,
+            run_dir,
+            executor,
+            evaluator,
+            watch,
+            tell,
+            states,
+            checkpoints,
+            checkpoint,
         )
         return run.go()
 
@@ -145,6 +153,7 @@ class _Run:
     evaluator: Evaluator
     watch: Stopwatch
     tell: Listener
+    states: ClientStates
     checkpoints: Checkpoints
     committed: Checkpoint
 
@@ -163,6 +172,7 @@ class _Run:
             tell=self.tell,
             errors=self.run_dir.errors,
             together=together,
+            kept=self.states.roll_back(self.committed.number, self.clients),
         )
         self.recorder = Recorder(self.run_dir.path, self.settings.to_dict())
         first = self.committed.number + 1

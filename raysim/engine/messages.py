@@ -11,6 +11,7 @@ import numpy.typing as npt
 from raysim.core.exact import ExactSum
 from raysim.core.rules import Rules
 from raysim.core.tensors import Layout
+from raysim.engine.client_state import Version
 from raysim.engine.profile import Span
 from raysim.engine.transport import Buffers, Wire
 
@@ -29,7 +30,8 @@ class Order:
         uniform: Whether clients count alike, or by their samples.
         total: The weight of all clients of the pass.
         broadcast: Groups for all clients.
-        fresh: State of a client that never took part.
+        fresh: State of a client that keeps none yet.
+        kept: The version of the state that each of the others has kept.
         personal: Groups for one client.
         keep_from: Oldest round whose client state a checkpoint needs.
     """
@@ -44,6 +46,7 @@ class Order:
     total: int
     broadcast: Wire
     fresh: Wire
+    kept: Mapping[int, Version]
     personal: Mapping[int, Wire]
     keep_from: int
 
@@ -79,6 +82,7 @@ class Chunk:
         columns: Per name, one number per client.
         scalars: Names of the columns that the method's server reads.
         rows: Per client, what it sends as it is.
+        keepers: Those who have kept state.
         bytes_up: Bytes that the clients sent.
         failures: Clients that failed.
         worker: Who hands it over.
@@ -92,6 +96,7 @@ class Chunk:
     columns: dict[str, npt.NDArray[np.float64]]
     scalars: frozenset[str]
     rows: dict[int, Wire]
+    keepers: list[int]
     bytes_up: int
     failures: list[Failure]
     worker: str
@@ -108,6 +113,7 @@ class Tally:
     records: list[dict[str, float]] = field(default_factory=list)
     scalars: frozenset[str] = frozenset()
     rows: dict[int, Wire] = field(default_factory=dict)
+    keepers: list[int] = field(default_factory=list)
     bytes_up: int = 0
     failures: list[Failure] = field(default_factory=list)
 
@@ -123,6 +129,7 @@ class Tally:
             columns={n: np.array([r.get(n, np.nan) for r in self.records]) for n in names},
             scalars=self.scalars,
             rows=self.rows,
+            keepers=self.keepers,
             bytes_up=self.bytes_up,
             failures=self.failures,
             worker=worker,

@@ -17,6 +17,7 @@ from raysim.core.exact import ExactSum
 from raysim.core.method import ServerState
 from raysim.core.rules import Pass, Reduced
 from raysim.core.tensors import Groups, nbytes, unflatten
+from raysim.engine.client_state import NEVER, Version
 from raysim.engine.executor import Executor, GivenUp
 from raysim.engine.files import writing
 from raysim.engine.grouping import groups_of
@@ -103,7 +104,21 @@ class PassRunner:
         tell: Listener,
         errors: Path,
         together: int,
+        kept: npt.NDArray[np.int64],
     ) -> None:
+        """Take what the passes of all rounds share.
+
+        Args:
+            settings: The run's.
+            sizes: Samples of each client [clients].
+            executor: Who trains.
+            watch: The driver's.
+            tell: Told of progress.
+            errors: File for tracebacks.
+            together: Clients that are trained together.
+            kept: The latest version of each client's state [clients, 2]; see `ClientStates`.
+        """
+        self._kept = kept
         self._settings = settings
         self._errors = errors
         self._sizes = sizes
@@ -148,6 +163,8 @@ class PassRunner:
         with self._watch("reduction"):
             reduced, columns = result.reduced(total)
         self._count(work, clients, reduced, columns, result)
+        keepers = [client for chunk in result.chunks for client in chunk.keepers]
+        self._kept[keepers] = (self._number, self._index)
         self._index += 1
         return reduced
 
@@ -213,9 +230,14 @@ class PassRunner:
             total=total,
             broadcast=Wire.of(work.broadcast),
             fresh=Wire.of(self._fresh),
+            kept=self._versions(work.clients),
             personal={client: Wire.of(groups) for client, groups in work.personal.items()},
             keep_from=self._keep_from,
         )
+
+    def _versions(self, clients: Sequence[int]) -> dict[int, Version]:
+        latest = map(tuple, self._kept[list(clients)].tolist())
+        return {c: version for c, version in zip(clients, latest, strict=True) if version != NEVER}
 
     def _count(
         self,

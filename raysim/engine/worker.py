@@ -144,8 +144,8 @@ class Worker:
 
     def _job(self, order: Order, client: int) -> Job:
         _, broadcast, fresh = self._broadcast
-        version = (order.round_number, order.index)
-        state = self._states.read(client, version, self.device) or fresh
+        kept = order.kept.get(client)
+        state = self._states.read(client, kept, self.device) if kept else fresh
         personal = order.personal.get(client)
         keys = (order.round_number, order.index, client)
         return Job(
@@ -177,6 +177,7 @@ class Worker:
         if upload.state:
             version = (order.round_number, order.index)
             self._states.write(client, version, upload.state, order.keep_from)
+            tally.keepers.append(client)
         tally.sum.add(packed, weight / order.total)
         if upload.rows:
             tally.rows[client] = Wire.of(upload.rows)

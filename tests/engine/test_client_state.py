@@ -10,8 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import raysim
 from raysim.core.errors import RunError
-from raysim.engine.client_state import ClientStates
+from raysim.engine.client_state import NEVER, ClientStates
+from tests.conftest import EQUAL, make_settings, make_task
 
 CPU = torch.device("cpu")
 
@@ -20,8 +22,10 @@ def groups(value):
     return {"c": {"head.weight": torch.full((2,), float(value)), "n": torch.tensor(int(value))}}
 
 
-def value_of(found):
-    return None if found is None else int(found["c"]["n"])
+def latest(states, client, before):
+    """Return the value in the latest version before another, None if there is none."""
+    versions = [version for version in states.versions(client) if version < before]
+    return int(states.read(client, max(versions), CPU)["c"]["n"]) if versions else None
 
 
 @pytest.fixture
@@ -41,7 +45,7 @@ def test_what_is_written_is_read(states):
         "staged": {"a.weight": torch.ones(2).bfloat16(), "n": torch.tensor(2**60)},
     }
     states.write(1_234_567, (0, 0), written, 0)
-    found = states.read(1_234_567, (1, 0), CPU)
+    found = states.read(1_234_567, (0, 0), CPU)
     assert {g: set(tensors) for g, tensors in found.items()} == {
         "c": {"a.weight"},
         "staged": {"a.weight", "n"},
@@ -55,40 +59,32 @@ def test_what_is_written_is_read(states):
 def test_tensors_that_groups_share_are_written(states):
     tensor = torch.ones(3)
     states.write(1, (0, 0), {"c": {"a": tensor}, "d": {"a": tensor}}, 0)
-    found = states.read(1, (1, 0), CPU)
+    found = states.read(1, (0, 0), CPU)
     assert torch.equal(found["c"]["a"], tensor) and torch.equal(found["d"]["a"], tensor)
 
 
-def test_the_latest_before_a_version_is_read(states):
-    for version in [(9, 0), (2, 1), (10, 0), (2, 0), (-1, 0)]:
+def test_versions_are_told_apart(states):
+    written = [(9, 0), (2, 1), (10, 0), (2, 0), (-1, 0)]
+    for version in written:
         states.write(5, version, groups(100 * version[0] + version[1]), -1)
-    expected = {
-        (-1, 0): None,
-        (0, 0): -100,
-        (2, 0): -100,
-        (2, 1): 200,
-        (2, 2): 201,
-        (9, 0): 201,
-        (10, 0): 900,
-        (11, 0): 1000,
-    }
-    found = {version: value_of(states.read(5, version, CPU)) for version in expected}
-    assert found == expected
+    assert sorted(states.versions(5)) == sorted(written)
+    found = {version: int(states.read(5, version, CPU)["c"]["n"]) for version in written}
+    assert found == {version: 100 * version[0] + version[1] for version in written}
 
 
 def test_clients_do_not_see_each_other(states):
     for client in (0, 1, 10, 1000, 1_000_000):
         states.write(client, (0, 0), groups(client), 0)
     for client in (0, 1, 10, 1000, 1_000_000):
-        assert value_of(states.read(client, (1, 0), CPU)) == client
-    assert states.read(100, (1, 0), CPU) is None
+        assert latest(states, client, (1, 0)) == client
+    assert states.versions(100) == []
 
 
 def test_writing_again_changes_nothing(states):
     for version in [(0, 0), (1, 0), (1, 1)]:
         states.write(5, version, groups(version[0]), 0)
     before = {name: (states.folder / name).read_bytes() for name in files(states)}
-    assert value_of(states.read(5, (1, 0), CPU)) == 0
+    assert latest(states, 5, (1, 0)) == 0
     states.write(5, (1, 0), groups(1), 0)
     assert {name: (states.folder / name).read_bytes() for name in files(states)} == before
 
@@ -124,6 +120,9 @@ class Model:
         known = {v: n for (c, v), n in self.versions.items() if c == client and v < before}
         return known[max(known)] if known else None
 
+    def latest(self, client):
+        return max((v for c, v in self.versions if c == client), default=NEVER)
+
     def roll_back(self, number):
         self.versions = {key: n for key, n in self.versions.items() if key[1][0] < number}
         self.kept = [kept for kept in self.kept if kept <= number]
@@ -139,7 +138,7 @@ def test_both_checkpoints_find_what_they_need(rounds):
             for version in ((number, index) for index in range(passes)):
                 for client in clients:
                     expected = model.value(client, version)
-                    assert value_of(states.read(client, version, CPU)) == expected
+                    assert latest(states, client, version) == expected
                     model.versions[client, version] = 10 * count + version[1]
                     written = groups(model.versions[client, version])
                     states.write(client, version, written, keep_from)
@@ -147,11 +146,13 @@ def test_both_checkpoints_find_what_they_need(rounds):
             model.kept = ([*model.kept, number] if checkpointed else model.kept)[-2:]
             if then != "go on":
                 number = model.kept[-1 if then == "newest" else 0] if model.kept else 0
-                states.roll_back(number)
+                left = states.roll_back(number, 3)
                 model.roll_back(number)
+                for client in range(3):
+                    assert tuple(left[client]) == model.latest(client)
             for point in [*model.kept, number]:
                 for client in range(3):
-                    found = value_of(states.read(client, (point, 0), CPU))
+                    found = latest(states, client, (point, 0))
                     assert found == model.value(client, (point, 0))
 
 
@@ -160,18 +161,24 @@ def test_rolling_back_deletes_later_rounds_and_half_written_files(states):
         states.write(client, (number, 1), groups(number), 0)
     half = states.folder / "00000/00000001/.3_1.safetensors.4711"
     half.write_bytes(b"half")
-    assert value_of(states.read(1, (9, 0), CPU)) == 3
-    states.roll_back(3)
+    assert latest(states, 1, (9, 0)) == 3
+    left = states.roll_back(3, 1002)
+    assert {c: tuple(left[c]) for c in (0, 1, 2, 1001)} == {
+        0: NEVER,
+        1: (2, 1),
+        2: NEVER,
+        1001: NEVER,
+    }
     assert [name.split("/")[-2:] for name in files(states)] == [
         ["00000001", "0_1.safetensors"],
         ["00000001", "2_1.safetensors"],
     ]
-    states.roll_back(-1)
+    states.roll_back(-1, 1002)
     assert files(states) == []
 
 
 def test_rolling_back_where_nothing_was_ever_written(states):
-    states.roll_back(0)
+    assert (states.roll_back(0, 10) == NEVER).all()
     assert not states.folder.exists()
 
 
@@ -181,9 +188,14 @@ def test_a_damaged_file_is_named(states, content):
     path = states.folder / files(states)[0]
     path.write_bytes(path.read_bytes()[:-4] if content == "cut" else content)
     with pytest.raises(RunError, match="client state is damaged") as caught:
-        states.read(7, (3, 0), CPU)
+        states.read(7, (2, 0), CPU)
     assert str(path) in str(caught.value)
-    assert states.read(7, (2, 0), CPU) is None
+
+
+def test_a_missing_file_is_named(states):
+    states.write(7, (2, 0), groups(1), 0)
+    with pytest.raises(RunError, match=r"3_0.safetensors: client state is damaged: No such file"):
+        states.read(7, (3, 0), CPU)
 
 
 def test_states_that_cannot_fit_on_the_disk_are_refused(states):
@@ -200,3 +212,14 @@ def test_states_that_fit_are_not_refused(states):
     states.check_space(clients=10**9, versions=10**9, size=0)
     states.check_space(clients=10, versions=10, size=100)
     assert not states.folder.exists()
+
+
+def test_a_run_needs_no_listing(tmp_path, monkeypatch):
+    """A network file system may show an old one."""
+    models = []
+    for name in ("current", "stale"):
+        settings = make_settings(tmp_path / name, **{"method.name": "scaffold"})
+        raysim.run(settings, make_task(EQUAL))
+        models.append((tmp_path / name / "model.safetensors").read_bytes())
+        monkeypatch.setattr(ClientStates, "versions", lambda states, client: [])
+    assert models[0] == models[1]
