@@ -33,6 +33,7 @@ ROWS: dict[str, dict[str, Any]] = {name: {"method.name": name} for name in METHO
     "fedprox": {"method.name": "fedprox", "method.mu": 0.01},
     "flexchill": {"method.name": "fedavg", "local.temperature": 0.5},
     "mifl, aggregation alone": {"method.name": "mifl", "method.update": False},
+    "mifl": {"method.name": "mifl", "local.lr": 0.01},
     "momentum": {"method.name": "momentum", "method.gamma": 0.5},
     "scaffold": {"method.name": "scaffold", "local.lr": 0.02},
     "two_stream_l2": {"method.name": "two_stream_l2", "method.lam": 0.01},
