@@ -56,15 +56,12 @@ def run(
     profile: ProfileName = None,
 ) -> None:
     """Run a preset or a file of settings; an unfinished run at the same `out` goes on."""
-    changes = _changes(overrides, profile)
-    if changes.get("out") is None:
-        changes["out"] = str(RunDir.default(Path(config).stem))
-    settings = raysim.load_config(config, changes)
+    settings = raysim.load_config(config, _changes(overrides, profile))
+    out = Path(settings.out) if settings.out else RunDir.default(Path(config).stem)
+    settings = settings.model_copy(update={"out": str(out)})
     preset = _presets().get(config)
     published = preset.published_for(settings) if preset else {}
-    _follow(
-        lambda listener: raysim.run(settings, listener=listener), Path(changes["out"]), published
-    )
+    _follow(lambda listener: raysim.run(settings, listener=listener), out, published)
 
 
 def _changes(overrides: list[str] | None, profile: str | None) -> dict[str, Any]:
@@ -279,9 +276,9 @@ def _check_job(name: str, *rest: str) -> None:
         return
     changes = _changes(asked["overrides"], asked["profile"])
     if name == "run":
-        raysim.load_config(asked["config"], changes)
+        settings = raysim.load_config(asked["config"], changes)
         command.check_file(asked["config"])
-        command.check_folder("out", changes.get("out"))
+        command.check_folder("out", settings.out)
     else:
         import_module("tuning.command").find(asked["study"]).resolve(changes)
         _asked(asked["sampler"], asked["pruner"], asked["objectives"]).check()

@@ -172,6 +172,9 @@ def test_file_of_settings(raysim_command, tmp_path):
     assert raysim_command("run", "first/config.json", "out=second")[0] == 0
     first, second = (Path(name, "model.safetensors").read_bytes() for name in ("first", "second"))
     assert first == second
+    # The file says `out`, too.
+    again = one_line_error(raysim_command("run", "first/config.json"))
+    assert again == "raysim: out=first: holds a finished run; choose another `out`\n"
 
 
 def test_default_out_is_named_after_the_preset(raysim_command, tmp_path):
