@@ -169,7 +169,8 @@ class _Client:
     def gradient(self, tensors: Tensors, batch: Batch) -> dict[str, Tensor]:
         """Return the gradient of the objective at any tensors, with this step's random draws."""
         network, before = self.trainer.network, self.trainer.rng_state()
-        copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+        live = network.tensors()  # their memory format is the fast one
+        copies = {n: torch.empty_like(live[n]).copy_(t.detach()) for n, t in tensors.items()}
         points = [copies[name].requires_grad_() for name in self.names]
         self.trainer.set_rng_state(self.rng)
         with torch.enable_grad():

@@ -32,6 +32,7 @@ ROWS: dict[str, dict[str, Any]] = {name: {"method.name": name} for name in METHO
     "fedmmd": {"method.name": "fedmmd", "method.lam": 0.1},
     "fedprox": {"method.name": "fedprox", "method.mu": 0.01},
     "flexchill": {"method.name": "fedavg", "local.temperature": 0.5},
+    "fsvrg": {"method.name": "fsvrg", "local.lr": 0.02},
     "mifl, aggregation alone": {"method.name": "mifl", "method.update": False},
     "mifl": {"method.name": "mifl", "local.lr": 0.01},
     "momentum": {"method.name": "momentum", "method.gamma": 0.5},
