@@ -26,8 +26,16 @@ TOGETHER = [
     for family in ("mlp", "cnn", "residual")
     if (method, family) not in UNSUPPORTED
 ]
-QUICK = [("fedavg", "residual"), ("scaffold", "cnn"), ("momentum", "mlp")]
 SIZES = (1, 9, 30, 17, 24, 12, 16)  # with B=8: 1 to 4 steps, full and partial batches
+QUICK = [("fedavg", "residual"), ("scaffold", "cnn"), ("momentum", "mlp"), ("fedmax", "cnn")]
+MLP = [pair for pair in TOGETHER if pair[1] == "mlp"]
+
+
+def every_pair(*quick):
+    """Test all pairs, most of them with -m full."""
+    marks = {pair: [] if pair in quick else pytest.mark.full for pair in TOGETHER}
+    pairs = [pytest.param(*pair, marks=marks[pair]) for pair in TOGETHER]
+    return pytest.mark.parametrize(("method", "family"), pairs)
 
 
 class Notes(raysim.Listener):
@@ -74,7 +82,7 @@ def assert_same(alone, together):
         assert together.metrics[name].to_pylist() == pytest.approx(expected, rel=1e-3), name
 
 
-@pytest.mark.parametrize(("method", "family"), TOGETHER)
+@every_pair(*QUICK, *MLP)
 def test_together_is_one_at_a_time(tmp_path, no_loop, method, family):
     alone, _ = run(tmp_path, method, family, 0)
     no_loop()
@@ -228,13 +236,9 @@ def again(function, args, kwargs, result):
 
 MANY = {"local.epochs": 6}
 """So many that every shape of a step comes often enough to be recorded."""
-RECORDED = pytest.mark.parametrize(
-    ("method", "family"),
-    [pytest.param(*case, marks=[] if case in QUICK else pytest.mark.full) for case in TOGETHER],
-)
 
 
-@RECORDED
+@every_pair(*QUICK)
 def test_a_recorded_step_is_the_step(tmp_path, monkeypatch, no_loop, method, family):
     alone, _ = run(tmp_path, method, family, 0, **MANY)
     no_loop()
@@ -245,7 +249,7 @@ def test_a_recorded_step_is_the_step(tmp_path, monkeypatch, no_loop, method, fam
     assert_same(alone, together)
 
 
-@RECORDED
+@every_pair(*QUICK)
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="only a CUDA device records its steps")
 def test_a_step_recorded_on_a_device_is_the_step(tmp_path, monkeypatch, no_loop, method, family):
     played, play = [], CudaRecording.__call__
