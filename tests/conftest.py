@@ -64,6 +64,21 @@ def make_settings(out: Path, **overrides: Any) -> raysim.Settings:
     return raysim.load_config("mnist-fedavg", defaults | overrides)
 
 
+class Notes(raysim.Listener):
+    """Keeps what a run tells a user."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def model_of(run: Path) -> bytes:
+    """Return the bytes of a run's model."""
+    return (run / "model.safetensors").read_bytes()
+
+
 @pytest.fixture(scope="session")
 def shared_ray() -> Iterator[None]:
     """One Ray instance with two declared GPUs, for all tests that need one."""

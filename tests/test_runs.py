@@ -22,7 +22,7 @@ from torch import nn
 
 import raysim
 from raysim.methods.fedavg import FedAvg
-from tests.conftest import UNEQUAL, SmallNet, make_settings, make_task, samples
+from tests.conftest import UNEQUAL, Notes, SmallNet, make_settings, make_task, samples
 
 COLUMNS = {
     *("round", "train_loss", "objective", "test_loss", "test_accuracy", "lr", "seconds"),
@@ -135,19 +135,11 @@ def test_failing_client_stops_the_run_or_is_dropped(tmp_path, shared_ray, kind, 
     notes = Notes()
     result = raysim.run(make_settings(tmp_path / "drop", **poison), make_task(UNEQUAL), notes)
     assert result.metrics["clients"].to_pylist() == [5, 5]
-    assert "client 2 was dropped" in notes.texts[0]
+    assert "client 2 was dropped" in notes.notes[0]
     others = tuple(size for size in UNEQUAL if size != UNEQUAL[2])
     assert set(pq.read_table(tmp_path / "drop/clients.parquet")["samples"].to_pylist()) == set(
         others
     )
-
-
-class Notes(raysim.Listener):
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.texts.append(text)
 
 
 def test_dropping_a_client_gives_the_mean_of_the_others(tmp_path):

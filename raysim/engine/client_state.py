@@ -72,7 +72,11 @@ class ClientStates:
 
     def versions(self, client: int) -> list[Version]:
         """Return the versions that are there."""
-        return _versions(self._path(client, NEVER).parent)
+        try:
+            found = [_version(path) for path in self._path(client, NEVER).parent.iterdir()]
+        except FileNotFoundError:
+            return []
+        return [version for version in found if version is not None]
 
     def roll_back(self, round_number: int, clients: int) -> npt.NDArray[np.int64]:
         """Delete every version that this round or a later one wrote, and half-written files.
@@ -82,11 +86,14 @@ class ClientStates:
         """
         latest = np.full((clients, 2), NEVER)
         for folder in self.folder.glob("[0-9]*/[0-9]*"):
+            left = []
             for path in folder.iterdir():
                 version = _version(path)
                 if version[0] >= round_number if version else path.name.startswith("."):
                     path.unlink()
-            latest[int(folder.name)] = max(_versions(folder), default=NEVER)
+                elif version:
+                    left.append(version)
+            latest[int(folder.name)] = max(left, default=NEVER)
         return latest
 
     def check_space(self, clients: int, versions: int, size: int) -> None:
@@ -112,14 +119,6 @@ class ClientStates:
     def _path(self, client: int, version: Version) -> Path:
         shard, name = f"{client // 1000:05d}", f"{client:08d}"
         return self.folder / shard / name / f"{version[0]}_{version[1]}.safetensors"
-
-
-def _versions(folder: Path) -> list[Version]:
-    try:
-        found = [_version(path) for path in folder.iterdir()]
-    except FileNotFoundError:
-        return []
-    return [version for version in found if version is not None]
 
 
 def _version(path: Path) -> Version | None:

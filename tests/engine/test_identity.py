@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import raysim
-from tests.conftest import EQUAL, UNEQUAL, make_settings, make_task
-from tests.faults.processes import Run, model_of
+from tests.conftest import EQUAL, UNEQUAL, Notes, make_settings, make_task, model_of
+from tests.faults.processes import Run
 
 METHODS = {
     "fedavg": {"method.name": "fedavg"},
@@ -133,18 +133,10 @@ def test_damaged_checkpoint_is_reported_and_the_one_before_used(tmp_path, undist
     killed_after(4, tmp_path, UNEQUAL, **METHODS["scaffold"])
     newest = tmp_path / "checkpoints/round_000004/state.safetensors"
     newest.write_bytes(newest.read_bytes()[:-8])
-    listener = NotesHeard()
+    listener = Notes()
     raysim.resume(tmp_path, make_task(UNEQUAL), listener)
     assert "round_000004" in listener.notes[0] and "damaged" in listener.notes[0]
     assert model_of(tmp_path) == undisturbed("scaffold", UNEQUAL)
-
-
-class NotesHeard(raysim.Listener):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
 
 
 @pytest.mark.full
@@ -152,7 +144,7 @@ def test_eight_actors_on_two_declared_gpus(tmp_path, shared_ray, undisturbed):
     engine = {"engine.backend": "ray", "engine.gpus_per_actor": 0.25}
     sizes = tuple(range(20, 32))
     settings = make_settings(tmp_path, rounds=1, **engine)
-    listener = NotesHeard()
+    listener = Notes()
     raysim.run(settings, make_task(sizes), listener)
     environment = json.loads((tmp_path / "environment.json").read_text())
     gpus = [actor["gpus"] for actor in environment["actors"]]

@@ -24,9 +24,9 @@ from raysim.engine.pool import ActorPool
 from raysim.engine.profile import Stopwatch
 from raysim.engine.resources import ActorPlan
 from raysim.engine.worker import WorkerSpec
-from tests.conftest import EQUAL, make_settings, make_task
+from tests.conftest import EQUAL, make_settings, make_task, model_of
 from tests.faults.namespaces import network
-from tests.faults.processes import Run, cluster, model_of
+from tests.faults.processes import Run, cluster
 
 METHODS = ["scaffold", pytest.param("fedavg", marks=pytest.mark.full)]
 ROUNDS = 60

@@ -18,6 +18,7 @@ from raysim.engine.grouping import fitting, groups_of
 from raysim.engine.loop import LoopTrainer
 from raysim.engine.vector import obstacle
 from raysim.methods.fedavg import FedAvg
+from tests.conftest import Notes
 from tests.methods.test_contract import UNSUPPORTED, make_task, settings_for
 
 TOGETHER = [
@@ -36,16 +37,6 @@ def every_pair(*quick):
     marks = {pair: [] if pair in quick else pytest.mark.full for pair in TOGETHER}
     pairs = [pytest.param(*pair, marks=marks[pair]) for pair in TOGETHER]
     return pytest.mark.parametrize(("method", "family"), pairs)
-
-
-class Notes(raysim.Listener):
-    """Keeps what the run tells."""
-
-    def __init__(self):
-        self.notes = []
-
-    def note(self, text):
-        self.notes.append(text)
 
 
 def run(folder, method, family, together, **overrides):

@@ -17,9 +17,9 @@ from time import sleep
 from typing import Any
 
 import raysim
-from tests.conftest import make_settings, make_task
+from tests.conftest import make_settings, make_task, model_of
 from tests.faults.crowd import crowded
-from tests.faults.processes import Run, cluster, model_of
+from tests.faults.processes import Run, cluster
 
 SIZES = (1, 3, 120, 17, 80, 60)
 SETTINGS: dict[str, Any] = {"method.name": "scaffold", "rounds": 5, "checkpoint_every": 2}

@@ -137,7 +137,3 @@ def cluster(nodes: int, store: int = 150 * 2**20, **head: Any) -> Iterator[Clust
             yield found
         finally:
             found.shutdown()
-
-
-def model_of(folder: Path) -> bytes:
-    return (folder / "model.safetensors").read_bytes()

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import raysim
-from tests.conftest import EQUAL, SmallNet, make_settings, make_task
+from tests.conftest import EQUAL, Notes, SmallNet, make_settings, make_task
 
 BAD = 3
 MARK = 777.0
@@ -48,14 +48,6 @@ def trapped(spring: str) -> raysim.Task:
     return task
 
 
-class Notes(raysim.Listener):
-    def __init__(self) -> None:
-        self.heard: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.heard.append(text)
-
-
 def settings_of(folder, **overrides) -> raysim.Settings:
     engine = {"engine.backend": "ray", "engine.actors": 1, "engine.client_timeout": 2.0}
     return make_settings(folder, **{"rounds": 1, "fraction": 1.0, **engine, **overrides})
@@ -65,7 +57,7 @@ def test_a_client_that_hangs_is_dropped(tmp_path, shared_ray):
     listener = Notes()
     settings = settings_of(tmp_path, on_client_error="drop")
     result = raysim.run(settings, trapped("hangs"), listener)
-    assert listener.heard == [
+    assert listener.notes == [
         f"round 1: client {BAD} was dropped: its worker died 3 times: no answer within"
         " engine.client_timeout=2 s a client"
     ]

@@ -6,9 +6,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import raysim
-from tests.conftest import make_settings, make_task
+from tests.conftest import make_settings, make_task, model_of
 from tests.faults.drill import SETTINGS, SIZES, fill_disk, open_disk, seal_disk, small_disk
-from tests.faults.processes import Run, model_of
+from tests.faults.processes import Run
 
 
 class Disk:

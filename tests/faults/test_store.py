@@ -8,8 +8,8 @@ import pytest
 from ray._private.internal_api import memory_summary
 
 import raysim
-from tests.conftest import EQUAL, SmallNet, make_settings, make_task
-from tests.faults.processes import Run, cluster, model_of
+from tests.conftest import EQUAL, SmallNet, make_settings, make_task, model_of
+from tests.faults.processes import Run, cluster
 
 SMALLEST = 75 * 2**20
 """The smallest store that Ray makes, in bytes."""

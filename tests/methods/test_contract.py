@@ -20,7 +20,7 @@ from torch import Tensor, nn
 import raysim
 from raysim.core.method import METHODS
 from raysim.core.seeds import stream
-from tests.conftest import SmallNet, make_settings, samples
+from tests.conftest import SmallNet, make_settings, model_of, samples
 
 NAMES = sorted(METHODS)
 SIZES = (1, 9, 30, 17, 24, 12)  # B + 1 = 9
@@ -127,10 +127,6 @@ def make_task(family: str, sizes: tuple[int, ...] = SIZES) -> raysim.Task:
 def settings_for(method: str, out: Path, **overrides: Any) -> raysim.Settings:
     few = {"rounds": 2, "local.epochs": 1, "method.name": method, **SETTINGS.get(method, {})}
     return make_settings(out, **few | overrides)
-
-
-def model_of(folder: Path) -> bytes:
-    return (folder / "model.safetensors").read_bytes()
 
 
 @every_method

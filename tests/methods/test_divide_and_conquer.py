@@ -14,7 +14,7 @@ from raysim.core.layers import weight_layers
 from raysim.core.seeds import sample_cohort
 from raysim.engine.federation import from_task
 from raysim.methods.divide_and_conquer import largest_rise
-from tests.conftest import UNEQUAL, SmallNet, make_settings, make_task
+from tests.conftest import UNEQUAL, Notes, SmallNet, make_settings, make_task
 
 NAME = "divide_and_conquer"
 SIZES = (3, 40, 17, 8)
@@ -222,14 +222,6 @@ def test_training_may_go_on_from_the_prepass_model(tmp_path):
     late = [name for name in NAMES if NAMES.index(name) >= 2 * split]
     assert all(torch.equal(result.params[name], start.params[name]) for name in late)
     assert not torch.equal(result.params[NAMES[0]], start.params[NAMES[0]])
-
-
-class Notes(raysim.Listener):
-    def __init__(self):
-        self.notes = []
-
-    def note(self, text):
-        self.notes.append(text)
 
 
 def test_without_a_rise_the_last_layer_is_fine_tuned_and_a_note_says_so(tmp_path):
