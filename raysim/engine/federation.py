@@ -6,7 +6,6 @@ paths to memory-mapped files, a user's own arrays through the object store, neve
 
 from __future__ import annotations
 
-import math
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,17 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from raysim.config import Settings
-from raysim.core.arrow import Parts, open_split
-from raysim.core.data import Indices, ListedShares, Partition, Progress, Split
+from raysim.core.arrow import open_split
+from raysim.core.data import ListedShares, Partition, Progress, Split
 from raysim.core.errors import DataError
 from raysim.core.holdout import TrainingShares
-from raysim.core.rules import Batch
 from raysim.core.seeds import torch_seed
-from raysim.engine.client_samples import ClientSamples
-from raysim.engine.transport import as_tensor
 
-RESIDENT_SHARE = 0.15
-"""Of a GPU's free memory that a set of samples may take to be kept there."""
 Samples = tuple[Any, Any]
 """Inputs [N, ...] and labels [N], as tensors or arrays."""
 
@@ -225,95 +219,3 @@ def _arrays(who: str, pair: Samples) -> tuple[npt.NDArray[Any], npt.NDArray[np.i
 def opened(split: Split | Path) -> Split:
     """Return the samples of a federation's training or test set."""
     return open_split(split) if isinstance(split, Path) else split
-
-
-class OpenData:
-    """The samples of a federation, opened in one process; they are read-only."""
-
-    def __init__(self, federation: Federation, device: torch.device) -> None:
-        self._shares = federation.shares
-        self._inputs = federation.inputs
-        self._device = device
-        self._train = _open(federation.train)
-        self._test = _open(federation.test)
-        if device.type == "cuda":
-            free = torch.cuda.mem_get_info(device)[0] * RESIDENT_SHARE
-            self._train = _resident(self._train, free, device)
-            self._test = _resident(self._test, free, device)
-
-    def client(self, client: int) -> Batch:
-        """Return the samples that one client trains on, decoded."""
-        whole = self._whole(client)
-        if not self._shares.holdout:
-            return whole
-        return _selected(whole, self._shares.parts(client, len(whole.y))[0])
-
-    def of_clients(self, samples: ClientSamples, number: int) -> Batch:
-        """Return the samples of one of the batches that are evaluated client by client."""
-        first, last = samples.cuts[number : number + 2].tolist()
-        split = self._train if samples.held_out else self._test
-        if not self._inputs.per_client:
-            rows = samples.rows[samples.offsets[first] : samples.offsets[last]]
-            x, y = split.take(torch.from_numpy(rows), self._device)
-            return Batch(self._inputs.decode(x), y)
-        seen = [self._seen(samples, position) for position in range(first, last)]
-        return Batch(torch.cat([data.x for data in seen]), torch.cat([data.y for data in seen]))
-
-    def test(self, start: int, stop: int) -> Batch:
-        """Return a range of test samples, decoded."""
-        x, y = self._test.take(slice(start, stop), self._device)
-        return Batch(self._inputs.test(x, torch.arange(start, start + len(y))), y)
-
-    def _whole(self, client: int) -> Batch:
-        """Return all samples of one client as it sees them."""
-        rows = torch.from_numpy(self._shares.whole[client])
-        first, last = int(rows[0]), int(rows[-1])
-        consecutive = last - first + 1 == len(rows) and bool((rows.diff() == 1).all())
-        wanted = slice(first, last + 1) if consecutive else rows
-        x, y = self._train.take(wanted, self._device)
-        return Batch(self._inputs.client(x, rows, client), y)
-
-    def _seen(self, samples: ClientSamples, position: int) -> Batch:
-        """Return one client's evaluated samples as the client sees them."""
-        client = int(samples.clients[position])
-        if samples.held_out:
-            whole = self._whole(client)
-            return _selected(whole, self._shares.parts(client, len(whole.y))[1])
-        rows = torch.from_numpy(samples.of_client(position))
-        x, y = self._test.take(rows, self._device)
-        return Batch(self._inputs.client(x, rows, client), y)
-
-
-def _selected(whole: Batch, positions: Indices) -> Batch:
-    chosen = torch.from_numpy(positions).to(whole.y.device)
-    return Batch(whole.x[chosen], whole.y[chosen])
-
-
-@dataclass(frozen=True)
-class _Samples:
-    """Raw inputs [N, ...] and labels [N]; inputs in parts on disk are read when asked for."""
-
-    x: Tensor | Parts
-    y: Tensor
-
-    def take(self, rows: slice | Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return the inputs and labels of some samples, on the device."""
-        if isinstance(rows, Tensor):
-            rows = rows.to(self.y.device)
-        if isinstance(self.x, Parts):
-            x = as_tensor(self.x[rows.numpy() if isinstance(rows, Tensor) else rows])
-        else:
-            x = self.x[rows]
-        return x.to(device), self.y[rows].to(device)
-
-
-def _open(split: Split | Path) -> _Samples:
-    found = opened(split)
-    x: Any = found.x  # an array, or `Parts`
-    return _Samples(x if isinstance(x, Parts) else as_tensor(x), as_tensor(found.y))
-
-
-def _resident(split: _Samples, room: float, device: torch.device) -> _Samples:
-    """Move samples to the device where they take no more than `room` bytes of its memory."""
-    fits = math.prod(split.x.shape) * split.x.dtype.itemsize <= room
-    return _Samples(*split.take(slice(None), device)) if fits else split

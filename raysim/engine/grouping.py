@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from raysim.config import Settings
-from raysim.engine.federation import Federation, OpenData
+from raysim.engine.federation import Federation
 from raysim.engine.network import Network
+from raysim.engine.open_data import OpenData
 from raysim.engine.vector import obstacle
 
 MOST = 256

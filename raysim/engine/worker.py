@@ -30,11 +30,12 @@ from raysim.core.seeds import stream, torch_seed
 from raysim.core.tensors import Groups, Layout, flatten, nbytes
 from raysim.engine.client_samples import EVALUATION_ROWS, ClientSamples
 from raysim.engine.client_state import ClientStates
-from raysim.engine.federation import Federation, OpenData
+from raysim.engine.federation import Federation
 from raysim.engine.local import Job, LocalLog
 from raysim.engine.loop import LoopTrainer
 from raysim.engine.messages import Chunk, Failure, Order, Tally
 from raysim.engine.network import Network
+from raysim.engine.open_data import OpenData
 from raysim.engine.profile import Stopwatch
 from raysim.engine.transport import Wire
 from raysim.engine.vector import VectorTrainer

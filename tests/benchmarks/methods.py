@@ -76,14 +76,16 @@ def result_of(settings: raysim.Settings) -> tuple[float, float | None, float] | 
 def line_of(row: str, results: list[tuple[float, float | None, float] | None]) -> str:
     """Return a row of the table; seeds whose run stopped are counted."""
     ended = [result for result in results if result]
+    settings = [(key, value) for key, value in ROWS[row].items() if value != row]
+    changed = ", ".join(f"{key}={value}".lower() for key, value in settings)
     if not ended:
-        return f"| {row} | stopped with every seed | | |"
+        return f"| {row} | {changed} | stopped with every seed | | |"
     accuracy = [final for final, _, _ in ended]
     spread = f" ± {statistics.stdev(accuracy):.2%}" if len(accuracy) > 1 else ""
     stopped = f" ({len(results) - len(ended)} stopped)" if len(ended) < len(results) else ""
     reached = ", ".join(f"{number:.1f}" if number else "-" for _, number, _ in ended)
     mean = f"{statistics.mean(accuracy):.2%}{spread}{stopped}"
-    return f"| {row} | {mean} | {reached} | {ended[0][2]:.0f} |"
+    return f"| {row} | {changed} | {mean} | {reached} | {ended[0][2]:.0f} |"
 
 
 def main() -> None:
@@ -93,8 +95,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--only", nargs="+", default=sorted(ROWS), choices=sorted(ROWS))
     arguments = parser.parse_args()
-    print(f"| method | accuracy after {arguments.rounds} rounds | rounds to {TARGET:.0%} | MB |")
-    print("|---|---|---|---|")
+    figures = f"accuracy after {arguments.rounds} rounds | rounds to {TARGET:.0%} | MB"
+    print(f"| method | settings | {figures} |")
+    print("|---|---|---|---|---|")
     for row in arguments.only:
         each = [
             settings_of(row, n, arguments.rounds, arguments.out) for n in range(arguments.seeds)
