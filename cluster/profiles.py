@@ -34,7 +34,7 @@ LAPTOP = Profile(
 )
 
 ONE_GPU = Profile(
-    "one machine with a GPU: two actors share it, each trains as many clients together as fit",
+    "one machine with a GPU: two actors share it, each trains its part of a cohort together",
     {
         "engine.actors": "auto",
         "engine.threads_per_actor": 1,
@@ -49,8 +49,8 @@ EIGHT_BY_EIGHT_GPUS = Profile(
         "engine.actors": "auto",
         "engine.threads_per_actor": 1,
         "engine.gpus_per_actor": 1.0,  # a whole GPU's memory for large networks
-        # A stack never leaves its actor, and "auto" stacks up to 256 clients: a cohort of 1000
-        # would then keep 4 of the 64 GPUs busy. In stacks of 16 it keeps 63.
+        # A stack never leaves its actor: in stacks of 16 a cohort of 1000 keeps 63 of the 64 GPUs
+        # busy. "auto" finds 16 too, but other stacks, and other roundings, while a node is down.
         "engine.vectorize": 16,
     },
 )

@@ -80,7 +80,7 @@ class EngineSettings(Group):
     """Where and how clients are trained.
 
     Backend, actors and their shares change no bit of a result on one machine type; `vectorize` and
-    `precision` change it by rounding.
+    `precision` change it by rounding, and what vectorize=auto finds depends on the actors.
     """
 
     backend: Literal["ray", "inline"] = "ray"
@@ -95,7 +95,7 @@ class EngineSettings(Group):
     vectorize: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
         default=0,
         description="clients trained together as one stack; 0 trains one at a time, auto as many"
-        " as the GPU's memory holds, and one at a time on a CPU",
+        " as the GPU's memory holds and every actor gets, and one at a time on a CPU",
     )
     client_timeout: Annotated[float, Field(gt=0)] | None = Field(
         default=None,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping
-from typing import Any, Literal, get_args, get_origin
+from collections.abc import Mapping, Sequence
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 from rich.console import Group, RenderableType
@@ -97,17 +98,31 @@ def _written(value: Any) -> str:
 
 def allowed(field: FieldInfo) -> str:
     """Return the range of a setting, as its validation has it."""
-    if get_origin(field.annotation) is Literal:
-        return " | ".join(str(choice) for choice in get_args(field.annotation))
-    if field.annotation is bool:
+    return _range(field.annotation, field.metadata)
+
+
+def _range(kind: Any, limits: Sequence[Any]) -> str:
+    """Return the range of a type with these limits; "" where it has none."""
+    if get_origin(kind) is Literal:
+        return " | ".join(str(choice) for choice in get_args(kind))
+    if get_origin(kind) is Annotated:
+        inner, *own = get_args(kind)
+        return _range(inner, [each for limit in own for each in _metadata(limit)])
+    if get_origin(kind) in (Union, UnionType):
+        named = ["none" if one is type(None) else _range(one, limits) for one in get_args(kind)]
+        return " | ".join(filter(None, named))
+    if kind is bool:
         return "true | false"
-    bounds = [
+    return ", ".join(
         f"{sign} {getattr(limit, name):g}"
-        for limit in field.metadata
+        for limit in limits
         for name, sign in BOUNDS.items()
         if getattr(limit, name, None) is not None
-    ]
-    return ", ".join(bounds)
+    )
+
+
+def _metadata(limit: Any) -> Sequence[Any]:
+    return limit.metadata if isinstance(limit, FieldInfo) else [limit]
 
 
 def _table(title: str, rows: Mapping[str, str]) -> Table:

@@ -2,7 +2,7 @@
 
 The engine holds no method's name. It hands a method the cohort of a round and a function that
 runs passes over clients; the method decides how many passes there are, what is sent, and what the
-next global model is. Every method in view was walked through this interface on paper:
+next global model is. How the methods use it:
 
 - One pass, one rule: FedAvg; FedProx, FedMAX, activation-L2, FedMMD, two-stream L2 (a penalty).
 - FedFusion: `network` wraps the model with the frozen extractor and the fusion operator;
@@ -96,7 +96,10 @@ class Method(Component, ABC):
         return {}
 
     def client_bytes(self, state: ServerState) -> int:
-        """Return the bytes that a client keeps between its participations, at most."""
+        """Return the bytes that a client keeps between its participations, at most.
+
+        With 0, whatever a pass leaves with a client is for the passes of the same round alone.
+        """
         return nbytes(self.client_init(state))
 
     @abstractmethod

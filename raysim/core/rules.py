@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -56,13 +57,24 @@ class Batch(NamedTuple):
 
     def loss(self, logits: Tensor) -> Tensor:
         """Return the mean cross-entropy; binary where there is one logit per sample."""
-        reduction = "mean" if self.weights is None else "none"
+        if self.weights is not None:
+            return self.mean(self.losses(logits))
+        if logits.shape[-1] == 1:
+            return F.binary_cross_entropy_with_logits(logits.squeeze(-1), self.y.to(logits.dtype))
+        return F.cross_entropy(logits, self.y)
+
+    def losses(self, logits: Tensor) -> Tensor:
+        """Return the cross-entropy of each sample [B], as `loss` has it.
+
+        Without an index, whose backward pass is a scatter where clients are trained together:
+        CUDA's deterministic one sorts, in dozens of kernels a step.
+        """
         if logits.shape[-1] == 1:
             y = self.y.to(logits.dtype)
-            values = F.binary_cross_entropy_with_logits(logits.squeeze(-1), y, reduction=reduction)
-        else:
-            values = F.cross_entropy(logits, self.y, reduction=reduction)
-        return values if self.weights is None else self.mean(values)
+            return F.binary_cross_entropy_with_logits(logits.squeeze(-1), y, reduction="none")
+        classes = torch.arange(logits.shape[-1], device=logits.device)
+        others = self.y.unsqueeze(-1) != classes  # [B, C]
+        return -F.log_softmax(logits, dim=-1).masked_fill(others, 0).sum(-1)
 
     def mean(self, values: Tensor) -> Tensor:
         """Return the mean over the batch of one value per sample [B]."""

@@ -13,6 +13,7 @@ import ray
 import torch
 
 from raysim.engine.executor import Call, Item
+from raysim.engine.process import configure
 from raysim.engine.worker import Worker
 
 Reference = ray.ObjectRef[Any]
@@ -35,7 +36,9 @@ class ClientActor:
         """Build the worker; return what it works on."""
         if gpus and torch.cuda.is_available():
             torch.cuda.set_per_process_memory_fraction(min(gpus, 1.0))
-        self._worker = Worker(ray.get(spec[0]))
+        built = ray.get(spec[0])
+        configure(built.settings.engine)
+        self._worker = Worker(built)
         self._shared: tuple[Reference, Any] | None = None
         return self._worker.about(min(gpus, 1.0))
 

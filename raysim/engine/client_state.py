@@ -4,14 +4,16 @@ One file per client and version, named by the round and pass that wrote it. The 
 which version of each client to read: the latest of those that were handed over. So a chunk that is
 trained again reads what it read the first time and writes the same bytes to the same name: a lost,
 retried or duplicated chunk changes nothing. Workers read by name, as a listing that a network file
-system has cached may lack the newest. Versions are kept back to the older of the last two
-checkpoints; a resumed run deletes those after its checkpoint.
+system has cached may lack the newest. What one pass of a round leaves for the next goes with the
+round. Versions are kept back to the older of the last two checkpoints; a resumed run deletes those
+after its checkpoint.
 """
 
 from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +71,11 @@ class ClientStates:
         older = sorted(v for v in self.versions(client) if v[0] < keep_from)
         for stale in older[:-1]:
             self._path(client, stale).unlink(missing_ok=True)
+
+    def delete(self, versions: Iterable[tuple[int, Version]]) -> None:
+        """Delete versions of clients that nothing reads any more."""
+        for client, version in versions:
+            self._path(client, version).unlink(missing_ok=True)
 
     def versions(self, client: int) -> list[Version]:
         """Return the versions that are there."""

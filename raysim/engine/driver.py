@@ -15,10 +15,11 @@ import pyarrow as pa
 from torch import Tensor
 
 from raysim.config import Settings
-from raysim.core.errors import MachineError, RunError, SettingsError
-from raysim.core.method import Round, ServerState
+from raysim.core.errors import MachineError, RunError
+from raysim.core.method import Round
 from raysim.core.seeds import sample_cohort
 from raysim.engine.checkpoint import Checkpoint, Checkpoints, save_tensors
+from raysim.engine.checks import check_space, first_checkpoint
 from raysim.engine.client_state import ClientStates
 from raysim.engine.evaluation import Evaluation, Evaluator
 from raysim.engine.executor import Executor
@@ -28,7 +29,6 @@ from raysim.engine.grouping import clients_together
 from raysim.engine.listener import Listener, Started
 from raysim.engine.memory import release_freed_memory
 from raysim.engine.metrics import Recorder, Row, summarise
-from raysim.engine.network import STAGES, lacking_stages
 from raysim.engine.passes import PassRunner, RoundLog
 from raysim.engine.profile import DRIVER, Profile, Stopwatch
 from raysim.engine.run_dir import RunDir
@@ -67,9 +67,9 @@ def drive(
         KeyboardInterrupt: the run was interrupted; its last committed round is checkpointed.
     """
     federation = federation.holding_out(settings.evaluation.holdout, settings.seed)
-    first = _first(settings, federation)
+    first = first_checkpoint(settings, federation)
     states = ClientStates(run_dir.states.absolute())
-    _check_space(settings, states, first.state)
+    check_space(settings, states, first.state)
     evaluator = Evaluator(settings, federation)
     spec = WorkerSpec(settings, federation, states.folder, evaluator.sent)
     watch = Stopwatch(settings.profile)
@@ -95,26 +95,6 @@ def drive(
             checkpoint,
         )
         return run.go()
-
-
-def _first(settings: Settings, federation: Federation) -> Checkpoint:
-    """Return the state before the first round, and check that the method suits the network."""
-    method = settings.method
-    model = federation.network(settings.seed)
-    if method.staged and (lacking := lacking_stages(model, STAGES)):
-        raise SettingsError(
-            f"method.name={method.title}: needs a model with the stages {', '.join(STAGES)};"
-            f" this one lacks {', '.join(lacking)}"
-        )
-    return Checkpoint(-method.warmup, method.init(method.network(model)))
-
-
-def _check_space(settings: Settings, states: ClientStates, state: ServerState) -> None:
-    size = settings.method.client_bytes(state)
-    cohort, clients = settings.cohort_size, settings.clients
-    expected = clients * (1 - (1 - cohort / clients) ** settings.rounds)
-    versions = min(2 * settings.checkpoint_every, settings.rounds) * cohort
-    states.check_space(round(expected), versions, size)
 
 
 @contextmanager
@@ -225,7 +205,9 @@ class _Run:
             note=self.tell.note,
         )
         state, metrics = settings.method.round(now, before.state)
+        self.states.delete(self.passes.end())
         seconds = perf_counter() - begun
+        spans = log.spans | {DRIVER: self.watch.take()}
         after = Checkpoint(number + 1, state)
         evaluation, evaluation_seconds = self._evaluate(after)
         row: Row = {
@@ -239,8 +221,9 @@ class _Run:
             **metrics,
         }
         if self.profile:
-            spans = log.spans | {DRIVER: self.watch.take()}
-            row |= self.profile.round(after.number, seconds, spans)
+            workers = len(self.executor.describe()["actors"])
+            later = {**evaluation.spans, DRIVER: self.watch.take()}
+            row |= self.profile.round(after.number, seconds, workers, spans, later)
         self._commit(after, row, log, evaluation)
 
     def _commit(self, after: Checkpoint, row: Row, log: RoundLog, evaluation: Evaluation) -> None:

@@ -7,7 +7,7 @@ added in the order of the batches, so the result does not depend on how they wer
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,9 @@ from raysim.engine.client_samples import (
 )
 from raysim.engine.executor import Executor, GivenUp, Item
 from raysim.engine.federation import Federation, opened
+from raysim.engine.messages import Scores
+from raysim.engine.profile import Span
 from raysim.engine.transport import Wire
-from raysim.engine.worker import Scores
 
 CLIENT_FIGURES = ("client_accuracy_mean", *(f"client_accuracy_d{tenth}" for tenth in range(1, 10)))
 """The mean over clients, and the deciles, of which d5 is the median."""
@@ -71,10 +72,12 @@ class Evaluation:
     Attributes:
         figures: The figures of the round.
         clients: Where asked for, columns [n]: clients, samples in their test shares, accuracies.
+        spans: Per worker, what it did when, where a profile is asked for.
     """
 
     figures: Figures
     clients: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    spans: Mapping[str, list[Span]] = field(default_factory=dict)
 
 
 class Evaluator:
@@ -111,18 +114,19 @@ class Evaluator:
 
     def evaluate(self, executor: Executor, deployed: Tensors) -> Evaluation:
         """Evaluate a network's tensors."""
-        found = self._predictions(executor, deployed)
+        found, spans = self._predictions(executor, deployed)
         figures: Figures = {}
         for name in self._scored():
             score = Score.of(*found[name], self._labels[name])
             figures |= {f"{name}_{part}": value for part, value in asdict(score).items()}
+        evaluation = Evaluation(figures, spans=spans)
         if self._own is None:
-            return Evaluation(figures)
+            return evaluation
         if "clients" in found:
             right = found["clients"][1] == self._labels["clients"]
         else:  # all see the test set alike, so what is right in it is so in every client's share
             right = (found["test"][1] == self._labels["test"])[self._own.rows]
-        return _with_clients(figures, self._own, right)
+        return _with_clients(evaluation, self._own, right)
 
     def _scored(self) -> list[str]:
         """Return the names of the sets that have a score of their own."""
@@ -130,8 +134,8 @@ class Evaluator:
 
     def _predictions(
         self, executor: Executor, deployed: Tensors
-    ) -> dict[str, tuple[float, Classes]]:
-        """Return for each set the sum of the losses, and the predicted classes [N]."""
+    ) -> tuple[dict[str, tuple[float, Classes]], dict[str, list[Span]]]:
+        """Return for each set the sum of the losses and the predicted classes [N]; the spans."""
         rows = len(self._labels["test"])
         cuts = [*range(0, rows, EVALUATION_ROWS), rows]
         sizes = [np.diff(cuts), *(samples.batch_sizes for samples in self.sent)]
@@ -141,27 +145,32 @@ class Evaluator:
             for batch, size in enumerate(batches)
         }
         scores: Scores = {}
+        spans: dict[str, list[Span]] = {}
         for part in executor.map("evaluate", Wire.of_tensors(deployed), costs, _ignore):
             if isinstance(part, GivenUp):
                 raise RunError(f"the model cannot be evaluated: {part.cause}")
-            scores |= part
+            scores |= part.scores
+            spans.setdefault(part.worker, []).extend(part.spans)
         found = {}
         for number, name in enumerate(self._labels):
             losses, predicted = zip(
                 *(scores[number, batch] for batch in range(len(sizes[number]))), strict=True
             )
             found[name] = sum(losses), np.concatenate(predicted)
-        return found
+        return found, spans
 
 
-def _with_clients(figures: Figures, own: ClientSamples, right: npt.NDArray[np.bool_]) -> Evaluation:
+def _with_clients(
+    found: Evaluation, own: ClientSamples, right: npt.NDArray[np.bool_]
+) -> Evaluation:
     """Add the figures of single clients, given which of their samples [N'] were predicted right."""
     hits = np.add.reduceat(right, own.offsets[:-1], dtype=np.int64)
     accuracies = hits / own.sizes
     deciles = np.quantile(accuracies, np.arange(1, 10) / 10)
     values = [float(accuracies.mean()), *deciles.tolist()]
     clients = {"client": own.clients, "samples": own.sizes, "accuracy": accuracies}
-    return Evaluation({**figures, **dict(zip(CLIENT_FIGURES, values, strict=True))}, clients)
+    figures = {**found.figures, **dict(zip(CLIENT_FIGURES, values, strict=True))}
+    return replace(found, figures=figures, clients=clients)
 
 
 def _ignore(done: int) -> None:

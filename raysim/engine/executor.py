@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-import torch
-
+from raysim.engine.process import configure
 from raysim.engine.worker import Worker, WorkerSpec
 
 Call = Literal["train", "evaluate"]
@@ -59,8 +58,9 @@ class InlineExecutor:
     """Runs everything in this process, one item after another: a breakpoint stops in it."""
 
     def __init__(self, spec: WorkerSpec) -> None:
-        self._threads = torch.get_num_threads()
-        self._worker = Worker(spec)
+        with configure(spec.settings.engine) as undo:
+            self._worker = Worker(spec)
+            self._undo = undo.pop_all()
 
     def map(
         self, call: Call, shared: Any, costs: Mapping[Item, float], on_done: Callable[[int], None]
@@ -79,5 +79,5 @@ class InlineExecutor:
         return {"backend": "inline", "actors": [self._worker.about(1.0)]}
 
     def close(self) -> None:
-        """Give the process its threads back."""
-        torch.set_num_threads(self._threads)
+        """Set the process back to what it was."""
+        self._undo.close()

@@ -7,7 +7,8 @@ changes in place, and its inputs are copied to where the recording reads them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -18,33 +19,71 @@ Outputs = tuple[Tensor, ...]
 Step = Callable[[Inputs], Outputs]
 
 CALLS_BEFORE = 3
-"""Calls with inputs of the same shapes before they are recorded, which costs about as many."""
+"""Calls with inputs of the same shapes before they are recorded: kernels are chosen in them."""
+WORTH = 12
+"""Calls that must be left to be played: to record a step costs as much as to take it a few times.
+
+A recording is of one group's tensors, so it is played in that group's training alone.
+"""
 
 
 class Recorder:
-    """Calls a step, or plays a recording of it where shapes repeat."""
+    """Records steps, until one is refused: what a refused recording leaves behind is not sure.
 
-    def __init__(self, step: Step, record: Callable[[Step, Inputs], Step]) -> None:
+    Attributes:
+        beside: Returns the context in which a group is trained.
+        refusal: Why a step could not be recorded, or None.
+    """
+
+    def __init__(
+        self,
+        record: Callable[[Step, Inputs], Step],
+        beside: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        """Take what records.
+
+        Args:
+            record: Returns a recording of the step on inputs like these, without taking the step.
+                Raises RuntimeError if it does something that cannot be recorded.
+            beside: See above.
+        """
+        self._record, self.beside = record, beside
+        self.refusal: str | None = None
+
+    def __call__(self, step: Step, inputs: Inputs) -> Step:
+        """Return a recording of a step, or the step where it cannot be recorded."""
+        if self.refusal is None:
+            try:
+                return self._record(step, inputs)
+            except torch.OutOfMemoryError:
+                raise  # the group is too large
+            except RuntimeError as error:  # it sets a generator's state, say
+                self.refusal = str(error)
+        return step
+
+
+class Steps:
+    """Takes the steps of a group, or plays recordings of them where shapes repeat."""
+
+    def __init__(self, step: Step, recorder: Recorder | None) -> None:
         """Wrap a step.
 
         Args:
             step: It must do the same with inputs of the same shapes, whatever is in them.
-            record: Returns a recording of the step on inputs like these, without taking the step.
-                Raises RuntimeError if it does something that cannot be recorded.
+            recorder: Records it; None takes every step as it is.
         """
-        self._step, self._record = step, record
+        self._step, self._recorder = step, recorder
         self._calls: Counter[str] = Counter()
         self._recordings: dict[str, Step] = {}
 
-    def __call__(self, inputs: Inputs) -> Outputs:
-        """Take the step; return new tensors."""
+    def __call__(self, inputs: Inputs, times: int) -> Outputs:
+        """Take a step on inputs whose shapes come so many times in all; return new tensors."""
+        if self._recorder is None or times < CALLS_BEFORE + WORTH:
+            return self._step(inputs)
         shapes = repr([(name, tuple(tensor.shape)) for name, tensor in inputs.items()])
         self._calls[shapes] += 1
         if self._calls[shapes] > CALLS_BEFORE and shapes not in self._recordings:
-            try:
-                self._recordings[shapes] = self._record(self._step, inputs)
-            except RuntimeError:  # it sets a generator's state, say
-                self._recordings[shapes] = self._step
+            self._recordings[shapes] = self._recorder(self._step, inputs)
         return self._recordings.get(shapes, self._step)(inputs)
 
 
@@ -54,35 +93,66 @@ class CudaRecording:
     def __init__(self, step: Step, inputs: Inputs, pool: Any) -> None:
         """Record a step in a memory pool; see `Recorder`."""
         self._inputs = {name: tensor.clone() for name, tensor in inputs.items()}
-        self._graph = torch.cuda.CUDAGraph()
-        self._graph.capture_begin(pool, capture_error_mode="thread_local")
+        self.graph = torch.cuda.CUDAGraph()
+        self.graph.capture_begin(pool, capture_error_mode="thread_local")
         try:
             self._outputs = step(self._inputs)
-        finally:
-            self._graph.capture_end()
+        except BaseException:
+            with suppress(RuntimeError):  # that the step failed; its own error says why
+                self.graph.capture_end()
+            raise
+        self.graph.capture_end()
 
     def __call__(self, inputs: Inputs) -> Outputs:
         """Take the step; return new tensors."""
         for name, tensor in inputs.items():
             self._inputs[name].copy_(tensor)
-        self._graph.replay()
+        self.graph.replay()
         return tuple(tensor.clone() for tensor in self._outputs)
 
 
-def recorded(step: Step, device: torch.device) -> Step:
-    """Return a step that does the same, on a CUDA device with fewer launches."""
+class CudaGraphs:
+    """Records steps on a CUDA device, all on one stream and in one memory pool.
+
+    Freed memory is not shared between streams, and cuBLAS has a workspace for each. A pool dies
+    with the last graph in it, and its handle is then of no use: so the last graph is kept.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._pool = torch.cuda.graph_pool_handle()
+        self._last: torch.cuda.CUDAGraph | None = None
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """Work on the stream on which steps are recorded."""
+        current = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(current)
+        try:
+            with torch.cuda.stream(self._stream):
+                yield
+        finally:
+            current.wait_stream(self._stream)
+
+    def record(self, step: Step, inputs: Inputs) -> Step:
+        """Record a step; see `Recorder`."""
+        with suppress(torch.OutOfMemoryError):
+            return self._recorded(step, inputs)
+        # A recording cannot use memory that is freed but cached. The pool may be dead now.
+        torch.cuda.empty_cache()
+        self._pool = torch.cuda.graph_pool_handle()
+        return self._recorded(step, inputs)
+
+    def _recorded(self, step: Step, inputs: Inputs) -> Step:
+        recording = CudaRecording(step, inputs, self._pool)
+        self._last = recording.graph
+        return recording
+
+
+def recorder_on(device: torch.device) -> Recorder | None:
+    """Return what records steps on a device; nothing does on a CPU."""
     if device.type != "cuda":
-        return step
-    pool = torch.cuda.graph_pool_handle()
-    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    recorder = Recorder(step, lambda step, inputs: CudaRecording(step, inputs, pool))
-
-    def aside(inputs: Inputs) -> Outputs:
-        current = torch.cuda.current_stream(device)
-        stream.wait_stream(current)
-        with torch.cuda.stream(stream):
-            outputs = recorder(inputs)
-        current.wait_stream(stream)
-        return outputs
-
-    return aside
+        return None
+    graphs = CudaGraphs(device)
+    return Recorder(graphs.record, graphs.beside)

@@ -1,11 +1,13 @@
 """How many clients are trained together (`engine.vectorize`), and which.
 
-Both follow from settings, network and cohort, never from the number of actors, so that the groups,
-and with them a run's result, are the same wherever it runs.
+Both follow from settings, network and cohort, so that the groups, and with them a run's result, are
+the same wherever it runs. Only the size that "auto" finds depends on the machine: on the memory and
+the number of the actors.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,6 +28,8 @@ MODEL_COPIES = 8
 """Parameters, start, gradients, momentum, carry and their temporaries."""
 ACTIVATION_COPIES = 3
 """A layer's output, its gradient, and a kernel's workspace."""
+SAMPLE_COPIES = 3
+"""A client's samples as it sees them, altered for an epoch, and in a row with those of others."""
 SHARE = 0.6
 """Of the device's memory that the clients of a group may take."""
 
@@ -56,14 +60,24 @@ def clients_together(
     memories = [actor.get("memory") for actor in describe()["actors"]]
     if not all(memories):
         return 1  # on a CPU clients one at a time are faster
+    samples = int(federation.shares.sizes.max())
     size = settings.local.batch_size
-    rows = int(federation.shares.sizes.max()) if size == "full" else size
+    rows = samples if size == "full" else min(size, samples)
     x = OpenData(federation, torch.device("cpu")).test(0, 1).x
-    return fitting(module, x, rows, min(memories))
+    share = math.ceil(settings.cohort_size / len(memories))  # so that no actor goes without
+    return min(fitting(module, x, rows, samples, min(memories)), share)
 
 
-def fitting(module: nn.Module, x: Tensor, rows: int, memory: int) -> int:
-    """Return how many clients' steps on batches of `rows` samples like x [1, ...] fit in memory."""
+def fitting(module: nn.Module, x: Tensor, rows: int, samples: int, memory: int) -> int:
+    """Return how many clients fit in memory.
+
+    Args:
+        module: The network.
+        x: Inputs [1, ...] like those of the clients.
+        rows: Samples in a batch.
+        samples: Samples of a client.
+        memory: Bytes of a device's memory.
+    """
     activations = 0
 
     def count(layer: nn.Module, given: Any, output: Any) -> None:
@@ -81,7 +95,8 @@ def fitting(module: nn.Module, x: Tensor, rows: int, memory: int) -> int:
     for hook in hooks:
         hook.remove()
     model = sum(p.numel() * p.element_size() for p in module.parameters())
-    each = MODEL_COPIES * model + ACTIVATION_COPIES * rows * activations
+    data = samples * x.numel() * x.element_size()
+    each = MODEL_COPIES * model + ACTIVATION_COPIES * rows * activations + SAMPLE_COPIES * data
     return max(1, min(MOST, int(SHARE * memory // each)))
 
 

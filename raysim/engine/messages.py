@@ -12,8 +12,11 @@ from raysim.core.exact import ExactSum
 from raysim.core.rules import Rules
 from raysim.core.tensors import Layout
 from raysim.engine.client_state import Version
-from raysim.engine.profile import Span
+from raysim.engine.profile import Span, Stopwatch
 from raysim.engine.transport import Buffers, Wire
+
+Scores = dict[tuple[int, ...], tuple[float, npt.NDArray[np.int32]]]
+"""Per (set, batch): the sum of the losses, and the classes that were predicted [n]."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,7 @@ class Chunk:
         keepers: Those who have kept state.
         bytes_up: Bytes that the clients sent.
         failures: Clients that failed.
+        refusal: Why steps could not be recorded as a CUDA graph, or None.
         worker: Who hands it over.
         spans: What the worker did when, where a profile is asked for.
     """
@@ -99,6 +103,22 @@ class Chunk:
     keepers: list[int]
     bytes_up: int
     failures: list[Failure]
+    refusal: str | None
+    worker: str
+    spans: list[Span]
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What a worker hands over after some batches of evaluated samples.
+
+    Attributes:
+        scores: Of these batches.
+        worker: Who hands them over.
+        spans: What the worker did when, where a profile is asked for.
+    """
+
+    scores: Scores
     worker: str
     spans: list[Span]
 
@@ -116,22 +136,26 @@ class Tally:
     keepers: list[int] = field(default_factory=list)
     bytes_up: int = 0
     failures: list[Failure] = field(default_factory=list)
+    refusal: str | None = None
 
-    def chunk(self, worker: str, spans: list[Span]) -> Chunk:
-        """Return what was added up, to be handed over by a worker with its spans."""
+    def chunk(self, worker: str, watch: Stopwatch) -> Chunk:
+        """Return what was added up, to be handed over by a worker with its watch's spans."""
         names = dict.fromkeys(name for record in self.records for name in record)
         total = self.sum or ExactSum(Layout(()))
+        with watch("reduction"):  # on a GPU, what is under way ends before this can
+            totals = {dtype: flat.cpu().numpy() for dtype, flat in total.totals.items()}
         return Chunk(
             clients=self.clients,
             weight=self.weight,
             layout=total.layout,
-            totals={dtype: flat.cpu().numpy() for dtype, flat in total.totals.items()},
+            totals=totals,
             columns={n: np.array([r.get(n, np.nan) for r in self.records]) for n in names},
             scalars=self.scalars,
             rows=self.rows,
             keepers=self.keepers,
             bytes_up=self.bytes_up,
             failures=self.failures,
+            refusal=self.refusal,
             worker=worker,
-            spans=spans,
+            spans=watch.take(),
         )

@@ -28,6 +28,7 @@ class Network(nn.Module):
         self.has_batchnorm = any(
             isinstance(m, nn.modules.batchnorm._BatchNorm) for m in module.modules()
         )
+        self._layout = torch.contiguous_format
 
     def placed(self, device: torch.device) -> Network:
         """Move to a device, in the memory layout in which its convolutions are fastest there.
@@ -37,6 +38,7 @@ class Network(nn.Module):
         """
         convolves = any(isinstance(m, nn.Conv2d) for m in self.module.modules())
         if device.type == "cpu" and convolves and not self.has_batchnorm:
+            self._layout = torch.channels_last
             return self.to(device).to(memory_format=torch.channels_last)
         return self.to(device)
 
@@ -96,11 +98,11 @@ class Network(nn.Module):
         path, _, attribute = name.rpartition(".")
         owner = self.module.get_submodule(path)
         before = owner._parameters.get(attribute)
+        layout = self._layout if tensor.dim() == 4 else torch.contiguous_format
+        new = tensor.clone(memory_format=layout)
         if before is not None:
-            trainable = before.requires_grad
-            setattr(owner, attribute, nn.Parameter(tensor.clone(), requires_grad=trainable))
-        else:
-            setattr(owner, attribute, tensor.clone())
+            new = nn.Parameter(new, requires_grad=before.requires_grad)
+        setattr(owner, attribute, new)
 
 
 def _chain(module: nn.Module) -> list[Callable[[Tensor], Tensor]]:

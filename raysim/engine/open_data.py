@@ -18,7 +18,7 @@ from raysim.engine.federation import Federation, opened
 from raysim.engine.transport import as_tensor
 
 RESIDENT_SHARE = 0.15
-"""Of a GPU's free memory that a set of samples may take to be kept there."""
+"""Of this process's share of a GPU's memory that a set of samples may take to be kept there."""
 
 
 class OpenData:
@@ -31,9 +31,8 @@ class OpenData:
         self._train = _open(federation.train)
         self._test = _open(federation.test)
         if device.type == "cuda":
-            free = torch.cuda.mem_get_info(device)[0] * RESIDENT_SHARE
-            self._train = _resident(self._train, free, device)
-            self._test = _resident(self._test, free, device)
+            self._train = _resident(self._train, _room(device), device)
+            self._test = _resident(self._test, _room(device), device)
 
     def client(self, client: int) -> Batch:
         """Return the samples that one client trains on, decoded."""
@@ -105,6 +104,16 @@ def _open(split: Split | Path) -> _Samples:
     found = opened(split)
     x: Any = found.x  # an array, or `Parts`
     return _Samples(x if isinstance(x, Parts) else as_tensor(x), as_tensor(found.y))
+
+
+def _room(device: torch.device) -> float:
+    """Return how many bytes of a GPU a set of samples may take.
+
+    An actor may use the part `engine.gpus_per_actor` of it; see `ClientActor.start`.
+    """
+    free, total = torch.cuda.mem_get_info(device)
+    own = torch.cuda.get_per_process_memory_fraction(device) * total
+    return min(RESIDENT_SHARE * own, free)
 
 
 def _resident(split: _Samples, room: float, device: torch.device) -> _Samples:

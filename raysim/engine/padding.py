@@ -1,18 +1,25 @@
-"""BatchNorm for clients that are trained together: padding is left out of its statistics.
+"""Padding of clients that are trained together, and BatchNorm that leaves it out.
 
 torch's own BatchNorm updates its statistics in place and knows no padding. This one computes the
 same from its tensors alone and puts the new statistics aside, for whoever runs the step to take.
 
-Legend: B batch, C channels.
+Legend: K clients, S steps, B batch, C channels, n samples.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+
+from raysim.engine.local import Bounds
 
 
 @dataclass
@@ -26,6 +33,15 @@ class Padding:
 
     weights: Tensor | None = None
     updates: dict[str, Tensor] = field(default_factory=dict)
+
+    @contextmanager
+    def of(self, weights: Tensor | None) -> Iterator[dict[str, Tensor]]:
+        """Share the weights of a batch for a pass; yield its updates. Nothing is kept after it."""
+        self.weights, self.updates = weights, {}
+        try:
+            yield self.updates
+        finally:
+            self.weights, self.updates = None, {}
 
 
 class PaddedBatchNorm(nn.Module):
@@ -92,3 +108,22 @@ def with_padding(module: nn.Module, padding: Padding) -> nn.Module:
         path, _, attribute = name.rpartition(".")
         setattr(module.get_submodule(path), attribute, PaddedBatchNorm(layer, name, padding))
     return module
+
+
+def numbered(
+    orders: Sequence[npt.NDArray[np.int64]], bounds: Sequence[Bounds], real: npt.NDArray[np.bool_]
+) -> Tensor:
+    """Return the numbers [S, K, B] of the samples in the batches of an epoch.
+
+    Args:
+        orders: Per client, the order of its samples [n].
+        bounds: Per client, its batches. Samples are numbered through, client after client.
+        real: Where there is a sample [S, K, B]; elsewhere the number is 0.
+    """
+    index = np.zeros(real.shape, dtype=np.int64)
+    first = 0
+    for k, (order, own) in enumerate(zip(orders, bounds, strict=True)):
+        for step, (start, stop) in enumerate(own):
+            index[step, k, : stop - start] = first + order[start:stop]
+        first += len(order)
+    return torch.from_numpy(index)

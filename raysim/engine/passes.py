@@ -126,11 +126,14 @@ class PassRunner:
         self._tell = tell
         self._watch = watch
         self._together = together
+        self._refused = False
 
     def begin(self, number: int, state: ServerState, keep_from: int) -> RoundLog:
         """Start a round; return the log that its passes fill."""
         self._number, self._index, self._keep_from = number, 0, keep_from
         self._fresh: Groups = self._settings.method.client_init(state)
+        self._lasting = self._settings.method.client_bytes(state) > 0
+        self._replaced: list[tuple[int, Version]] = []
         self.log = RoundLog()
         return self.log
 
@@ -164,9 +167,21 @@ class PassRunner:
             reduced, columns = result.reduced(total)
         self._count(work, clients, reduced, columns, result)
         keepers = [client for chunk in result.chunks for client in chunk.keepers]
+        self._replaced += self._of_this_round(keepers)
         self._kept[keepers] = (self._number, self._index)
         self._index += 1
         return reduced
+
+    def end(self) -> list[tuple[int, Version]]:
+        """End the round; return the versions of clients' state that were for it alone."""
+        if not self._lasting:
+            clients = np.flatnonzero(self._kept[:, 0] == self._number).tolist()
+            self._replaced += self._of_this_round(clients)
+            self._kept[clients] = NEVER
+        return self._replaced
+
+    def _of_this_round(self, clients: Sequence[int]) -> list[tuple[int, Version]]:
+        return [(c, v) for c, v in self._versions(clients).items() if v[0] == self._number]
 
     def _part(self, failed: Sequence[Failure]) -> None:
         """Train clients one at a time from now on if they could not be trained together."""
@@ -199,6 +214,9 @@ class PassRunner:
         with self._watch("reduction"):
             result.accept(chunk)
         self.log.spans.setdefault(chunk.worker, []).extend(chunk.spans)
+        if chunk.refusal and not self._refused:
+            self._refused = True
+            self._tell.note(f"steps are not recorded as CUDA graphs: {chunk.refusal}")
         return chunk.failures
 
     def _stop_at(self, failed: Sequence[Failure]) -> None:

@@ -1,7 +1,8 @@
 """Where the time of a round goes: columns of `metrics.parquet`, and a trace for Perfetto.
 
 Workers and driver note spans of their phases. Of every worker's time in a round, what is in no span
-of its own is waiting: for its first chunk, for others at the end, for the server.
+of its own is waiting: to be started, for a chunk, for others at the end, for the server. Evaluation
+comes after the round: its spans are in the trace, and in no column but `evaluation_seconds`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from raysim.engine.files import writing
 Phase = Literal["broadcast", "data", "training", "reduction", "placement", "evaluation"]
 Span = tuple[Phase, float, float]
 """A phase, when it began in seconds since the epoch, and how many seconds it took."""
+Spans = Mapping[str, Sequence[Span]]
+"""Per worker, and for the driver, what it did when."""
 
 WORKER_PHASES: tuple[Phase, ...] = ("broadcast", "data", "training", "reduction")
 DRIVER_PHASES: tuple[Phase, ...] = ("broadcast", "placement", "reduction")
@@ -64,21 +67,37 @@ class Profile:
         self._lines: dict[str, int] = {}
 
     def round(
-        self, number: int, seconds: float, spans: Mapping[str, Sequence[Span]]
+        self, number: int, seconds: float, workers: int, spans: Spans, evaluation: Spans
     ) -> dict[str, float]:
         """Write a round's spans, by worker, and return its columns.
 
         Args:
             number: The round.
             seconds: How long it took, without evaluation.
+            workers: How many there are, also those who had nothing to do. One that was lost after
+                it had handed something over counts beside the one in its place.
             spans: Per worker, and for the driver, what it did when.
+            evaluation: The same, of the evaluation after the round.
 
         Returns:
             Seconds of each phase added up over the workers, waiting among them, and the driver's
             own seconds of broadcast, placement and reduction.
         """
+        self._write(number, [*spans.items(), *evaluation.items()])
+        busy = [noted for worker, noted in spans.items() if worker != DRIVER]
+        totals: dict[str, float] = {
+            phase: sum(_total(noted, phase) for noted in busy) for phase in WORKER_PHASES
+        }
+        totals["waiting"] = max(workers, len(busy)) * seconds - sum(totals.values())
+        own = spans.get(DRIVER, ())
+        return {f"worker_{phase}_seconds": total for phase, total in totals.items()} | {
+            f"driver_{phase}_seconds": _total(own, phase) for phase in DRIVER_PHASES
+        }
+
+    def _write(self, number: int, spans: Sequence[tuple[str, Sequence[Span]]]) -> None:
+        """Add spans of a round to the trace."""
         events = []
-        for worker, noted in spans.items():
+        for worker, noted in spans:
             if worker not in self._lines:
                 self._lines[worker] = len(self._lines) + 1
                 events.append(self._event("M", worker, name="thread_name", args={"name": worker}))
@@ -90,15 +109,6 @@ class Profile:
             ]
         with writing(self._path), self._path.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(event) + ",\n" for event in events)
-        workers = [noted for worker, noted in spans.items() if worker != DRIVER]
-        totals: dict[str, float] = {
-            phase: sum(_total(noted, phase) for noted in workers) for phase in WORKER_PHASES
-        }
-        totals["waiting"] = len(workers) * seconds - sum(totals.values())
-        own = spans.get(DRIVER, ())
-        return {f"worker_{phase}_seconds": total for phase, total in totals.items()} | {
-            f"driver_{phase}_seconds": _total(own, phase) for phase in DRIVER_PHASES
-        }
 
     def _event(self, kind: str, worker: str, **values: object) -> dict[str, object]:
         return {"ph": kind, "pid": 1, "tid": self._lines[worker], **values}

@@ -10,28 +10,27 @@ Legend: K clients, S steps, B batch, n samples.
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from contextlib import nullcontext
+from functools import partial
 from itertools import groupby
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from raysim.core.rules import Batch, Outputs, Trained, Upload, View
 from raysim.core.tensors import Groups, Layout, Tensors, flatten
-from raysim.engine.graphs import recorded
-from raysim.engine.local import Bounds, Job, LocalLog, Sgd, batch_bounds, epochs_of, objective
+from raysim.engine.graphs import Steps, recorder_on
+from raysim.engine.local import Job, LocalLog, Sgd, batch_bounds, epochs_of, objective
 from raysim.engine.loop import LoopTrainer
 from raysim.engine.network import Network
-from raysim.engine.padding import Padding, with_padding
+from raysim.engine.padding import Padding, numbered, with_padding
 
 Tree = Mapping[str, Any]
-Order = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 
 def obstacle(network: nn.Module) -> str | None:
@@ -44,6 +43,13 @@ def obstacle(network: nn.Module) -> str | None:
     return None
 
 
+class _Stacked(Batch):
+    """One client's batch among those of others; its loss needs no index, padded or not."""
+
+    def loss(self, logits: Tensor) -> Tensor:
+        return self.mean(self.losses(logits))
+
+
 class VectorTrainer:
     """Trains clients together; what they cannot share is left to the loop trainer."""
 
@@ -52,16 +58,24 @@ class VectorTrainer:
         self.padding = Padding()
         module = with_padding(copy.deepcopy(loop.network.module), self.padding)
         self.network = Network(module)
+        device = next((p.device for p in module.parameters()), torch.device("cpu"))
+        self.recorder = recorder_on(device)
+
+    @property
+    def refusal(self) -> str | None:
+        """Why a step could not be recorded, or None."""
+        return self.recorder.refusal if self.recorder else None
 
     def run(self, jobs: Sequence[Job]) -> list[tuple[Upload, LocalLog]]:
         """Train clients of one pass; return what each gives back, with its figures."""
         before = self.loop.rng_state()
         self.loop.seed(jobs[0].torch_seed)
+        results: dict[int, tuple[Upload, LocalLog]] = {}
         try:
-            results: dict[int, tuple[Upload, LocalLog]] = {}
-            for numbers in _alike(jobs):
-                together = _Together(self, [jobs[number] for number in numbers])
-                results |= zip(numbers, together.run(), strict=True)
+            with self.recorder.beside() if self.recorder else nullcontext():
+                for numbers in _alike(jobs):
+                    together = _Together(self, [jobs[number] for number in numbers])
+                    results |= zip(numbers, together.run(), strict=True)
             return [results[number] for number in range(len(jobs))]
         finally:
             self.loop.set_rng_state(before)
@@ -85,6 +99,8 @@ class _Together:
         )
         self.live = {name: _repeat(self.starts, name) for name in self.starts[0]}
         self.sgd = Sgd(self.local, job.lr)
+        other = job.rules.criterion or job.rules.penalties or self.local.temperature != 1
+        self.plain = not other
         carry = job.rules.carry
         carries = [carry(self._view_of(k)) if carry else {} for k in range(len(jobs))]
         self.carry = {name: _repeat(carries, name) for name in carries[0]}
@@ -94,11 +110,11 @@ class _Together:
         losses: list[Tensor] = []
         objectives: list[Tensor] = []
         taken: list[list[int]] = [[] for _ in self.jobs]
-        step = recorded(self._step, self.job.data.y.device)
-        for batch, sizes in self._batches():
+        step = Steps(self._step, self.trainer.recorder)
+        for batch, sizes, times in self._batches():
             if self.rules.direction:
                 self.rng = self.loop.rng_state()
-            loss, value = step(batch)
+            loss, value = step(batch, times)
             losses.append(loss)
             objectives.append(value)
             for steps, size in zip(taken, sizes, strict=True):
@@ -115,11 +131,12 @@ class _Together:
         loss, value = figures[:, own]
         return upload, LocalLog.of(loss, value, [sizes[step] for step in own])
 
-    def _batches(self) -> Iterator[tuple[dict[str, Tensor], Sequence[int]]]:
+    def _batches(self) -> Iterator[tuple[dict[str, Tensor], Sequence[int], int]]:
         """Yield the batches [K, B, ...] of all steps, with each client's number of samples.
 
         Where clients have fewer samples than others there are `weights` [K, B], 1 for a sample;
-        where they have none left in this epoch, `active` [K] is false for them.
+        where they have none left in this epoch, `active` [K] is false for them. The last number
+        that is yielded is how many batches of such shapes there are in all.
         """
         norm = self.trainer.loop.network.has_batchnorm
         counts = [len(job.data.y) for job in self.jobs]
@@ -131,27 +148,23 @@ class _Together:
         real = np.arange(sizes.max()) < sizes[:, :, None]  # [S, K, B]
         weights = torch.from_numpy(real).to(y.device, torch.float32)
         active = torch.from_numpy(sizes > 0).to(y.device)
+        extremes = zip(sizes.min(1).tolist(), sizes.max(1).tolist(), strict=True)
+        kinds = [(most, least < most, not least) for least, most in extremes]
+        times = Counter(kinds)
         for epoch in zip(*map(epochs_of, self.jobs, bounds), strict=True):
             x = torch.cat([inputs for inputs, _ in epoch])
-            index = self._index([order for _, order in epoch], bounds, real).to(y.device)
-            for step, each in enumerate(sizes):
-                rows = index[step, :, : each.max()]
+            index = numbered([order for _, order in epoch], bounds, real).to(y.device)
+            del epoch
+            for step, kind in enumerate(kinds):
+                most, padded, idle = kind
+                rows = index[step, :, :most]
                 batch = {"x": x[rows], "y": y[rows]}
-                if each.min() < each.max():
-                    batch["weights"] = weights[step, :, : each.max()]
-                if not each.min():
+                if padded:
+                    batch["weights"] = weights[step, :, :most]
+                if idle:
                     batch["active"] = active[step]
-                yield batch, each.tolist()
-
-    def _index(self, orders: Sequence[Order], bounds: Sequence[Bounds], real: Mask) -> Tensor:
-        """Return the numbers [S, K, B] of an epoch's samples among those of all clients."""
-        index = np.zeros(real.shape, dtype=np.int64)
-        first = 0
-        for k, (order, own) in enumerate(zip(orders, bounds, strict=True)):
-            for step, (start, stop) in enumerate(own):
-                index[step, k, : stop - start] = first + order[start:stop]
-            first += len(order)
-        return torch.from_numpy(index)
+                yield batch, sizes[step].tolist(), self.job.epochs * times[kind]
+            del x  # before the next epoch's are made
 
     def _step(self, inputs: Tensors) -> tuple[Tensor, Tensor]:
         """Take a step; clients that have no samples left in this epoch stay as they are."""
@@ -185,7 +198,7 @@ class _Together:
 
                 def one(live: Tensors, fixed: Tree, batch: Tree, *given: Tensors) -> Any:
                     gradients, carry = given
-                    return direct(self._view(live, fixed), gradients, Batch(**batch), carry)
+                    return direct(self._view(live, fixed), gradients, _Stacked(**batch), carry)
 
                 named = dict(zip(self.names, directions, strict=True))
                 directed, carry = self._together(one, batch, named, self.carry)
@@ -201,22 +214,19 @@ class _Together:
         return every(self.live, self.fixed, *stacked)
 
     def _forward(self, live: Tensors, fixed: Tree, batch: Tree) -> tuple[Tensor, Tensor, Tensors]:
-        samples = Batch(**batch)
-        view = self._view(live, fixed)
+        samples = _Stacked(**batch)
         outputs, buffers = self._outputs(live, samples)
-        value = objective(self.rules, view, outputs, samples)
+        value = objective(self.rules, self._view(live, fixed), outputs, samples)
         with torch.no_grad():
-            return value, samples.loss(outputs.logits), buffers
+            return value, value if self.plain else samples.loss(outputs.logits), buffers
 
     def _outputs(self, tensors: Tensors, batch: Batch) -> tuple[Outputs, Tensors]:
         """Return outputs in training mode, and the statistics that BatchNorm would record."""
-        padding = self.trainer.padding
-        padding.weights, padding.updates = batch.weights, {}
-        with self.loop.autocast():
-            return self.trainer.network.at(tensors, batch.x).in_float32(), padding.updates
+        with self.trainer.padding.of(batch.weights) as updates, self.loop.autocast():
+            return self.trainer.network.at(tensors, batch.x).in_float32(), updates
 
     def _view(self, live: Tensors, fixed: Tree) -> View:
-        view = View(
+        return View(
             params=live,
             trained=self.names,
             start=fixed["start"],
@@ -225,22 +235,21 @@ class _Together:
             personal=fixed["personal"],
             temperature=self.local.temperature,
             at=self.loop.at,
-            gradient=lambda tensors, batch: self._gradient(view, tensors, batch),
+            gradient=partial(self._gradient, fixed),
         )
-        return view
 
     def _view_of(self, k: int) -> View:
         own = {"start": self.starts[k], "state": self.jobs[k].state}
         live = {name: tensor[k].detach() for name, tensor in self.live.items()}
         return self._view(live, {**own, "personal": self.jobs[k].personal})
 
-    def _gradient(self, view: View, tensors: Tensors, batch: Batch) -> Tensors:
+    def _gradient(self, fixed: Tree, tensors: Tensors, batch: Batch) -> Tensors:
         """Return the gradient of the objective at any tensors, with this step's random draws."""
 
         def value(points: dict[str, Tensor]) -> Tensor:
             everything = {**tensors, **points}
             outputs, _ = self._outputs(everything, batch)
-            return objective(self.rules, replace(view, params=everything), outputs, batch)
+            return objective(self.rules, self._view(everything, fixed), outputs, batch)
 
         points = {name: tensors[name] for name in self.names}
         before = self.loop.rng_state()

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from raysim.config import EngineSettings, Settings
+from raysim.config import Settings
 from raysim.core.errors import MachineError, RaysimError, RunError
 from raysim.core.exact import ExactSum
 from raysim.core.rules import Batch, Upload
@@ -33,9 +33,10 @@ from raysim.engine.client_state import ClientStates
 from raysim.engine.federation import Federation
 from raysim.engine.local import Job, LocalLog
 from raysim.engine.loop import LoopTrainer
-from raysim.engine.messages import Chunk, Failure, Order, Tally
+from raysim.engine.messages import Chunk, Failure, Order, Scored, Scores, Tally
 from raysim.engine.network import Network
 from raysim.engine.open_data import OpenData
+from raysim.engine.process import device_of
 from raysim.engine.profile import Stopwatch
 from raysim.engine.transport import Wire
 from raysim.engine.vector import VectorTrainer
@@ -48,8 +49,6 @@ FORWARD_ROWS = 250
 On one core, 2000 images of mnist-cnn-128 took 0.50 s so and 0.76 s by 1000, whose activations do
 not stay in the cache; cifar-cnn-5 0.83 and 1.12 s, resnet18 1.88 and 2.20 s.
 """
-Scores = dict[tuple[int, ...], tuple[float, npt.NDArray[np.int32]]]
-"""Per (set, batch): the sum of the losses, and the classes that were predicted [n]."""
 
 
 @dataclass(frozen=True)
@@ -70,15 +69,14 @@ class WorkerSpec:
 
 
 class Worker:
-    """Trains clients and evaluates batches of samples."""
+    """Trains clients and evaluates batches of samples, in a process that `configure` set up."""
 
     def __init__(self, spec: WorkerSpec) -> None:
         settings = spec.settings
-        torch.set_num_threads(settings.engine.threads_per_actor)
         self._settings = settings
         self._name = f"{socket.gethostname()} {os.getpid()}"
         self.watch = Stopwatch(settings.profile)
-        self.device = _device(settings.engine)
+        self.device = device_of(settings.engine)
         federation = spec.federation.here()
         module = settings.method.network(federation.network(settings.seed))
         network = Network(module).placed(self.device)
@@ -106,11 +104,13 @@ class Worker:
         for group in groups:
             self._train_group(order, group)
 
-    def take(self) -> Chunk | Scores:
+    def take(self) -> Chunk | Scored:
         """Hand over what this worker holds: a sum over clients, or scores of batches."""
         tally, scores = self._tally, self._scores
         self._tally, self._scores = Tally(), {}
-        return scores or tally.chunk(self._name, self.watch.take())
+        if scores:
+            return Scored(scores, self._name, self.watch.take())
+        return tally.chunk(self._name, self.watch)
 
     def _train_group(self, order: Order, group: tuple[int, ...]) -> None:
         """Train the clients of a group together; each is accepted or fails by itself."""
@@ -129,7 +129,11 @@ class Worker:
                 self._tally.records.append(_record(client, len(job.data.y), log, upload, seconds))
 
     def _run(self, jobs: list[Job]) -> list[tuple[Upload, LocalLog]]:
-        return self._vector.run(jobs) if len(jobs) > 1 else [self._loop.run(job) for job in jobs]
+        if len(jobs) < 2:
+            return [self._loop.run(job) for job in jobs]
+        results = self._vector.run(jobs)
+        self._tally.refusal = self._vector.refusal
+        return results
 
     @contextmanager
     def _failures(self, clients: list[int]) -> Iterator[None]:
@@ -207,9 +211,9 @@ class Worker:
                 EVALUATION_ROWS samples each.
         """
         network = self._loop.network
-        network.load(deployed.open_tensors(self.device))
-        network.eval()
-        with torch.no_grad(), self._loop.autocast():
+        with self.watch("evaluation"), torch.no_grad(), self._loop.autocast():
+            network.load(deployed.open_tensors(self.device))
+            network.eval()
             for batch in batches:
                 self._scores[batch] = _score(network, self._samples(*batch))
 
@@ -231,16 +235,6 @@ def _score(network: Network, samples: Batch) -> tuple[float, npt.NDArray[np.int3
         loss += float(batch.loss(logits).double()) * len(batch.y)
         predicted.append(classes.int().cpu().numpy())
     return loss, np.concatenate(predicted)
-
-
-def _device(engine: EngineSettings) -> torch.device:
-    """Return the GPU where one is asked for and there is one, else the CPU."""
-    if not (engine.gpus_per_actor and torch.cuda.is_available()):
-        return torch.device("cpu")
-    if engine.deterministic:
-        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-        torch.use_deterministic_algorithms(True)
-    return torch.device("cuda")
 
 
 def _check_finite(upload: Upload) -> None:

@@ -30,7 +30,7 @@ from raysim.methods.fedavg import FedAvg
 class ActivationL2(FedAvg):
     """FedAvg with the local objective keeping activations small.
 
-    The baseline of FedMAX for clients that hold few classes; more sensitive to beta than FedMAX,
+    Helps where clients hold few classes, as FedMAX, whose baseline it is; more sensitive to beta,
     as too large a beta drives all activations to 0. Costs one norm a step more in compute; memory
     and bytes are FedAvg's.
     """

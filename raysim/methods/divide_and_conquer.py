@@ -27,6 +27,9 @@ the pre-pass model.
 Choices where the paper is silent: W_d is taken over a layer's weight matrices, without biases and
 normalisation; "starts to increase" is made the largest relative rise. The paper names 4 epochs of
 fine-tuning beside 20 of feature-learning, and half the learning rate.
+
+In the tables of rounds `phase` is 0 in feature-learning and 1 in fine-tuning, `split` the last
+layer before the split, and `divergence_1` to `divergence_L` W_d of each layer in a probe round.
 """
 
 from __future__ import annotations
@@ -57,9 +60,10 @@ class DivideAndConquer(FedAvg):
     """Train the layers before the split in odd rounds, those after it in even rounds.
 
     Helps where clients' data differ in a way that moves the late layers most: features are learned
-    long, class-specific layers little. Against FedAvg: no more memory; less compute, as the
-    backward pass of fine-tuning ends at the split; one model up and down per two rounds instead
-    of two. split="auto" costs `prepass` + `probe` rounds of FedAvg more.
+    long, class-specific layers little. Against FedAvg: no more memory; an epoch of fine-tuning
+    costs less, as its backward pass ends at the split; one model up per two rounds instead of two.
+    Down travels one as well to clients that take part in every round, the whole model to one that
+    missed the round before. split="auto" costs `prepass` + `probe` rounds of FedAvg more.
     """
 
     staged: ClassVar[bool] = True

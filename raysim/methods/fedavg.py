@@ -21,8 +21,9 @@ from raysim.core.tensors import state_of
 class FedAvg(Method):
     """Average the clients' trained models, weighted by their samples.
 
-    What all others are compared with. Costs a client one model in memory, and one model down and
-    one up a round. The base of most methods: they override `rules` and keep the round.
+    What all others are compared with; many local steps help where sending is dear. Costs a client
+    one model in memory, and one model down and one up a round. The base of most methods: they
+    override `rules` and keep the round.
     """
 
     def rules(self) -> Rules:

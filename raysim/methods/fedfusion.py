@@ -18,6 +18,9 @@ computes what it computed without fusion; the global model is evaluated as it wa
 E_l with the E_g that this round's clients were given. E_g does not travel: it is the E_l that was
 sent. Deviation: its maps are computed anew in every step, not recorded once a round.
 
+In the tables of rounds `fusion_mean`, `fusion_min` and `fusion_max` are of lam;
+`fusion_local_norm` and `fusion_frozen_norm` are the norms of the halves of W for E_l and E_g.
+
 Legend: B batch, C channels: of maps [B, C, height, width], or the last axis of the features where
 their last layer is no convolution, [B, C] or [B, length, C].
 """
@@ -119,10 +122,12 @@ class Fused(nn.Module):
 
     def _check(self, features: Tensor) -> None:
         if self.fusion.dim() and features.shape[-1] != len(self.fusion):
+            operator = "conv" if self.fusion.dim() == 2 else "multi"
             raise SettingsError(
-                f"method.name=fedfusion: the features stage gives {features.shape[-1]} channels"
-                f" but its last layer has {len(self.fusion)}; allowed is a stage that ends with"
-                " the channels of its last convolution, linear, embedding or recurrent layer"
+                f'method.operator="{operator}": the features stage gives {features.shape[-1]}'
+                f" channels but its last layer has {len(self.fusion)}; allowed is a stage that"
+                " ends with the channels of its last convolution, linear, embedding or recurrent"
+                ' layer; method.operator="single" allows any'
             )
 
 

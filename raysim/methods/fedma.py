@@ -22,7 +22,8 @@ made anew in every round, so who did not take part in the round before, or never
 assignment and starts from the atoms with most members (ties by index). Clients that took part hold
 the matched layers, so that next time they receive the last layer alone; an assignment counts four
 bytes a neuron. Deviations from the authors' code: the prior mean is 0, clients are taken in order
-of id instead of at random, and the number of atoms has a limit.
+of id instead of at random, and the number of atoms has a limit. In the tables `width_1` to
+`width_L-1` are the layers' numbers of atoms.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ from raysim.core.neurons import Chain
 from raysim.core.rules import Pass, Reduced, Rules, Trained, Upload, View
 from raysim.core.tensors import Groups, Tensors, nbytes, state_of
 
+ATOM_BYTES = 4
+
 
 class FedMa(Method):
     """Match the clients' neurons layer by layer, then average those that are the same.
@@ -53,7 +56,8 @@ class FedMa(Method):
     layers without normalisation. Against FedAvg, with L layers: L times the local training (on ever
     fewer layers), L passes a round, models of up to `max_width` times the size, the cohort's layers
     in the server's memory and a cubic assignment in the layers' width; each layer travels once up
-    and down a round, as in FedAvg.
+    and down a round, as in FedAvg, and a client that missed the round before receives the model
+    once more.
     """
 
     staged: ClassVar[bool] = True
@@ -89,8 +93,9 @@ class FedMa(Method):
         return ServerState({"model": model, "members": members}, {"chain": neurons.to_json(chain)})
 
     def client_bytes(self, state: ServerState) -> int:
-        """Return the bytes of the layers that a client keeps within a round."""
-        return nbytes({"model": state.groups["model"]})
+        """Return the bytes of the atoms that a client was matched to, which it keeps."""
+        chain = neurons.from_json(str(state.info["chain"]))
+        return sum(ATOM_BYTES * layer.width for layer in chain[:-1])
 
     def round(self, now: Round, state: ServerState) -> tuple[ServerState, Metrics]:
         """Train, then match layer after layer, training what follows in between."""

@@ -30,10 +30,13 @@ Choices and deviations:
   logits away without bound.
 - Algorithm 2 collects every model and drops some. Here a client first sends its MI, and its model
   only when it is kept: the same average for fewer bytes. Until then the model lies in the client's
-  own state, and in clients.parquet those that are kept have a row of pass 1 beside that of pass 0.
-  With update=false and mi_reference="global" that is all the state is for: no later round reads it.
-  With aggregation=false too, no state is kept and the method is FedAvg bit for bit.
+  own state. With update=false and mi_reference="global" no later round reads that, and it is gone
+  with the round; with aggregation=false too, the method is FedAvg bit for bit.
 - Dropped clients get the new model when they are sampled next, not at the end of the round.
+
+In the tables `mi` of a client is its MI; of the clients with a row of pass 0, those without one of
+pass 1 were dropped. Of a round, `mi_mean` is the mean, `mi_low` and `mi_high` the least and the
+greatest MI that were kept, `pruned_low` and `pruned_high` how many clients lay below and above.
 """
 
 from __future__ import annotations
@@ -90,15 +93,18 @@ class Mifl(FedAvg):
         order = np.argsort(mi, kind="stable")  # clients ascend, so ties stay in order of id
         kept = sorted(trained.clients[i] for i in order[pruned : len(mi) - pruned])
         averaged = now.run(Pass(kept, {}, Rules(finish=_send_staged)))
-        metrics = {"mi_mean": float(mi.mean()), "pruned_low": pruned, "pruned_high": pruned}
+        metrics = {
+            "mi_mean": float(mi.mean()),
+            "mi_low": float(mi[order[pruned]]),
+            "mi_high": float(mi[order[len(mi) - pruned - 1]]),
+            "pruned_low": pruned,
+            "pruned_high": pruned,
+        }
         return ServerState({"model": averaged.means["model"]}), metrics
 
     def client_bytes(self, state: ServerState) -> int:
-        """Return the bytes of the model that a client keeps."""
-        return nbytes(state.groups) if self._keeps_models() else 0
-
-    def _keeps_models(self) -> bool:
-        return self.update or self.aggregation or self.mi_reference == "previous"
+        """Return the bytes of the model that a client keeps from round to round."""
+        return nbytes(state.groups) if self.update or self.mi_reference == "previous" else 0
 
     def _finish(self, view: View, trained: Trained) -> Upload:
         previous = view.state.get("model", view.start)
@@ -109,7 +115,8 @@ class Mifl(FedAvg):
                 _logits(view, view.params, samples), _logits(view, reference, samples), samples
             )
         )
-        state = {"model": view.params} if self._keeps_models() else {}
+        keeps = self.update or self.aggregation or self.mi_reference == "previous"
+        state = {"model": view.params} if keeps else {}
         if self.aggregation:
             return Upload(state=state, scalars={"mi": mi})
         return Upload(sums={"model": view.params}, state=state, metrics={"mi": mi})

@@ -8,9 +8,9 @@ ICML 2020, algorithm 1 with option II.
     server:  w <- w + lr_global * mean(w_k - w)      c <- c + m/K * mean(c_k' - c_k)
 
 Both means are uniform over the m clients of the round, whatever `weighting` says. c and the c_k
-cover the trainable parameters and start at zero; buffers are averaged as in FedAvg. c_k is kept
-by each client between its participations. The norm of c is `c_norm` of a round in the tables, that
-of c_k `c_norm` of a client.
+cover the trainable parameters and start at zero; buffers become their uniform mean. c_k is kept by
+each client between its participations. The norm of c is `c_norm` of a round in the tables, that of
+c_k `c_norm` of a client.
 """
 
 from __future__ import annotations

@@ -31,9 +31,9 @@ from raysim.methods.fedprox import FedProx
 class TwoStreamL2(FedAvg):
     """FedAvg with the squared distance to the global model in the local objective.
 
-    The baseline of FedMMD: it holds every output or weight in place, where FedMMD holds their
-    distribution. In outputs it costs a second model in memory and its forward pass every step; in
-    weights a pass over the parameters; bytes are FedAvg's.
+    Helps where local models drift apart. The baseline of FedMMD: it holds every output or weight in
+    place, where FedMMD holds their distribution. In outputs it costs a second model in memory and
+    its forward pass every step; in weights a pass over the parameters; bytes are FedAvg's.
     """
 
     lam: float = Field(default=0.01, ge=0, description="strength of the distance")

@@ -19,13 +19,17 @@ METHODS = {
     "fedavg": {"method.name": "fedavg"},
     "fedprox": {"method.name": "fedprox", "method.mu": 0.3},
     "scaffold": {"method.name": "scaffold"},
+    "fedma": {"method.name": "fedma"},
+    "mifl": {"method.name": "mifl"},
 }
 cases = pytest.mark.parametrize(
     "sizes",
     [pytest.param(EQUAL, id="equal", marks=pytest.mark.full), pytest.param(UNEQUAL, id="unequal")],
 )
 methods = pytest.mark.parametrize(
-    "method", ["fedavg", pytest.param("fedprox", marks=pytest.mark.full), "scaffold"]
+    "method",
+    ["fedavg", "scaffold"]
+    + [pytest.param(name, marks=pytest.mark.full) for name in ("fedprox", "fedma", "mifl")],
 )
 
 
@@ -81,8 +85,10 @@ def test_actor_killed_in_mid_round(tmp_path, shared_ray, undisturbed, method, si
     raysim.run(make_settings(tmp_path, **METHODS[method], **engine), make_task(sizes), listener)
     assert listener.killed
     assert model_of(tmp_path) == undisturbed(method, sizes)
-    clients = pq.read_table(tmp_path / "clients.parquet").select(["round", "client"]).to_pylist()
-    assert len({(row["round"], row["client"]) for row in clients}) == len(clients) == 5 * 4
+    clients = pq.read_table(tmp_path / "clients.parquet").to_pylist()
+    keys = [(row["round"], row["pass"], row["client"]) for row in clients]
+    assert len(set(keys)) == len(keys)
+    assert len([key for key in keys if key[1] == 0]) == 5 * 4
 
 
 def killed_after(number: int, folder: Path, sizes: tuple[int, ...], **overrides: Any) -> None:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import numpy as np
+import gc
+import weakref
+
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 import raysim
 from raysim.core.method import METHODS
 from raysim.engine.graphs import CudaRecording, Recorder
-from raysim.engine.grouping import fitting, groups_of
 from raysim.engine.loop import LoopTrainer
-from raysim.engine.vector import obstacle
+from raysim.engine.vector import _Together, obstacle
 from raysim.methods.fedavg import FedAvg
 from tests.conftest import Notes
+from tests.engine.test_graphs import Tape
 from tests.methods.test_contract import UNSUPPORTED, make_task, settings_for
 
 TOGETHER = [
@@ -153,96 +151,46 @@ def test_a_bad_client_does_not_take_its_group_along(tmp_path):
     assert [note.split(":")[1] for note in notes.notes] == [" client 2 was dropped"] * 2
 
 
-@given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(1, 9), st.randoms())
-def test_groups_hold_all_clients_by_size(sizes, together, random):
-    clients = list(range(len(sizes)))
-    random.shuffle(clients)
-    groups = groups_of(clients, np.array(sizes), together)
-    flat = [client for group in groups for client in group]
-    assert sorted(flat) == list(range(len(sizes)))
-    assert [sizes[client] for client in flat] == sorted(sizes, reverse=True)
-    assert all(len(group) == together for group in groups[:-1])
-    assert groups == groups_of(sorted(clients), np.array(sizes), together)
-
-
-def test_a_group_fits_in_memory():
-    module = nn.Sequential(nn.Flatten(), nn.Linear(6, 100), nn.ReLU(), nn.Linear(100, 4))
-    parameters, activations = 6 * 100 + 100 + 100 * 4 + 4, 6 + 100 + 100 + 4
-    each = 4 * (8 * parameters + 3 * 10 * activations)
-    x = torch.zeros(1, 2, 3)
-    assert fitting(module, x, rows=10, memory=int(10.5 * each / 0.6)) == 10
-    assert fitting(module, x, rows=10, memory=1) == 1
-    assert fitting(module, x, rows=10, memory=10**12) == 256
-
-
 def test_batchnorm_without_momentum_is_no_group():
     assert "has no momentum" in obstacle(nn.Sequential(nn.BatchNorm1d(3, momentum=None)))
     assert obstacle(nn.Sequential(nn.BatchNorm1d(3))) is None
 
 
-class Tape(TorchDispatchMode):
-    """Records a step as a CUDA graph does: operations on the memory in which tensors lay."""
-
-    played = 0
-
-    def __init__(self, step, inputs):
-        super().__init__()
-        self.inputs = {name: tensor.clone() for name, tensor in inputs.items()}
-        self.calls = []
-        with self:
-            self.outputs = step(self.inputs)
-        self.taken = True  # unlike a graph, which records without working
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if function is torch.ops.aten._local_scalar_dense.default:
-            raise RuntimeError("a recording cannot wait for the device")
-        result = function(*args, **(kwargs or {}))
-        self.calls.append((function, args, kwargs or {}, result))
-        return result
-
-    def __call__(self, inputs):
-        if not self.taken:
-            for name, tensor in inputs.items():
-                self.inputs[name].copy_(tensor)
-            with torch.no_grad():
-                for call in self.calls:
-                    again(*call)
-            Tape.played += 1
-        self.taken = False
-        return tuple(tensor.clone() for tensor in self.outputs)
-
-
-def again(function, args, kwargs, result):
-    """Do an operation once more, and have its result lie where it lay."""
-    if function._schema.is_mutable:
-        function(*args, **kwargs)
-    elif not any(
-        value.alias_info for value in function._schema.returns
-    ):  # no view of what is there
-        new = tree_leaves(function(*args, **kwargs))
-        for then, now in zip(tree_leaves(result), new, strict=True):
-            if isinstance(then, torch.Tensor):  # no gradient is asked for of some inputs
-                then.copy_(now)
-
-
-MANY = {"local.epochs": 6}
-"""So many that every shape of a step comes often enough to be recorded."""
+@pytest.fixture
+def often(monkeypatch):
+    """Let steps be recorded that come six times; return settings under which they do."""
+    monkeypatch.setattr("raysim.engine.graphs.WORTH", 3)
+    return {"local.epochs": 6}
 
 
 @every_pair(*QUICK)
-def test_a_recorded_step_is_the_step(tmp_path, monkeypatch, no_loop, method, family):
-    alone, _ = run(tmp_path, method, family, 0, **MANY)
+def test_a_recorded_step_is_the_step(tmp_path, monkeypatch, no_loop, often, method, family):
+    alone, _ = run(tmp_path, method, family, 0, **often)
     no_loop()
-    monkeypatch.setattr("raysim.engine.vector.recorded", lambda step, device: Recorder(step, Tape))
+    monkeypatch.setattr("raysim.engine.vector.recorder_on", lambda device: Recorder(Tape))
     monkeypatch.setattr(Tape, "played", 0)
-    together, _ = run(tmp_path, method, family, 7, **MANY)
+    together, _ = run(tmp_path, method, family, 7, **often)
     assert Tape.played
+    assert_same(alone, together)
+
+
+def test_steps_that_cannot_be_recorded_are_said_once(tmp_path, monkeypatch, often):
+    def refuse(step, inputs):
+        raise RuntimeError("not while a stream is captured")
+
+    alone, _ = run(tmp_path, "fedavg", "mlp", 0, **often)
+    monkeypatch.setattr("raysim.engine.vector.recorder_on", lambda device: Recorder(refuse))
+    together, notes = run(tmp_path, "fedavg", "mlp", 7, **often)
+    said = "steps are not recorded as CUDA graphs: not while a stream is captured"
+    assert notes == [said]
     assert_same(alone, together)
 
 
 @every_pair(*QUICK)
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="only a CUDA device records its steps")
-def test_a_step_recorded_on_a_device_is_the_step(tmp_path, monkeypatch, no_loop, method, family):
+def test_a_step_recorded_on_a_device_is_the_step(
+    tmp_path, monkeypatch, no_loop, often, method, family
+):
     played, play = [], CudaRecording.__call__
 
     def noted(self, inputs):
@@ -250,26 +198,27 @@ def test_a_step_recorded_on_a_device_is_the_step(tmp_path, monkeypatch, no_loop,
         return play(self, inputs)
 
     device = {"engine.gpus_per_actor": 1.0}
-    alone, _ = run(tmp_path, method, family, 0, **MANY, **device)
+    alone, _ = run(tmp_path, method, family, 0, **often, **device)
     no_loop()
     monkeypatch.setattr(CudaRecording, "__call__", noted)
-    together, _ = run(tmp_path, method, family, 7, **MANY, **device)
+    together, _ = run(tmp_path, method, family, 7, **often, **device)
     assert played or method == "fsvrg"  # which sets the generators' state in its step
     assert_same(alone, together)
 
 
-def test_what_cannot_be_recorded_is_done_each_time():
-    taken = []
+@pytest.mark.parametrize(("method", "family"), QUICK)
+def test_a_group_leaves_nothing_to_the_garbage_collector(tmp_path, monkeypatch, method, family):
+    left = []
 
-    def step(inputs):
-        taken.append(inputs["x"])
-        return (inputs["x"] + 1,)
+    def start(self, trainer, jobs):
+        init(self, trainer, jobs)
+        left.extend(map(weakref.ref, [self, *self.live.values()]))
 
-    def refuse(step, inputs):
-        raise RuntimeError("operation not permitted when stream is capturing")
-
-    recorder = Recorder(step, refuse)
-    for number in range(6):
-        (result,) = recorder({"x": torch.full((2,), number)})
-        assert result.tolist() == [number + 1, number + 1]
-    assert len(taken) == 6
+    init = _Together.__init__
+    monkeypatch.setattr(_Together, "__init__", start)
+    gc.disable()
+    try:
+        run(tmp_path, method, family, 7)
+        assert left and not any(reference() is not None for reference in left)
+    finally:
+        gc.enable()

@@ -1,12 +1,14 @@
 """What every method must hold, run over the whole registry: a new method gets it free.
 
 The quick part runs with the other tests. The whole matrix (every model family on one and two
-actors, and resumed after a kill) is `python -m pytest -m full`.
+actors, and resumed) is `python -m pytest -m full`.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from torch import Tensor, nn
 import raysim
 from raysim.core.method import METHODS
 from raysim.core.seeds import stream
+from raysim.pages import allowed
 from tests.conftest import SmallNet, make_settings, model_of, samples
 
 NAMES = sorted(METHODS)
@@ -31,8 +34,28 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 """Settings of a method where its defaults are made for larger models."""
 
+VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "fedfusion-conv": ("fedfusion", "cnn", {"method.operator": "conv"}),
+    "fedfusion-multi": ("fedfusion", "residual", {"method.operator": "multi"}),
+    "fedma-growing": ("fedma", "cnn", {"method.gamma": 1e30}),
+    "mifl-previous": ("mifl", "mlp", {"method.mi_reference": "previous"}),
+    "mifl-update-alone": ("mifl", "mlp", {"method.aggregation": False}),
+    "mifl-aggregation-alone": ("mifl", "mlp", {"method.update": False}),
+    "divide-and-conquer-auto": (
+        "divide_and_conquer",
+        "mlp",
+        {"method.split": "auto", "method.prepass": 2, "method.probe": 1, "method.min_rise": 0},
+    ),
+}
+"""Methods under other settings than those above: method, model family, settings."""
+
 UNSUPPORTED = {("fedma", "residual")}
 """Methods and model families that do not go together; the method says so before round 1."""
+
+MODELS_SENT = {"scaffold": 2, "momentum": 2}
+"""Models that a client receives and sends in a round, where it is not one."""
+COUNTED_APART = {"divide_and_conquer", "fedfusion", "fedma", "fsvrg", "mifl"}
+"""Methods that send parts of a model, or more to some: their own tests count the bytes."""
 
 every_method = pytest.mark.parametrize("method", NAMES)
 
@@ -182,22 +205,49 @@ class StopAfter(raysim.Listener):
             raise KeyboardInterrupt
 
 
-def assert_resumes(tmp_path: Path, method: str, family: str, **overrides: Any) -> None:
+def assert_resumes(
+    tmp_path: Path, method: str, family: str, stop: int = 3, **overrides: Any
+) -> None:
+    """A run that loses the checkpoint of its last round goes back to the one before."""
     task = make_task(family)
     straight = settings_for(method, tmp_path / "straight", rounds=4, **overrides)
-    raysim.run(straight, task)
-    broken = settings_for(method, tmp_path / "broken", rounds=4, checkpoint_every=2, **overrides)
+    whole = raysim.run(straight, task)
+    broken = settings_for(method, tmp_path / "broken", rounds=4, checkpoint_every=1, **overrides)
     with pytest.raises(KeyboardInterrupt):
-        raysim.run(broken, task, StopAfter(3))
+        raysim.run(broken, task, StopAfter(stop))
+    checkpoints = tmp_path / "broken/checkpoints"
+    assert {path.name for path in checkpoints.iterdir()} == {
+        f"round_{number:06d}" for number in (stop - 1, stop)
+    }
+    shutil.rmtree(checkpoints / f"round_{stop:06d}")  # as if killed before it wrote this
     result = raysim.resume(tmp_path / "broken", task)
     assert model_of(tmp_path / "straight") == model_of(tmp_path / "broken")
-    numbers = [n for n in result.metrics["round"].to_pylist() if n > 0]
-    assert numbers == [1, 2, 3, 4]
+    assert result.metrics["round"].to_pylist() == whole.metrics["round"].to_pylist()
 
 
 @every_method
 def test_resumed_run_has_the_same_bits(tmp_path, method):
     assert_resumes(tmp_path, method, "mlp")
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_resumed_variant_has_the_same_bits(tmp_path, variant):
+    method, family, overrides = VARIANTS[variant]
+    assert_resumes(tmp_path, method, family, **overrides)
+
+
+def test_resumed_in_the_warm_up(tmp_path):
+    method, family, overrides = VARIANTS["divide-and-conquer-auto"]
+    assert_resumes(tmp_path, method, family, stop=-1, **overrides)
+
+
+@pytest.mark.parametrize("method", [name for name in NAMES if name not in COUNTED_APART])
+def test_models_travel_up_and_down(tmp_path, method):
+    result = raysim.run(settings_for(method, tmp_path, fraction=1.0), make_task("mlp"))
+    model = sum(4 * tensor.numel() for tensor in result.params.values())
+    sent = len(SIZES) * model * MODELS_SENT.get(method, 1)
+    assert result.metrics["bytes_up"].to_pylist() == [sent] * 2
+    assert result.metrics["bytes_down"].to_pylist() == [sent] * 2
 
 
 @every_method
@@ -218,6 +268,16 @@ def test_bad_settings_are_refused_with_their_name(tmp_path, method):
 
 
 @every_method
+def test_its_page_says_what_a_user_must_know(method):
+    kind = METHODS.get(method)
+    about = (inspect.getdoc(kind) or "").lower()
+    assert "help" in about and ("cost" in about or "against fedavg" in about)
+    assert "Source: " in (inspect.getdoc(inspect.getmodule(kind)) or "")
+    for name, field in kind.model_fields.items():
+        assert allowed(field) and field.description, name
+
+
+@every_method
 def test_a_row_per_client_and_pass(tmp_path, method):
     result = raysim.run(settings_for(method, tmp_path), make_task("mlp"))
     rows = pq.read_table(tmp_path / "clients.parquet").to_pylist()
@@ -228,17 +288,30 @@ def test_a_row_per_client_and_pass(tmp_path, method):
         assert len(trained) == row["clients"]
 
 
+def assert_same_on_actors(
+    tmp_path: Path, method: str, family: str, actors: int, **overrides: Any
+) -> None:
+    for backend in ("inline", "ray"):
+        engine = {"engine.backend": backend, "engine.actors": actors, "rounds": 3}
+        settings = settings_for(method, tmp_path / backend, **engine, **overrides)
+        raysim.run(settings, make_task(family))
+    assert model_of(tmp_path / "inline") == model_of(tmp_path / "ray")
+
+
 @pytest.mark.full
 @every_method
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("actors", [1, 2])
 def test_full_same_bits_on_actors(tmp_path, shared_ray, method, family, actors):
-    if (method, family) in UNSUPPORTED:
-        return
-    for backend in ("inline", "ray"):
-        overrides = {"engine.backend": backend, "engine.actors": actors, "rounds": 3}
-        raysim.run(settings_for(method, tmp_path / backend, **overrides), make_task(family))
-    assert model_of(tmp_path / "inline") == model_of(tmp_path / "ray")
+    if (method, family) not in UNSUPPORTED:
+        assert_same_on_actors(tmp_path, method, family, actors)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_full_variant_has_the_same_bits_on_actors(tmp_path, shared_ray, variant):
+    method, family, overrides = VARIANTS[variant]
+    assert_same_on_actors(tmp_path, method, family, 2, **overrides)
 
 
 @pytest.mark.full

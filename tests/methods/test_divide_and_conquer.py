@@ -15,6 +15,7 @@ from raysim.core.seeds import sample_cohort
 from raysim.engine.federation import from_task
 from raysim.methods.divide_and_conquer import largest_rise
 from tests.conftest import UNEQUAL, Notes, SmallNet, make_settings, make_task
+from tests.methods.test_oracle import assert_close
 
 NAME = "divide_and_conquer"
 SIZES = (3, 40, 17, 8)
@@ -112,8 +113,7 @@ def test_two_rounds_equal_numpy(tmp_path, split, epochs, factor):
                 local = [p - lr * g[i] if i in trained else p for i, p in enumerate(local)]
             mean = [m + len(y) / total * p for m, p in zip(mean, local, strict=True)]
         w = mean
-    for name, value in zip(NAMES, w, strict=True):
-        assert np.abs(result.params[name].numpy() - value).max() < 1e-5, name
+    assert_close(result.params, w, NAMES)
     assert result.metrics["phase"].to_pylist() == [0, 1]
     assert result.metrics["split"].to_pylist() == [split] * 2
 

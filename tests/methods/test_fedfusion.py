@@ -18,7 +18,7 @@ from raysim.engine.network import Network
 from raysim.methods.fedfusion import FedFusion, Fused
 from tests.conftest import SmallNet, make_settings, make_task
 from tests.methods import common
-from tests.methods.test_oracle import EPOCHS, ROUNDS, SIZES
+from tests.methods.test_oracle import EPOCHS, ROUNDS, SIZES, assert_close
 
 NAME = {"method.name": "fedfusion"}
 OPERATORS = ("conv", "multi", "single")
@@ -136,10 +136,9 @@ def test_two_rounds(tmp_path, operator):
     clients = [(x.astype(np.float64), y) for x, y in task.clients]
     first = first_of(task, operator)
     expected, frozen = fedfusion([first[name] for name in NAMES], clients, 0.3, 0.5)
-    for name, value in zip(NAMES, expected, strict=True):
-        assert np.abs(result.params[name].numpy() - value).max() < 1e-5, name
-    for kind, value in zip(("weight", "bias"), frozen, strict=True):
-        assert np.abs(result.params[f"features.frozen.0.{kind}"].numpy() - value).max() < 1e-5
+    assert_close(result.params, expected, NAMES)
+    names = [f"features.frozen.0.{kind}" for kind in ("weight", "bias")]
+    assert_close(result.params, frozen, names)
     moved = np.abs(expected[2] - first["features.fusion"]).max()
     assert moved > 1e-3
 
@@ -378,5 +377,7 @@ def test_channels_of_sequences_come_last(features, operator):
 
 
 def test_features_with_other_channels_than_their_last_layer(tmp_path):
-    with pytest.raises(raysim.RaysimError, match="gives 24 channels but its last layer has 2"):
+    message = r'^method\.operator="multi": .* gives 24 channels but its last layer has 2;.*"single"'
+    with pytest.raises(raysim.SettingsError, match=message):
         run(tmp_path, "multi", FlatMaps)
+    assert not list(tmp_path.iterdir())  # nothing had begun

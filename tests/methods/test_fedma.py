@@ -19,6 +19,7 @@ from raysim.engine.federation import from_task
 from raysim.engine.network import Network
 from raysim.methods.fedma import FedMa
 from tests.conftest import UNEQUAL, SmallNet, make_settings, make_task
+from tests.methods.test_oracle import assert_close
 
 NAME = "fedma"
 
@@ -272,8 +273,7 @@ def test_rounds_equal_numpy(tmp_path, rounds):
     start = dict(from_task(task).network(0).named_parameters())
     w = [start[name].detach().numpy().astype(np.float64) for name in NAMES]
     clients = [(x.astype(np.float64), y) for x, y in task.clients]
-    for name, value in zip(NAMES, oracle(w, clients, rounds), strict=True):
-        assert np.abs(result.params[name].numpy() - value).max() < 1e-5, name
+    assert_close(result.params, oracle(w, clients, rounds), NAMES)
 
 
 def run(out, kind, sizes=(20, 9, 1, 14), **overrides):
@@ -315,9 +315,13 @@ def test_no_growth_where_the_limit_is_the_first_width(tmp_path, kind):
 def test_between_rounds_a_client_keeps_its_atoms_alone(tmp_path):
     run(tmp_path, "mlp", rounds=1)
     for client in range(4):
-        files = sorted((tmp_path / f"clients/00000/{client:08d}").iterdir())
-        assert files[-1].name == "0_2.safetensors"
-        assert set(load_file(files[-1])) == {"atoms/0", "atoms/1"}
+        (file,) = (tmp_path / f"clients/00000/{client:08d}").iterdir()
+        assert file.name == "0_2.safetensors"
+        kept = load_file(file)
+        assert set(kept) == {"atoms/0", "atoms/1"}
+        method, network = FedMa(), MODELS["mlp"]()
+        size = sum(tensor.nbytes for tensor in kept.values())
+        assert size == method.client_bytes(method.init(network))
 
 
 def test_clients_that_missed_a_round_start_from_the_most_popular_atoms():

@@ -17,7 +17,7 @@ from raysim.engine.local import Job
 from raysim.engine.loop import LoopTrainer
 from raysim.engine.network import Network
 from raysim.methods.fsvrg import Fsvrg
-from tests.conftest import make_settings, make_task
+from tests.conftest import Notes, SmallNet, make_settings, make_task
 from tests.engine.test_local import build, samples, snapshot
 from tests.methods import common
 from tests.methods.test_oracle import (
@@ -109,6 +109,32 @@ def test_every_step_at_w_is_along_the_full_gradient(norm):
         assert all(torch.equal(direction[name], full[name]) for name in full)
     spread = torch.stack([g["head.weight"] for g in gradients]).std(0)
     assert spread.max() > 1e-2  # the batches and masks did differ
+
+
+class Dropped(SmallNet):
+    """SmallNet with dropout before its last layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden.append(torch.nn.Dropout(0.5))
+
+
+@pytest.mark.parametrize("together", [0, 4])
+def test_one_full_batch_step_is_the_same_for_all_clients(tmp_path, together):
+    """It is along the full gradient, whatever the masks, if both batch gradients have the same.
+
+    So the weights of the mean do not matter.
+    """
+    overrides = {"rounds": 1, "fraction": 1.0, "local.epochs": 1, "local.batch_size": "full"}
+    overrides |= {**NAME, "engine.vectorize": together}
+    params = []
+    for weighting in ("examples", "uniform"):
+        notes = Notes()
+        settings = make_settings(tmp_path / weighting, weighting=weighting, **overrides)
+        params.append(raysim.run(settings, make_task(SIZES, Dropped), notes).params)
+        assert not notes.notes
+    for name, tensor in params[0].items():
+        assert torch.allclose(tensor, params[1][name], rtol=0, atol=1e-7), name
 
 
 def train(net, rules, broadcast, epochs):

@@ -2,38 +2,43 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 
 import raysim
+from raysim.core.rules import Rules
 from raysim.core.seeds import stream
 from raysim.engine.federation import from_task
+from raysim.methods.fedavg import FedAvg
 from tests.conftest import UNEQUAL, make_settings, make_task
+from tests.methods import common
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        {"method.name": "fedprox", "method.mu": 0},
-        {"local.temperature": 1.0},
-        {"method.name": "fedprox", "method.mu": 0, "local.temperature": 1},
-    ],
-)
-def test_equals_fedavg_bit_for_bit(tmp_path, overrides):
-    task = make_task(UNEQUAL)
-    plain = raysim.run(make_settings(tmp_path / "plain"), task)
-    other = raysim.run(make_settings(tmp_path / "other", **overrides), task)
-    assert (plain.run_dir / "model.safetensors").read_bytes() == (
-        other.run_dir / "model.safetensors"
-    ).read_bytes()
+class OutputsScaled(FedAvg):
+    """FedAvg on outputs that went through the division by the temperature."""
+
+    temperature: float
+
+    def rules(self):
+        return Rules(criterion=lambda view, out, b: b.loss(out.scaled(self.temperature).logits))
 
 
-def test_temperature_is_not_a_no_op(tmp_path):
-    task = make_task(UNEQUAL)
-    plain = raysim.run(make_settings(tmp_path / "plain"), task)
+def test_mu_of_0_is_fedavg(tmp_path):
+    common.assert_equals_fedavg(tmp_path, {"method.name": "fedprox", "method.mu": 0})
+
+
+def test_temperature_of_1_is_none(tmp_path):
+    """Dividing by 1 changes no bit, so the engine leaves it out; by 4 it is T=4, and matters."""
+    name = f"{__name__}:OutputsScaled"
+    common.assert_equals_fedavg(tmp_path, {"method.name": name, "method.temperature": 1})
+    task, scaled = make_task(UNEQUAL), {"method.name": name, "method.temperature": 4}
+    divided = raysim.run(make_settings(tmp_path / "divided", **scaled), task)
     hot = raysim.run(make_settings(tmp_path / "hot", **{"local.temperature": 4.0}), task)
-    assert not torch.equal(plain.params["head.weight"], hot.params["head.weight"])
+    plain = load_file(tmp_path / "plain/model.safetensors")
+    for name, found in hot.params.items():
+        assert torch.equal(found, divided.params[name])
+        assert not torch.equal(found, plain[name])
 
 
 def test_one_client_is_plain_sgd(tmp_path):

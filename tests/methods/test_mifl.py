@@ -11,10 +11,11 @@ import raysim
 from raysim.core.rules import Batch
 from raysim.methods.mifl import mixing_weight, mutual_information, pruned_at_each_end
 from tests.conftest import UNEQUAL, make_settings, make_task
+from tests.methods import common
+from tests.methods.test_oracle import assert_close, start_of
 
 NAME = "mifl"
 SIZES = (3, 40, 17, 8, 25)
-NAMES = ("hidden.0.weight", "hidden.0.bias", "head.weight", "head.bias")
 LR, EPOCHS, ROUNDS = 0.5, 5, 2
 MODEL_BYTES = 4 * (16 * 12 + 16 + 3 * 16 + 3)
 
@@ -76,13 +77,6 @@ def oracle(w, clients, temperature=1.0, update=True, reference="global", drop=1)
     return w, history
 
 
-def start_of(task):
-    from raysim.engine.federation import from_task
-
-    parameters = dict(from_task(task).network(0).named_parameters())
-    return [parameters[name].detach().numpy().astype(np.float64) for name in NAMES]
-
-
 def run(tmp_path, sizes=SIZES, **overrides):
     task = make_task(sizes)
     settings = make_settings(
@@ -121,8 +115,7 @@ def client_rows(result, number, index):
 def test_two_rounds_equal_numpy(tmp_path, overrides, arguments):
     result, w, clients = run(tmp_path, **overrides)
     expected, history = oracle(w, clients, **arguments)
-    for name, value in zip(NAMES, expected, strict=True):
-        assert np.abs(result.params[name].numpy() - value).max() < 1e-5, name
+    assert_close(result.params, expected)
     for number, (mi, kept) in enumerate(history, 1):
         assert [r["mi"] for r in client_rows(result, number, 0)] == pytest.approx(mi, rel=1e-4)
         if arguments.get("drop") != 0:
@@ -196,22 +189,18 @@ def test_ties_are_broken_by_client_id(tmp_path):
 def test_fewer_than_three_clients_all_stay(tmp_path, clients):
     result, w, data = run(tmp_path, SIZES[:clients])
     expected, _ = oracle(w, data, drop=0)
-    for name, value in zip(NAMES, expected, strict=True):
-        assert np.abs(result.params[name].numpy() - value).max() < 1e-5, name
+    assert_close(result.params, expected)
     assert result.metrics["pruned_low"].to_pylist() == [0, 0]
 
 
 def test_without_both_halves_it_is_fedavg_bit_for_bit(tmp_path):
-    task = make_task(UNEQUAL)
-    plain = raysim.run(make_settings(tmp_path / "plain"), task)
     off = {"method.name": NAME, "method.update": False, "method.aggregation": False}
-    other = raysim.run(make_settings(tmp_path / "other", **off), task)
-    assert (plain.run_dir / "model.safetensors").read_bytes() == (
-        other.run_dir / "model.safetensors"
-    ).read_bytes()
+    common.assert_equals_fedavg(tmp_path, off)
     assert not list((tmp_path / "other/clients").glob("*/*/*"))
+    tables = (tmp_path / name / "metrics.parquet" for name in ("plain", "other"))
+    plain, other = map(pq.read_table, tables)
     for column in ("bytes_up", "bytes_down", "train_loss", "objective"):
-        assert plain.metrics[column].equals(other.metrics[column]), column
+        assert plain[column].equals(other[column]), column
 
 
 def test_the_first_participation_is_fedavg(tmp_path):
@@ -229,8 +218,27 @@ def test_what_travels_and_what_stays(tmp_path):
     assert result.metrics["bytes_down"].to_pylist() == [5 * MODEL_BYTES] * 2
     assert result.metrics["clients"].to_pylist() == [5, 5]
     assert result.metrics["pruned_high"].to_pylist() == [1, 1]
-    mean = [np.mean([r["mi"] for r in client_rows(result, number, 0)]) for number in (1, 2)]
-    assert result.metrics["mi_mean"].to_pylist() == pytest.approx(mean)
+    sent = [sorted(r["mi"] for r in client_rows(result, number, 0)) for number in (1, 2)]
+    assert result.metrics["mi_mean"].to_pylist() == pytest.approx([np.mean(mi) for mi in sent])
+    assert result.metrics["mi_low"].to_pylist() == [mi[1] for mi in sent]
+    assert result.metrics["mi_high"].to_pylist() == [mi[-2] for mi in sent]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "lasting"),
+    [
+        ({}, True),
+        ({"method.update": False}, False),
+        ({"method.update": False, "method.mi_reference": "previous"}, True),
+        ({"method.update": False, "method.aggregation": False}, False),
+    ],
+)
+def test_a_model_that_no_later_round_reads_is_not_kept(tmp_path, overrides, lasting):
+    """Aggregation alone stages the trained models; they go with their round."""
+    result, _, _ = run(tmp_path, **overrides)
+    left = [path.name for path in (result.run_dir / "clients").rglob("*.safetensors")]
+    assert left.count("1_0.safetensors") == (5 if lasting else 0)
+    assert lasting or not left
 
 
 def test_the_objective_is_the_mixed_loss(tmp_path):

@@ -1,0 +1,64 @@
+"""What a process is set to before a worker runs in it: threads, device, determinism, precision."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+import torch.utils.deterministic
+
+from raysim.config import EngineSettings
+
+CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
+
+
+def configure(engine: EngineSettings) -> ExitStack:
+    """Set this process up for a worker; closing what is returned sets it back.
+
+    On a GPU, fp32 is fp32: cuDNN's default is TF32, which is 1e-3 off. Memory that is not written
+    yet is not filled, as determinism does by default: nothing here reads such memory.
+    """
+    undo = ExitStack()
+    undo.callback(torch.set_num_threads, torch.get_num_threads())
+    torch.set_num_threads(engine.threads_per_actor)
+    if device_of(engine).type == "cpu":
+        return undo
+    undo.callback(_set_environment, CUBLAS, os.environ.get(CUBLAS))
+    # Also where it is not asked for: cuBLAS reads it once, and a later run may ask for it.
+    _set_environment(CUBLAS, ":4096:8")
+    # Not use_deterministic_algorithms, which imports all of torch's compiler: seconds an actor.
+    undo.callback(torch.set_deterministic_debug_mode, torch.get_deterministic_debug_mode())
+    torch.set_deterministic_debug_mode("error" if engine.deterministic else "default")
+    flags: list[tuple[Any, str, Any]] = []
+    if engine.deterministic:
+        flags.append((torch.utils.deterministic, "fill_uninitialized_memory", False))
+    if engine.precision == "fp32":
+        flags += _no_tf32()
+    for owner, name, value in flags:
+        undo.callback(setattr, owner, name, getattr(owner, name))
+        setattr(owner, name, value)
+    return undo
+
+
+def _no_tf32() -> list[tuple[Any, str, Any]]:
+    """Return what to set so that a GPU computes in float32 what is in float32."""
+    cudnn: Any = torch.backends.cudnn  # its stub lacks `conv`
+    matmul = torch.backends.cuda.matmul
+    if hasattr(matmul, "fp32_precision"):  # from torch 2.9 on, where the other way warns
+        return [(part, "fp32_precision", "ieee") for part in (cudnn.conv, cudnn.rnn, matmul)]
+    return [(part, "allow_tf32", False) for part in (cudnn, matmul)]
+
+
+def _set_environment(name: str, value: str | None) -> None:
+    """Set a variable of the environment, or remove it."""
+    os.environ.pop(name, None)
+    if value is not None:
+        os.environ[name] = value
+
+
+def device_of(engine: EngineSettings) -> torch.device:
+    """Return the GPU where one is asked for and there is one, else the CPU."""
+    gpu = engine.gpus_per_actor and torch.cuda.is_available()
+    return torch.device("cuda" if gpu else "cpu")
