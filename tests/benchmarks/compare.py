@@ -16,7 +16,9 @@ What is each one's own:
 - bare: no more than the local steps, divided evenly (`peers/bare.py`). `bare-channels-last` is the
   same with plain CNNs in channels-last, which raysim chooses by itself on a CPU: compare raysim
   with it for the engine's own cost, and with `bare` for what a user gets.
-- raysim: defaults, on Ray; it writes its tables and TensorBoard events.
+- raysim: defaults, on Ray; it writes its tables and TensorBoard events. `raysim-bf16` is the same
+  with `engine.precision=bf16`, for networks with convolutions at B=50 or more: where a batch is
+  small, or nothing is multiplied by much, casting takes what bf16 saves.
 - Flower: `client_resources` of one CPU (two by default), model and data resident in the actors
   (its tutorial makes both anew for every client), no DataLoader, no evaluation. It looks for
   messages and replies every 0.1 s. It holds all updates of a round at once: cases for which memory
@@ -42,17 +44,26 @@ from pathlib import Path
 from platformdirs import user_cache_path
 
 from tests.benchmarks.environments import PEERS, make, versions
-from tests.benchmarks.peers.networks import NETWORKS, plain_cnn
+from tests.benchmarks.peers.networks import NETWORKS, convolves, plain_cnn
 from tests.benchmarks.peers.work import Case, make_data
 from tests.benchmarks.report import Seconds, cell, line, machine
 from tests.benchmarks.runner import ON_RAY, Runner, command_of, take_turns
 
-SYSTEMS = ("bare", "bare-channels-last", "raysim", "flower", "pfl")
+SYSTEMS: dict[str, tuple[str, dict[str, str]]] = {
+    "bare": ("bare", {}),
+    "bare-channels-last": ("bare", {"layout": "channels_last"}),
+    "raysim": ("raysim", {}),
+    "raysim-bf16": ("raysim", {"engine.precision": "bf16"}),
+    "flower": ("flower", {}),
+    "pfl": ("pfl", {}),
+}
+"""What runs a system, and its settings."""
 CASES = (
     Case("2nn", clients=100, samples=600, cohort=10),
     Case("2nn", clients=100, samples=600, cohort=100),
     Case("2nn", clients=1000, samples=60, cohort=1000),
     Case("mnist-cnn-128", clients=100, samples=600, cohort=10),
+    Case("mnist-cnn-128", clients=100, samples=600, cohort=10, batch=50),
     Case("mnist-cnn-128", clients=100, samples=60, cohort=100),
     Case("mnist-cnn-128", clients=1000, samples=20, cohort=1000),
     Case("cifar-cnn-5", clients=100, samples=200, cohort=10),
@@ -68,13 +79,17 @@ CASES = (
 )
 COPIES = 3
 """Of every update of a round that Flower was seen to hold: as sent, as received, as averaged."""
+BF16_BATCH = 50
+"""The smallest batch for bf16 to be worth it."""
 
 
 def suits(system: str, case: Case) -> bool:
-    """Say whether a system can take a case, and whether it would be another than `bare`."""
+    """Say whether a system can take a case, and whether its settings make sense there."""
     model = case.build()
     if system == "bare-channels-last":
         return plain_cnn(model)
+    if system == "raysim-bf16":
+        return convolves(model) and case.batch >= BF16_BATCH
     size = 4 * sum(tensor.numel() for tensor in model.state_dict().values())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return system != "flower" or COPIES * case.cohort * size < memory
@@ -90,8 +105,7 @@ def measure(
         try:
             for system, python in pythons.items():
                 if suits(system, case):
-                    name, _, layout = system.partition("-")
-                    settings = {"layout": layout.replace("-", "_")} if layout else {}
+                    name, settings = SYSTEMS[system]
                     command = command_of(name, python)
                     runners[system] = Runner(
                         system, command, case, Path(folder), settings, suspended=name in ON_RAY
@@ -138,7 +152,8 @@ def main() -> None:
         else Path(sys.executable)
         for system in arguments.systems
     }
-    told = [f"raysim on ray {version('ray')}"] if "raysim" in pythons else []
+    ours = any(SYSTEMS[system][0] == "raysim" for system in pythons)
+    told = [f"raysim on ray {version('ray')}"] if ours else []
     told += [versions(python, name) for name, python in pythons.items() if name in PEERS]
     print(f"`{' '.join(['python -m tests.benchmarks.compare', *sys.argv[1:]])}`\n")
     print(f"{machine()}; {'; '.join(told)}.\n")

@@ -53,8 +53,11 @@ def command_of(system: str, python: Path) -> list[str]:
     return [str(python), "-m", *launcher, "tests.benchmarks.peers", system]
 
 
-def process_environment(device: str) -> dict[str, str]:
-    """Return the environment variables of all systems: one thread a process, nobody niced."""
+def process_environment() -> dict[str, str]:
+    """Return the environment variables of all systems: one thread a process on the CPU.
+
+    Nobody is niced.
+    """
     inherited = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     return {
         **inherited,
@@ -63,7 +66,7 @@ def process_environment(device: str) -> dict[str, str]:
         "RAY_worker_niceness": "0",  # 15 by default: any other load would count against Ray
         "RAY_USAGE_STATS_ENABLED": "0",
         "FLWR_TELEMETRY_ENABLED": "0",
-        **({"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}),
+        "CUDA_VISIBLE_DEVICES": "",
     }
 
 
@@ -76,7 +79,6 @@ class Runner:
         case: The work.
         folder: The case's data; the system's own output goes to a file there, named `title`.
         settings: The system's own settings.
-        device: "cpu" or "cuda".
         suspended: Whether it is suspended, with all of its processes, while it waits.
     """
 
@@ -87,7 +89,6 @@ class Runner:
         case: Case,
         folder: Path,
         settings: Mapping[str, Any],
-        device: str = "cpu",
         suspended: bool = False,
     ) -> None:
         self.title, self._log = title, folder / f"{title}.log"
@@ -101,7 +102,7 @@ class Runner:
                 stderr=log,
                 text=True,
                 cwd=ROOT,
-                env=process_environment(device),
+                env=process_environment(),
             )
 
     def round(self) -> float:

@@ -10,13 +10,18 @@ after two that are not. `--tiny` shows quickly that everything works; its figure
 cost       Worker-seconds outside local steps, over all: 100 clients of 600 samples and 1000 of 60,
            all of them every round. All are the actors times the time from round to round, records
            and checkpoints included; `set-up` is what a client's training takes without steps,
-           measured in a run whose clients take none.
+           measured in a run whose clients take none. The steps' seconds are of the clock and hold
+           what else ran on a core meanwhile, the driver too; the last column takes them from
+           inline runs of a tenth of them instead, which train on one core and leave the others
+           idle: compare the two on a quiet machine alone.
 skew       1000 clients of log-normal sizes, 1 to 5000 samples (median 60, sigma 1.5), 100 a round:
            round time over max(all clients' seconds / actors, longest client's seconds) of the same
            round.
 sizes      Round time against clients, cohort, parameters and actors; clients draw 60 samples each.
-placement  The engine's schedule on a simulated pool: what a message costs the driver is measured
-           here, the rest assumed as printed.
+placement  The engine's schedule on simulated pools of 64 and 512 actors, on a simulated clock: what
+           a message costs the driver and what the schedule takes are measured here, the rest is
+           assumed as printed. Round time over the longest-first bound, and the part of the actors'
+           seconds that is local training.
 memory     The driver's memory in 100 rounds of 6 steps a client, as `mnist-million` runs them.
            Resident memory includes pages that it shares with Ray's object store, private memory
            does not.

@@ -125,7 +125,10 @@ NETWORKS = {
 }
 
 
+def convolves(module: nn.Module) -> bool:
+    return any(isinstance(each, nn.Conv2d) for each in module.modules())
+
+
 def plain_cnn(module: nn.Module) -> bool:
     """Say whether a network has convolutions and no BatchNorm: channels-last suits it on a CPU."""
-    kinds = [type(each) for each in module.modules()]
-    return nn.Conv2d in kinds and nn.BatchNorm2d not in kinds
+    return convolves(module) and not any(isinstance(m, nn.BatchNorm2d) for m in module.modules())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ class Measured:
         clients: Per row, what each of its clients took, in seconds.
         samples: Samples of all those clients.
         first: Seconds from the call to the end of the first round.
+        notes: What the run told its user.
     """
 
     actors: int
@@ -42,6 +44,7 @@ class Measured:
     clients: list[list[float]]
     samples: list[int]
     first: float
+    notes: list[str]
 
     @property
     def seconds(self) -> float:
@@ -56,12 +59,16 @@ class Measured:
 
 
 class Clock(raysim.Listener):
-    """Notes when rounds are over, and where asked how much memory this process then has."""
+    """Notes when rounds are over, and where asked how much memory this process then has.
+
+    What a run tells its user goes to standard error: one that fell back is seen.
+    """
 
     def __init__(self, memory: bool = False) -> None:
         self.moments = [perf_counter()]
         self.resident: list[int] = []
         self.private: list[int] = []
+        self.notes: list[str] = []
         self._process = psutil.Process() if memory else None
 
     def round_done(self, row: Row) -> None:
@@ -70,6 +77,10 @@ class Clock(raysim.Listener):
             used = self._process.memory_full_info()
             self.resident.append(used.rss)
             self.private.append(used.uss)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+        print(f"note: {text}", file=sys.stderr, flush=True)
 
 
 def measure(preset: str, rounds: int, overrides: Row) -> Measured:
@@ -92,6 +103,7 @@ def measure(preset: str, rounds: int, overrides: Row) -> Measured:
         clients=[seconds[number == row["round"]].tolist() for row in kept],
         samples=samples[number > WARM_UP].tolist(),
         first=clock.moments[1] - clock.moments[0],
+        notes=clock.notes,
     )
 
 
@@ -113,7 +125,9 @@ def worker_shares(run: Measured, setup: float) -> dict[str, float]:
     """Return what the workers' seconds went into, as shares of all of them.
 
     All are the actors times the time from round to round; `between` is what of it is in no round:
-    records, checkpoints. The engine's cost is all but `steps`.
+    records, checkpoints. The engine's cost is all but `steps`. Seconds are of the clock: where the
+    driver has no core of its own, what it takes from a worker in training counts as steps, and
+    `cost_beside` is the other reading.
 
     Args:
         run: The run, profiled.
@@ -135,6 +149,11 @@ def worker_shares(run: Measured, setup: float) -> dict[str, float]:
         "between": everything - in_rounds,
     }
     return {name: each / everything for name, each in seconds.items()}
+
+
+def cost_beside(run: Measured, steps: float) -> float:
+    """Return the engine's cost if every client's local steps take so many seconds."""
+    return 1 - steps * sum(map(len, run.clients)) / (run.actors * sum(run.walls))
 
 
 def over_the_bound(run: Measured) -> list[float]:

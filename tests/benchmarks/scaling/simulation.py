@@ -13,13 +13,15 @@ import itertools
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import ray
 
 from raysim.core.seeds import stream
-from raysim.engine.placement import IN_FLIGHT, Schedule, Speeds
+from raysim.engine.placement import IN_FLIGHT, Schedule, Speeds, assign
 
 Item = tuple[int, ...]
 
@@ -54,8 +56,8 @@ class SimulatedRound:
         busy: Training, of all workers together.
         messages: Calls made.
         sums: Sums handed over.
-        driver: The driver's own work.
-        deciding: What the schedule itself took of this machine, on the real clock.
+        driver: The driver's own work, with the schedule's.
+        deciding: The schedule's part of it, in CPU seconds that it took of this machine.
     """
 
     seconds: float = 0.0
@@ -82,21 +84,33 @@ def simulate(
         workers: Their number.
         driver: What messages cost.
     """
-    begun = perf_counter()
+    result = SimulatedRound()
+
+    def decided(begun: float) -> None:
+        """Count what the schedule took since then."""
+        took = thread_time() - begun
+        result.deciding += took
+        work(took)
+
+    def work(seconds: float) -> None:
+        """Have the driver work for so long."""
+        result.driver += seconds
+        result.seconds += seconds
+
+    begun = thread_time()
     schedule = Schedule(costs, speeds)
-    result = SimulatedRound(deciding=perf_counter() - begun)
+    decided(begun)
     free = [0.0] * workers
     numbers = itertools.count()
     events: list[tuple[float, int, int, float]] = []
 
     def fill(worker: int) -> None:
-        begun = perf_counter()
+        begun = thread_time()
         handout = schedule.next(worker)
-        result.deciding += perf_counter() - begun
+        decided(begun)
         if handout is None:
             return
-        result.seconds += driver.send
-        result.driver += driver.send
+        work(driver.send)
         result.messages += 1
         took = sum(seconds_of(worker, item) for item in handout.items)
         around = driver.call + (driver.pack if handout.give else 0)
@@ -108,12 +122,11 @@ def simulate(
         fill(worker)
     while not schedule.finished:
         arrived, _, worker, took = heapq.heappop(events)
-        begun = perf_counter()
+        result.seconds = max(result.seconds, arrived)
+        begun = thread_time()
         handout = schedule.returned(worker, took)
-        result.deciding += perf_counter() - begun
-        own = driver.receive + (driver.merge if handout.give else 0)
-        result.seconds = max(result.seconds, arrived) + own
-        result.driver += own
+        decided(begun)
+        work(driver.receive + (driver.merge if handout.give else 0))
         result.sums += handout.give
         for _ in range(IN_FLIGHT):
             fill(worker)
@@ -121,16 +134,33 @@ def simulate(
 
 
 @dataclass(frozen=True)
+class Played:
+    """A round that was played, and what it could have come to.
+
+    Attributes:
+        round: The round.
+        bound: Its longest-first bound: the larger of all work on all workers, and the longest
+            client on the fastest.
+        ideal: Busy share if the clients, which are whole, were dealt longest first with all speeds
+            and all that they will take known, and messages cost nothing.
+    """
+
+    round: SimulatedRound
+    bound: float
+    ideal: float
+
+
+@dataclass(frozen=True)
 class Population:
     """Clients and workers of a simulation: log-normal work, unequal speeds, noise in both.
 
     Attributes:
-        workers: Number of workers; each is between half and one and a half times as fast as the
-            mean.
+        workers: Number of workers.
         cohort: Clients a round.
         mean: What a client takes the mean worker, in seconds on average.
         sigma: Standard deviation of the logarithm of the clients' work.
-        noise: The same of what a client takes beyond what its work says.
+        spread: How far a worker's speed may be from the mean, as a part of it.
+        noise: Standard deviation of the logarithm of what a client takes beyond what its work says.
         seed: Seed of all draws.
     """
 
@@ -138,37 +168,42 @@ class Population:
     cohort: int
     mean: float
     sigma: float
+    spread: float = 0.5
     noise: float = 0.1
     seed: int = 0
 
-    def rounds(self, number: int, driver: DriverCosts) -> list[tuple[SimulatedRound, float]]:
-        """Play rounds with other clients each; return each with its longest-first bound.
-
-        The bound is the larger of all work on all workers, and the longest client on the fastest.
-        """
-        pace = stream(self.seed, "speeds", self.workers).uniform(0.5, 1.5, self.workers)
+    def rounds(self, number: int, driver: DriverCosts) -> list[Played]:
+        """Play rounds with other clients each; at first the workers' speeds are not known."""
+        draws = stream(self.seed, "speeds", self.workers)
+        pace = draws.uniform(1 - self.spread, 1 + self.spread, self.workers)
         speeds = Speeds(self.workers)
         results = []
         for index in range(number):
             work, taken = self._clients(index)
-            costs = {(client,): float(each) for client, each in enumerate(work)}
             played = simulate(
-                costs,
+                _numbered(work),
                 lambda worker, item, taken=taken: float(taken[item[0]] / pace[worker]),
                 speeds,
                 self.workers,
                 driver,
             )
             bound = max(taken.sum() / pace.sum(), taken.max() / pace.max())
-            results.append((played, float(bound)))
+            dealt = assign(_numbered(taken), pace.tolist())
+            ends = [sum(taken[c] for (c,) in each) / p for each, p in zip(dealt, pace, strict=True)]
+            results.append(Played(played, float(bound), float(np.mean(ends) / max(ends))))
         return results
 
-    def _clients(self, index: int) -> tuple[Any, Any]:
+    def _clients(self, index: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Return the clients' work [C] as it is known, and as it turns out."""
         generator = stream(self.seed, "clients", index)
         work = generator.lognormal(-(self.sigma**2) / 2, self.sigma, self.cohort) * self.mean
         noise = generator.lognormal(-(self.noise**2) / 2, self.noise, self.cohort)
         return work, work * noise
+
+
+def _numbered(values: npt.NDArray[np.float64]) -> dict[Item, float]:
+    """Return values [C] by item, one client each."""
+    return {(client,): float(each) for client, each in enumerate(values)}
 
 
 class _Stub:

@@ -11,6 +11,7 @@ from tests.benchmarks.report import line
 from tests.benchmarks.scaling.output import Options, heading, new_figure, percent
 from tests.benchmarks.scaling.runs import (
     Measured,
+    cost_beside,
     driver_memory,
     measure,
     over_the_bound,
@@ -21,12 +22,19 @@ from tests.benchmarks.scaling.workloads import parameters
 
 WORKLOADS = "tests.benchmarks.scaling.workloads"
 MODELS = ("2nn", "mnist-cnn-128")
+NO_STEPS = {"method.name": f"{WORKLOADS}:NoSteps"}
+INLINE_FRACTION = 0.1
+COSTS = ("engine cost", "engine cost by inline steps")
 
 
 def cost(options: Options) -> Iterator[str]:
-    """Where the workers' time goes, at 60 and at 6 steps a client."""
+    """Where the workers' time goes, at 60 and at 6 steps a client.
+
+    The engine's cost is read in two ways: with the steps' seconds as they were in the run, where
+    the driver may share the cores, and with those of an inline run, where nobody else trains.
+    """
     names = ("steps", "set-up", "data", "broadcast", "reduction", "waiting", "between")
-    yield heading("model", "steps", "cohort", "actors", "round, s", *names, "engine cost")
+    yield heading("model", "steps", "cohort", "actors", "round, s", *names, *COSTS)
     for clients in (100, 1000):
         for model in MODELS:
             work = {
@@ -36,12 +44,20 @@ def cost(options: Options) -> Iterator[str]:
                 "fraction": 0.05 if options.tiny else 1.0,
             }
             run = measure("mnist-fedavg", options.rounds, work)
-            idle = {**work, "method.name": f"{WORKLOADS}:NoSteps"}
-            setup = measure("mnist-fedavg", options.rounds, idle).training
+            setup = measure("mnist-fedavg", options.rounds, work | NO_STEPS).training
             shares = worker_shares(run, setup)
+            steps = inline_steps(work, options.rounds)
             cells = [model, 6000 // clients, len(run.clients[0]), run.actors, f"{run.seconds:.3g}"]
             cells += [percent(shares[name]) for name in names]
-            yield line([*cells, percent(1 - shares["steps"])])
+            costs = (1 - shares["steps"], cost_beside(run, steps))
+            yield line([*cells, *map(percent, costs)])
+
+
+def inline_steps(work: Mapping[str, Any], rounds: int) -> float:
+    """Return the mean seconds of a client's local steps in a process that has a core of its own."""
+    few = {**work, "engine.backend": "inline", "fraction": INLINE_FRACTION}
+    training, setup = (measure("mnist-fedavg", rounds, few | m).training for m in ({}, NO_STEPS))
+    return training - setup
 
 
 def skew(options: Options) -> Iterator[str]:
