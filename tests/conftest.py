@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ import raysim
 from raysim.core.seeds import stream
 
 torch.set_num_threads(1)
+# A shell's background jobs ignore Ctrl-C, and so would the processes that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # Ray's workers have a niceness of 15 by default: beside another busy process they would starve.
 os.environ.setdefault("RAY_worker_niceness", "0")
 
