@@ -17,6 +17,8 @@ from rich.text import Text
 
 from raysim.core.components import Component, Registry, look_up
 
+FORMULA = 4 * " "
+"""Indents what is not to be reflowed."""
 BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 
 
@@ -47,11 +49,23 @@ def component(registry: Registry[Any], name: str) -> RenderableType:
     for key, field in found.model_fields.items():
         default = json.dumps(field.get_default(call_default_factory=True), default=str)
         settings.add_row(f"{registry.kind}.{key}", default, allowed(field), field.description or "")
-    parts: list[RenderableType] = [Text(name, style="bold"), Text(inspect.getdoc(found) or "")]
+    parts: list[RenderableType] = [Text(name, style="bold"), Text(_reflowed(found))]
     if found.model_fields:
         parts.append(settings)
-    parts.append(Text(inspect.getdoc(inspect.getmodule(found)) or ""))
+    parts.append(Text(_reflowed(inspect.getmodule(found))))
     return Group(*(Padding(part, (0, 0, 1, 0)) for part in parts))
+
+
+def _reflowed(documented: object) -> str:
+    """Return a docstring with a line a paragraph or list item, and formulas as they are."""
+    lines: list[str] = []
+    for line in (inspect.getdoc(documented) or "").splitlines():
+        goes_on = line.strip() and not line.startswith((FORMULA, "- "))
+        if goes_on and lines and lines[-1] and not lines[-1].startswith(FORMULA):
+            lines[-1] += f" {line.strip()}"
+        else:
+            lines.append(line)
+    return "\n".join(lines)
 
 
 def preset(known: Mapping[str, Any], name: str) -> RenderableType:

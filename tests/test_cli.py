@@ -199,6 +199,16 @@ def test_list(raysim_command, kind):
     assert code == 0 and len(out.splitlines()) > 5
 
 
+def test_a_page_is_reflowed_but_for_its_formulas(raysim_command):
+    _, out, _ = raysim_command("list", "methods", "mifl")
+    lines = out.splitlines()
+    prose = [line for line in lines if line.startswith("The gradient is propagated back")]
+    assert prose and len(prose[0].rstrip()) > 65  # of a terminal's 80 columns
+    assert any(line.startswith("    c_v = std(l_g, l_k) / (l_g + l_k)") for line in lines)
+    words = " ".join(out.split())
+    assert "At a client's first participation it has no F_k and does plain FedAvg." in words
+
+
 def test_list_everything_and_unknown_kind(raysim_command):
     assert raysim_command("list")[1].count("mnist-cnn-128") == 1
     assert "did you mean 'methods'?" in one_line_error(raysim_command("list", "methds"))
