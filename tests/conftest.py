@@ -18,8 +18,6 @@ import raysim
 from raysim.core.seeds import stream
 
 torch.set_num_threads(1)
-# A shell's background jobs ignore Ctrl-C, and so would the processes that tests start.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 # Ray's workers have a niceness of 15 by default: beside another busy process they would starve.
 os.environ.setdefault("RAY_worker_niceness", "0")
 
@@ -80,6 +78,11 @@ class Notes(raysim.Listener):
 def model_of(run: Path) -> bytes:
     """Return the bytes of a run's model."""
     return (run / "model.safetensors").read_bytes()
+
+
+def pytest_configure() -> None:
+    """A shell's background jobs ignore Ctrl-C, and so would the processes that tests start."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
