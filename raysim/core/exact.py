@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +20,12 @@ from raysim.core.tensors import Layout, Tensors
 
 SCALE = 2.0**46
 LIMIT = 1.3e5
+BLOCK = 32_768
+"""Values that are rounded at a time on a CPU, so that what is in between stays in the cache.
+
+All at once, and by torch, whose int64 sums are slow, 0.2M values took 1.2 times as long, 11M 2.3
+times.
+"""
 
 
 class ExactSum:
@@ -27,7 +34,6 @@ class ExactSum:
     def __init__(self, layout: Layout, totals: Mapping[torch.dtype, Tensor] | None = None) -> None:
         self.layout = layout
         self.totals = dict(totals) if totals else {}
-        self._scratch: dict[torch.dtype, tuple[Tensor, Tensor]] = {}
 
     def pack(self, tensors: Tensors) -> dict[torch.dtype, Tensor]:
         """Pack one client's tensors and check that they can be added.
@@ -46,7 +52,12 @@ class ExactSum:
     def add(self, packed: Mapping[torch.dtype, Tensor], share: float) -> None:
         """Add one client's packed tensors with its share p of the total weight, 0 < p <= 1."""
         for dtype, flat in packed.items():
-            self._accumulate(dtype, self._fixed_point(dtype, flat, share))
+            if dtype.is_floating_point:
+                if dtype not in self.totals:
+                    self.totals[dtype] = torch.zeros_like(flat, dtype=torch.int64)
+                _add_rounded(self.totals[dtype], flat, share * SCALE)
+            else:
+                self._accumulate(dtype, flat.to(torch.int64))
 
     def merge(self, totals: Mapping[torch.dtype, Tensor]) -> None:
         """Add the totals of another sum of the same layout."""
@@ -62,23 +73,12 @@ class ExactSum:
         """
         scale = total / arrived / SCALE
         buffers = {
-            dtype: (flat.to(torch.float64) * scale).to(dtype)
+            dtype: flat.to(torch.float64).mul_(scale).to(dtype)
             if dtype.is_floating_point
             else flat.to(dtype)
             for dtype, flat in self.totals.items()
         }
         return self.layout.unpack(buffers)
-
-    def _fixed_point(self, dtype: torch.dtype, flat: Tensor, share: float) -> Tensor:
-        if not dtype.is_floating_point:
-            return flat.to(torch.int64)
-        if dtype not in self._scratch:
-            self._scratch[dtype] = (
-                torch.empty_like(flat, dtype=torch.float64),
-                torch.empty_like(flat, dtype=torch.int64),
-            )
-        scaled, rounded = self._scratch[dtype]
-        return rounded.copy_(scaled.copy_(flat).mul_(share * SCALE).round_())
 
     def _accumulate(self, dtype: torch.dtype, flat: Tensor) -> None:
         if dtype not in self.totals:
@@ -87,6 +87,23 @@ class ExactSum:
             self.totals[dtype] += flat
         else:
             torch.maximum(self.totals[dtype], flat, out=self.totals[dtype])
+
+
+def _add_rounded(totals: Tensor, flat: Tensor, factor: float) -> None:
+    """Add the values times the factor, each rounded to an integer, to int64 totals in place."""
+    if flat.device.type != "cpu":
+        totals += flat.to(torch.float64).mul_(factor).round_().to(torch.int64)
+        return
+    sums = totals.numpy()
+    values = (flat if flat.dtype in (torch.float32, torch.float64) else flat.float()).numpy()
+    scaled, rounded = np.empty(BLOCK), np.empty(BLOCK, np.int64)
+    for start in range(0, len(values), BLOCK):
+        block = values[start : start + BLOCK]
+        n = len(block)
+        np.multiply(block, factor, out=scaled[:n], dtype=np.float64)
+        np.rint(scaled[:n], out=scaled[:n])
+        np.copyto(rounded[:n], scaled[:n], casting="unsafe")
+        sums[start : start + n] += rounded[:n]
 
 
 def _describe(tensors: Tensors) -> str:

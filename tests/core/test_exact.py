@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysim.core.errors import RunError
-from raysim.core.exact import LIMIT, SCALE, ExactSum
+from raysim.core.exact import BLOCK, LIMIT, SCALE, ExactSum
 from raysim.core.tensors import Layout
 
 LAYOUT = Layout.of({"a": torch.zeros(3), "n": torch.zeros(2, dtype=torch.int64)})
@@ -67,6 +67,21 @@ def test_one_client_keeps_its_bits():
     value = torch.tensor([1.1, -3e-7, 65_000.3])
     found = summed([(value.tolist(), 7)], 7).mean(7, 7)["a"]
     assert torch.equal(found, value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_every_value_is_rounded_once(dtype):
+    generator = torch.Generator().manual_seed(0)
+    parts = [torch.randn(BLOCK + 7, generator=generator).to(dtype) for _ in range(2)]
+    shares = (0.3, 0.7)
+    result = ExactSum(Layout.of({"a": parts[0]}))
+    for part, share in zip(parts, shares, strict=True):
+        result.add(result.pack({"a": part}), share)
+    first, second = (
+        [round(value * (share * SCALE)) for value in part.tolist()]
+        for part, share in zip(parts, shares, strict=True)
+    )
+    assert result.totals[dtype].tolist() == [a + b for a, b in zip(first, second, strict=True)]
 
 
 @pytest.mark.parametrize(
