@@ -13,6 +13,7 @@ import ray
 import torch
 
 from raysim.engine.executor import Call, Item
+from raysim.engine.memory import keep_freed_memory
 from raysim.engine.process import configure
 from raysim.engine.worker import Worker
 
@@ -38,6 +39,7 @@ class ClientActor:
             torch.cuda.set_per_process_memory_fraction(min(gpus, 1.0))
         built = ray.get(spec[0])
         configure(built.settings.engine)
+        keep_freed_memory()
         self._worker = Worker(built)
         self._shared: tuple[Reference, Any] | None = None
         return self._worker.about(min(gpus, 1.0))
