@@ -11,7 +11,8 @@ from __future__ import annotations
 import heapq
 import itertools
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter, thread_time
 from typing import Any
@@ -68,14 +69,8 @@ class SimulatedRound:
     deciding: float = 0.0
 
 
-def simulate(
-    costs: Mapping[Item, float],
-    seconds_of: Callable[[int, Item], float],
-    speeds: Speeds,
-    workers: int,
-    driver: DriverCosts,
-) -> SimulatedRound:
-    """Play a round.
+class Play:
+    """A round that is being played.
 
     Args:
         costs: The items, with the work of each as the schedule knows it.
@@ -84,53 +79,71 @@ def simulate(
         workers: Their number.
         driver: What messages cost.
     """
-    result = SimulatedRound()
 
-    def decided(begun: float) -> None:
-        """Count what the schedule took since then."""
-        took = thread_time() - begun
-        result.deciding += took
-        work(took)
+    def __init__(
+        self,
+        costs: Mapping[Item, float],
+        seconds_of: Callable[[int, Item], float],
+        speeds: Speeds,
+        workers: int,
+        driver: DriverCosts,
+    ) -> None:
+        self.result = SimulatedRound()
+        self._seconds_of, self._driver = seconds_of, driver
+        self._free = [0.0] * workers
+        self._numbers = itertools.count()
+        self._events: list[tuple[float, int, int, float]] = []
+        with self._deciding():
+            self._schedule = Schedule(costs, speeds)
 
-    def work(seconds: float) -> None:
-        """Have the driver work for so long."""
-        result.driver += seconds
-        result.seconds += seconds
+    def to_the_end(self) -> SimulatedRound:
+        """Play it to the end."""
+        for worker in [*range(len(self._free))] * IN_FLIGHT:
+            self._fill(worker)
+        while not self._schedule.finished:
+            self._hear()
+        return self.result
 
-    begun = thread_time()
-    schedule = Schedule(costs, speeds)
-    decided(begun)
-    free = [0.0] * workers
-    numbers = itertools.count()
-    events: list[tuple[float, int, int, float]] = []
-
-    def fill(worker: int) -> None:
-        begun = thread_time()
-        handout = schedule.next(worker)
-        decided(begun)
+    def _fill(self, worker: int) -> None:
+        """Hand a worker what is due; note when it will be heard of."""
+        with self._deciding():
+            handout = self._schedule.next(worker)
         if handout is None:
             return
-        work(driver.send)
+        result, driver, free = self.result, self._driver, self._free
+        self._work(driver.send)
         result.messages += 1
-        took = sum(seconds_of(worker, item) for item in handout.items)
+        took = sum(self._seconds_of(worker, item) for item in handout.items)
         around = driver.call + (driver.pack if handout.give else 0)
         free[worker] = max(result.seconds + driver.latency, free[worker]) + took + around
         result.busy += took
-        heapq.heappush(events, (free[worker] + driver.latency, next(numbers), worker, took))
+        arrives = free[worker] + driver.latency
+        heapq.heappush(self._events, (arrives, next(self._numbers), worker, took))
 
-    for worker in [*range(workers)] * IN_FLIGHT:
-        fill(worker)
-    while not schedule.finished:
-        arrived, _, worker, took = heapq.heappop(events)
-        result.seconds = max(result.seconds, arrived)
-        begun = thread_time()
-        handout = schedule.returned(worker, took)
-        decided(begun)
-        work(driver.receive + (driver.merge if handout.give else 0))
-        result.sums += handout.give
+    def _hear(self) -> None:
+        """Serve the next call to return."""
+        arrived, _, worker, took = heapq.heappop(self._events)
+        self.result.seconds = max(self.result.seconds, arrived)
+        with self._deciding():
+            handout = self._schedule.returned(worker, took)
+        self._work(self._driver.receive + (self._driver.merge if handout.give else 0))
+        self.result.sums += handout.give
         for _ in range(IN_FLIGHT):
-            fill(worker)
-    return result
+            self._fill(worker)
+
+    @contextmanager
+    def _deciding(self) -> Iterator[None]:
+        """Count what the schedule takes of this machine."""
+        begun = thread_time()
+        yield
+        took = thread_time() - begun
+        self.result.deciding += took
+        self._work(took)
+
+    def _work(self, seconds: float) -> None:
+        """Have the driver work for so long."""
+        self.result.driver += seconds
+        self.result.seconds += seconds
 
 
 @dataclass(frozen=True)
@@ -180,7 +193,7 @@ class Population:
         results = []
         for index in range(number):
             work, taken = self._clients(index)
-            played = simulate(
+            play = Play(
                 _numbered(work),
                 lambda worker, item, taken=taken: float(taken[item[0]] / pace[worker]),
                 speeds,
@@ -190,7 +203,9 @@ class Population:
             bound = max(taken.sum() / pace.sum(), taken.max() / pace.max())
             dealt = assign(_numbered(taken), pace.tolist())
             ends = [sum(taken[c] for (c,) in each) / p for each, p in zip(dealt, pace, strict=True)]
-            results.append(Played(played, float(bound), float(np.mean(ends) / max(ends))))
+            results.append(
+                Played(play.to_the_end(), float(bound), float(np.mean(ends) / max(ends)))
+            )
         return results
 
     def _clients(self, index: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
