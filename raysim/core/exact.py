@@ -73,9 +73,7 @@ class ExactSum:
         """
         scale = total / arrived / SCALE
         buffers = {
-            dtype: flat.to(torch.float64).mul_(scale).to(dtype)
-            if dtype.is_floating_point
-            else flat.to(dtype)
+            dtype: _scaled(flat, scale, dtype) if dtype.is_floating_point else flat.to(dtype)
             for dtype, flat in self.totals.items()
         }
         return self.layout.unpack(buffers)
@@ -104,6 +102,14 @@ def _add_rounded(totals: Tensor, flat: Tensor, factor: float) -> None:
         np.rint(scaled[:n], out=scaled[:n])
         np.copyto(rounded[:n], scaled[:n], casting="unsafe")
         sums[start : start + n] += rounded[:n]
+
+
+def _scaled(totals: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
+    """Return int64 totals times the factor, multiplied in float64."""
+    scaled = torch.empty_like(totals, dtype=dtype)
+    for part, block in zip(scaled.split(BLOCK), totals.split(BLOCK), strict=True):
+        part.copy_(block.to(torch.float64).mul_(factor))
+    return scaled
 
 
 def _describe(tensors: Tensors) -> str:
