@@ -107,8 +107,9 @@ def _add_rounded(totals: Tensor, flat: Tensor, factor: float) -> None:
 def _scaled(totals: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
     """Return int64 totals times the factor, multiplied in float64."""
     scaled = torch.empty_like(totals, dtype=dtype)
-    for part, block in zip(scaled.split(BLOCK), totals.split(BLOCK), strict=True):
-        part.copy_(block.to(torch.float64).mul_(factor))
+    for start in range(0, len(totals), BLOCK):
+        block = slice(start, start + BLOCK)
+        scaled[block] = totals[block].to(torch.float64).mul_(factor)
     return scaled
 
 
