@@ -34,20 +34,21 @@ class ExactSum:
     def __init__(self, layout: Layout, totals: Mapping[torch.dtype, Tensor] | None = None) -> None:
         self.layout = layout
         self.totals = dict(totals) if totals else {}
+        self._packed: dict[torch.dtype, Tensor] = {}
 
     def pack(self, tensors: Tensors) -> dict[torch.dtype, Tensor]:
-        """Pack one client's tensors and check that they can be added.
+        """Pack one client's tensors, until the next call, and check that they can be added.
 
         Raises:
             RunError: a value is not finite or exceeds the range; it names the tensor.
         """
-        buffers = self.layout.pack(tensors)
-        for dtype, flat in buffers.items():
+        self._packed = self.layout.pack(tensors, self._packed)
+        for dtype, flat in self._packed.items():
             if dtype.is_floating_point and flat.numel():
                 low, high = torch.aminmax(flat)
                 if not (low.item() >= -LIMIT and high.item() <= LIMIT):
                     raise RunError(_describe(tensors))
-        return buffers
+        return self._packed
 
     def add(self, packed: Mapping[torch.dtype, Tensor], share: float) -> None:
         """Add one client's packed tensors with its share p of the total weight, 0 < p <= 1."""
