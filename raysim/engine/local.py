@@ -89,17 +89,23 @@ def objective(rules: Rules, view: View, outputs: Outputs, batch: Batch) -> Tenso
     return value
 
 
-def gradients_of(value: Tensor, points: Sequence[Tensor], one: Tensor) -> tuple[Tensor, ...]:
-    """Return the gradients of a value, times `one`; zeros where it does not depend on a point.
+def gradients_of(value: Tensor, points: Sequence[Tensor]) -> list[Tensor]:
+    """Return the gradients of a value; zeros where it does not depend on a point.
 
     `torch.autograd.grad` does the same after checks in Python, which took a tenth of a step of a
     small network; what it then calls is called here.
     """
     found = torch.autograd.Variable._execution_engine.run_backward(
-        (value,), (one,), False, False, tuple(points), allow_unreachable=True, accumulate_grad=False
+        (value,),
+        (torch.ones_like(value),),
+        False,
+        False,
+        tuple(points),
+        allow_unreachable=True,
+        accumulate_grad=False,
     )
     pairs = zip(found, points, strict=True)
-    return tuple(torch.zeros_like(p) if each is None else each for each, p in pairs)
+    return [torch.zeros_like(p) if each is None else each for each, p in pairs]
 
 
 class Sgd:
@@ -109,10 +115,12 @@ class Sgd:
         self._local, self._lr = local, lr
         self.velocity: list[Tensor] = []
 
-    def decayed(self, gradients: tuple[Tensor, ...], params: list[Tensor]) -> list[Tensor]:
+    def decayed(self, gradients: list[Tensor], params: list[Tensor]) -> list[Tensor]:
         """Return the gradients with those of the weight decay added."""
         decay = self._local.weight_decay
-        return list(torch._foreach_add(gradients, params, alpha=decay) if decay else gradients)
+        if not decay:
+            return gradients
+        return list(torch._foreach_add(gradients, params, alpha=decay))
 
     def step(self, params: list[Tensor], gradients: list[Tensor]) -> None:
         """Move the parameters down the gradients, or along the momentum."""

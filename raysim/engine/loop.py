@@ -1,7 +1,8 @@
 """Local training, one client at a time: the loop trainer.
 
-A real module with autograd, in-place updates of all parameters at once and one gather an epoch.
-The network stays resident; a client costs a copy of the broadcast model into it.
+A real module with autograd, in-place updates of all parameters at once and one gather an epoch; on
+a CPU, steps that repeat are run as scripts, which do the same without autograd. The network stays
+resident; a client costs a copy of the broadcast model into it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from raysim.engine.local import (
     objective,
 )
 from raysim.engine.network import Network
+from raysim.engine.scripts import Scripts
 
 
 class LoopTrainer:
@@ -44,13 +46,16 @@ class LoopTrainer:
         self._generators = [torch.default_generator]
         if self._device.type == "cuda":
             self._generators.append(torch.cuda.default_generators[torch.cuda.current_device()])
+        self.scripts = Scripts(network, self._generators) if self._device.type == "cpu" else None
 
     def run(self, job: Job) -> tuple[Upload, LocalLog]:
         """Train one client and return what its rules give back, with its figures."""
         before = self.rng_state()
         self.seed(job.torch_seed)
         try:
-            return _Client(self, job).run()
+            # Scripts run as they are written: what is optimised may have other bits.
+            with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
+                return _Client(self, job).run()
         finally:
             self.set_rng_state(before)
 
@@ -108,7 +113,9 @@ class _Client:
         self.names = network.trained(job.trainable)
         self.params = [live[name] for name in self.names]
         # The same memory: a step that autograd need not note took 2% less time.
-        self.points = [param.detach() for param in self.params]
+        detached = {name: tensor.detach() for name, tensor in live.items()}
+        self.points = [detached[name] for name in self.names]
+        self.tensors = [*detached.values()]
         self.view = View(
             params=live,
             trained=self.names,
@@ -122,11 +129,10 @@ class _Client:
         )
         self.carry: Tensors = self.rules.carry(self.view) if self.rules.carry else {}
         self.sgd = Sgd(trainer.local, job.lr)
-        self.plain = not (
-            self.rules.criterion or self.rules.penalties or trainer.local.temperature != 1
-        )
+        standard = not (self.rules.criterion or self.rules.penalties)
+        self.plain = standard and trainer.local.temperature == 1
         self.rng = trainer.rng_state()
-        self.one: Tensor | None = None
+        self.scripts = trainer.scripts.of(job.trainable) if trainer.scripts and standard else None
 
     def run(self) -> tuple[Upload, LocalLog]:
         losses: list[Tensor] = []
@@ -159,11 +165,10 @@ class _Client:
         """Take one step of SGD; return the plain loss and the objective before it."""
         if self.rules.direction:
             self.rng = self.trainer.rng_state()
-        outputs = self.trainer.outputs(batch.x)
-        value = objective(self.rules, self.view, outputs, batch)
-        if self.one is None or self.one.dtype != value.dtype:
-            self.one = torch.ones_like(value)  # made anew in every step it would cost 3% of it
-        gradients = gradients_of(value, self.params, self.one)
+        script = self.scripts and self.scripts.find(self.differentiate, batch)
+        loss, value, *gradients = (
+            script(batch.x, batch.y, *self.tensors) if script else self.differentiate(batch)
+        )
         with torch.no_grad():
             directions = self.sgd.decayed(gradients, self.points)
             if self.rules.direction:
@@ -171,8 +176,16 @@ class _Client:
                 directed, self.carry = self.rules.direction(self.view, named, batch, self.carry)
                 directions = [directed[name] for name in self.names]
             self.sgd.step(self.points, directions)
-            value = value.detach()
-            return value if self.plain else batch.loss(outputs.logits), value
+        return loss, value
+
+    def differentiate(self, batch: Batch) -> tuple[Tensor, ...]:
+        """Return the plain loss, the objective, and its gradient at the parameters."""
+        outputs = self.trainer.outputs(batch.x)
+        value = objective(self.rules, self.view, outputs, batch)
+        gradients = gradients_of(value, self.params)
+        value = value.detach()
+        with torch.no_grad():
+            return value if self.plain else batch.loss(outputs.logits), value, *gradients
 
     def gradient(self, tensors: Tensors, batch: Batch) -> dict[str, Tensor]:
         """Return the gradient of the objective at any tensors, with this step's random draws."""
@@ -185,7 +198,7 @@ class _Client:
             with self.trainer.autocast():
                 outputs = network.at(copies, batch.x).in_float32()
             value = objective(self.rules, replace(self.view, params=copies), outputs, batch)
-            gradients = gradients_of(value, points, torch.ones_like(value))
+            gradients = gradients_of(value, points)
         self.trainer.set_rng_state(before)
         with torch.no_grad():
             return dict(zip(self.names, self.sgd.decayed(gradients, points), strict=True))

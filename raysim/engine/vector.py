@@ -193,7 +193,7 @@ class _Together:
             values.sum(), params, allow_unused=True, materialize_grads=True
         )
         with torch.no_grad():
-            directions = self.sgd.decayed(gradients, params)
+            directions = self.sgd.decayed([*gradients], params)
             if direct := self.rules.direction:
 
                 def one(live: Tensors, fixed: Tree, batch: Tree, *given: Tensors) -> Any:
