@@ -54,15 +54,12 @@ class Layout:
         """Return the layout of a set of tensors."""
         return cls(tuple((name, t.dtype, t.shape) for name, t in tensors.items()))
 
-    def pack(
-        self, tensors: Tensors, into: Mapping[torch.dtype, Tensor] | None = None
-    ) -> dict[torch.dtype, Tensor]:
-        """Copy the tensors into one flat buffer per dtype, new or those of an earlier call."""
+    def pack(self, tensors: Tensors) -> dict[torch.dtype, Tensor]:
+        """Copy the tensors into one flat buffer per dtype."""
         parts: dict[torch.dtype, list[Tensor]] = {}
         for name, dtype, _ in self.entries:
             parts.setdefault(dtype, []).append(tensors[name].reshape(-1))
-        buffers = into or {}
-        return {d: torch.cat(flat, out=buffers.get(d)) for d, flat in parts.items()}
+        return {dtype: torch.cat(flats) for dtype, flats in parts.items()}
 
     def unpack(self, buffers: Mapping[torch.dtype, Tensor]) -> dict[str, Tensor]:
         """Return the named views of flat buffers; nothing is copied."""

@@ -143,7 +143,7 @@ class Tally:
         names = dict.fromkeys(name for record in self.records for name in record)
         total = self.sum or ExactSum(Layout(()))
         with watch("reduction"):  # on a GPU, what is under way ends before this can
-            totals = {dtype: flat.cpu().numpy() for dtype, flat in total.totals.items()}
+            totals = {dtype: flat.cpu().numpy() for dtype, flat in total.totals().items()}
         return Chunk(
             clients=self.clients,
             weight=self.weight,

@@ -176,14 +176,13 @@ class Worker:
         tally.sum = tally.sum or ExactSum(layout)
         if tally.sum.layout != layout:
             raise RunError("its upload has other tensors than the clients before it")
-        with torch.no_grad():
-            packed = tally.sum.pack(sums)
+        addend = tally.sum.check(sums)
         _check_finite(upload)
         if upload.state:
             version = (order.round_number, order.index)
             self._states.write(client, version, upload.state, order.keep_from)
             tally.keepers.append(client)
-        tally.sum.add(packed, weight / order.total)
+        tally.sum.add(addend, weight / order.total)
         if upload.rows:
             tally.rows[client] = Wire.of(upload.rows)
         tally.weight += weight

@@ -23,7 +23,7 @@ def summed(parts: list[tuple[list[float], int]], total: int) -> ExactSum:
     result = ExactSum(LAYOUT)
     for value, weight in parts:
         counts = torch.tensor([weight, -weight])
-        result.add(result.pack({"a": torch.tensor(value), "n": counts}), weight / total)
+        result.add(result.check({"a": torch.tensor(value), "n": counts}), weight / total)
     return result
 
 
@@ -34,7 +34,7 @@ def test_order_and_split_do_not_matter(parts, random, cut):
     shuffled = random.sample(parts, len(parts))
     merged = ExactSum(LAYOUT)
     for half in (shuffled[:cut], shuffled[cut:]):
-        merged.merge(summed(half, total).totals)
+        merged.merge(summed(half, total).totals())
     found = merged.mean(total, total)
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
@@ -70,18 +70,20 @@ def test_one_client_keeps_its_bits():
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
-def test_every_value_is_rounded_once(dtype):
+@pytest.mark.parametrize("largest", [1.0, 50_000.0])
+def test_every_value_is_rounded_once(dtype, largest):
     generator = torch.Generator().manual_seed(0)
     parts = [torch.randn(BLOCK + 7, generator=generator).to(dtype) for _ in range(2)]
+    parts[0][1] = -largest
     shares = (0.3, 0.7)
     result = ExactSum(Layout.of({"a": parts[0]}))
     for part, share in zip(parts, shares, strict=True):
-        result.add(result.pack({"a": part}), share)
+        result.add(result.check({"a": part}), share)
     first, second = (
         [round(value * (share * SCALE)) for value in part.tolist()]
         for part, share in zip(parts, shares, strict=True)
     )
-    assert result.totals[dtype].tolist() == [a + b for a, b in zip(first, second, strict=True)]
+    assert result.totals()[dtype].tolist() == [a + b for a, b in zip(first, second, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -91,8 +93,8 @@ def test_every_value_is_rounded_once(dtype):
 def test_bad_values_name_the_tensor_and_add_nothing(value, problem):
     result = ExactSum(LAYOUT)
     with pytest.raises(RunError, match=rf"{problem}.*tensor a"):
-        result.pack({"a": torch.tensor([0.0, value, 0.0]), "n": torch.zeros(2, dtype=torch.int64)})
-    assert result.totals == {}
+        result.check({"a": torch.tensor([0.0, value, 0.0]), "n": torch.zeros(2, dtype=torch.int64)})
+    assert result.totals() == {}
 
 
 def test_the_range_cannot_overflow():
