@@ -92,9 +92,8 @@ class ExactSum:
                 _add_with_rounder(totals, flats, factor)
                 self._rounders[dtype] += 1
             else:
-                totals += (
-                    torch.cat([*flats]).to(torch.float64).mul_(factor).round_().to(torch.int64)
-                )
+                scaled = torch.cat([*flats]).to(torch.float64).mul_(factor)
+                totals += scaled.round_().to(torch.int64)
 
     def totals(self) -> dict[torch.dtype, Tensor]:
         """Return the sum per dtype: int64 [n], of floats times SCALE, of integers the maximum."""

@@ -29,6 +29,7 @@ class Network(nn.Module):
             isinstance(m, nn.modules.batchnorm._BatchNorm) for m in module.modules()
         )
         self._layout = torch.contiguous_format
+        self._trains: tuple[frozenset[str] | None] | None = None
 
     def placed(self, device: torch.device) -> Network:
         """Move to a device, in the memory layout in which its convolutions are fastest there.
@@ -74,9 +75,17 @@ class Network(nn.Module):
             if tensor.requires_grad and (trainable is None or name in trainable)
         ]
 
+    def train(self, mode: bool = True) -> Network:
+        """Enter training mode with all modules, or evaluation mode."""
+        self._trains = None
+        return super().train(mode)
+
     def train_only(self, trainable: frozenset[str] | None) -> None:
         """Enter training mode; modules whose own parameters are all frozen stay in evaluation."""
+        if self._trains == (trainable,):
+            return  # it saves a walk through all modules for every client
         self.train()
+        self._trains = (trainable,)
         if trainable is None:
             return
         for prefix, module in self.module.named_modules():

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -59,11 +60,10 @@ class OpenData:
 
     def _whole(self, client: int) -> Batch:
         """Return all samples of one client as it sees them."""
-        rows = torch.from_numpy(self._shares.whole[client])
-        first, last = int(rows[0]), int(rows[-1])
-        consecutive = last - first + 1 == len(rows) and bool((rows.diff() == 1).all())
-        wanted = slice(first, last + 1) if consecutive else rows
-        x, y = self._train.take(wanted, self._device)
+        held = self._shares.whole[client]
+        rows, first, last = torch.from_numpy(held), int(held[0]), int(held[-1])
+        consecutive = last - first + 1 == len(held) and bool((np.diff(held) == 1).all())
+        x, y = self._train.take(slice(first, last + 1) if consecutive else rows, self._device)
         return Batch(self._inputs.client(x, rows, client), y)
 
     def _seen(self, samples: ClientSamples, position: int) -> Batch:
