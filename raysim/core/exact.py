@@ -151,11 +151,13 @@ def _add_with_rounder(totals: Tensor, flats: Sequence[Tensor], factor: float) ->
 
 def _scaled(totals: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
     """Return int64 totals times the factor, multiplied in float64."""
-    scaled = torch.empty_like(totals, dtype=dtype)
-    for start in range(0, len(totals), BLOCK):
-        block = slice(start, start + BLOCK)
-        scaled[block] = totals[block].to(torch.float64).mul_(factor)
-    return scaled
+    result, sums, scaled = torch.empty_like(totals, dtype=dtype), totals.numpy(), np.empty(BLOCK)
+    for start in range(0, len(sums), BLOCK):
+        block = sums[start : start + BLOCK]
+        n = len(block)
+        np.multiply(block, factor, out=scaled[:n])
+        result[start : start + n] = torch.from_numpy(scaled[:n])
+    return result
 
 
 def _describe(tensors: Tensors) -> str:
