@@ -35,9 +35,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
 
@@ -99,21 +101,18 @@ def measure(
     case: Case, pythons: dict[str, Path], rounds: int, limit_seconds: float
 ) -> dict[str, list[float]]:
     """Start the systems that suit a case, have them take turns, and end them."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as ends:
         make_data(case, Path(folder))
         runners: dict[str, Runner] = {}
-        try:
-            for system, python in pythons.items():
-                if suits(system, case):
-                    name, settings = SYSTEMS[system]
-                    command = command_of(name, python)
-                    runners[system] = Runner(
-                        system, command, case, Path(folder), settings, suspended=name in ON_RAY
-                    )
-            return take_turns(runners, rounds, limit_seconds)
-        finally:
-            for runner in runners.values():
-                runner.close()
+        for system, python in pythons.items():
+            if suits(system, case):
+                name, settings = SYSTEMS[system]
+                command = command_of(name, python)
+                runners[system] = Runner(
+                    system, command, case, Path(folder), settings, suspended=name in ON_RAY
+                )
+                ends.callback(runners[system].close)
+        return take_turns(runners, rounds, limit_seconds)
 
 
 def title(case: Case) -> list[str]:
@@ -145,6 +144,7 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     arguments = parse()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that all systems are ended
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     pythons = {
         system: make(system, arguments.environments.absolute())

@@ -12,7 +12,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter, sleep
@@ -31,6 +31,9 @@ ON_RAY = ("raysim", "flower")
 SETTLING_SECONDS = 0.2
 """For what a system catches up with after it was suspended."""
 CLOSING_SECONDS = 60
+"""For a system to end when it is told that no more rounds are wanted."""
+ENDING_SECONDS = 5
+"""For its processes to end after it; those that are left are killed."""
 
 
 class SystemFailedError(Exception):
@@ -93,7 +96,7 @@ class Runner:
     ) -> None:
         self.title, self._log = title, folder / f"{title}.log"
         self._suspended = suspended
-        self._sleeping: list[psutil.Process] = []
+        self._family: list[psutil.Process] = []
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [*command, case.to_json(), str(folder), json.dumps(settings)],
@@ -121,37 +124,43 @@ class Runner:
         answer = self._process.stdout.readline()
         if not answer:
             raise SystemFailedError(self._last_words())
+        self._look()
         if self._suspended:
-            self._sleep()
+            self._each(psutil.Process.suspend)
         return float(json.loads(answer))
 
-    def _sleep(self) -> None:
-        process = psutil.Process(self._process.pid)
-        self._sleeping = [process, *process.children(recursive=True)]
-        for each in self._sleeping:
-            with suppress(psutil.NoSuchProcess):
-                each.suspend()
+    def _look(self) -> None:
+        """Note the system's processes; of one that has ended those that were seen last stay."""
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(self._process.pid)
+            self._family = [process, *process.children(recursive=True)]
 
     def _wake(self) -> None:
-        for each in self._sleeping:
-            with suppress(psutil.NoSuchProcess):
-                each.resume()
-        if self._sleeping:
+        if self._suspended and self._family:
+            self._each(psutil.Process.resume)
             sleep(SETTLING_SECONDS)
-        self._sleeping = []
+
+    def _each(self, act: Callable[[psutil.Process], None]) -> None:
+        for process in self._family:
+            with suppress(psutil.NoSuchProcess):
+                act(process)
 
     def close(self) -> None:
-        """End the system."""
+        """End the system, and whatever it leaves behind, also where this is interrupted."""
         assert self._process.stdin and self._process.stdout
         self._wake()
+        if self._process.poll() is None:
+            self._look()
         with suppress(BrokenPipeError):
             self._process.stdin.close()
         try:
-            self._process.wait(CLOSING_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(CLOSING_SECONDS)
+                psutil.wait_procs(self._family, ENDING_SECONDS)
+        finally:
+            self._each(psutil.Process.kill)
             self._process.wait()
-        self._process.stdout.close()
+            self._process.stdout.close()
 
     def _last_words(self) -> str:
         lines = self._log.read_text(errors="replace").strip().splitlines()
