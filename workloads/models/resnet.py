@@ -19,7 +19,6 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-import torchvision
 from pydantic import AfterValidator, Field
 from torch import nn
 
@@ -58,6 +57,8 @@ class _ResNet(Model):
         """
         if image_shape(self, shape, pixels=STRIDE)[0] != 3:
             raise unsuitable(self, shape, "images of 3 channels")
+        import torchvision  # here: it imports torch's compiler, two seconds for who has no ResNet
+
         network = torchvision.models.get_model(self.network, weights=None, num_classes=classes)
         if self.pretrained is not None:
             load_weights(network, self.pretrained, head="fc")
