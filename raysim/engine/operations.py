@@ -10,7 +10,12 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-READS = frozenset({Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.data_ptr})
+READS = frozenset(
+    {
+        *(Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__),
+        *(Tensor.data_ptr, Tensor.untyped_storage),
+    }
+)
 """Ways for Python to see a tensor's values that are no operations."""
 UNSURE = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 """Operations with these tags return a number, or a shape, that depends on values."""

@@ -189,12 +189,21 @@ def test_scripts_are_of_the_tensors_shapes():
     assert len(trainer.scripts._kinds) == 2 and all(found(trainer))
 
 
-def test_penalties_and_criteria_are_taken_as_steps():
-    def penalty(view, outputs, batch):
-        return sum((view.params[n] - view.start[n]).square().sum() for n in view.trained)
+def distance(view, outputs, batch):
+    return sum((view.params[n] - view.start[n]).square().sum() for n in view.trained)
 
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        Rules(penalties=(distance,)),
+        Rules(criterion=lambda view, out, batch: batch.loss(out.logits)),
+    ],
+    ids=["penalty", "criterion"],
+)
+def test_steps_with_rules_of_a_method_are_taken_as_they_are(rules):
     trainer = trainer_of(dense())
-    train(trainer, clients("dense"), Rules(penalties=(penalty,)))
+    train(trainer, clients("dense"), rules)
     assert not found(trainer)
 
 
@@ -226,6 +235,7 @@ class Impure(nn.Module):
             "list": lambda: sum(y.sum(0).tolist()),
             "numpy": lambda: float(y.numpy().sum()),
             "asarray": lambda: float(np.asarray(y).sum()),
+            "dlpack": lambda: float(np.from_dlpack(y).sum()),
             "mask": lambda: y[y > 0].mean() + 1,
             "nonzero": lambda: float(len(y.argmax(1).nonzero())),
             "elsewhere": lambda: self.elsewhere[0],
@@ -239,7 +249,7 @@ class Impure(nn.Module):
 @pytest.mark.parametrize(
     "how",
     [
-        *("item", "branch", "list", "numpy", "asarray", "mask", "nonzero"),
+        *("item", "branch", "list", "numpy", "asarray", "dlpack", "mask", "nonzero"),
         *("elsewhere", "generator", "random", "np.random", "counter"),
     ],
 )
