@@ -1,27 +1,222 @@
-"""What a run imports: some modules take seconds to import that no run needs."""
+"""Imports point one way; nothing is pickled, and nothing is loaded that could run code.
+
+The sources are read with `ast`, so an import inside a function counts too, and so does a module
+named by a string that is given to `import_module`.
+"""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
-RUN = """
-import sys
-import torch
-import raysim
+import pytest
 
-x, y = torch.randn(60, 4), torch.randint(0, 2, (60,))
-task = raysim.Task(model=lambda: torch.nn.Linear(4, 2), clients=[(x, y)] * 2, test=(x, y))
-settings = {
-    "rounds": 2, "fraction": 1.0, "target_accuracy": None, "local.epochs": 1,
-    "local.batch_size": 1, "engine.backend": "inline", "out": sys.argv[1],
+ROOT = Path(__file__).parent.parent
+UPPER = ("workloads", "tuning", "cluster")
+TOPS = ("raysim", *UPPER)
+
+RAYSIM = ("facade", "cli", "terminal", "config", "core", "engine", "methods")
+ALLOWED: dict[str, tuple[str, ...]] = {
+    "core": (),
+    "config": ("core",),
+    "methods": ("core",),
+    "engine": ("core", "config"),
+    "terminal": ("core", "config", "engine"),
+    "facade": (*RAYSIM, *UPPER),
+    "cli": (*RAYSIM, *UPPER),
+    "workloads": RAYSIM,
+    "tuning": (*RAYSIM, "workloads"),
+    "cluster": (*RAYSIM, "workloads"),
 }
-raysim.run(raysim.load_config("mnist-fedavg", settings), task=task)
-print(*(name for name in ("torch._dynamo", "sympy", "torchvision") if name in sys.modules))
-"""
+"""Per area, the other areas that it may import."""
+
+REACH_UP = ("facade", "cli")
+PICKLERS = {"pickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve"}
 
 
-def test_a_run_imports_no_compiler(tmp_path):
-    command = [sys.executable, "-c", RUN, str(tmp_path / "run")]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert done.stdout.split() == []
+@dataclass(frozen=True)
+class Import:
+    """A module that a source names, where it does, and whether only when a function runs."""
+
+    module: str
+    line: int
+    late: bool
+
+
+def area(module: str) -> str | None:
+    """Return the part of the project to which a dotted name belongs; None for other projects."""
+    top, *rest = module.split(".")
+    if top != "raysim":
+        return top if top in UPPER else None
+    first = rest[0] if rest else ""
+    return {"__main__": "cli"}.get(first, first if first in ALLOWED else "facade")
+
+
+def imports(tree: ast.Module, module: str, is_package: bool = False) -> Iterator[Import]:
+    """Yield everything that a module imports, by statement or by `import_module`."""
+    late = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for part in (node.body if isinstance(node.body, list) else [node.body])
+        for inner in ast.walk(part)
+    }
+    for node in ast.walk(tree):
+        for name in named_modules(node, module, is_package):
+            yield Import(name, node.lineno, id(node) in late)  # type: ignore[attr-defined]
+
+
+def named_modules(node: ast.AST, module: str, is_package: bool) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        package = module.split(".") if is_package else module.split(".")[:-1]
+        above = package[: len(package) + 1 - node.level] if node.level else []
+        base = [*above, *([node.module] if node.module else [])]
+        return [".".join([*base, alias.name]) for alias in node.names]
+    if isinstance(node, ast.Call) and node.args:
+        function = ast.unparse(node.func).rpartition(".")[2]
+        text = leading_text(node.args[0])
+        return [text] if text and function in ("import_module", "__import__") else []
+    return []
+
+
+def leading_text(node: ast.AST) -> str:
+    """Return a string constant, or the constant with which an f-string begins."""
+    first = node.values[0] if isinstance(node, ast.JoinedStr) and node.values else node
+    return first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else ""
+
+
+def wrong_arrows(source: str, module: str, is_package: bool = False) -> list[str]:
+    """Return the imports of a source text that point the wrong way, and those of picklers."""
+    here, problems = area(module), []
+    for found in imports(ast.parse(source), module, is_package):
+        there = area(found.module)
+        where = f"{module}:{found.line}: {found.module}"
+        if found.module.split(".")[0] in PICKLERS:
+            problems.append(f"{where}: pickles")
+        elif there in (None, here):
+            continue
+        elif here is None or there not in ALLOWED[here]:
+            problems.append(f"{where}: {here} may not import {there}")
+        elif here in REACH_UP and there in UPPER and not found.late:
+            problems.append(f"{where}: only inside a function")
+    return problems
+
+
+def unsafe_loads(source: str) -> list[int]:
+    """Return the lines that load with pickle: `torch.load` unless told not to, `allow_pickle`."""
+    lines = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module == "torch":
+            lines += [node.lineno for alias in node.names if alias.name == "load"]
+        if not isinstance(node, ast.Call):
+            continue
+        given = {keyword.arg: keyword.value for keyword in node.keywords}
+        if ast.unparse(node.func) == "torch.load" and not is_true(given.get("weights_only")):
+            lines.append(node.lineno)
+        if is_true(given.get("allow_pickle")):
+            lines.append(node.lineno)
+    return lines
+
+
+def is_true(node: ast.AST | None) -> bool:
+    return isinstance(node, ast.Constant) and node.value is True
+
+
+def sources() -> dict[str, tuple[Path, bool]]:
+    """Return the project's modules by dotted name, each with whether it is a package."""
+    found = {}
+    for path in (path for top in TOPS for path in sorted((ROOT / top).rglob("*.py"))):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        package = parts[-1] == "__init__"
+        found[".".join(parts[:-1] if package else parts)] = (path, package)
+    return found
+
+
+SOURCES = sources()
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_imports_point_one_way(module):
+    path, package = SOURCES[module]
+    text = path.read_text(encoding="utf-8")
+    assert wrong_arrows(text, module, package) == []
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_nothing_is_loaded_that_could_run_code(module):
+    assert unsafe_loads(SOURCES[module][0].read_text(encoding="utf-8")) == []
+
+
+def test_every_source_is_read():
+    assert {"raysim", "raysim.cli", "raysim.core.rules", "raysim.engine.driver"} < set(SOURCES)
+    assert {area(module) for module in SOURCES} >= {"core", "engine", "methods", "workloads"}
+
+
+WRONG = {
+    "engine names a method": ("raysim.engine.x", "import raysim.methods.fedavg"),
+    "engine, from the facade": ("raysim.engine.x", "from raysim import methods"),
+    "engine imports the facade": ("raysim.engine.x", "from raysim import load_config"),
+    "engine, by a string": ("raysim.engine.x", "import importlib as i\ni.import_module('raysim')"),
+    "engine, in a function": ("raysim.engine.x", "def f():\n    import raysim.cli"),
+    "engine, for types": ("raysim.engine.x", "if TYPE_CHECKING:\n    from raysim.methods import a"),
+    "engine, relative": ("raysim.engine.x", "from ..methods.fedavg import FedAvg"),
+    "engine's package, relative": ("raysim.engine", "from ..methods import fedavg"),
+    "method imports engine": ("raysim.methods.x", "from raysim.engine.network import Network"),
+    "method imports config": ("raysim.methods.x", "from raysim.config import Settings"),
+    "core imports config": ("raysim.core.x", "from raysim.config import Settings"),
+    "core imports methods": ("raysim.core.x", "def f():\n    from raysim import methods"),
+    "core reaches up": ("raysim.core.x", "def f():\n    import_module('workloads')"),
+    "engine reaches up": ("raysim.engine.x", "def f():\n    import workloads.presets"),
+    "terminal reaches up": ("raysim.terminal", "def f():\n    import tuning"),
+    "facade, too early": ("raysim", "import workloads"),
+    "command line, too early": ("raysim.cli", "from tuning.spaces import SPACES"),
+    "too early, by a string": ("raysim.cli", "X = import_module('workloads.presets').PRESETS"),
+    "too early, f-string": ("raysim", "X = [import_module(f'workloads.{x}') for x in y]"),
+    "too early, a default": ("raysim.cli", "def f(x=import_module('cluster')): ..."),
+    "workloads reach up": ("workloads.models.x", "def f():\n    import tuning"),
+    "tuning and cluster": ("tuning.x", "from cluster import submit"),
+    "pickle": ("workloads.x", "from pickle import loads"),
+    "cloudpickle": ("raysim.engine.x", "def f():\n    import cloudpickle as c"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_the_checker_catches(case):
+    module, source = WRONG[case]
+    assert len(wrong_arrows(source, module, is_package=module.count(".") < 2)) == 1
+
+
+RIGHT = {
+    "engine": ("raysim.engine.x", "from raysim.core.rules import Rules\nimport raysim.config, ray"),
+    "method": ("raysim.methods.x", "from raysim.methods.fedavg import FedAvg\nimport torch"),
+    "facade": ("raysim", "from raysim import methods\ndef f():\n    import_module('workloads')"),
+    "cli": ("raysim.cli", "import raysim\ndef f():\n    return import_module('tuning.x').Y"),
+    "workloads": ("workloads.x", "from raysim.config import Settings\nfrom raysim import Model"),
+    "tuning": ("tuning.x", "import raysim\nimport workloads.presets"),
+    "strings alone": ("raysim.engine.x", "TEXT = 'workloads'\nprint('workloads.presets')"),
+}
+
+
+@pytest.mark.parametrize("case", RIGHT)
+def test_the_checker_lets_pass(case):
+    module, source = RIGHT[case]
+    assert wrong_arrows(source, module) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ("torch.load(path)", [1]),
+        ("x = 1\ntorch.load(path, weights_only=False)", [2]),
+        ("torch.load(path, weights_only=flag)", [1]),
+        ("from torch import load", [1]),
+        ("np.load(path, allow_pickle=True)", [1]),
+        ("torch.load(path, weights_only=True)\njson.load(file)\nnp.load(path)", []),
+    ],
+)
+def test_the_checker_of_loads(source, lines):
+    assert unsafe_loads(source) == lines

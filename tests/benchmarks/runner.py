@@ -96,7 +96,7 @@ class Runner:
     ) -> None:
         self.title, self._log = title, folder / f"{title}.log"
         self._suspended = suspended
-        self._family: list[psutil.Process] = []
+        self._family: set[psutil.Process] = set()
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [*command, case.to_json(), str(folder), json.dumps(settings)],
@@ -130,10 +130,10 @@ class Runner:
         return float(json.loads(answer))
 
     def _look(self) -> None:
-        """Note the system's processes; of one that has ended those that were seen last stay."""
+        """Note the system's processes; those of one that has ended are found no more."""
         with suppress(psutil.NoSuchProcess):
             process = psutil.Process(self._process.pid)
-            self._family = [process, *process.children(recursive=True)]
+            self._family |= {process, *process.children(recursive=True)}
 
     def _wake(self) -> None:
         if self._suspended and self._family:
@@ -149,8 +149,7 @@ class Runner:
         """End the system, and whatever it leaves behind, also where this is interrupted."""
         assert self._process.stdin and self._process.stdout
         self._wake()
-        if self._process.poll() is None:
-            self._look()
+        self._look()
         with suppress(BrokenPipeError):
             self._process.stdin.close()
         try:
