@@ -62,9 +62,7 @@ class ExactSum:
         Raises:
             RunError: a value is not finite or exceeds the range; it names the tensor.
         """
-        flats: dict[torch.dtype, list[Tensor]] = {}
-        for name, dtype, _ in self.layout.entries:
-            flats.setdefault(dtype, []).append(tensors[name].detach().reshape(-1))
+        flats = self.layout.flats(tensors)
         if any(tensor.device.type != "cpu" for tensor in tensors.values()):
             flats = {dtype: [torch.cat(parts)] for dtype, parts in flats.items()}
         ends = [

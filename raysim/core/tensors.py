@@ -54,12 +54,16 @@ class Layout:
         """Return the layout of a set of tensors."""
         return cls(tuple((name, t.dtype, t.shape) for name, t in tensors.items()))
 
-    def pack(self, tensors: Tensors) -> dict[torch.dtype, Tensor]:
-        """Copy the tensors into one flat buffer per dtype."""
+    def flats(self, tensors: Tensors) -> dict[torch.dtype, list[Tensor]]:
+        """Return the tensors per dtype, flat and detached; they are copied only where they must."""
         parts: dict[torch.dtype, list[Tensor]] = {}
         for name, dtype, _ in self.entries:
-            parts.setdefault(dtype, []).append(tensors[name].reshape(-1))
-        return {dtype: torch.cat(flats) for dtype, flats in parts.items()}
+            parts.setdefault(dtype, []).append(tensors[name].detach().reshape(-1))
+        return parts
+
+    def pack(self, tensors: Tensors) -> dict[torch.dtype, Tensor]:
+        """Copy the tensors into one flat buffer per dtype."""
+        return {dtype: torch.cat(flats) for dtype, flats in self.flats(tensors).items()}
 
     def unpack(self, buffers: Mapping[torch.dtype, Tensor]) -> dict[str, Tensor]:
         """Return the named views of flat buffers; nothing is copied."""
