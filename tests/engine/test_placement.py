@@ -220,6 +220,18 @@ def test_a_schedule_by_hand():
     assert schedule.finished and schedule.done == 5
 
 
+@pytest.mark.parametrize(
+    ("known", "first", "second"), [(False, 2, 1), (True, 8, 2)], ids=["unknown", "known"]
+)
+def test_a_chunk_is_worth_its_message_once_speeds_are_known(known, first, second):
+    """Ten items of 10 ms each: a fifth of those left, but 0.08 s, 8 items, if that is known."""
+    speeds = Speeds(2)
+    for worker in range(2 if known else 0):
+        speeds.measure(worker, 500.0, 5.0)
+    schedule = Schedule(groups(*[1.0] * 20), speeds)
+    assert [len(schedule.next(0).items) for _ in range(2)] == [first, second]
+
+
 def test_an_idle_worker_takes_from_the_one_that_would_be_busy_longest():
     """Left of the first are 2 x 16 at 8 a second, or 4 s; of the second 5 x 1 at 1, or 5 s."""
     speeds = Speeds(3)
