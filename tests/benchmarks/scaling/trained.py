@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from matplotlib.ticker import EngFormatter
 
 from tests.benchmarks.report import line
 from tests.benchmarks.scaling.output import Options, heading, new_figure, percent
@@ -99,7 +100,8 @@ def sizes(options: Options) -> Iterator[str]:
     }
     yield heading("clients", "cohort", "parameters", "actors", "first round after, s", "round, s")
     figure = new_figure(9, 6)
-    for axes, (sweep, cases) in zip(figure.subplots(2, 2).flat, sweeps.items(), strict=True):
+    all_axes = figure.subplots(2, 2, sharey=True)  # one scale, so that they can be compared
+    for axes, (sweep, cases) in zip(all_axes.flat, sweeps.items(), strict=True):
         points = []
         for case in cases:
             value, run = _sized(options, case)
@@ -108,6 +110,9 @@ def sizes(options: Options) -> Iterator[str]:
             yield line([*cells, f"{run.first:.1f}", f"{run.seconds:.3g}"])
         axes.loglog(*zip(*points, strict=True), marker="o")
         axes.set(xlabel=sweep, ylabel="seconds a round")
+        axes.set_xticks([value for value, _ in points], minor=False)
+        axes.set_xticks([], minor=True)
+        axes.xaxis.set_major_formatter(EngFormatter(places=0, sep=""))
         axes.grid(alpha=0.3)
     options.save("sizes", figure)
 
