@@ -94,7 +94,10 @@ class ExactSum:
                 totals += scaled.round_().to(torch.int64)
 
     def totals(self) -> dict[torch.dtype, Tensor]:
-        """Return the sum per dtype: int64 [n], of floats times SCALE, of integers the maximum."""
+        """Return the sum per dtype: int64 [n], of floats times SCALE, of integers the maximum.
+
+        Tensors lie in it as `Layout.flats` lays them out.
+        """
         for dtype, times in self._rounders.items():
             surplus = (times * ROUNDER_BITS + 2**63) % 2**64 - 2**63  # as int64 wraps around
             self._totals[dtype].numpy()[:] -= surplus

@@ -1,7 +1,7 @@
 """Named tensors, and flat buffers that carry them.
 
 `Tensors` is one named set (a model, a control variate); `Groups` names several such sets. For
-transport a set is packed into one flat buffer per dtype: one copy in, views out.
+transport a set is packed into one flat buffer per dtype: one copy in, aligned views out.
 """
 
 from __future__ import annotations
@@ -12,6 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+ALIGNMENT = 64
+"""Bytes at whose multiples tensors begin, as those do that torch allocates.
+
+Of the same values elsewhere some products have other bits: MKL's on Zen 4, for example.
+"""
 Tensors = Mapping[str, Tensor]
 Groups = Mapping[str, Tensors]
 
@@ -55,14 +60,19 @@ class Layout:
         return cls(tuple((name, t.dtype, t.shape) for name, t in tensors.items()))
 
     def flats(self, tensors: Tensors) -> dict[torch.dtype, list[Tensor]]:
-        """Return the tensors per dtype, flat and detached; they are copied only where they must."""
+        """Return the tensors per dtype, flat and detached; they are copied only where they must.
+
+        Between them are zeros, so that in a buffer of them all each is aligned.
+        """
         parts: dict[torch.dtype, list[Tensor]] = {}
         for name, dtype, _ in self.entries:
-            parts.setdefault(dtype, []).append(tensors[name].detach().reshape(-1))
+            flat = tensors[name].detach().reshape(-1)
+            gap = _aligned(flat.numel(), dtype) - flat.numel()
+            parts.setdefault(dtype, []).extend([flat, flat.new_zeros(gap)] if gap else [flat])
         return parts
 
     def pack(self, tensors: Tensors) -> dict[torch.dtype, Tensor]:
-        """Copy the tensors into one flat buffer per dtype."""
+        """Copy the tensors into one flat buffer per dtype, each to an aligned place."""
         return {dtype: torch.cat(flats) for dtype, flats in self.flats(tensors).items()}
 
     def unpack(self, buffers: Mapping[torch.dtype, Tensor]) -> dict[str, Tensor]:
@@ -72,8 +82,19 @@ class Layout:
         for name, dtype, shape in self.entries:
             start, size = offsets[dtype], shape.numel()
             views[name] = buffers[dtype][start : start + size].view(shape)
-            offsets[dtype] = start + size
+            offsets[dtype] = start + _aligned(size, dtype)
         return views
+
+
+def _aligned(elements: int, dtype: torch.dtype) -> int:
+    """Return a number of elements, rounded up to what ends at a multiple of ALIGNMENT bytes."""
+    step = ALIGNMENT // dtype.itemsize
+    return -(-elements // step) * step
+
+
+def aligned(tensor: Tensor) -> Tensor:
+    """Return a tensor that begins at a multiple of ALIGNMENT bytes: itself, or a copy."""
+    return tensor.clone() if tensor.data_ptr() % ALIGNMENT else tensor
 
 
 def contiguous(tensors: Tensors) -> dict[str, Tensor]:

@@ -35,8 +35,7 @@ class Network(nn.Module):
         """Move to a device, in the memory layout in which its convolutions are fastest there.
 
         On a CPU channels-last takes a quarter off a step of a plain CNN and adds a fifth to one of
-        ResNet-18, whose 512 channels on maps of one pixel it slows threefold
-        (`tests/benchmarks/layout.py`).
+        ResNet-18 (`tests/benchmarks/layout.py`), whose 512 channels on maps of one pixel it slows.
         """
         convolves = any(isinstance(m, nn.Conv2d) for m in self.module.modules())
         if device.type == "cpu" and convolves and not self.has_batchnorm:

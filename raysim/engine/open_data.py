@@ -14,6 +14,7 @@ from torch import Tensor
 from raysim.core.arrow import Parts
 from raysim.core.data import Indices, Split
 from raysim.core.rules import Batch
+from raysim.core.tensors import aligned
 from raysim.engine.client_samples import ClientSamples
 from raysim.engine.federation import Federation, opened
 from raysim.engine.transport import as_tensor
@@ -95,10 +96,13 @@ class _Samples:
     y: Tensor
 
     def take(self, rows: slice | Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return the inputs and labels of some samples, on the device."""
+        """Return the inputs and labels of some samples, on the device.
+
+        Inputs are aligned: where a user's own array begins differs from process to process.
+        """
         if isinstance(rows, slice):
             x = as_tensor(self.x[rows]) if isinstance(self.x, Parts) else self.x[rows]
-            return x.to(device), self.y[rows].to(device)
+            return aligned(x.to(device)), self.y[rows].to(device)
         rows = rows.to(self.y.device)
         x = as_tensor(self.x[rows.numpy()]) if isinstance(self.x, Parts) else _rows(self.x, rows)
         return x.to(device), _rows(self.y, rows).to(device)

@@ -83,7 +83,9 @@ def test_every_value_is_rounded_once(dtype, largest):
         [round(value * (share * SCALE)) for value in part.tolist()]
         for part, share in zip(parts, shares, strict=True)
     )
-    assert result.totals()[dtype].tolist() == [a + b for a, b in zip(first, second, strict=True)]
+    totals = result.totals()[dtype].tolist()
+    assert totals[: BLOCK + 7] == [a + b for a, b in zip(first, second, strict=True)]
+    assert not any(totals[BLOCK + 7 :])  # what aligns a tensor after it
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
-from raysim.core.tensors import Layout, flatten, nbytes, parameter_names, state_of, unflatten
+from raysim.core.tensors import (
+    Layout,
+    aligned,
+    flatten,
+    nbytes,
+    parameter_names,
+    state_of,
+    unflatten,
+)
 
 TENSORS = {
     "w": torch.arange(6.0).reshape(2, 3),
@@ -19,6 +28,22 @@ def test_pack_then_unpack_gives_the_same_tensors():
     found = layout.unpack(layout.pack(TENSORS))
     assert list(found) == list(TENSORS)
     assert all(torch.equal(found[n], t) and found[n].dtype == t.dtype for n, t in TENSORS.items())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.uint8])
+def test_unpacked_tensors_are_aligned_whatever_comes_before_them(dtype):
+    tensors = {f"{size}": torch.arange(size).to(dtype) for size in (3, 16, 0, 1, 64, 65, 7)}
+    layout = Layout.of(tensors)
+    found = layout.unpack(layout.pack(tensors))
+    assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
+    assert [tensor.data_ptr() % 64 for tensor in found.values()] == [0] * 7
+
+
+def test_only_what_is_not_aligned_is_copied():
+    whole = torch.arange(40.0)
+    assert aligned(whole) is whole
+    moved = aligned(whole[5:])
+    assert moved.data_ptr() % 64 == 0 and torch.equal(moved, whole[5:])
 
 
 def test_flatten_names_groups_and_unflatten_undoes_it():
