@@ -67,7 +67,7 @@ class Layout:
         parts: dict[torch.dtype, list[Tensor]] = {}
         for name, dtype, _ in self.entries:
             flat = tensors[name].detach().reshape(-1)
-            gap = _aligned(flat.numel(), dtype) - flat.numel()
+            gap = _padded(flat.numel(), dtype) - flat.numel()
             parts.setdefault(dtype, []).extend([flat, flat.new_zeros(gap)] if gap else [flat])
         return parts
 
@@ -82,11 +82,11 @@ class Layout:
         for name, dtype, shape in self.entries:
             start, size = offsets[dtype], shape.numel()
             views[name] = buffers[dtype][start : start + size].view(shape)
-            offsets[dtype] = start + _aligned(size, dtype)
+            offsets[dtype] = start + _padded(size, dtype)
         return views
 
 
-def _aligned(elements: int, dtype: torch.dtype) -> int:
+def _padded(elements: int, dtype: torch.dtype) -> int:
     """Return a number of elements, rounded up to what ends at a multiple of ALIGNMENT bytes."""
     step = ALIGNMENT // dtype.itemsize
     return -(-elements // step) * step

@@ -110,7 +110,7 @@ def sizes(options: Options) -> Iterator[str]:
             yield line([*cells, f"{run.first:.1f}", f"{run.seconds:.3g}"])
         axes.loglog(*zip(*points, strict=True), marker="o")
         axes.set(xlabel=sweep, ylabel="seconds a round")
-        axes.set_xticks([value for value, _ in points], minor=False)
+        axes.set_xticks([value for value, _ in points])
         axes.set_xticks([], minor=True)
         axes.xaxis.set_major_formatter(EngFormatter(places=0, sep=""))
         axes.grid(alpha=0.3)
