@@ -8,9 +8,9 @@ from pathlib import Path
 from ray.job_submission import JobStatus
 from rich.console import Console
 
-from cluster.jobs import Jobs, exit_code
-from cluster.pages import job_line
-from cluster.upload import check_uploaded, runtime_env
+from raysim.cluster.jobs import Jobs, exit_code
+from raysim.cluster.pages import job_line
+from raysim.cluster.upload import check_uploaded, runtime_env
 from raysim.core.errors import SettingsError
 
 INTERRUPTED = 130

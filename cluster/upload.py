@@ -13,7 +13,6 @@ from typing import Any
 
 from raysim.core.errors import SettingsError
 
-PACKAGES = ("raysim", "workloads", "tuning", "cluster")
 LEFT_OUT = ("runs", "data", "build", "dist")
 """Folders of the working directory that stay here, as do hidden files and virtual environments."""
 STOP_SECONDS = 60
@@ -33,7 +32,7 @@ def runtime_env(
     environments = [path.parent.name for path in folder.glob("*/pyvenv.cfg")]
     environment: dict[str, Any] = {
         "working_dir": str(folder),
-        "py_modules": [str(_folder_of(package)) for package in PACKAGES],
+        "py_modules": [str(_folder_of("raysim"))],
         "excludes": [".?*", "*.egg-info", *(f"/{name}" for name in (*LEFT_OUT, *environments))],
         "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS), **variables},
     }

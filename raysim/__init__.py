@@ -68,8 +68,8 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
     Raises:
         SettingsError: the preset is unknown, a key is unknown, or a value is out of range.
     """
-    import_module("workloads")  # registers datasets, partitions and models
-    presets: Mapping[str, Any] = import_module("workloads.presets").PRESETS
+    import_module("raysim.workloads")  # registers datasets, partitions and models
+    presets: Mapping[str, Any] = import_module("raysim.workloads.presets").PRESETS
     name = str(source)
     if name in presets:
         raw = presets[name].settings.to_dict()
@@ -116,7 +116,7 @@ def resume(
     Raises:
         RaysimError: the directory holds no run, a finished run, or every checkpoint is damaged.
     """
-    import_module("workloads")
+    import_module("raysim.workloads")
     directory = RunDir(Path(run_dir))
     raw, own_task = directory.read_config()
     if own_task and task is None:
@@ -133,5 +133,5 @@ def _adapt(settings: Settings, task: Task | None) -> Settings:
 def _drive(settings: Settings, task: Task | None, run_dir: RunDir, tell: Listener) -> Result:
     if task:
         return drive(settings, from_task(task), run_dir, tell, own_task=True)
-    root: Callable[[], Path] = import_module("workloads.datasets.fetch").data_root
+    root: Callable[[], Path] = import_module("raysim.workloads.datasets.fetch").data_root
     return drive(settings, from_settings(settings, root, tell.preparing), run_dir, tell)

@@ -66,7 +66,7 @@ def run(
 
 def _changes(overrides: list[str] | None, profile: str | None) -> dict[str, Any]:
     """Return the overrides typed, and those of a profile before them."""
-    chosen = import_module("cluster.profiles").find(profile).overrides if profile else {}
+    chosen = import_module("raysim.cluster.profiles").find(profile).overrides if profile else {}
     return {**chosen, **dict(parse_override(text) for text in overrides or ())}
 
 
@@ -100,23 +100,23 @@ def list_(
     name: Annotated[str, typer.Argument(help="one of them, to read about it")] = "",
 ) -> None:
     """List what there is, or show one of them."""
-    import_module("workloads")
+    import_module("raysim.workloads")
     registries = {r.kind + "s": r for r in (METHODS, DATASETS, PARTITIONS, MODELS)}
     kinds = ["presets", *registries, "studies", "profiles", "manifests"]
     if kind and kind not in kinds:
         raise SettingsError(f"list {kind}: no such kind; {suggest(kind, kinds)}")
     if kind == "manifests" and name:  # as it stands, to be redirected to a file
-        typer.echo(import_module("cluster.pages").manifest(name), nl=False)
+        typer.echo(import_module("raysim.cluster.pages").manifest(name), nl=False)
         return
     for each in [kind] if kind else kinds:
         if each == "presets":
             page = pages.preset(_presets(), name) if name else pages.presets(_presets())
         elif each == "studies":
-            page = import_module("tuning.pages").page(name)
+            page = import_module("raysim.tuning.pages").page(name)
         elif each == "profiles":
-            page = import_module("cluster.pages").profiles(name)
+            page = import_module("raysim.cluster.pages").profiles(name)
         elif each == "manifests":
-            page = import_module("cluster.pages").manifests()
+            page = import_module("raysim.cluster.pages").manifests()
         else:
             registry = registries[each]
             page = pages.component(registry, name) if name else pages.components(registry)
@@ -150,7 +150,7 @@ def tune(
 ) -> None:
     """Search settings with Optuna; the same command goes on with an interrupted study."""
     try:
-        import_module("tuning.command").tune(
+        import_module("raysim.tuning.command").tune(
             study,
             _changes(overrides, profile),
             _asked(sampler, pruner, objectives),
@@ -169,7 +169,7 @@ def tune(
 def _asked(sampler: str, pruner: str | None, objectives: str) -> Any:
     sought = tuple(objectives.split(","))
     pruned = pruner or ("median" if len(sought) == 1 else "none")
-    return import_module("tuning.search").Asked(sampler, pruned, sought)
+    return import_module("raysim.tuning.search").Asked(sampler, pruned, sought)
 
 
 @app.command()
@@ -179,22 +179,22 @@ def dashboard(
     port: Annotated[int, typer.Option(min=1, max=65535)] = 8080,
 ) -> None:
     """Show studies in a browser with optuna-dashboard, on this machine alone."""
-    import_module("tuning.command").serve(storage, host, port)
+    import_module("raysim.tuning.command").serve(storage, host, port)
 
 
 def _presets() -> Mapping[str, Any]:
-    presets: Mapping[str, Any] = import_module("workloads.presets").PRESETS
+    presets: Mapping[str, Any] = import_module("raysim.workloads.presets").PRESETS
     return presets
 
 
 @data.command()
 def fetch(name: Annotated[str, typer.Argument(help="a dataset")]) -> None:
     """Fetch, check and prepare a dataset."""
-    import_module("workloads")
+    import_module("raysim.workloads")
     dataset = DATASETS.get(name)()
     with make_listener(console, {}) as listener:
         paths = dataset.prepare(
-            import_module("workloads.datasets.fetch").data_root(), listener.preparing
+            import_module("raysim.workloads.datasets.fetch").data_root(), listener.preparing
         )
     for split, path in paths.items():
         console.print(f"{name} {split}: {path}", highlight=False, soft_wrap=True)
@@ -213,7 +213,7 @@ def show(
     if out:
         shares_page.check_drawing(out)
     with make_listener(console, {}) as listener:
-        root = import_module("workloads.datasets.fetch").data_root()
+        root = import_module("raysim.workloads.datasets.fetch").data_root()
         prepared = settings.dataset.prepare(root, listener.preparing)
     train = open_split(prepared["train"])
     shares = settings.partition.shares(train, settings.clients, settings.seed)
@@ -228,8 +228,8 @@ def show(
 @data.command(name="list")
 def list_data() -> None:
     """List the datasets and which of them are prepared."""
-    import_module("workloads")
-    root: Path = import_module("workloads.datasets.fetch").data_root()
+    import_module("raysim.workloads")
+    root: Path = import_module("raysim.workloads.datasets.fetch").data_root()
     table = Table("dataset", "prepared", title=f"data root {root}", title_justify="left", box=None)
     for name in DATASETS:
         prepared = sorted((root / name / "prepared").rglob("*.arrow"))
@@ -260,14 +260,14 @@ def submit(
     if profile:
         words[1:1] = ["--profile", profile]
     _check_job(*words)
-    start = import_module("cluster.command").submit
+    start = import_module("raysim.cluster.command").submit
     more = {"address": address, "variables": env or (), "requirements": requirements}
     raise typer.Exit(start(words, **more, follow=follow, console=console))
 
 
 def _check_job(name: str, *rest: str) -> None:
     """Check what a job is told, as far as that can be done from here."""
-    command = import_module("cluster.command")
+    command = import_module("raysim.cluster.command")
     if name not in {"run", "tune", "resume"}:
         raise SettingsError(f"{name}: cannot be submitted; run, tune and resume can")
     asked = typer.main.get_group(app).commands[name].make_context(name, list(rest)).params
@@ -280,7 +280,7 @@ def _check_job(name: str, *rest: str) -> None:
         command.check_file(asked["config"])
         command.check_folder("out", settings.out)
     else:
-        import_module("tuning.command").find(asked["study"]).resolve(changes)
+        import_module("raysim.tuning.command").find(asked["study"]).resolve(changes)
         _asked(asked["sampler"], asked["pruner"], asked["objectives"]).check()
         command.check_folder("--out", asked["out"])
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from raysim.cli import main
-from workloads.datasets.fetch import data_root
+from raysim.workloads.datasets.fetch import data_root
 
 QUICK = ("rounds=1", "local.epochs=1", "fraction=0.02", "engine.backend=inline")
 

@@ -14,10 +14,10 @@ from raysim.config import cohort_size, parse, parse_override
 from raysim.core.errors import SettingsError
 from raysim.methods.fedavg import FedAvg
 from raysim.methods.fedprox import FedProx
-from workloads.partitions.dirichlet import Dirichlet
-from workloads.partitions.iid import Iid
-from workloads.partitions.shards import Shards
-from workloads.presets import PRESETS
+from raysim.workloads.partitions.dirichlet import Dirichlet
+from raysim.workloads.partitions.iid import Iid
+from raysim.workloads.partitions.shards import Shards
+from raysim.workloads.presets import PRESETS
 
 
 def refusal(overrides, source="mnist-fedavg"):

@@ -16,7 +16,7 @@ import raysim
 from raysim.core.data import ListedShares
 from raysim.core.errors import DataError, SettingsError
 from raysim.shares_page import COUNTED_CLIENTS, check_drawing, count, draw, heat_map, page, title
-from workloads.partitions.resample import Resample
+from raysim.workloads.partitions.resample import Resample
 
 
 def holdings(counts: list[list[int]]):

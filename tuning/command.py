@@ -12,13 +12,13 @@ from rich.table import Table
 
 from raysim.core.components import look_up
 from raysim.core.errors import RunError
-from tuning.folder import make
-from tuning.plots import draw
-from tuning.search import Asked, Search, bytes_sent
-from tuning.storage import missing_file, reason, shown
-from tuning.studies import STUDIES
-from tuning.study import Study, text_of
-from tuning.tuner import Outcome, Tuner, Watcher
+from raysim.tuning.folder import make
+from raysim.tuning.plots import draw
+from raysim.tuning.search import Asked, Search, bytes_sent
+from raysim.tuning.storage import missing_file, reason, shown
+from raysim.tuning.studies import STUDIES
+from raysim.tuning.study import Study, text_of
+from raysim.tuning.tuner import Outcome, Tuner, Watcher
 
 
 def find(name: str) -> Study:

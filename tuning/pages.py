@@ -6,9 +6,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tuning.command import find
-from tuning.studies import STUDIES
-from tuning.study import text_of
+from raysim.tuning.command import find
+from raysim.tuning.studies import STUDIES
+from raysim.tuning.study import text_of
 
 
 def page(name: str) -> RenderableType:

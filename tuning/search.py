@@ -18,8 +18,8 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from raysim.core.errors import RunError, SettingsError
 from raysim.core.seeds import torch_seed
-from tuning.storage import reason, shown
-from tuning.study import Range, Resolved, grid
+from raysim.tuning.storage import reason, shown
+from raysim.tuning.study import Range, Resolved, grid
 
 SAMPLERS = ("tpe", "random", "grid", "gp")
 PRUNERS = ("median", "hyperband", "none")

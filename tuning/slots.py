@@ -123,7 +123,7 @@ class SlotActor:
     """Runs trials, one at a time."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        import workloads  # noqa: F401 - registers what settings name
+        import raysim.workloads  # noqa: F401 - registers what settings name
 
         os.environ.update(environment)
         self._trial: _Trial

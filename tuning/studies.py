@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from tuning.study import Study
+from raysim.tuning.study import Study
 
 STUDIES: Mapping[str, Study] = {
     "fedmax-beta": Study(

@@ -13,10 +13,10 @@ from ray.exceptions import RayError, RayTaskError
 
 from raysim.engine.files import write_json
 from raysim.engine.session import ray_session
-from tuning.events import add_bytes, describe
-from tuning.folder import Folder
-from tuning.search import Search, best, bytes_sent
-from tuning.slots import Report, Slot, finished, make_slots
+from raysim.tuning.events import add_bytes, describe
+from raysim.tuning.folder import Folder
+from raysim.tuning.search import Search, best, bytes_sent
+from raysim.tuning.slots import Report, Slot, finished, make_slots
 
 MAX_LOSSES = 3
 """Losses of a trial's slot after which the trial has failed."""

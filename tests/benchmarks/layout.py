@@ -14,7 +14,7 @@ from time import process_time
 import torch
 import torch.nn.functional as F
 
-import workloads  # noqa: F401 - registers the models
+import raysim.workloads  # noqa: F401 - registers the models
 from raysim.core.data import MODELS
 
 STEPS = 10

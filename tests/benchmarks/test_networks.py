@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-import workloads  # noqa: F401 - registers the models
+import raysim.workloads  # noqa: F401 - registers the models
 from raysim.core.data import MODELS
 from tests.benchmarks.peers.networks import NETWORKS
 

@@ -20,8 +20,8 @@ import ray
 import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
 
-from cluster.pages import MANIFESTS
 from raysim.cli import _check_job
+from raysim.cluster.pages import MANIFESTS
 
 RAY_UP = ["ray-up-on-premise.yaml", "ray-up-aws.yaml"]
 RAY_JOB = "kuberay-job.yaml"

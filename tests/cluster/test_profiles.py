@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import raysim
-from cluster.profiles import PROFILES
+from raysim.cluster.profiles import PROFILES
 from raysim.engine.grouping import groups_of
 from raysim.engine.resources import Node, plan_actors
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.profiles import PROFILES
+from raysim.cluster.profiles import PROFILES
 from tests.cluster.head import PATIENCE_SECONDS, SCRIPTS, Head
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cluster.pages import MANIFESTS
+from raysim.cluster.pages import MANIFESTS
 from tests.cluster.head import PATIENCE_SECONDS, SCRIPTS, environment, read_until
 
 SRUN = """#!/usr/bin/env bash

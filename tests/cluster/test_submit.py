@@ -79,7 +79,7 @@ def test_a_job_brings_its_own_code_and_goes_on_where_a_run_was_lost(
     assert where["backend"] == "ray"
     assert head.packed("working_dir_files", "*", "*") == {"my.toml", "my_method.py", "notes"}
     packages = head.packed("py_modules_files", "*", "*")
-    assert packages == {"raysim", "workloads", "tuning", "cluster"}
+    assert packages == {"raysim"}
 
 
 def test_a_wrong_token_is_one_line(head, tmp_path):

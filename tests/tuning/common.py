@@ -8,9 +8,9 @@ from typing import Any
 
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 
-from tuning.search import Asked, Search
-from tuning.study import Study
-from tuning.tuner import Tuner, Watcher
+from raysim.tuning.search import Asked, Search
+from raysim.tuning.study import Study
+from raysim.tuning.tuner import Tuner, Watcher
 
 PRESET = {
     "dataset": {"name": "tests.blobs:Blobs"},

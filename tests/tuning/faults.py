@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 from raysim.config import parse_override
+from raysim.tuning.search import Asked
+from raysim.tuning.tuner import Tuner, Watcher
 from tests.tuning.common import make_search
-from tuning.search import Asked
-from tuning.tuner import Tuner, Watcher
 
 RANDOM = Asked(sampler="random")
 """Draws that do not depend on which trial ended first."""

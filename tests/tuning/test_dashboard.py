@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 import raysim
+from raysim.tuning.command import serve
 from tests.tuning.common import make_search
-from tuning.command import serve
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 120.0

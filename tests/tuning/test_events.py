@@ -11,8 +11,8 @@ from tensorboard.plugins.hparams.api_pb2 import Experiment, ListSessionGroupsReq
 from tensorboard.plugins.hparams.backend_context import Context
 from tensorboard.plugins.hparams.list_session_groups import Handler
 
+from raysim.tuning.search import Asked
 from tests.tuning.common import make_search, make_tuner
-from tuning.search import Asked
 
 
 def hparams_tab(folder):

@@ -16,9 +16,9 @@ import pytest
 import ray
 
 import raysim
+from raysim.tuning.search import Search
 from tests.tuning.common import make_search, make_tuner, summaries, values
 from tests.tuning.faults import RANDOM
-from tuning.search import Search
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 300.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import raysim
+from raysim.tuning.search import Asked, best
 from tests.tuning.common import make_search, values
-from tuning.search import Asked, best
 
 
 def play(search, trials, accuracy=lambda params: params["local.lr"]):

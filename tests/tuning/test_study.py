@@ -6,9 +6,9 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 import raysim
+from raysim.tuning.studies import STUDIES
+from raysim.tuning.study import Study, grid
 from tests.tuning.common import make_study
-from tuning.studies import STUDIES
-from tuning.study import Study, grid
 
 
 @pytest.mark.parametrize("name", STUDIES)

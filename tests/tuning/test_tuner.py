@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import raysim
+from raysim.tuning.folder import Folder
+from raysim.tuning.search import Asked
+from raysim.tuning.slots import make_slots
+from raysim.tuning.tuner import Tuner
 from tests.tuning.common import Noting, make_search, make_tuner, summaries, values
-from tuning.folder import Folder
-from tuning.search import Asked
-from tuning.slots import make_slots
-from tuning.tuner import Tuner
 
 
 def test_a_study(tmp_path, shared_ray):

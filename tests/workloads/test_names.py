@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-import workloads  # noqa: F401 - registers names
+import raysim.workloads  # noqa: F401 - registers names
 from raysim.core.components import Registry
 from raysim.core.data import DATASETS, MODELS, PARTITIONS
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from raysim.core.errors import SettingsError
-from workloads.transforms import normalise, pad, random_crop, random_flip
+from raysim.workloads.transforms import normalise, pad, random_crop, random_flip
 
 N, C, H, W = 40, 3, 5, 7
 RANDOM: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {

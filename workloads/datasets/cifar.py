@@ -22,11 +22,11 @@ from torch import Tensor
 
 from raysim.core.data import Progress, Split
 from raysim.core.errors import DataError
-from workloads.datasets.clients import NPM, Package
-from workloads.datasets.fetch import Source, from_package, obtain
-from workloads.datasets.images import Images
-from workloads.datasets.prepared import prepare_once
-from workloads.transforms import random_crop, random_flip
+from raysim.workloads.datasets.clients import NPM, Package
+from raysim.workloads.datasets.fetch import Source, from_package, obtain
+from raysim.workloads.datasets.images import Images
+from raysim.workloads.datasets.prepared import prepare_once
+from raysim.workloads.transforms import random_crop, random_flip
 
 PIXEL_BYTES = 3 * 32 * 32
 CROP_PADDING = 4

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from raysim.core.data import Split
 from raysim.core.errors import DataError
-from workloads.datasets.mnist import IdxImages
+from raysim.workloads.datasets.mnist import IdxImages
 
 CLASSES = {
     "byclass": 62,

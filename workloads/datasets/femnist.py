@@ -23,8 +23,8 @@ from torch import Tensor
 
 from raysim.core.data import Dataset, Indices, Progress, Split
 from raysim.core.errors import DataError
-from workloads.datasets.leaf import User, read_leaf
-from workloads.datasets.prepared import prepare_once
+from raysim.workloads.datasets.leaf import User, read_leaf
+from raysim.workloads.datasets.prepared import prepare_once
 
 DIGITS, LETTERS = 10, 26
 CLASSES = DIGITS + 2 * LETTERS

@@ -22,7 +22,7 @@ from platformdirs import user_cache_path
 from raysim.core.arrow import checksum
 from raysim.core.data import Progress
 from raysim.core.errors import DataError
-from workloads.datasets.clients import Package, run_client
+from raysim.workloads.datasets.clients import Package, run_client
 
 TORCHVISION = (
     "import socket, sys; socket.setdefaulttimeout(10); from torchvision import datasets;"

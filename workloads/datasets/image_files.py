@@ -20,8 +20,8 @@ from pydantic import Field
 
 from raysim.core.data import Progress, Split
 from raysim.core.errors import DataError
-from workloads.datasets.images import Images
-from workloads.datasets.prepared import prepare_once
+from raysim.workloads.datasets.images import Images
+from raysim.workloads.datasets.prepared import prepare_once
 
 PART_BYTES = 64 * 2**20
 """Pixels that are decoded before they are written, and then lie together."""

@@ -19,7 +19,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from raysim.core.errors import DataError
-from workloads.datasets.image_files import ImageFiles, Listing, class_folders, visible
+from raysim.workloads.datasets.image_files import ImageFiles, Listing, class_folders, visible
 
 
 class ImageNet(ImageFiles):

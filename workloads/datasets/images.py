@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor
 
 from raysim.core.data import Dataset
-from workloads.transforms import normalise
+from raysim.workloads.transforms import normalise
 
 
 class Images(Dataset):

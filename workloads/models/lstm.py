@@ -18,8 +18,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from raysim.core.data import Model
-from workloads.models.parts import unsuitable
-from workloads.models.stages import Staged
+from raysim.workloads.models.parts import unsuitable
+from raysim.workloads.models.stages import Staged
 
 EMBEDDING = 8
 UNITS = 256

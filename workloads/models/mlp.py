@@ -24,8 +24,8 @@ from torch import nn
 
 from raysim.core.data import Model
 from raysim.core.errors import SettingsError
-from workloads.models.parts import fully_connected, unsuitable
-from workloads.models.stages import Staged
+from raysim.workloads.models.parts import fully_connected, unsuitable
+from raysim.workloads.models.stages import Staged
 
 
 def _perceptron(

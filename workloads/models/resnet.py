@@ -23,9 +23,9 @@ from pydantic import AfterValidator, Field
 from torch import nn
 
 from raysim.core.data import Model
-from workloads.models.parts import image_shape, unsuitable
-from workloads.models.pretrained import load_weights
-from workloads.models.stages import Staged
+from raysim.workloads.models.parts import image_shape, unsuitable
+from raysim.workloads.models.pretrained import load_weights
+from raysim.workloads.models.stages import Staged
 
 STRIDE = 32
 """Of the last feature maps, in pixels of the input."""

@@ -15,8 +15,8 @@ from pydantic import Field
 from torch import nn
 
 from raysim.core.data import Model
-from workloads.models.parts import Share, convolution, dropped, image_shape
-from workloads.models.stages import Staged
+from raysim.workloads.models.parts import Share, convolution, dropped, image_shape
+from raysim.workloads.models.stages import Staged
 
 
 class Vgg9(Model):

@@ -16,8 +16,8 @@ from pydantic import Field
 from raysim.core.data import Indices, ListedShares, Partition, Split
 from raysim.core.errors import DataError
 from raysim.core.seeds import stream
-from workloads.partitions.checks import column
-from workloads.partitions.owners import shares_of
+from raysim.workloads.partitions.checks import column
+from raysim.workloads.partitions.owners import shares_of
 
 
 class ByKey(Partition):

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field
 
 from raysim.core.data import Indices
-from workloads.partitions.dirichlet import Dirichlet, cut
+from raysim.workloads.partitions.dirichlet import Dirichlet, cut
 
 
 class ClassImbalance(Dirichlet):

@@ -23,7 +23,7 @@ from torch import Tensor
 from raysim.core.data import ListedShares, Partition, Split
 from raysim.core.errors import DataError
 from raysim.core.seeds import stream
-from workloads.partitions.split_classes import SplitClasses
+from raysim.workloads.partitions.split_classes import SplitClasses
 
 LUMINANCE = (0.299, 0.587, 0.114)
 """Weights of red, green and blue."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from raysim.core.data import ListedShares, Partition, Split
 from raysim.core.seeds import stream
-from workloads.partitions.checks import one_sample_each
+from raysim.workloads.partitions.checks import one_sample_each
 
 
 class Iid(Partition):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from raysim.core.data import Indices
 from raysim.core.seeds import stream
-from workloads.partitions.iid import Iid
+from raysim.workloads.partitions.iid import Iid
 
 
 class Permuted(Iid):

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field
 
 from raysim.core.data import Indices
-from workloads.partitions.dirichlet import Dirichlet, cut
+from raysim.workloads.partitions.dirichlet import Dirichlet, cut
 
 SMALLEST = 1e-9
 """Least weight of a class, so that any weights can be scaled to the totals."""

@@ -16,7 +16,7 @@ from pydantic import Field
 from raysim.core.data import ListedShares, Partition, Split
 from raysim.core.errors import DataError
 from raysim.core.seeds import stream
-from workloads.partitions.checks import one_sample_each
+from raysim.workloads.partitions.checks import one_sample_each
 
 
 class Shards(Partition):

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from raysim.core.data import ListedShares, Partition, Split
 from raysim.core.seeds import stream
-from workloads.partitions.checks import column, one_sample_each
+from raysim.workloads.partitions.checks import column, one_sample_each
 
 
 class SortedBy(Partition):

@@ -13,7 +13,7 @@ import numpy as np
 from raysim.core.data import ListedShares, Partition, Split
 from raysim.core.errors import DataError
 from raysim.core.seeds import stream
-from workloads.partitions.owners import shares_of
+from raysim.workloads.partitions.owners import shares_of
 
 
 class SplitClasses(Partition):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from workloads.presets import dnc, fedfusion, fedmax, fedmmd, flexchill, mifl, mnist
-from workloads.presets.preset import Paper, Preset
+from raysim.workloads.presets import dnc, fedfusion, fedmax, fedmmd, flexchill, mifl, mnist
+from raysim.workloads.presets.preset import Paper, Preset
 
 PRESETS: Mapping[str, Preset] = {
     **mnist.PRESETS,

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from raysim.config import LocalSettings, Settings
 from raysim.methods.divide_and_conquer import DivideAndConquer
-from workloads.datasets.cifar import Cifar10
-from workloads.datasets.shakespeare import Shakespeare
-from workloads.models.lstm import CharLstm
-from workloads.models.vgg import Vgg9
-from workloads.partitions.by_key import ByKey
-from workloads.partitions.class_imbalance import ClassImbalance
-from workloads.partitions.color_skew import ColorSkew
-from workloads.partitions.split_classes import SplitClasses
-from workloads.presets.preset import Paper, Preset, origins
+from raysim.workloads.datasets.cifar import Cifar10
+from raysim.workloads.datasets.shakespeare import Shakespeare
+from raysim.workloads.models.lstm import CharLstm
+from raysim.workloads.models.vgg import Vgg9
+from raysim.workloads.partitions.by_key import ByKey
+from raysim.workloads.partitions.class_imbalance import ClassImbalance
+from raysim.workloads.partitions.color_skew import ColorSkew
+from raysim.workloads.partitions.split_classes import SplitClasses
+from raysim.workloads.presets.preset import Paper, Preset, origins
 
 DNC = Paper(
     "Divide-and-Conquer",

@@ -12,19 +12,19 @@ from __future__ import annotations
 from raysim.config import LocalSettings, Settings
 from raysim.methods.activation_l2 import ActivationL2
 from raysim.methods.fedmax import FedMax
-from workloads.datasets.cifar import Cifar10, Cifar100
-from workloads.datasets.emnist import Emnist
-from workloads.datasets.medical import Aptos, ChestXray
-from workloads.datasets.synthetic import Synthetic
-from workloads.models.cifar import CifarCnn5
-from workloads.models.mlp import SyntheticMlp
-from workloads.models.resnet import ResNet50
-from workloads.partitions.by_key import ByKey
-from workloads.partitions.classes import Classes
-from workloads.partitions.iid import Iid
-from workloads.partitions.proportions import Proportions
-from workloads.partitions.shards import Shards
-from workloads.presets.preset import Paper, Preset, origins
+from raysim.workloads.datasets.cifar import Cifar10, Cifar100
+from raysim.workloads.datasets.emnist import Emnist
+from raysim.workloads.datasets.medical import Aptos, ChestXray
+from raysim.workloads.datasets.synthetic import Synthetic
+from raysim.workloads.models.cifar import CifarCnn5
+from raysim.workloads.models.mlp import SyntheticMlp
+from raysim.workloads.models.resnet import ResNet50
+from raysim.workloads.partitions.by_key import ByKey
+from raysim.workloads.partitions.classes import Classes
+from raysim.workloads.partitions.iid import Iid
+from raysim.workloads.partitions.proportions import Proportions
+from raysim.workloads.partitions.shards import Shards
+from raysim.workloads.presets.preset import Paper, Preset, origins
 
 FEDMAX = Paper(
     "FedMAX",

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from raysim.config import LocalSettings, Settings
 from raysim.methods.fedmmd import FedMmd
-from workloads.datasets.cifar import Cifar10
-from workloads.datasets.mnist import Mnist
-from workloads.models.cifar import CifarCnn2
-from workloads.models.cnn import MnistCnn
-from workloads.partitions.iid import Iid
-from workloads.partitions.shards import Shards
-from workloads.partitions.split_classes import SplitClasses
-from workloads.presets.preset import Paper, Preset, origins
+from raysim.workloads.datasets.cifar import Cifar10
+from raysim.workloads.datasets.mnist import Mnist
+from raysim.workloads.models.cifar import CifarCnn2
+from raysim.workloads.models.cnn import MnistCnn
+from raysim.workloads.partitions.iid import Iid
+from raysim.workloads.partitions.shards import Shards
+from raysim.workloads.partitions.split_classes import SplitClasses
+from raysim.workloads.presets.preset import Paper, Preset, origins
 
 CITATION = (
     "Yao, Huang, Wu, Zhang and Sun, Federated Learning with Additional Mechanisms on Clients to"

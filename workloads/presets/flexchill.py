@@ -13,16 +13,16 @@ from raysim.config import EvaluationSettings, LocalSettings, Settings
 from raysim.methods.fedavg import FedAvg
 from raysim.methods.fedprox import FedProx
 from raysim.methods.scaffold import Scaffold
-from workloads.datasets.cifar import Cifar10, Cifar100
-from workloads.datasets.femnist import Femnist
-from workloads.models.cifar import FlexChillCnn
-from workloads.models.mlp import FlexChillDnn
-from workloads.models.resnet import ResNet18
-from workloads.partitions.by_key import ByKey
-from workloads.partitions.dirichlet import Dirichlet
-from workloads.partitions.iid import Iid
-from workloads.partitions.shards import Shards
-from workloads.presets.preset import Paper, Preset, origins
+from raysim.workloads.datasets.cifar import Cifar10, Cifar100
+from raysim.workloads.datasets.femnist import Femnist
+from raysim.workloads.models.cifar import FlexChillCnn
+from raysim.workloads.models.mlp import FlexChillDnn
+from raysim.workloads.models.resnet import ResNet18
+from raysim.workloads.partitions.by_key import ByKey
+from raysim.workloads.partitions.dirichlet import Dirichlet
+from raysim.workloads.partitions.iid import Iid
+from raysim.workloads.partitions.shards import Shards
+from raysim.workloads.presets.preset import Paper, Preset, origins
 
 FLEXCHILL = Paper(
     "FLex&Chill",

@@ -9,17 +9,17 @@ normalised by channel, nothing cropped at random.
 from __future__ import annotations
 
 from raysim.methods.mifl import Mifl
-from workloads.datasets.cifar import Cifar10
-from workloads.datasets.imagenet import ImageNet
-from workloads.datasets.mimic3 import Mimic3
-from workloads.models.cifar import CifarCnn3
-from workloads.models.cnn import MnistCnn128
-from workloads.models.mlp import ThreeNNMimic
-from workloads.models.resnet import ResNet50
-from workloads.partitions.iid import Iid
-from workloads.partitions.sorted_by import SortedBy
-from workloads.presets.mnist import MNIST_FEDAVG, MNIST_NONIID
-from workloads.presets.preset import origins
+from raysim.workloads.datasets.cifar import Cifar10
+from raysim.workloads.datasets.imagenet import ImageNet
+from raysim.workloads.datasets.mimic3 import Mimic3
+from raysim.workloads.models.cifar import CifarCnn3
+from raysim.workloads.models.cnn import MnistCnn128
+from raysim.workloads.models.mlp import ThreeNNMimic
+from raysim.workloads.models.resnet import ResNet50
+from raysim.workloads.partitions.iid import Iid
+from raysim.workloads.partitions.sorted_by import SortedBy
+from raysim.workloads.presets.mnist import MNIST_FEDAVG, MNIST_NONIID
+from raysim.workloads.presets.preset import origins
 
 MNIST_2NN_IID = MNIST_FEDAVG.replace(
     "MIFL on IID MNIST, 2NN: rounds to 97%",

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from raysim.config import LocalSettings, Settings
 from raysim.methods.fedavg import FedAvg
-from workloads.datasets.mnist import Mnist
-from workloads.models.mlp import TwoNN
-from workloads.partitions.iid import Iid
-from workloads.partitions.resample import Resample
-from workloads.partitions.shards import Shards
-from workloads.presets.preset import Paper, Preset, origins
+from raysim.workloads.datasets.mnist import Mnist
+from raysim.workloads.models.mlp import TwoNN
+from raysim.workloads.partitions.iid import Iid
+from raysim.workloads.partitions.resample import Resample
+from raysim.workloads.partitions.shards import Shards
+from raysim.workloads.presets.preset import Paper, Preset, origins
 
 MIFL = Paper(
     "MIFL",

@@ -15,8 +15,8 @@ from raysim.core.method import Metrics
 from raysim.core.rules import Pass
 from raysim.core.seeds import stream
 from raysim.methods.fedavg import FedAvg
-from workloads.models.parts import fully_connected
-from workloads.models.stages import Staged
+from raysim.workloads.models.parts import fully_connected
+from raysim.workloads.models.stages import Staged
 
 LEAST, MOST = 1, 5000
 

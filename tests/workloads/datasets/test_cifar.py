@@ -11,13 +11,13 @@ import pytest
 import torch
 from PIL import Image
 
-import workloads  # noqa: F401 - registers names
+import raysim.workloads  # noqa: F401 - registers names
 from raysim.core.arrow import open_split
 from raysim.core.data import DATASETS, Progress
 from raysim.core.errors import DataError
-from workloads.datasets import cifar
-from workloads.datasets.cifar import Cifar10, Cifar100
-from workloads.datasets.fetch import Source
+from raysim.workloads.datasets import cifar
+from raysim.workloads.datasets.cifar import Cifar10, Cifar100
+from raysim.workloads.datasets.fetch import Source
 
 MEAN = torch.tensor([0.4914, 0.4822, 0.4465])
 STD = torch.tensor([0.2023, 0.1994, 0.2010])

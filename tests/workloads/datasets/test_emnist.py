@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import workloads  # noqa: F401 - registers names
+import raysim.workloads  # noqa: F401 - registers names
 from raysim.core.arrow import open_split
 from raysim.core.data import DATASETS
 from raysim.core.errors import DataError
-from workloads.datasets.emnist import Emnist
-from workloads.datasets.idx import encode_idx
+from raysim.workloads.datasets.emnist import Emnist
+from raysim.workloads.datasets.idx import encode_idx
 
 
 def ignore(what: str, done: int, total: int) -> None:

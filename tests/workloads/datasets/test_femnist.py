@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-import workloads  # noqa: F401 - registers names
+import raysim.workloads  # noqa: F401 - registers names
 from raysim.core.arrow import open_split
 from raysim.core.data import DATASETS
 from raysim.core.errors import DataError
-from workloads.datasets.femnist import Femnist
+from raysim.workloads.datasets.femnist import Femnist
 
 # '0', '9', 'A', 'Z', 'a', 'z', as LEAF numbers them.
 LABELS = {"f0001_41": [0, 9, 10, 35], "f0002_17": [36, 61]}

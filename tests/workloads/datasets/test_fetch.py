@@ -9,7 +9,7 @@ import pytest
 
 from raysim.core.data import Progress
 from raysim.core.errors import DataError
-from workloads.datasets.fetch import Source, data_root, obtain
+from raysim.workloads.datasets.fetch import Source, data_root, obtain
 
 CONTENTS = {"images": b"some images" * 100, "labels": b"labels"}
 MD5S = {name: hashlib.md5(c, usedforsecurity=False).hexdigest() for name, c in CONTENTS.items()}

@@ -22,8 +22,14 @@ from PIL import Image
 
 from raysim.core.arrow import Parts, open_split
 from raysim.core.errors import DataError
-from workloads.datasets import image_files
-from workloads.datasets.image_files import ImageFiles, Labelled, Listing, read_image, read_parts
+from raysim.workloads.datasets import image_files
+from raysim.workloads.datasets.image_files import (
+    ImageFiles,
+    Labelled,
+    Listing,
+    read_image,
+    read_parts,
+)
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
 
@@ -242,7 +248,7 @@ MEASURED = """
 import json, sys
 from pathlib import Path
 from tests.workloads.datasets.test_image_files import Made, ignore
-from workloads.datasets import image_files
+from raysim.workloads.datasets import image_files
 
 def held(kind):
     status = Path("/proc/self/status").read_text()

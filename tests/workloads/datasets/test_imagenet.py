@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import workloads  # noqa: F401 - registers names
+import raysim.workloads  # noqa: F401 - registers names
 from raysim.core.arrow import Parts, open_split
 from raysim.core.data import DATASETS
 from raysim.core.errors import DataError
-from workloads.datasets import image_files
-from workloads.datasets.imagenet import ImageNet
+from raysim.workloads.datasets import image_files
+from raysim.workloads.datasets.imagenet import ImageNet
 
 CLASSES = ("n01440764", "n01443537", "n02084071")
 

@@ -9,7 +9,7 @@ import pytest
 
 from raysim.core.data import Indices
 from raysim.core.errors import DataError
-from workloads.datasets.leaf import Leaf, User, read_leaf
+from raysim.workloads.datasets.leaf import Leaf, User, read_leaf
 
 
 def ignore(what: str, done: int, total: int) -> None:

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import workloads  # noqa: F401 - registers names
+import raysim.workloads  # noqa: F401 - registers names
 from raysim.core.arrow import open_split
 from raysim.core.data import DATASETS
 from raysim.core.errors import DataError
-from workloads.datasets.medical import Aptos, ChestXray
+from raysim.workloads.datasets.medical import Aptos, ChestXray
 
 GRADES = {f"c0de{n:02}": 0 if n < 20 else 4 if n < 27 else 1 for n in range(37)}
 """Twenty images of grade 0, seven of grade 4, ten of grade 1."""

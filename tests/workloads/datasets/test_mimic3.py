@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-import workloads  # noqa: F401 - registers names
+import raysim.workloads  # noqa: F401 - registers names
 from raysim.core.arrow import open_split
 from raysim.core.data import DATASETS, Split
 from raysim.core.errors import DataError
-from workloads.datasets.mimic3 import Mimic3
+from raysim.workloads.datasets.mimic3 import Mimic3
 
 ADMISSIONS = """\
 "ROW_ID","SUBJECT_ID","HADM_ID","ADMITTIME","DISCHTIME","DEATHTIME","DIAGNOSIS","HOSPITAL_EXPIRE_FLAG"

@@ -14,13 +14,13 @@ import pyarrow as pa
 import pytest
 import torch
 
-import workloads  # noqa: F401 - registers names
+import raysim.workloads  # noqa: F401 - registers names
 from raysim.core.arrow import open_split
 from raysim.core.data import DATASETS, Progress, Split
 from raysim.core.errors import DataError
-from workloads.datasets.fetch import Source, data_root
-from workloads.datasets.idx import encode_idx
-from workloads.datasets.mnist import FILES, IdxImages
+from raysim.workloads.datasets.fetch import Source, data_root
+from raysim.workloads.datasets.idx import encode_idx
+from raysim.workloads.datasets.mnist import FILES, IdxImages
 
 SIZES = {"train": 30, "test": 10}
 

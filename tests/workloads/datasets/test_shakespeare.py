@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-import workloads  # noqa: F401 - registers names
+import raysim.workloads  # noqa: F401 - registers names
 from raysim.core.arrow import open_split
 from raysim.core.data import DATASETS, Progress, Split
 from raysim.core.errors import DataError
-from workloads.datasets.fetch import Source, data_root
-from workloads.datasets.plays import MOST_BYTES, WHEEL, plays, roles
-from workloads.datasets.shakespeare import SYMBOLS, Shakespeare, encode
+from raysim.workloads.datasets.fetch import Source, data_root
+from raysim.workloads.datasets.plays import MOST_BYTES, WHEEL, plays, roles
+from raysim.workloads.datasets.shakespeare import SYMBOLS, Shakespeare, encode
 
 PLAY = r"""# The Play
 

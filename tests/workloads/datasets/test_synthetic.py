@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-import workloads  # noqa: F401 - registers names
+import raysim.workloads  # noqa: F401 - registers names
 from raysim.core.arrow import checksum, open_split
 from raysim.core.data import DATASETS, Split
 from raysim.core.seeds import stream
-from workloads.datasets.synthetic import Synthetic
+from raysim.workloads.datasets.synthetic import Synthetic
 
 
 def ignore(what: str, done: int, total: int) -> None:

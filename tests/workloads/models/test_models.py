@@ -7,14 +7,14 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-import workloads  # noqa: F401 - registers names
+import raysim.workloads  # noqa: F401 - registers names
 from raysim.core.data import MODELS
 from raysim.core.errors import SettingsError
 from raysim.core.layers import misplaced, weight_layers
-from workloads.models.cifar import CifarCnn2, CifarCnn5
-from workloads.models.cnn import MnistCnn
-from workloads.models.mlp import TwoNN
-from workloads.models.vgg import Vgg9
+from raysim.workloads.models.cifar import CifarCnn2, CifarCnn5
+from raysim.workloads.models.cnn import MnistCnn
+from raysim.workloads.models.mlp import TwoNN
+from raysim.workloads.models.vgg import Vgg9
 
 torch.set_num_threads(1)
 

@@ -10,7 +10,7 @@ import torchvision
 from torch import nn
 
 from raysim.core.errors import DataError, SettingsError
-from workloads.models.resnet import ResNet18, ResNet50
+from raysim.workloads.models.resnet import ResNet18, ResNet50
 
 torch.set_num_threads(1)
 

@@ -14,11 +14,11 @@ from torch import nn
 
 import raysim
 from raysim.core.seeds import stream
+from raysim.workloads.models.cnn import MnistCnn
+from raysim.workloads.models.lstm import CharLstm
+from raysim.workloads.models.resnet import ResNet18
+from raysim.workloads.models.vgg import Vgg9
 from tests.conftest import make_settings
-from workloads.models.cnn import MnistCnn
-from workloads.models.lstm import CharLstm
-from workloads.models.resnet import ResNet18
-from workloads.models.vgg import Vgg9
 
 torch.set_num_threads(1)
 

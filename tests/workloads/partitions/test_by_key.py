@@ -6,7 +6,7 @@ import pytest
 import raysim
 from raysim.core.data import Split
 from raysim.core.errors import DataError
-from workloads.partitions.by_key import ByKey
+from raysim.workloads.partitions.by_key import ByKey
 
 SIZES = {"Hamlet": 9, "Ophelia": 4, "Claudius": 9, "Osric": 1, "Polonius": 6}
 CHARACTERS = {"Hamlet": 900, "Ophelia": 400, "Claudius": 90, "Osric": 5, "Polonius": 600}

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from raysim.core.data import Split
 from raysim.core.errors import DataError
+from raysim.workloads.partitions.class_imbalance import ClassImbalance
 from tests.workloads.partitions.conftest import balanced, counts_of
-from workloads.partitions.class_imbalance import ClassImbalance
 
 
 @pytest.mark.parametrize("clients", [5, 10])

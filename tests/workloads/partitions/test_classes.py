@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from raysim.core.data import Split
 from raysim.core.errors import DataError
+from raysim.workloads.partitions.classes import Classes
 from tests.workloads.partitions.conftest import balanced, counts_of
-from workloads.partitions.classes import Classes
 
 
 def test_femnist_star_has_20_of_26_classes_a_client() -> None:

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from raysim.core.data import Split
 from raysim.core.errors import DataError
+from raysim.workloads.partitions.color_skew import ColorSkew
 from tests.workloads.partitions.conftest import balanced, counts_of
-from workloads.partitions.color_skew import ColorSkew
 
 
 def images(count: int, seed: int = 0) -> torch.Tensor:

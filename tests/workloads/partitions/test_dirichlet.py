@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from raysim.core.data import Split
 from raysim.core.errors import DataError
-from workloads.partitions.dirichlet import Dirichlet
+from raysim.workloads.partitions.dirichlet import Dirichlet
 
 MakeSplit = Callable[..., Split]
 

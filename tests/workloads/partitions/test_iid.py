@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysim.core.data import Split
-from workloads.partitions.iid import Iid
+from raysim.workloads.partitions.iid import Iid
 
 
 @given(samples=st.integers(1, 300), data=st.data())

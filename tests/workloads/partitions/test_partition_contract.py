@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import workloads  # noqa: F401 - registers names
+import raysim.workloads  # noqa: F401 - registers names
 from raysim import load_config
 from raysim.core.components import Component
 from raysim.core.data import PARTITIONS, ListedShares, Partition, Split

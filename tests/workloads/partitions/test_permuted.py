@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from raysim.core.data import Split
-from workloads.partitions.iid import Iid
-from workloads.partitions.permuted import Permuted
+from raysim.workloads.partitions.iid import Iid
+from raysim.workloads.partitions.permuted import Permuted
 
 PIXELS = torch.arange(12.0).reshape(1, 1, 3, 4)
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from raysim.core.data import Split
+from raysim.workloads.partitions.proportions import Proportions
 from tests.workloads.partitions.conftest import balanced, counts_of
-from workloads.partitions.proportions import Proportions
 
 
 def labelled(*sizes: int) -> Split:

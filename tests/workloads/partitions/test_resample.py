@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from raysim.core.data import Split
 from raysim.core.errors import DataError
-from workloads.partitions.resample import Resample
+from raysim.workloads.partitions.resample import Resample
 
 MakeSplit = Callable[..., Split]
 

@@ -8,8 +8,8 @@ from pydantic import ValidationError
 
 from raysim.core.data import Split
 from raysim.core.errors import DataError
+from raysim.workloads.partitions.shards import Shards
 from tests.workloads.partitions.conftest import balanced, counts_of
-from workloads.partitions.shards import Shards
 
 MakeSplit = Callable[..., Split]
 

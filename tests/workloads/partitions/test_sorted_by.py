@@ -9,7 +9,7 @@ from pydantic import ValidationError
 import raysim
 from raysim.core.data import Split
 from raysim.core.errors import DataError
-from workloads.partitions.sorted_by import SortedBy
+from raysim.workloads.partitions.sorted_by import SortedBy
 
 MakeSplit = Callable[..., Split]
 

@@ -5,8 +5,8 @@ import pytest
 
 from raysim.core.data import Split
 from raysim.core.errors import DataError
+from raysim.workloads.partitions.split_classes import SplitClasses
 from tests.workloads.partitions.conftest import balanced, counts_of
-from workloads.partitions.split_classes import SplitClasses
 
 
 def test_two_clients_hold_the_even_and_the_odd_classes() -> None:

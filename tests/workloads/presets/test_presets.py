@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from raysim import pages
-from workloads.partitions.iid import Iid
-from workloads.presets import PRESETS, Preset
-from workloads.presets.preset import ORIGINS, departures, flat, names, origins
+from raysim.workloads.partitions.iid import Iid
+from raysim.workloads.presets import PRESETS, Preset
+from raysim.workloads.presets.preset import ORIGINS, departures, flat, names, origins
 
 README = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
 

@@ -21,8 +21,8 @@ from raysim.core.arrow import write_split
 from raysim.core.data import Dataset, Split
 from raysim.core.seeds import stream
 from raysim.engine.federation import from_settings
-from workloads.presets import PRESETS
-from workloads.presets.preset import flat
+from raysim.workloads.presets import PRESETS
+from raysim.workloads.presets.preset import flat
 
 torch.set_num_threads(1)
 
