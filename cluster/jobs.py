@@ -20,7 +20,7 @@ from ray.exceptions import AuthenticationError
 from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 
 from raysim.core.errors import RunError, SettingsError
-from raysim.engine.nodes import reach
+from raysim.execution.cluster_health import reach
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 ENVIRONMENT = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")

@@ -21,10 +21,10 @@ from raysim.core.data import Dataset, ListedShares, Model, Partition, Shares, Sp
 from raysim.core.errors import RaysimError, RunError, SettingsError
 from raysim.core.method import Method, Round, ServerState
 from raysim.core.rules import Batch, Outputs, Pass, Reduced, Rules, Trained, Upload, View
-from raysim.engine.driver import Result, drive
-from raysim.engine.federation import Task, from_settings, from_task
-from raysim.engine.listener import Listener, Started
-from raysim.engine.run_dir import RunDir
+from raysim.driver.listener import Listener, Started
+from raysim.driver.run import Result, drive
+from raysim.federation.federation import Task, from_settings, from_task
+from raysim.storage.run_directory import RunDir
 
 __all__ = [
     "Batch",

@@ -1,6 +1,6 @@
 """`python -m raysim` is the command `raysim`."""
 
-from raysim.cli import main
+from raysim.cli.app import main
 
 if __name__ == "__main__":
     main()

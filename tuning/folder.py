@@ -12,7 +12,7 @@ from uuid import uuid4
 import optuna
 
 from raysim.core.errors import RunError
-from raysim.engine.files import write_json
+from raysim.storage.atomic import write_json
 
 
 def make(path: Path) -> None:

@@ -26,8 +26,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 import raysim
 from raysim.core.errors import RaysimError, SettingsError
-from raysim.engine.resources import ActorPlan, plan_actors
-from raysim.engine.session import alive_nodes
+from raysim.execution.ray_runtime import alive_nodes
+from raysim.execution.resources import ActorPlan, plan_actors
 
 RESERVE_SECONDS = 60.0
 INHERITED = ("RAYSIM_DATA",)

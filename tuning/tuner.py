@@ -11,8 +11,8 @@ import ray
 from optuna.trial import FrozenTrial, Trial
 from ray.exceptions import RayError, RayTaskError
 
-from raysim.engine.files import write_json
-from raysim.engine.session import ray_session
+from raysim.execution.ray_runtime import ray_session
+from raysim.storage.atomic import write_json
 from raysim.tuning.events import add_bytes, describe
 from raysim.tuning.folder import Folder
 from raysim.tuning.search import Search, best, bytes_sent

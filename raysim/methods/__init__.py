@@ -8,7 +8,7 @@ METHODS.add(
         "divide_and_conquer": "raysim.methods.divide_and_conquer:DivideAndConquer",
         "fedavg": "raysim.methods.fedavg:FedAvg",
         "fedfusion": "raysim.methods.fedfusion:FedFusion",
-        "fedma": "raysim.methods.fedma:FedMa",
+        "fedma": "raysim.methods.fedma.method:FedMa",
         "fedmax": "raysim.methods.fedmax:FedMax",
         "fedmmd": "raysim.methods.fedmmd:FedMmd",
         "fedprox": "raysim.methods.fedprox:FedProx",

@@ -16,7 +16,7 @@ from time import perf_counter
 
 import numpy as np
 
-from raysim.core.matching import Beliefs, match
+from raysim.methods.fedma.matching import Beliefs, match
 
 INPUTS = 784
 LIMIT = 1.5

@@ -37,7 +37,7 @@ from pathlib import Path
 os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - 15 by default: any other load would count against Ray
 
 from raysim.config import EngineSettings
-from raysim.engine.session import ray_session
+from raysim.execution.ray_runtime import ray_session
 from tests.benchmarks.report import machine
 from tests.benchmarks.scaling.output import Options
 from tests.benchmarks.scaling.placement import placement

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.test_app import raysim_command
 from tests.cluster.head import Head, started
-from tests.test_cli import raysim_command
 
 __all__ = ["raysim_command"]
 

@@ -20,7 +20,7 @@ import ray
 import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
 
-from raysim.cli import _check_job
+from raysim.cli.app import _check_job
 from raysim.cluster.pages import MANIFESTS
 
 RAY_UP = ["ray-up-on-premise.yaml", "ray-up-aws.yaml"]

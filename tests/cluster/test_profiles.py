@@ -9,8 +9,8 @@ import pytest
 
 import raysim
 from raysim.cluster.profiles import PROFILES
-from raysim.engine.grouping import groups_of
-from raysim.engine.resources import Node, plan_actors
+from raysim.execution.resources import Node, plan_actors
+from raysim.training.stacked.stack_size import groups_of
 
 MACHINES = {
     "laptop": ([Node(8, 0)], 100, 8, 0),

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import raysim
+from tests.cli.test_app import one_line_error
 from tests.cluster.head import PATIENCE_SECONDS, SCRIPTS, Head, free_port, read_until
-from tests.test_cli import one_line_error
 
 
 def command(head: Head, folder: Path, *words: str, **environment: str) -> subprocess.Popen[str]:

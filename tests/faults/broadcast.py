@@ -15,12 +15,12 @@ import numpy as np
 import ray
 import ray.experimental
 
-from raysim.engine.actor import ClientActor
-from raysim.engine.federation import from_task
-from raysim.engine.pool import ActorPool
-from raysim.engine.profile import Stopwatch
-from raysim.engine.resources import ActorPlan
-from raysim.engine.worker import WorkerSpec
+from raysim.execution.actor import ClientActor
+from raysim.execution.ray_pool import ActorPool
+from raysim.execution.resources import ActorPlan
+from raysim.execution.worker import WorkerSpec
+from raysim.federation.federation import from_task
+from raysim.storage.trace import Stopwatch
 from tests.conftest import EQUAL, make_settings, make_task
 
 
@@ -36,7 +36,7 @@ def main(folder: Path) -> None:
     ray.init(log_to_driver=False, logging_level="ERROR")
     settings = make_settings(folder, **{"engine.backend": "ray", "engine.actors": 4})
     spec = WorkerSpec(settings, from_task(make_task(EQUAL)), folder / "clients")
-    with mock.patch("raysim.engine.pool.ClientActor", Reader):
+    with mock.patch("raysim.execution.ray_pool.ClientActor", Reader):
         pool = ActorPool(spec, lambda: ActorPlan(4, 0.5, 0.0), Stopwatch(False))
     pool.describe()
     puts, put = [], ray.put

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor, nn
 
 import raysim
+from raysim.cli.pages import allowed
 from raysim.core.method import METHODS
 from raysim.core.seeds import stream
-from raysim.pages import allowed
 from tests.conftest import SmallNet, make_settings, model_of, samples
 
 NAMES = sorted(METHODS)

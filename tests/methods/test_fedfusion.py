@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 import raysim
-from raysim.engine.federation import from_task
-from raysim.engine.network import Network
+from raysim.federation.federation import from_task
 from raysim.methods.fedfusion import FedFusion, Fused
+from raysim.training.network import Network
 from tests.conftest import SmallNet, make_settings, make_task
 from tests.methods import common
 from tests.methods.test_oracle import EPOCHS, ROUNDS, SIZES, assert_close

@@ -12,13 +12,12 @@ import torch.nn.functional as F
 import raysim
 from raysim.config import LocalSettings
 from raysim.core.seeds import stream
-from raysim.engine.federation import Inputs
-from raysim.engine.local import Job
-from raysim.engine.loop import LoopTrainer
-from raysim.engine.network import Network
+from raysim.federation.federation import Inputs
 from raysim.methods.fsvrg import Fsvrg
+from raysim.training.job import Job
+from raysim.training.network import Network
+from raysim.training.sequential import LoopTrainer
 from tests.conftest import Notes, SmallNet, make_settings, make_task
-from tests.engine.test_local import build, samples, snapshot
 from tests.methods import common
 from tests.methods.test_oracle import (
     EPOCHS,
@@ -32,6 +31,7 @@ from tests.methods.test_oracle import (
     run,
     start_of,
 )
+from tests.training.test_sequential import build, samples, snapshot
 
 NAME = {"method.name": "fsvrg"}
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from raysim.cli import main
+from raysim.cli.app import main
 from raysim.tuning.studies import STUDIES
 from tests.tuning.common import make_study, summaries
 from tests.tuning.test_dashboard import free_port

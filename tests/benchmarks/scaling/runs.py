@@ -16,7 +16,7 @@ import psutil
 import pyarrow.parquet as pq
 
 import raysim
-from raysim.engine.profile import WORKER_PHASES
+from raysim.storage.trace import WORKER_PHASES
 
 WARM_UP = 2
 """Rounds at first that do not count: actors start, their speeds are learned."""

@@ -20,7 +20,7 @@ from raysim.config import Settings
 from raysim.core.arrow import write_split
 from raysim.core.data import Dataset, Split
 from raysim.core.seeds import stream
-from raysim.engine.federation import from_settings
+from raysim.federation.federation import from_settings
 from raysim.workloads.presets import PRESETS
 from raysim.workloads.presets.preset import flat
 

@@ -1,0 +1,169 @@
+"""What a run looks like in a terminal: a live view, or plain lines where there is no terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from raysim.driver.listener import Listener, Started
+
+SHOWN_ROUNDS = 12
+PLAIN_PROGRESS_SECONDS = 5.0
+
+
+class Lines(Listener):
+    """Plain lines: one a round, for logs and pipes."""
+
+    def __init__(self, console: Console, published: Mapping[str, float]) -> None:
+        self._console = console
+        self._published = published
+        self._run: Started | None = None
+        self._begun = perf_counter()
+        self._said = 0.0
+
+    def say(self, text: str) -> None:
+        """Print one line as it is."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """Say that data is being fetched, now and then."""
+        if perf_counter() - self._said > PLAIN_PROGRESS_SECONDS or done == total:
+            self._said = perf_counter()
+            self.say(f"{what}: {done / max(total, 1):.0%}")
+
+    def started(self, run: Started) -> None:
+        """Say what is about to run."""
+        self._run, self._begun = run, perf_counter()
+        goal = f", until {run.target:.1%}" if run.target else ""
+        again = f", from round {run.round_number + 1}" if run.round_number > 0 else ""
+        self.say(
+            f"{run.method}: {run.clients} clients, {run.cohort} a round, {run.rounds}"
+            f" rounds{goal}{again}; {run.path}"
+        )
+
+    def round_done(self, row: Mapping[str, Any]) -> None:
+        """Say how a round went."""
+        self.say("  ".join(f"{name} {value}" for name, value in self.figures(row).items()))
+
+    def note(self, text: str) -> None:
+        """Say what a user should know."""
+        self.say(f"note: {text}")
+
+    def finished(self, summary: Mapping[str, Any]) -> None:
+        """Say what came of it."""
+        for line in closing_lines(summary, self._run, self._published):
+            self.say(line)
+
+    def figures(self, row: Mapping[str, Any]) -> dict[str, str]:
+        """Return a round's figures as shown."""
+        accuracy, loss = row["test_accuracy"], row["test_loss"]
+        return {
+            "round": str(row["round"]),
+            "accuracy": "-" if accuracy is None else f"{accuracy:.2%}",
+            "loss": "-" if loss is None else f"{loss:.4f}",
+            "train loss": f"{row['train_loss']:.4f}",
+            "clients/s": f"{row['clients'] / row['seconds']:.1f}",
+            "left": self._time_left(row["round"]),
+            "MB": f"{(row['bytes_up'] + row['bytes_down']) / 1e6:.1f}",
+        }
+
+    def _time_left(self, number: int) -> str:
+        if self._run is None:
+            return "-"
+        done = number - self._run.round_number
+        seconds = (perf_counter() - self._begun) / max(done, 1) * (self._run.rounds - number)
+        minutes, seconds = divmod(round(seconds), 60)
+        return f"{minutes}:{seconds:02d}"
+
+
+class LiveView(Lines):
+    """A table of the last rounds above a bar of the round in progress, redrawn in place."""
+
+    def __init__(self, console: Console, published: Mapping[str, float]) -> None:
+        super().__init__(console, published)
+        self._rows: list[dict[str, str]] = []
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            auto_refresh=False,
+        )
+        self._task = self._bars.add_task("starting", total=None)
+        self.live = Live(self._draw(), console=console, refresh_per_second=8)
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """Show how far the data is."""
+        self._bars.update(self._task, description=what, completed=done, total=total)
+        self.live.update(self._draw())
+
+    def started(self, run: Started) -> None:
+        """Show the first round."""
+        super().started(run)
+        self._next_round(run.round_number + 1)
+
+    def progress(self, done: int, total: int) -> None:
+        """Show how many clients of the round are done."""
+        self._bars.update(self._task, completed=done, total=total)
+
+    def round_done(self, row: Mapping[str, Any]) -> None:
+        """Add a round to the table."""
+        self._rows = [*self._rows, self.figures(row)][-SHOWN_ROUNDS:]
+        self._next_round(row["round"] + 1)
+
+    def _next_round(self, number: int) -> None:
+        rounds = self._run.rounds if self._run else number
+        if number <= rounds:
+            self._bars.reset(self._task, description=f"round {number}/{rounds}", total=None)
+        self.live.update(self._draw())
+
+    def _draw(self) -> Group:
+        table = Table(box=None)
+        for name in self._rows[0] if self._rows else ():
+            table.add_column(name, justify="right")
+        for row in self._rows:
+            table.add_row(*row.values())
+        return Group(table, self._bars)
+
+
+def closing_lines(
+    summary: Mapping[str, Any], run: Started | None, published: Mapping[str, float]
+) -> list[str]:
+    """Return the lines that end a run: its figures, beside the published ones."""
+    lines = []
+    if summary["final_accuracy"] is not None:
+        lines.append(
+            f"accuracy {summary['final_accuracy']:.2%} (best {summary['best_accuracy']:.2%})"
+            f" after {summary['rounds']} rounds, {summary['seconds']:.1f} s,"
+            f" median {summary['seconds_per_round']:.3f} s a round"
+        )
+    if run and run.target:
+        reached = summary["rounds_to_target"]
+        measured = "not reached" if reached is None else f"{reached:.1f}"
+        paper = published.get("rounds_to_target")
+        beside = f" (published {paper:g})" if paper else ""
+        lines.append(f"rounds to {run.target:.1%}: {measured}{beside}")
+    up, down = summary["bytes_up"] / 1e6, summary["bytes_down"] / 1e6
+    lines.append(f"sent up {up:.1f} MB, down {down:.1f} MB")
+    if run:
+        lines.append(f"everything is in {run.path}")
+    return lines
+
+
+@contextmanager
+def make_listener(console: Console, published: Mapping[str, float]) -> Iterator[Lines]:
+    """Return the live view in a terminal, plain lines elsewhere."""
+    if not console.is_terminal:
+        yield Lines(console, published)
+        return
+    view = LiveView(console, published)
+    with view.live:
+        yield view

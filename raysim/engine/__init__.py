@@ -1,1 +1,0 @@
-"""The engine: driver, executors, local training, checkpoints, evaluation, records."""

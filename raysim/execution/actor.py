@@ -1,0 +1,123 @@
+"""An actor of the pool: a worker in a process of its own, and its place as the driver sees it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import deque
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+import ray
+import torch
+
+from raysim.execution.allocator import keep_freed_memory
+from raysim.execution.base import Call, Item
+from raysim.execution.process import configure
+from raysim.execution.worker import Worker
+
+Reference = ray.ObjectRef[Any]
+
+
+class ClientActor:
+    """A worker in a process of its own, pinned to its share of a GPU or to cores."""
+
+    def place(self) -> dict[str, Any]:
+        """Return where this actor runs."""
+        context = ray.get_runtime_context()
+        return {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "node": context.get_node_id(),
+            "gpus": context.get_accelerator_ids().get("GPU", []),
+        }
+
+    def start(self, spec: list[Reference], gpus: float) -> dict[str, Any]:
+        """Build the worker; return what it works on."""
+        if gpus and torch.cuda.is_available():
+            torch.cuda.set_per_process_memory_fraction(min(gpus, 1.0))
+        built = ray.get(spec[0])
+        configure(built.settings.engine)
+        keep_freed_memory()
+        self._worker = Worker(built)
+        self._shared: tuple[Reference, Any] | None = None
+        return self._worker.about(min(gpus, 1.0))
+
+    def call(self, name: Call, shared: list[Reference], items: list[Item], give: bool) -> Any:
+        """Work on items; return the seconds taken and, where asked, all that the worker holds."""
+        begun = perf_counter()
+        if self._shared is None or self._shared[0] != shared[0]:
+            with self._worker.watch("broadcast"):
+                self._shared = (shared[0], ray.get(shared[0]))
+        getattr(self._worker, name)(self._shared[1], items)
+        return perf_counter() - begun, self._worker.take() if give else None
+
+
+class Place:
+    """A place in the pool and the actor that holds it; a lost actor is followed by another.
+
+    An actor is placed by Ray when a node has room for it, and builds its worker before it is handed
+    work. Its calls return in the order in which they were made.
+
+    Attributes:
+        about: Where its actor runs, once it is placed.
+        started: Whether its actor has built its worker.
+        calls: Calls in flight, with the number of clients in each.
+        since: When the oldest of them began, as far as the driver knows.
+        failures: Actors in a row that died while they started.
+    """
+
+    def __init__(self, make: Callable[[], Any], spec: list[Reference], gpus: float) -> None:
+        self._make, self._spec, self._gpus = make, spec, gpus
+        self._handle: Any = None
+        self.calls: deque[tuple[Reference, int]] = deque()
+        self.failures = 0
+        self.renew()
+
+    def renew(self) -> None:
+        """Have a new actor take the place; what the one before was called for is forgotten."""
+        self.close()
+        self.about: dict[str, Any] = {}
+        self.started = False
+        self.calls.clear()
+        self._handle = self._make()
+        self._sent(self._handle.place.remote(), 1)
+        self._sent(self._handle.start.remote(self._spec, self._gpus), 1)
+
+    def close(self) -> None:
+        """End the actor."""
+        if self._handle is not None:
+            ray.kill(self._handle)
+
+    def call(
+        self, call: Call, shared: list[Reference], items: list[tuple[int, ...]], give: bool
+    ) -> None:
+        """Have the actor work on items; see `ClientActor.call`."""
+        reference = self._handle.call.remote(call, shared, items, give)
+        self._sent(reference, max(sum(map(len, items)), 1))
+
+    def returned(self) -> None:
+        """Note that the oldest call has returned."""
+        self.calls.popleft()
+        self.since = perf_counter()
+
+    def note_start(self, outcome: dict[str, Any]) -> None:
+        """Note where the actor was placed, or that it has built its worker."""
+        self.started = bool(self.about)
+        self.about = self.about | outcome
+        if self.started:
+            self.failures = 0
+
+    def overdue(self, limit: float) -> bool:
+        """Return whether the oldest call took more than `limit` seconds for each of its clients."""
+        if not (self.started and self.calls):
+            return False
+        reference, clients = self.calls[0]
+        late = perf_counter() - self.since > limit * clients
+        return late and not ray.wait([reference], timeout=0)[0]
+
+    def _sent(self, reference: Reference, clients: int) -> None:
+        if not self.calls:
+            self.since = perf_counter()
+        self.calls.append((reference, clients))

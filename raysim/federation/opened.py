@@ -1,0 +1,130 @@
+"""The samples of a federation in one process: read, decoded, and on a GPU where they fit."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raysim.core.arrow import Parts
+from raysim.core.data import Indices, Split
+from raysim.core.packed import as_tensor
+from raysim.core.rules import Batch
+from raysim.core.tensors import aligned
+from raysim.federation.evaluation_sets import ClientSamples
+from raysim.federation.federation import Federation, opened
+
+RESIDENT_SHARE = 0.15
+"""Of this process's share of a GPU's memory that a set of samples may take to be kept there."""
+
+
+class OpenData:
+    """The samples of a federation, opened in one process; they are read-only."""
+
+    def __init__(self, federation: Federation, device: torch.device) -> None:
+        self._shares = federation.shares
+        self._inputs = federation.inputs
+        self._device = device
+        self._train = _open(federation.train)
+        self._test = _open(federation.test)
+        if device.type == "cuda":
+            self._train = _resident(self._train, _room(device), device)
+            self._test = _resident(self._test, _room(device), device)
+
+    def client(self, client: int) -> Batch:
+        """Return the samples that one client trains on, decoded."""
+        whole = self._whole(client)
+        if not self._shares.holdout:
+            return whole
+        return _selected(whole, self._shares.parts(client, len(whole.y))[0])
+
+    def of_clients(self, samples: ClientSamples, number: int) -> Batch:
+        """Return the samples of one of the batches that are evaluated client by client."""
+        first, last = samples.cuts[number : number + 2].tolist()
+        split = self._train if samples.held_out else self._test
+        if not self._inputs.per_client:
+            rows = samples.rows[samples.offsets[first] : samples.offsets[last]]
+            x, y = split.take(torch.from_numpy(rows), self._device)
+            return Batch(self._inputs.decode(x), y)
+        seen = [self._seen(samples, position) for position in range(first, last)]
+        return Batch(torch.cat([data.x for data in seen]), torch.cat([data.y for data in seen]))
+
+    def test(self, start: int, stop: int) -> Batch:
+        """Return a range of test samples, decoded."""
+        x, y = self._test.take(slice(start, stop), self._device)
+        return Batch(self._inputs.test(x, torch.arange(start, start + len(y))), y)
+
+    def _whole(self, client: int) -> Batch:
+        """Return all samples of one client as it sees them."""
+        held = self._shares.whole[client]
+        rows, first, last = torch.from_numpy(held), int(held[0]), int(held[-1])
+        consecutive = last - first + 1 == len(held) and bool((np.diff(held) == 1).all())
+        x, y = self._train.take(slice(first, last + 1) if consecutive else rows, self._device)
+        return Batch(self._inputs.client(x, rows, client), y)
+
+    def _seen(self, samples: ClientSamples, position: int) -> Batch:
+        """Return one client's evaluated samples as the client sees them."""
+        client = int(samples.clients[position])
+        if samples.held_out:
+            whole = self._whole(client)
+            return _selected(whole, self._shares.parts(client, len(whole.y))[1])
+        rows = torch.from_numpy(samples.of_client(position))
+        x, y = self._test.take(rows, self._device)
+        return Batch(self._inputs.client(x, rows, client), y)
+
+
+def _selected(whole: Batch, positions: Indices) -> Batch:
+    chosen = torch.from_numpy(positions).to(whole.y.device)
+    return Batch(_rows(whole.x, chosen), _rows(whole.y, chosen))
+
+
+def _rows(values: Tensor, rows: Tensor) -> Tensor:
+    """Return rows of a tensor; of 600 images in bytes, indexing it took 28 times as long."""
+    return values.index_select(0, rows)
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """Raw inputs [N, ...] and labels [N]; inputs in parts on disk are read when asked for."""
+
+    x: Tensor | Parts
+    y: Tensor
+
+    def take(self, rows: slice | Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return the inputs and labels of some samples, on the device.
+
+        Inputs are aligned: where a user's own array begins differs from process to process.
+        """
+        if isinstance(rows, slice):
+            x = as_tensor(self.x[rows]) if isinstance(self.x, Parts) else self.x[rows]
+            return aligned(x.to(device)), self.y[rows].to(device)
+        rows = rows.to(self.y.device)
+        x = as_tensor(self.x[rows.numpy()]) if isinstance(self.x, Parts) else _rows(self.x, rows)
+        return x.to(device), _rows(self.y, rows).to(device)
+
+
+def _open(split: Split | Path) -> _Samples:
+    found = opened(split)
+    x: Any = found.x  # an array, or `Parts`
+    return _Samples(x if isinstance(x, Parts) else as_tensor(x), as_tensor(found.y))
+
+
+def _room(device: torch.device) -> float:
+    """Return how many bytes of a GPU a set of samples may take.
+
+    An actor may use the part `engine.gpus_per_actor` of it; see `ClientActor.start`.
+    """
+    free, total = torch.cuda.mem_get_info(device)
+    own = torch.cuda.get_per_process_memory_fraction(device) * total
+    return min(RESIDENT_SHARE * own, free)
+
+
+def _resident(split: _Samples, room: float, device: torch.device) -> _Samples:
+    """Move samples to the device where they take no more than `room` bytes of its memory."""
+    fits = math.prod(split.x.shape) * split.x.dtype.itemsize <= room
+    return _Samples(*split.take(slice(None), device)) if fits else split

@@ -1,0 +1,133 @@
+"""State that clients keep between their participations, in files beside the run.
+
+One file per client and version, named by the round and pass that wrote it. The driver tells a pass
+which version of each client to read: the latest of those that were handed over. So a chunk that is
+trained again reads what it read the first time and writes the same bytes to the same name: a lost,
+retried or duplicated chunk changes nothing. Workers read by name, as a listing that a network file
+system has cached may lack the newest. What one pass of a round leaves for the next goes with the
+round. Versions are kept back to the older of the last two checkpoints; a resumed run deletes those
+after its checkpoint.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from raysim.core.errors import RunError
+from raysim.core.tensors import Groups, contiguous, flatten, unflatten
+from raysim.storage.atomic import replace_file
+
+Version = tuple[int, int]
+"""Round number and pass number."""
+NEVER = (-1, -1)
+"""For a client that has none; passes are counted from 0."""
+
+
+class ClientStates:
+    """The client states of one run directory, readable and writable from every worker."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def read(self, client: int, version: Version, device: torch.device) -> Groups:
+        """Return a version of a client's groups.
+
+        Raises:
+            RunError: the file is damaged or missing.
+        """
+        path = self._path(client, version)
+        try:
+            return unflatten(load_file(path, device=str(device)))
+        except (OSError, SafetensorError) as error:
+            raise RunError(f"{path}: client state is damaged: {error}") from error
+
+    def write(self, client: int, version: Version, groups: Groups, keep_from: int) -> None:
+        """Write a version, and delete those that no kept checkpoint needs.
+
+        Args:
+            client: The client's id.
+            version: Round and pass that write.
+            groups: The client's groups.
+            keep_from: Round of the older of the kept checkpoints.
+
+        A version that is there stays: whoever trains the client again has the same bytes, and an
+        actor that was given up for lost, and is not, may have others.
+
+        Raises:
+            MachineError: the disk refuses.
+        """
+        path = self._path(client, version)
+        if not path.exists():
+            replace_file(path, lambda aside: save_file(contiguous(flatten(groups)), aside))
+        older = sorted(v for v in self.versions(client) if v[0] < keep_from)
+        for stale in older[:-1]:
+            self._path(client, stale).unlink(missing_ok=True)
+
+    def delete(self, versions: Iterable[tuple[int, Version]]) -> None:
+        """Delete versions of clients that nothing reads any more."""
+        for client, version in versions:
+            self._path(client, version).unlink(missing_ok=True)
+
+    def versions(self, client: int) -> list[Version]:
+        """Return the versions that are there."""
+        try:
+            found = [_version(path) for path in self._path(client, NEVER).parent.iterdir()]
+        except FileNotFoundError:
+            return []
+        return [version for version in found if version is not None]
+
+    def roll_back(self, round_number: int, clients: int) -> npt.NDArray[np.int64]:
+        """Delete every version that this round or a later one wrote, and half-written files.
+
+        Returns:
+            The latest version that is left of each of so many clients, or NEVER [clients, 2].
+        """
+        latest = np.full((clients, 2), NEVER)
+        for folder in self.folder.glob("[0-9]*/[0-9]*"):
+            left = []
+            for path in folder.iterdir():
+                version = _version(path)
+                if version[0] >= round_number if version else path.name.startswith("."):
+                    path.unlink()
+                elif version:
+                    left.append(version)
+            latest[int(folder.name)] = max(left, default=NEVER)
+        return latest
+
+    def check_space(self, clients: int, versions: int, size: int) -> None:
+        """Check that the states fit on the disk.
+
+        Args:
+            clients: Clients that are expected to take part at least once.
+            versions: Further versions kept for checkpoints.
+            size: Bytes of one client's state.
+
+        Raises:
+            RunError: they do not fit.
+        """
+        needed = size * (clients + versions)
+        existing = next(p for p in self.folder.absolute().parents if p.exists())
+        free = shutil.disk_usage(existing).free
+        if needed > free:
+            raise RunError(
+                f"{self.folder}: client state may take {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB"
+                " are free: use fewer clients or rounds, or another `out`"
+            )
+
+    def _path(self, client: int, version: Version) -> Path:
+        shard, name = f"{client // 1000:05d}", f"{client:08d}"
+        return self.folder / shard / name / f"{version[0]}_{version[1]}.safetensors"
+
+
+def _version(path: Path) -> Version | None:
+    match = re.fullmatch(r"(-?\d+)_(\d+)\.safetensors", path.name)
+    return (int(match[1]), int(match[2])) if match else None

@@ -1,0 +1,129 @@
+"""Padding of clients that are trained together, and BatchNorm that leaves it out.
+
+torch's own BatchNorm updates its statistics in place and knows no padding. This one computes the
+same from its tensors alone and puts the new statistics aside, for whoever runs the step to take.
+
+Legend: K clients, S steps, B batch, C channels, n samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from raysim.training.job import Bounds
+
+
+@dataclass
+class Padding:
+    """What the layers of one network share during a forward pass.
+
+    Attributes:
+        weights: 1 for a sample and 0 for padding [B], or None without padding.
+        updates: New statistics by buffer name, filled by the pass.
+    """
+
+    weights: Tensor | None = None
+    updates: dict[str, Tensor] = field(default_factory=dict)
+
+    @contextmanager
+    def of(self, weights: Tensor | None) -> Iterator[dict[str, Tensor]]:
+        """Share the weights of a batch for a pass; yield its updates. Nothing is kept after it."""
+        self.weights, self.updates = weights, {}
+        try:
+            yield self.updates
+        finally:
+            self.weights, self.updates = None, {}
+
+
+class PaddedBatchNorm(nn.Module):
+    """A BatchNorm layer of the same tensors."""
+
+    weight: Tensor | None
+    bias: Tensor | None
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    num_batches_tracked: Tensor | None
+
+    def __init__(self, layer: _BatchNorm, name: str, padding: Padding) -> None:
+        super().__init__()
+        self.register_parameter("weight", layer.weight)
+        self.register_parameter("bias", layer.bias)
+        for buffer in ("running_mean", "running_var", "num_batches_tracked"):
+            self.register_buffer(buffer, getattr(layer, buffer))
+        self.eps, self.momentum = layer.eps, layer.momentum
+        self._name, self._padding = name, padding
+        self.train(layer.training)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise inputs x [B, C, ...] by the batch, in evaluation mode by what was recorded."""
+        if not self.training and self.running_mean is not None:
+            return F.batch_norm(
+                x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
+            )
+        shape = (1, -1, *(1,) * (x.dim() - 2))  # of a value per channel
+        axes = (0, *range(2, x.dim()))
+        values, weights = x.float(), self._padding.weights
+        per_sample = values[0, 0].numel()
+        if weights is None:
+            count = values.new_full((), len(values) * per_sample)
+            real = values
+        else:
+            count = (weights.sum() * per_sample).clamp(min=1)
+            weights = weights.view(-1, *(1,) * (x.dim() - 1))
+            real = values * weights
+        mean = real.sum(axes) / count
+        centred = values - mean.view(shape)
+        squares = centred.square() if weights is None else centred.square() * weights
+        variance = squares.sum(axes) / count
+        if self.training:
+            self._record(mean.detach(), (variance * count / (count - 1).clamp(min=1)).detach())
+        scaled = centred * (variance + self.eps).rsqrt().view(shape)
+        if self.weight is not None and self.bias is not None:
+            scaled = scaled * self.weight.view(shape) + self.bias.view(shape)
+        return scaled.to(x.dtype)
+
+    def _record(self, mean: Tensor, variance: Tensor) -> None:
+        if self.running_mean is None or self.running_var is None or self.momentum is None:
+            return
+        updates, old = self._padding.updates, 1 - self.momentum
+        updates[f"{self._name}.running_mean"] = old * self.running_mean + self.momentum * mean
+        updates[f"{self._name}.running_var"] = old * self.running_var + self.momentum * variance
+        if self.num_batches_tracked is not None:
+            updates[f"{self._name}.num_batches_tracked"] = self.num_batches_tracked + 1
+
+
+def with_padding(module: nn.Module, padding: Padding) -> nn.Module:
+    """Replace a module's BatchNorm layers, in place; return the module."""
+    layers = [(n, m) for n, m in module.named_modules() if isinstance(m, _BatchNorm)]
+    for name, layer in layers:
+        path, _, attribute = name.rpartition(".")
+        setattr(module.get_submodule(path), attribute, PaddedBatchNorm(layer, name, padding))
+    return module
+
+
+def numbered(
+    orders: Sequence[npt.NDArray[np.int64]], bounds: Sequence[Bounds], real: npt.NDArray[np.bool_]
+) -> Tensor:
+    """Return the numbers [S, K, B] of the samples in the batches of an epoch.
+
+    Args:
+        orders: Per client, the order of its samples [n].
+        bounds: Per client, its batches. Samples are numbered through, client after client.
+        real: Where there is a sample [S, K, B]; elsewhere the number is 0.
+    """
+    index = np.zeros(real.shape, dtype=np.int64)
+    first = 0
+    for k, (order, own) in enumerate(zip(orders, bounds, strict=True)):
+        for step, (start, stop) in enumerate(own):
+            index[step, k, : stop - start] = first + order[start:stop]
+        first += len(order)
+    return torch.from_numpy(index)

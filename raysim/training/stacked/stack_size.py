@@ -1,0 +1,109 @@
+"""How many clients are trained together (`engine.vectorize`), and which.
+
+Both follow from settings, network and cohort, so that the groups, and with them a run's result, are
+the same wherever it runs. Only the size that "auto" finds depends on the machine: on the memory and
+the number of the actors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from raysim.config import Settings
+from raysim.federation.federation import Federation
+from raysim.federation.opened import OpenData
+from raysim.training.network import Network
+from raysim.training.stacked.trainer import obstacle
+
+MOST = 256
+"""Clients together at most by "auto": more gain nothing once kernels fill the device."""
+MODEL_COPIES = 8
+"""Parameters, start, gradients, momentum, carry and their temporaries."""
+ACTIVATION_COPIES = 3
+"""A layer's output, its gradient, and a kernel's workspace."""
+SAMPLE_COPIES = 3
+"""A client's samples as it sees them, altered for an epoch, and in a row with those of others."""
+SHARE = 0.6
+"""Of the device's memory that the clients of a group may take."""
+
+
+def clients_together(
+    settings: Settings,
+    federation: Federation,
+    describe: Callable[[], dict[str, Any]],
+    note: Callable[[str], None],
+) -> int:
+    """Return the size of a group; 1 trains clients one at a time.
+
+    Args:
+        settings: The run's settings.
+        federation: Its data and network.
+        describe: Returns where the workers are; asked only for "auto".
+        note: Told once why clients are not trained together although they should be.
+    """
+    asked = settings.engine.vectorize
+    if asked in {0, 1}:
+        return 1
+    module = settings.method.network(federation.network(settings.seed))
+    if reason := obstacle(module):
+        note(f"engine.vectorize={asked}: clients are trained one at a time: {reason}")
+        return 1
+    if asked != "auto":
+        return asked
+    memories = [actor.get("memory") for actor in describe()["actors"]]
+    if not all(memories):
+        return 1  # on a CPU clients one at a time are faster
+    samples = int(federation.shares.sizes.max())
+    size = settings.local.batch_size
+    rows = samples if size == "full" else min(size, samples)
+    x = OpenData(federation, torch.device("cpu")).test(0, 1).x
+    share = math.ceil(settings.cohort_size / len(memories))  # so that no actor goes without
+    return min(fitting(module, x, rows, samples, min(memories)), share)
+
+
+def fitting(module: nn.Module, x: Tensor, rows: int, samples: int, memory: int) -> int:
+    """Return how many clients fit in memory.
+
+    Args:
+        module: The network.
+        x: Inputs [1, ...] like those of the clients.
+        rows: Samples in a batch.
+        samples: Samples of a client.
+        memory: Bytes of a device's memory.
+    """
+    activations = 0
+
+    def count(layer: nn.Module, given: Any, output: Any) -> None:
+        nonlocal activations
+        activations += sum(
+            t.numel() * t.element_size()
+            for t in (output if isinstance(output, tuple) else (output,))
+            if isinstance(t, Tensor)
+        )
+
+    leaves = [layer for layer in module.modules() if not list(layer.children())]
+    hooks = [layer.register_forward_hook(count) for layer in leaves]
+    with torch.no_grad():
+        Network(module).eval()(x)
+    for hook in hooks:
+        hook.remove()
+    model = sum(p.numel() * p.element_size() for p in module.parameters())
+    data = samples * x.numel() * x.element_size()
+    each = MODEL_COPIES * model + ACTIVATION_COPIES * rows * activations + SAMPLE_COPIES * data
+    return max(1, min(MOST, int(SHARE * memory // each)))
+
+
+def groups_of(
+    clients: Sequence[int], sizes: npt.NDArray[np.int64], together: int
+) -> list[tuple[int, ...]]:
+    """Return who is trained together: clients of like numbers of samples [K], the largest first."""
+    ordered = sorted(clients, key=lambda client: (-sizes[client], client))
+    starts = range(0, len(ordered), together)
+    return [tuple(ordered[start : start + together]) for start in starts]

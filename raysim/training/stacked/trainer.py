@@ -1,0 +1,297 @@
+"""Local training of several clients at once: their tensors stacked, one step for all of them.
+
+For devices on which a small network's step is launch-bound: K clients cost about as many launches
+as one. Steps and batches that a client lacks are padded and masked, so a client's result is that of
+the loop trainer up to rounding. With dropout it is another draw of the same distribution.
+
+Legend: K clients, S steps, B batch, n samples.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import grad, vmap
+
+from raysim.core.rules import Batch, Outputs, Trained, Upload, View
+from raysim.core.tensors import Groups, Layout, Tensors, flatten
+from raysim.training.job import Job, LocalLog, Sgd, batch_bounds, epochs_of, objective
+from raysim.training.network import Network
+from raysim.training.sequential import LoopTrainer
+from raysim.training.stacked.batch_norm import Padding, numbered, with_padding
+from raysim.training.stacked.cuda_graphs import Steps, recorder_on
+
+Tree = Mapping[str, Any]
+
+
+def obstacle(network: nn.Module) -> str | None:
+    """Return why a network's clients cannot be trained together, or None if they can."""
+    for name, module in network.named_modules():
+        if isinstance(module, nn.RNNBase):
+            return f"{type(module).__name__} ({name}) has no batched kernel with weights per client"
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.momentum is None:
+            return f"{type(module).__name__} ({name}) has no momentum"
+    return None
+
+
+class _Stacked(Batch):
+    """One client's batch among those of others; its loss needs no index, padded or not."""
+
+    def loss(self, logits: Tensor) -> Tensor:
+        return self.mean(self.losses(logits))
+
+
+class VectorTrainer:
+    """Trains clients together; what they cannot share is left to the loop trainer."""
+
+    def __init__(self, loop: LoopTrainer) -> None:
+        self.loop = loop
+        self.padding = Padding()
+        module = with_padding(copy.deepcopy(loop.network.module), self.padding)
+        self.network = Network(module)
+        device = next((p.device for p in module.parameters()), torch.device("cpu"))
+        self.recorder = recorder_on(device)
+
+    @property
+    def refusal(self) -> str | None:
+        """Why a step could not be recorded, or None."""
+        return self.recorder.refusal if self.recorder else None
+
+    def run(self, jobs: Sequence[Job]) -> list[tuple[Upload, LocalLog]]:
+        """Train clients of one pass; return what each gives back, with its figures."""
+        before = self.loop.rng_state()
+        self.loop.seed(jobs[0].torch_seed)
+        results: dict[int, tuple[Upload, LocalLog]] = {}
+        try:
+            with self.recorder.beside() if self.recorder else nullcontext():
+                for numbers in _alike(jobs):
+                    together = _Together(self, [jobs[number] for number in numbers])
+                    results |= zip(numbers, together.run(), strict=True)
+            return [results[number] for number in range(len(jobs))]
+        finally:
+            self.loop.set_rng_state(before)
+
+
+class _Together:
+    """The training of clients whose tensors have the same names and shapes."""
+
+    def __init__(self, trainer: VectorTrainer, jobs: Sequence[Job]) -> None:
+        self.trainer, self.jobs = trainer, jobs
+        job = self.job = jobs[0]
+        self.rules, self.loop, self.local = job.rules, trainer.loop, trainer.loop.local
+        trainer.network.train_only(job.trainable)
+        self.names = trainer.network.trained(job.trainable)
+        self.starts = [job.rules.start(j.broadcast, j.state, j.personal) for j in jobs]
+        self.fixed, self.axes = _stack(
+            [
+                {"start": start, "state": j.state, "personal": j.personal}
+                for start, j in zip(self.starts, jobs, strict=True)
+            ]
+        )
+        self.live = {name: _repeat(self.starts, name) for name in self.starts[0]}
+        self.sgd = Sgd(self.local, job.lr)
+        other = job.rules.criterion or job.rules.penalties or self.local.temperature != 1
+        self.plain = not other
+        carry = job.rules.carry
+        carries = [carry(self._view_of(k)) if carry else {} for k in range(len(jobs))]
+        self.carry = {name: _repeat(carries, name) for name in carries[0]}
+        self.rng = self.loop.rng_state()
+
+    def run(self) -> list[tuple[Upload, LocalLog]]:
+        losses: list[Tensor] = []
+        objectives: list[Tensor] = []
+        taken: list[list[int]] = [[] for _ in self.jobs]
+        step = Steps(self._step, self.trainer.recorder)
+        for batch, sizes, times in self._batches():
+            if self.rules.direction:
+                self.rng = self.loop.rng_state()
+            loss, value = step(batch, times)
+            losses.append(loss)
+            objectives.append(value)
+            for steps, size in zip(taken, sizes, strict=True):
+                steps.append(size)
+        both = torch.stack([torch.stack(losses), torch.stack(objectives)]).cpu()  # [2, S, K]
+        return [self._finish(k, both[:, :, k], taken[k]) for k in range(len(self.jobs))]
+
+    def _finish(self, k: int, figures: Tensor, sizes: list[int]) -> tuple[Upload, LocalLog]:
+        own = [step for step, size in enumerate(sizes) if size]
+        carry = {name: tensor[k] for name, tensor in self.carry.items()}
+        trained = Trained(len(own), self.job.lr, carry, self.jobs[k].data)
+        with torch.no_grad():
+            upload = self.rules.finish(self._view_of(k), trained)
+        loss, value = figures[:, own]
+        return upload, LocalLog.of(loss, value, [sizes[step] for step in own])
+
+    def _batches(self) -> Iterator[tuple[dict[str, Tensor], Sequence[int], int]]:
+        """Yield the batches [K, B, ...] of all steps, with each client's number of samples.
+
+        Where clients have fewer samples than others there are `weights` [K, B], 1 for a sample;
+        where they have none left in this epoch, `active` [K] is false for them. The last number
+        that is yielded is how many batches of such shapes there are in all.
+        """
+        norm = self.trainer.loop.network.has_batchnorm
+        counts = [len(job.data.y) for job in self.jobs]
+        bounds = [batch_bounds(n, self.local.batch_size, norm) for n in counts]
+        sizes = np.zeros((max(map(len, bounds)), len(self.jobs)), dtype=np.int64)  # [S, K]
+        for k, own in enumerate(bounds):
+            sizes[: len(own), k] = [stop - start for start, stop in own]
+        y = torch.cat([job.data.y for job in self.jobs])
+        real = np.arange(sizes.max()) < sizes[:, :, None]  # [S, K, B]
+        weights = torch.from_numpy(real).to(y.device, torch.float32)
+        active = torch.from_numpy(sizes > 0).to(y.device)
+        extremes = zip(sizes.min(1).tolist(), sizes.max(1).tolist(), strict=True)
+        kinds = [(most, least < most, not least) for least, most in extremes]
+        times = Counter(kinds)
+        for epoch in zip(*map(epochs_of, self.jobs, bounds), strict=True):
+            x = torch.cat([inputs for inputs, _ in epoch])
+            index = numbered([order for _, order in epoch], bounds, real).to(y.device)
+            del epoch
+            for step, kind in enumerate(kinds):
+                most, padded, idle = kind
+                rows = index[step, :, :most]
+                batch = {"x": x[rows], "y": y[rows]}
+                if padded:
+                    batch["weights"] = weights[step, :, :most]
+                if idle:
+                    batch["active"] = active[step]
+                yield batch, sizes[step].tolist(), self.job.epochs * times[kind]
+            del x  # before the next epoch's are made
+
+    def _step(self, inputs: Tensors) -> tuple[Tensor, Tensor]:
+        """Take a step; clients that have no samples left in this epoch stay as they are."""
+        batch = dict(inputs)
+        active = batch.pop("active", None)
+        if active is None:
+            return self._update(batch)
+        with torch.no_grad():
+            before = [tensor.clone() for tensor in self._moving()]
+        outcome = self._update(batch)
+        with torch.no_grad():
+            for now, then in zip(self._moving(), before, strict=True):
+                now.copy_(torch.where(active.view(-1, *(1,) * (now.dim() - 1)), now, then))
+        return outcome
+
+    def _moving(self) -> list[Tensor]:
+        return [*self.live.values(), *self.carry.values(), *self.sgd.velocity]
+
+    def _update(self, batch: Tree) -> tuple[Tensor, Tensor]:
+        """Take one step of SGD; return the plain losses and the objectives [K] before it."""
+        for name in self.names:
+            self.live[name].requires_grad_()
+        params = [self.live[name] for name in self.names]
+        values, losses, buffers = self._together(self._forward, batch)
+        gradients = torch.autograd.grad(
+            values.sum(), params, allow_unused=True, materialize_grads=True
+        )
+        with torch.no_grad():
+            directions = self.sgd.decayed([*gradients], params)
+            if direct := self.rules.direction:
+
+                def one(live: Tensors, fixed: Tree, batch: Tree, *given: Tensors) -> Any:
+                    gradients, carry = given
+                    return direct(self._view(live, fixed), gradients, _Stacked(**batch), carry)
+
+                named = dict(zip(self.names, directions, strict=True))
+                directed, carry = self._together(one, batch, named, self.carry)
+                directions = [directed[name] for name in self.names]
+                _assign(self.carry, carry)
+            self.sgd.step(params, directions)
+            _assign(self.live, buffers)
+        return losses.detach(), values.detach()
+
+    def _together(self, function: Callable[..., Any], *stacked: Tree) -> Any:
+        axes = (0, self.axes, *(0 for _ in stacked))
+        every = vmap(function, in_dims=axes, randomness="different")
+        return every(self.live, self.fixed, *stacked)
+
+    def _forward(self, live: Tensors, fixed: Tree, batch: Tree) -> tuple[Tensor, Tensor, Tensors]:
+        samples = _Stacked(**batch)
+        outputs, buffers = self._outputs(live, samples)
+        value = objective(self.rules, self._view(live, fixed), outputs, samples)
+        with torch.no_grad():
+            return value, value if self.plain else samples.loss(outputs.logits), buffers
+
+    def _outputs(self, tensors: Tensors, batch: Batch) -> tuple[Outputs, Tensors]:
+        """Return outputs in training mode, and the statistics that BatchNorm would record."""
+        with self.trainer.padding.of(batch.weights) as updates, self.loop.autocast():
+            return self.trainer.network.at(tensors, batch.x).in_float32(), updates
+
+    def _view(self, live: Tensors, fixed: Tree) -> View:
+        return View(
+            params=live,
+            trained=self.names,
+            start=fixed["start"],
+            broadcast=self.job.broadcast,
+            state=fixed["state"],
+            personal=fixed["personal"],
+            temperature=self.local.temperature,
+            at=self.loop.at,
+            gradient=partial(self._gradient, fixed),
+        )
+
+    def _view_of(self, k: int) -> View:
+        own = {"start": self.starts[k], "state": self.jobs[k].state}
+        live = {name: tensor[k].detach() for name, tensor in self.live.items()}
+        return self._view(live, {**own, "personal": self.jobs[k].personal})
+
+    def _gradient(self, fixed: Tree, tensors: Tensors, batch: Batch) -> Tensors:
+        """Return the gradient of the objective at any tensors, with this step's random draws."""
+
+        def value(points: dict[str, Tensor]) -> Tensor:
+            everything = {**tensors, **points}
+            outputs, _ = self._outputs(everything, batch)
+            return objective(self.rules, self._view(everything, fixed), outputs, batch)
+
+        points = {name: tensors[name] for name in self.names}
+        before = self.loop.rng_state()
+        self.loop.set_rng_state(self.rng)
+        with torch.enable_grad():
+            gradients = grad(value)(points)
+        self.loop.set_rng_state(before)
+        decay = self.local.weight_decay
+        return {n: g + decay * points[n] if decay else g for n, g in gradients.items()}
+
+
+def _alike(jobs: Sequence[Job]) -> list[list[int]]:
+    """Return the numbers of the jobs by the names and shapes of their clients' own tensors."""
+
+    def shapes(number: int) -> str:
+        groups: tuple[Groups, Groups] = (jobs[number].state, jobs[number].personal)
+        return repr([Layout.of(flatten(group)) for group in groups])
+
+    return [list(same) for _, same in groupby(sorted(range(len(jobs)), key=shapes), key=shapes)]
+
+
+def _stack(trees: Sequence[Tree]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Stack trees of tensors; what all of them share is kept once. Return it with its axes."""
+    stacked: dict[str, Any] = {}
+    axes: dict[str, Any] = {}
+    for key, first in trees[0].items():
+        leaves = [tree[key] for tree in trees]
+        if isinstance(first, Mapping):
+            stacked[key], axes[key] = _stack(leaves)
+        elif all(leaf is first for leaf in leaves):
+            stacked[key], axes[key] = first, None
+        else:
+            stacked[key], axes[key] = torch.stack(leaves), 0
+    return stacked, axes
+
+
+def _repeat(sets: Sequence[Tensors], name: str) -> Tensor:
+    """Return a new tensor [K, ...] of what K sets hold under a name."""
+    return torch.stack([tensors[name].detach() for tensors in sets])
+
+
+def _assign(tensors: Tensors, values: Tensors) -> None:
+    """Copy values into the tensors of the same names."""
+    for name, value in values.items():
+        tensors[name].copy_(value)

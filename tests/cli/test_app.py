@@ -1,0 +1,272 @@
+"""The command line as a user meets it: what it prints, its exit codes, what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raysim.cli.app import main
+from raysim.workloads.datasets.fetch import data_root
+
+QUICK = ("rounds=1", "local.epochs=1", "fraction=0.02", "engine.backend=inline")
+
+
+@pytest.fixture
+def raysim_command(monkeypatch, capsys, tmp_path):
+    """Run `raysim ...` in a fresh working directory; return exit code, stdout and stderr."""
+    monkeypatch.setenv("RAYSIM_DATA", str(data_root()))
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["raysim", *arguments])
+        try:
+            main()
+            code: Any = 0
+        except SystemExit as stop:
+            code = stop.code or 0
+        captured = capsys.readouterr()
+        return int(code), captured.out, captured.err
+
+    return run
+
+
+def one_line_error(result: tuple[int, str, str]) -> str:
+    code, _, err = result
+    assert code == 2
+    assert err.endswith("\n") and err.count("\n") == 1, err
+    assert "Traceback" not in err
+    return err
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("fracton=0.1", r"fracton: no such setting; did you mean 'fraction'?"),
+        ("local.lrr=0.1", r"local.lrr: no such setting; did you mean 'lr'?"),
+        ("rounds=many", 'rounds="many": must be a valid integer'),
+        ("fraction=0", "fraction=0: must be greater than 0"),
+        ("fraction=1.5", "fraction=1.5: must be less than or equal to 1"),
+        ("rounds=0", "rounds=0: must be greater than or equal to 1"),
+        ("local.batch_size=0", "local.batch_size=0: must be greater than or equal to 1 or 'full'"),
+        ("local.temperature=0", "local.temperature=0: must be greater than 0"),
+        ("clients=70000", "clients=70000: the dataset has 60000 training samples"),
+        ("dataset.name=mnits", "dataset.name=mnits: no such dataset; did you mean 'mnist'?"),
+        ("method.name=nowhere:Method", "method.name=nowhere:Method: cannot be imported"),
+        ("out=/proc/raysim", "out=/proc/raysim: /proc is not a folder that can be written"),
+        ("engine.gpus_per_actor=64", "engine.gpus_per_actor=64"),
+    ],
+)
+def test_bad_settings_stop_before_anything_starts(raysim_command, tmp_path, override, said):
+    error = one_line_error(raysim_command("run", "mnist-fedavg", *QUICK, override))
+    assert said in error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_negative_mu(raysim_command):
+    result = raysim_command("run", "mnist-fedavg", "method.mu=-1", "method.name=fedprox")
+    assert "method.mu=-1: must be greater than or equal to 0" in one_line_error(result)
+
+
+def test_unknown_preset_names_the_nearest(raysim_command):
+    error = one_line_error(raysim_command("run", "mnist-fedvag"))
+    assert "mnist-fedvag: no such preset; did you mean 'mnist-fedavg'?" in error
+
+
+def test_more_gpus_per_actor_than_the_cluster_declares(raysim_command, shared_ray, tmp_path):
+    overrides = ("engine.gpus_per_actor=4", "engine.backend=ray", "out=run")
+    error = one_line_error(raysim_command("run", "mnist-fedavg", *QUICK, *overrides))
+    assert "engine.gpus_per_actor=4: at most 2 GPUs are declared on a node" in error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_cluster_that_cannot_be_joined(tmp_path):
+    command = [sys.executable, "-m", "raysim", "run", "mnist-fedavg", "out=run"]
+    environment = {**os.environ, "RAY_ADDRESS": "127.0.0.1:1", "RAYSIM_DATA": str(data_root())}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    error = one_line_error((done.returncode, done.stdout, done.stderr))
+    assert "RAY_ADDRESS=127.0.0.1:1: cannot be joined" in error and "refused" in error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_damaged_data_file_is_named(raysim_command, monkeypatch, tmp_path):
+    good, root = data_root(), tmp_path / "data"
+    shutil.copytree(good / "mnist", root / "mnist", ignore=shutil.ignore_patterns("prepared"))
+    damaged = root / "mnist/t10k-labels-idx1-ubyte"
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"\0")
+    monkeypatch.setenv("RAYSIM_DATA", str(root))
+    error = one_line_error(raysim_command("run", "mnist-fedavg", *QUICK, "out=run"))
+    assert str(damaged) in error and "md5" in error
+    assert not (tmp_path / "run").exists()
+    shutil.copy(good / "mnist/t10k-labels-idx1-ubyte", damaged)
+    assert raysim_command("run", "mnist-fedavg", *QUICK, "out=run")[0] == 0
+
+
+def test_damaged_prepared_file_is_named(raysim_command, monkeypatch, tmp_path):
+    root = tmp_path / "data"
+    shutil.copytree(data_root() / "mnist", root / "mnist")
+    damaged = root / "mnist/prepared/test.arrow"
+    damaged.write_bytes(damaged.read_bytes()[:-100])
+    monkeypatch.setenv("RAYSIM_DATA", str(root))
+    error = one_line_error(raysim_command("run", "mnist-fedavg", *QUICK, "out=run"))
+    assert str(damaged) in error and "delete" in error
+    damaged.unlink()
+    assert raysim_command("run", "mnist-fedavg", *QUICK, "out=run")[0] == 0
+
+
+def test_client_without_samples_is_named(raysim_command, monkeypatch, tmp_path):
+    folder = tmp_path / "plugins"
+    folder.mkdir()
+    (folder / "hungry.py").write_text(
+        "import numpy as np, raysim\n"
+        "class Hungry(raysim.Partition):\n"
+        "    def split(self, data, clients, seed):\n"
+        "        parts = np.array_split(np.arange(len(data)), clients)\n"
+        "        return raysim.ListedShares.of([*parts[:3], parts[3][:0], *parts[4:]])\n"
+    )
+    monkeypatch.syspath_prepend(folder)
+    result = raysim_command("run", "mnist-fedavg", *QUICK, "partition.name=hungry:Hungry")
+    assert "client 3 has no samples" in one_line_error(result)
+
+
+def test_update_that_is_not_finite_stops_the_run_and_keeps_what_was_done(raysim_command):
+    overrides = ("local.lr=1e30", "out=run", "seed=1")
+    error = one_line_error(raysim_command("run", "mnist-fedavg", *QUICK, *overrides))
+    assert "client" in error and "not finite (tensor" in error and "local.lr" in error
+
+
+def test_run_then_refuse_then_resume_refused(raysim_command, tmp_path):
+    code, out, _ = raysim_command("run", "mnist-fedavg", *QUICK, "out=run")
+    assert code == 0
+    assert "round 1  accuracy" in out and "rounds to 97.0%: not reached\n" in out
+    before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
+    again = one_line_error(raysim_command("run", "mnist-fedavg", *QUICK, "out=run"))
+    assert "holds a finished run" in again
+    other = one_line_error(raysim_command("run", "mnist-fedavg", *QUICK, "out=run", "seed=5"))
+    assert "seed=0 (here 5)" in other
+    assert "finished" in one_line_error(raysim_command("resume", "run"))
+    assert before == {p: p.read_bytes() for p in Path("run").rglob("*") if p.is_file()}
+
+
+def test_published_figures_stand_beside_the_same_experiment_only(raysim_command):
+    overrides = ("rounds=1", "engine.backend=inline")
+    same = raysim_command("run", "mnist-fedavg", *overrides, "seed=3")[1]
+    assert "rounds to 97.0%: not reached (published 47)" in same
+    other = raysim_command("run", "mnist-fedavg", *overrides, "local.epochs=1")[1]
+    assert "published" not in other
+
+
+def test_resume_of_nothing(raysim_command, tmp_path):
+    assert "holds no run" in one_line_error(raysim_command("resume", "nowhere"))
+
+
+def test_file_of_settings(raysim_command, tmp_path):
+    assert raysim_command("run", "mnist-fedavg", *QUICK, "out=first")[0] == 0
+    assert raysim_command("run", "first/config.json", "out=second")[0] == 0
+    first, second = (Path(name, "model.safetensors").read_bytes() for name in ("first", "second"))
+    assert first == second
+    # The file says `out`, too.
+    again = one_line_error(raysim_command("run", "first/config.json"))
+    assert again == "raysim: out=first: holds a finished run; choose another `out`\n"
+
+
+def test_default_out_is_named_after_the_preset(raysim_command, tmp_path):
+    assert raysim_command("run", "mnist-fedavg", *QUICK)[0] == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name.startswith("mnist-fedavg-")
+    assert (folder / "summary.json").exists()
+
+
+@pytest.mark.parametrize("kind", ["methods", "presets", "datasets", "partitions", "models"])
+def test_list(raysim_command, kind):
+    code, out, _ = raysim_command("list", kind)
+    known = {
+        "methods": "scaffold",
+        "presets": "mnist-million",
+        "datasets": "fashion-mnist",
+        "partitions": "dirichlet",
+        "models": "mnist-cnn-128",
+    }
+    assert code == 0 and known[kind] in out
+    code, out, _ = raysim_command("list", kind, known[kind])
+    assert code == 0 and len(out.splitlines()) > 5
+
+
+def test_a_page_is_reflowed_but_for_its_formulas(raysim_command):
+    _, out, _ = raysim_command("list", "methods", "mifl")
+    lines = out.splitlines()
+    prose = [line for line in lines if line.startswith("The gradient is propagated back")]
+    assert prose and len(prose[0].rstrip()) > 65  # of a terminal's 80 columns
+    assert any(line.startswith("    c_v = std(l_g, l_k) / (l_g + l_k)") for line in lines)
+    words = " ".join(out.split())
+    assert "At a client's first participation it has no F_k and does plain FedAvg." in words
+
+
+def test_list_everything_and_unknown_kind(raysim_command):
+    assert raysim_command("list")[1].count("mnist-cnn-128") == 1
+    assert "did you mean 'methods'?" in one_line_error(raysim_command("list", "methds"))
+
+
+def test_data_list_and_fetch(raysim_command):
+    code, out, _ = raysim_command("data", "fetch", "mnist")
+    assert code == 0 and "mnist train: " in out
+    code, out, _ = raysim_command("data", "list")
+    assert code == 0 and str(data_root()) in out.replace("\n", "")
+    assert "did you mean" in one_line_error(raysim_command("data", "fetch", "mnst"))
+
+
+def test_data_show(raysim_command, tmp_path):
+    code, out, _ = raysim_command("data", "show", "mnist-noniid", "seed=1", "--out", "shares.png")
+    assert code == 0
+    assert "mnist, shards (per_client=2, size=300), clients=100, seed=1\n" in out
+    assert ["samples", *["600"] * 5] in [line.split() for line in out.splitlines()]
+    assert "60000 samples held; the training set has 60000 samples\n" in out
+    assert out.endswith("heat map: shares.png\n")
+    assert (tmp_path / "shares.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["shares.png"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["mnist-nonid"], "mnist-nonid: no such preset; did you mean 'mnist-noniid'?"),
+        (["mnist-fedavg", "partition.name=by_key"], "partition.key=writer: no such column"),
+        (["mnist-fedavg", "partition.name=split_classes"], "clients=100: 10 classes cannot be"),
+        (["mnist-fedavg", "--out", "a.pdf"], "--out=a.pdf: must be a .png file in a folder that"),
+    ],
+)
+def test_data_show_refuses_in_one_line(raysim_command, arguments, said):
+    assert said in one_line_error(raysim_command("data", "show", *arguments))
+
+
+def test_studies_are_listed(raysim_command):
+    code, out, _ = raysim_command("list", "studies", "dnc-split")
+    assert code == 0 and "method.finetune_epochs  1 to 8" in out
+    code, out, _ = raysim_command("list", "studies")
+    assert code == 0 and "fedmax-beta" in out and "temperature" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["fedprox-mux"], "fedprox-mux: no such study; did you mean 'fedprox-mu'?"),
+        (["fedprox-mu", "--sampler", "best"], "sampler=best: must be one of tpe, random, grid, gp"),
+        (["fedprox-mu", "local.lr=-1"], "local.lr=-1: must be greater than 0"),
+        (
+            ["fedprox-mu", "--pruner", "median", "--objectives", "accuracy,bytes"],
+            "pruner=median: a pruner compares one figure of unfinished trials, and there are 2"
+            " objectives; use --pruner none",
+        ),
+    ],
+)
+def test_a_study_that_cannot_be_starts_nothing(raysim_command, tmp_path, words, message):
+    code, _, err = raysim_command("tune", *words)
+    assert (code, err) == (2, f"raysim: {message}\n")
+    assert not list(tmp_path.iterdir())

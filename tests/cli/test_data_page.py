@@ -1,0 +1,129 @@
+"""`raysim data show`: what its tables say and what its heat map shows."""
+
+from __future__ import annotations
+
+import sys
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib import colormaps
+from matplotlib.image import imread
+from rich.console import Console
+
+import raysim
+from raysim.cli.data_page import COUNTED_CLIENTS, check_drawing, count, draw, heat_map, page, title
+from raysim.core.data import ListedShares
+from raysim.core.errors import DataError, SettingsError
+from raysim.workloads.partitions.resample import Resample
+
+
+def holdings(counts: list[list[int]]):
+    """Return what is held by clients with these samples per class [K, C]."""
+    table = np.array(counts)
+    labels = np.concatenate([np.repeat(np.arange(table.shape[1]), row) for row in table])
+    cuts = np.cumsum(table.sum(axis=1))[:-1]
+    return count(ListedShares.of(np.split(np.arange(len(labels)), cuts)), labels, table.shape[1])
+
+
+def printed(held) -> list[list[str]]:
+    """Return the words of the page's lines."""
+    out = StringIO()
+    Console(file=out, width=200).print(page("the heading", held))
+    return [line.split() for line in out.getvalue().splitlines()]
+
+
+def test_clients_and_totals():
+    assert printed(holdings([[3, 0, 4], [0, 12, 0]])) == [
+        ["the", "heading"],
+        ["client", "samples", "classes", "label:samples"],
+        ["0", "7", "2", "0:3", "2:4"],
+        ["1", "12", "1", "1:12"],
+        ["all", "19", "3", "0:3", "1:12", "2:4"],
+        ["19", "samples", "held;", "the", "training", "set", "has", "19", "samples"],
+    ]
+
+
+def test_the_ten_most_frequent_of_many_labels_are_shown_in_order():
+    line = printed(holdings([[5, 1, *range(20, 30)]]))[2]
+    frequent = [f"{label}:{label + 18}" for label in range(2, 12)]
+    assert line == ["0", "251", "12", *frequent, "and", "2", "more"]
+
+
+def test_quantiles_stand_in_for_the_clients_not_shown():
+    lines = printed(holdings([[k, 1 if k > 30 else 0] for k in range(1, 42)]))
+    assert [line[0] for line in lines[2:23]] == [*map(str, range(20)), "all"]
+    assert lines[22] == ["all", "872", "2", "0:861", "1:11"]
+    assert lines[23:26] == [
+        ["per", "client", "min", "25%", "median", "75%", "max"],
+        # The clients hold 1..30 and 32..42 samples: the 1st, 11th, 21st, 31st and 41st of them.
+        ["samples", "1", "11", "21", "32", "42"],
+        ["classes", "1", "1", "1", "2", "2"],
+    ]
+
+
+def test_of_a_large_population_some_clients_are_counted():
+    labels = np.arange(100) % 4
+    held = count(Resample(samples=2).split(labels_only(labels), 10**6, 0), labels, 4)
+    assert held.counts.shape == (COUNTED_CLIENTS, 4)
+    assert held.clients[[0, -1]].tolist() == [0, 10**6 - 1]
+    lines = printed(held)
+    assert lines[2][:2] == ["0", "2"]
+    assert lines[22][:2] == ["counted", str(2 * COUNTED_CLIENTS)]
+    said = [" ".join(line) for line in lines[-2:]]
+    assert said[0] == "classes were counted for 10000 of the 1000000 clients"
+    assert said[1] == "2000000 samples held; the training set has 100 samples"
+
+
+def labels_only(labels):
+    return raysim.Split(np.zeros((len(labels), 1)), labels)
+
+
+def test_title_names_dataset_partition_clients_and_seed():
+    shards = title(raysim.load_config("mnist-noniid", {"seed": 3}))
+    assert shards == "mnist, shards (per_client=2, size=300), clients=100, seed=3"
+    assert title(raysim.load_config("mnist-fedavg")) == "mnist, iid, clients=100, seed=0"
+
+
+def test_heat_map_has_clients_down_and_classes_across(tmp_path):
+    counts = np.array([[0, 20], [40, 60], [80, 100]])
+    path = tmp_path / "shares.png"
+    draw("three clients of two classes", holdings(counts.tolist()), path)
+    pixels = imread(path)
+    assert pixels.shape == (900, 900, 4)
+    places = np.empty((3, 2, 2))
+    for cell in np.ndindex(3, 2):
+        colour = colormaps["viridis"](counts[cell] / 100)
+        of_colour = np.argwhere(np.abs(pixels - colour).max(axis=2) < 0.004)
+        assert len(of_colour) > 0.05 * 900 * 900  # a cell; the colour bar has it on few pixels
+        places[cell] = np.median(of_colour, axis=0)
+    rows, columns = places[..., 0], places[..., 1]
+    assert np.ptp(rows, axis=1).max() < 3 and np.ptp(columns, axis=0).max() < 3
+    assert np.diff(rows[:, 0]) == pytest.approx(np.full(2, 265), abs=10)
+    assert columns[0, 1] - columns[0, 0] == pytest.approx(330, abs=20)
+
+
+def test_the_axes_count_clients_and_classes():
+    labels = np.arange(100) % 4
+    held = count(Resample(samples=2).split(labels_only(labels), 20_000, 0), labels, 4)
+    axes, bar = heat_map("the heading", held).axes
+    assert axes.get_xlim() == (-0.5, 3.5)
+    assert axes.get_ylim() == (19_999.5, -0.5)  # the first client on top
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("class", "client")
+    assert (axes.get_title(), bar.get_ylabel()) == ("the heading", "samples")
+    assert bar.get_ylim() == (0, 2)
+
+
+def test_where_no_heat_map_can_be_drawn(tmp_path, monkeypatch):
+    for wrong in (tmp_path / "a.jpg", tmp_path / "none" / "a.png"):
+        with pytest.raises(SettingsError, match=r"must be a \.png file in a folder that exists"):
+            check_drawing(wrong)
+    folder = tmp_path / "b.png"
+    folder.mkdir()
+    with pytest.raises(DataError, match=r"--out=.*b\.png: cannot be written: .*directory"):
+        draw("a folder", holdings([[1]]), folder)
+    check_drawing(tmp_path / "a.png")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(SettingsError, match=r"needs matplotlib; pip install 'raysim\[plots\]'"):
+        check_drawing(Path("a.png"))

@@ -1,0 +1,220 @@
+"""What a run says: plain lines in a pipe, a live view in a terminal."""
+
+from __future__ import annotations
+
+import re
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from rich.text import Text
+
+from raysim.cli.app import live_view as terminal
+from raysim.cli.live_view import Lines, LiveView, closing_lines, make_listener
+from raysim.driver.listener import Started
+
+SUMMARY = {
+    "final_accuracy": 0.9712,
+    "best_accuracy": 0.9734,
+    "rounds_to_target": 46.25,
+    "rounds": 50,
+    "seconds": 12.34,
+    "seconds_per_round": 0.2345,
+    "bytes_up": 1_500_000,
+    "bytes_down": 2_500_000,
+}
+
+
+def started(**changes):
+    values = {
+        "path": Path("runs/[red]mine"),
+        "method": "fedavg",
+        "round_number": 0,
+        "rounds": 3,
+        "cohort": 10,
+        "clients": 100,
+        "target": 0.97,
+    }
+    return Started(**(values | changes))
+
+
+def row(number, **changes):
+    values = {
+        "round": number,
+        "test_accuracy": 0.5,
+        "test_loss": 1.23456,
+        "train_loss": 0.98765,
+        "clients": 10,
+        "seconds": 4.0,
+        "bytes_up": 1_200_000,
+        "bytes_down": 900_000,
+    }
+    return values | changes
+
+
+@pytest.fixture
+def said():
+    return StringIO()
+
+
+@pytest.fixture
+def lines(said):
+    with make_listener(Console(file=said, width=40), {"rounds_to_target": 47}) as listener:
+        yield listener
+
+
+def plain(stream):
+    """Return what was written without the codes of colours and cursor."""
+    return Text.from_ansi(re.sub(r"\x1b\[\??[0-9;]*[A-HJKSTfhlsu]", "", stream.getvalue())).plain
+
+
+def test_without_a_terminal_lines_are_plain(lines):
+    assert type(lines) is Lines
+
+
+def test_lines_of_a_run(lines, said):
+    lines.started(started())
+    lines.progress(5, 10)
+    lines.round_done(row(1, test_accuracy=None, test_loss=None))
+    lines.round_done(row(3))
+    lines.note("client 7 was dropped")
+    lines.finished(SUMMARY)
+    text = re.sub(r"left \d+:\d\d", "left ?", said.getvalue())
+    assert text.splitlines() == [
+        "fedavg: 100 clients, 10 a round, 3 rounds, until 97.0%; runs/[red]mine",
+        "round 1  accuracy -  loss -  train loss 0.9877  clients/s 2.5  left ?  MB 2.1",
+        "round 3  accuracy 50.00%  loss 1.2346  train loss 0.9877  clients/s 2.5  left ?  MB 2.1",
+        "note: client 7 was dropped",
+        "accuracy 97.12% (best 97.34%) after 50 rounds, 12.3 s, median 0.234 s a round",
+        "rounds to 97.0%: 46.2 (published 47)",
+        "sent up 1.5 MB, down 2.5 MB",
+        "everything is in runs/[red]mine",
+    ]
+    assert "\x1b" not in said.getvalue()
+
+
+def test_a_resumed_run_says_from_where(lines, said):
+    lines.started(started(round_number=2, target=None))
+    expected = "fedavg: 100 clients, 10 a round, 3 rounds, from round 3; runs/[red]mine\n"
+    assert said.getvalue() == expected
+
+
+def test_time_left(lines, monkeypatch):
+    """Two rounds took 150 s, so the three that are left take 225 s."""
+    moments = iter([1000.0, 1150.0, 1150.0])
+    monkeypatch.setattr(terminal, "perf_counter", lambda: next(moments))
+    lines.started(started(round_number=1, rounds=6))
+    assert lines.figures(row(3))["left"] == "3:45"
+    assert lines.figures(row(6))["left"] == "0:00"
+
+
+def test_preparing_is_said_now_and_then_and_at_the_end(lines, said, monkeypatch):
+    moment = [100.0]
+    monkeypatch.setattr(terminal, "perf_counter", lambda: moment[0])
+    for seconds, done in [(0, 0), (1, 10), (4, 40), (2, 60), (1, 100)]:
+        moment[0] += seconds
+        lines.preparing("fetch mnist", done, 100)
+    assert said.getvalue().splitlines() == [
+        "fetch mnist: 0%",
+        "fetch mnist: 60%",
+        "fetch mnist: 100%",
+    ]
+
+
+def test_closing_lines_with_a_target_that_was_missed():
+    missed = SUMMARY | {"rounds_to_target": None}
+    found = closing_lines(missed, started(), {"rounds_to_target": 134.5})
+    assert found[1] == "rounds to 97.0%: not reached (published 134.5)"
+
+
+def test_closing_lines_without_published_figures():
+    assert closing_lines(SUMMARY, started(), {})[1] == "rounds to 97.0%: 46.2"
+
+
+def test_closing_lines_without_target_or_evaluation_or_run():
+    no_target = closing_lines(SUMMARY, started(target=None), {"rounds_to_target": 47})
+    assert [line.split()[0] for line in no_target] == ["accuracy", "sent", "everything"]
+    unknown = SUMMARY | {"final_accuracy": None, "best_accuracy": None}
+    assert closing_lines(unknown, None, {}) == ["sent up 1.5 MB, down 2.5 MB"]
+
+
+@pytest.fixture
+def console(said):
+    return Console(file=said, force_terminal=True, width=100, height=30)
+
+
+def frame(view, console):
+    """Return what the view would draw now; the view is not started, so no thread draws too."""
+    with console.capture() as drawing:
+        console.print(view.live.get_renderable())
+    return Text.from_ansi(drawing.get()).plain
+
+
+def test_live_view_shows_rounds_and_progress(console):
+    view = LiveView(console, {})
+    view.started(started())
+    assert "round 1/3" in frame(view, console)
+    view.progress(4, 10)
+    assert "4/10" in frame(view, console)
+    view.round_done(row(1))
+    drawn = frame(view, console)
+    assert "round 2/3" in drawn and "4/10" not in drawn
+    header, figures = (line.split() for line in drawn.splitlines()[:2])
+    assert header[:3] == ["round", "accuracy", "loss"] and header[-1] == "MB"
+    assert [*figures[:3], figures[-1]] == ["1", "50.00%", "1.2346", "2.1"]
+    view.round_done(row(2))
+    view.round_done(row(3, test_accuracy=None, test_loss=None))
+    drawn = frame(view, console)
+    assert "round 4" not in drawn
+    shown = [line.split()[:2] for line in drawn.splitlines()[1:4]]
+    assert shown == [["1", "50.00%"], ["2", "50.00%"], ["3", "-"]]
+
+
+def test_live_view_keeps_the_last_rounds(console, monkeypatch):
+    monkeypatch.setattr(terminal, "SHOWN_ROUNDS", 2)
+    view = LiveView(console, {})
+    view.started(started())
+    for number in (1, 2, 3):
+        view.round_done(row(number))
+    assert [line.split()[0] for line in frame(view, console).splitlines()[1:3]] == ["2", "3"]
+
+
+def test_live_view_shows_what_is_prepared(console):
+    view = LiveView(console, {})
+    view.preparing("fetch mnist", 3, 4)
+    drawn = frame(view, console)
+    assert "fetch mnist" in drawn and "3/4" in drawn
+
+
+def test_live_view_draws_in_a_terminal(console, said):
+    with make_listener(console, {}) as view:
+        assert type(view) is LiveView
+        view.started(started())
+        view.round_done(row(1))
+        view.progress(4, 10)
+    text = plain(said)
+    assert "50.00%" in text and "round 2/3" in text and "4/10" in text
+
+
+def test_live_view_says_notes_and_the_end_above_itself(console, said):
+    with make_listener(console, {}) as view:
+        view.started(started())
+        view.note("client [7] was dropped")
+        view.round_done(row(1))
+        view.finished(SUMMARY)
+    text = plain(said)
+    for line in [
+        "fedavg: 100 clients, 10 a round, 3 rounds, until 97.0%; runs/[red]mine",
+        "note: client [7] was dropped",
+        "rounds to 97.0%: 46.2",
+        "everything is in runs/[red]mine",
+    ]:
+        assert line in text
+
+
+def test_live_view_lets_errors_through_and_gives_the_terminal_back(console, said):
+    with pytest.raises(KeyboardInterrupt), make_listener(console, {}) as view:
+        raise KeyboardInterrupt
+    assert not view.live.is_started
+    assert "\x1b[?25h" in said.getvalue()  # the cursor is shown again

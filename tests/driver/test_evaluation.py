@@ -1,0 +1,371 @@
+"""What is evaluated, and that its figures are those of the deployed model, computed apart."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch import nn
+
+import raysim
+from raysim.core.client_test import client_test
+from raysim.core.counts import class_counts
+from raysim.core.data import ListedShares
+from raysim.core.holdout import TrainingShares
+from raysim.driver.evaluation import CLIENT_FIGURES, macro_f1
+from raysim.federation import evaluation_sets as client_samples
+from raysim.federation.evaluation_sets import client_test_samples, held_out_samples
+from tests.conftest import UNEQUAL, SmallNet, make_settings, make_task, samples
+
+ALL = {"evaluation.holdout": 0.2, "evaluation.clients": True}
+TEST_COLUMNS = {"test_loss", "test_accuracy", "test_macro_f1"}
+HOLDOUT_COLUMNS = {"holdout_loss", "holdout_accuracy", "holdout_macro_f1"}
+
+
+class Plain(raysim.Partition):
+    """Unequal pieces of the samples as they come."""
+
+    def split(self, data: raysim.Split, clients: int, seed: int) -> ListedShares:
+        cuts = 4000 * np.arange(1, clients) ** 2 // clients**2
+        return ListedShares.of(np.split(np.arange(4000), cuts))
+
+
+class Mirrored(Plain):
+    """In each client's view every third of its samples is mirrored, and all are scaled."""
+
+    def client_view(
+        self, x: torch.Tensor, rows: torch.Tensor, client: int, seed: int
+    ) -> torch.Tensor:
+        signs = torch.where(torch.arange(len(rows)) % 3 == 0, -1.0, 1.0)
+        return x * (client + 1) * signs[:, None]
+
+
+def settings_of(folder: Path, partition: str, **overrides: Any) -> raysim.Settings:
+    here = f"{__name__}:"
+    parts = {"dataset.name": "tests.blobs:Blobs", "partition.name": here + partition}
+    parts |= {"model.name": "tests.blobs:Linear", "clients": 6}
+    return make_settings(folder, **parts, **overrides)
+
+
+@pytest.fixture(autouse=True)
+def data_root(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("RAYSIM_DATA", str(tmp_path_factory.mktemp("data")))
+
+
+def logits_of(params: Any, x: Any) -> torch.Tensor:
+    network = SmallNet()
+    network.load_state_dict(params)
+    with torch.no_grad():
+        return network(torch.as_tensor(x))
+
+
+def right_in(params: Any, x: Any, y: Any) -> float:
+    return float(np.mean(logits_of(params, x).argmax(1).numpy() == y))
+
+
+def f1_by_definition(predicted: Any, labels: Any) -> float:
+    """The mean of the harmonic means of precision and recall."""
+    scores = []
+    for c in sorted({*predicted.tolist(), *labels.tolist()}):
+        hits = int(((predicted == c) & (labels == c)).sum())
+        precision = hits / max(int((predicted == c).sum()), 1)
+        recall = hits / max(int((labels == c).sum()), 1)
+        scores.append(statistics.harmonic_mean([precision, recall]))
+    return statistics.mean(scores)
+
+
+F1 = {
+    # per class 2*2/(3+2), 2*1/(2+2), 2*1/(1+2)
+    "three classes": ([0, 0, 0, 1, 1, 2], [0, 0, 1, 1, 2, 2], (4 / 5 + 1 / 2 + 2 / 3) / 3),
+    "never predicted": ([0, 0, 0, 1], [0, 0, 0, 0], (6 / 7 + 0) / 2),
+    "only predicted": ([0, 0], [0, 5], (2 / 3 + 0) / 2),
+    "one of one": ([7], [7], 1.0),
+    "none right": ([0, 1], [1, 0], 0.0),
+}
+
+
+@pytest.mark.parametrize("case", F1)
+def test_macro_f1_by_hand(case):
+    labels, predicted, expected = F1[case]
+    found = macro_f1(np.array(predicted, np.int32), np.array(labels))
+    assert found == pytest.approx(expected, abs=1e-15)
+
+
+def test_macro_f1_of_a_hundred_classes():
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, 100, 3000) ** 2 // 100  # unequal, some of them missing
+    predicted = np.where(generator.random(3000) < 0.5, labels, generator.integers(0, 101, 3000))
+    found = macro_f1(predicted.astype(np.int32), labels)
+    assert found == pytest.approx(f1_by_definition(predicted, labels), abs=1e-12)
+
+
+def test_the_test_set_alone_is_the_default(tmp_path):
+    task = make_task(UNEQUAL)
+    task = raysim.Task(task.model, task.clients, samples(2500, 77))
+    result = raysim.run(make_settings(tmp_path, rounds=2), task)
+    x, y = task.test
+    predicted = logits_of(result.params, x).argmax(1).numpy()
+    last = result.metrics.to_pylist()[-1]
+    assert last["test_macro_f1"] == pytest.approx(f1_by_definition(predicted, y), abs=1e-12)
+    assert result.summary["final_macro_f1"] == last["test_macro_f1"] != last["test_accuracy"]
+    names = {name for name in last if name.startswith(("test_", "holdout_", "client_"))}
+    assert names == TEST_COLUMNS
+    assert not (tmp_path / "client_accuracy.parquet").exists()
+
+
+class OneLogit(SmallNet):
+    def __init__(self) -> None:
+        super().__init__(classes=1)
+
+
+def test_a_network_of_one_logit(tmp_path):
+    task = make_task(UNEQUAL, OneLogit)
+    clients, test = [(x, y // 2) for x, y in task.clients], (task.test[0], task.test[1] // 2)
+    result = raysim.run(make_settings(tmp_path, **ALL), raysim.Task(OneLogit, clients, test))
+    network = OneLogit()
+    network.load_state_dict(result.params)
+    with torch.no_grad():
+        predicted = (network(torch.as_tensor(test[0])).squeeze(1) > 0).long().numpy()
+    assert {*predicted} == {0, 1}
+    assert result.summary["final_accuracy"] == np.mean(predicted == test[1])
+    expected = f1_by_definition(predicted, test[1])
+    assert result.summary["final_macro_f1"] == pytest.approx(expected, abs=1e-12)
+
+
+def divided(task: raysim.Task, share: float) -> list[list[tuple[Any, Any]]]:
+    """Per client what it trains on and what it holds out."""
+    sizes = [len(y) for _, y in task.clients]
+    shares = TrainingShares(ListedShares.of([np.arange(n) for n in sizes]), share, seed=0)
+    return [
+        [(x[part], y[part]) for part in shares.parts(client, len(y))]
+        for client, (x, y) in enumerate(task.clients)
+    ]
+
+
+@pytest.mark.parametrize("together", [0, 3])
+def test_training_with_a_holdout_is_training_without_these_samples(tmp_path, together):
+    task, overrides = make_task(UNEQUAL), {"method.name": "scaffold", "engine.vectorize": together}
+    kept = [train for train, _ in divided(task, 0.2)]
+    settings = make_settings(tmp_path / "held", **overrides, **{"evaluation.holdout": 0.2})
+    raysim.run(settings, task)
+    without = raysim.Task(task.model, kept, task.test)
+    raysim.run(make_settings(tmp_path / "without", **overrides), without)
+    files = [tmp_path / name / "model.safetensors" for name in ("held", "without")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    tables = [
+        pq.read_table(tmp_path / name / "clients.parquet").drop_columns(["seconds"])
+        for name in ("held", "without")
+    ]
+    assert tables[0].equals(tables[1])
+    assert {1, 2, 480, 14, 64, 200} == set(tables[0]["samples"].to_pylist())
+
+
+def test_the_holdout_is_scored_as_the_test_set_is(tmp_path):
+    task = make_task((1, 3, 3000, 17, 80, 250))  # 1500 samples of one client: two batches
+    result = raysim.run(make_settings(tmp_path, rounds=3, **{"evaluation.holdout": 0.5}), task)
+    held = [held for _, held in divided(task, 0.5)]
+    x, y = (np.concatenate([pair[i] for pair in held]) for i in (0, 1))
+    assert len(y) == 0 + 2 + 1500 + 8 + 40 + 125
+    logits = logits_of(result.params, x)
+    predicted = logits.argmax(1).numpy()
+    last = result.metrics.to_pylist()[-1]
+    assert last["holdout_accuracy"] == np.mean(predicted == y) != last["test_accuracy"]
+    loss = float(nn.functional.cross_entropy(logits, torch.as_tensor(y)))
+    assert last["holdout_loss"] == pytest.approx(loss, 1e-5)
+    assert last["holdout_macro_f1"] == pytest.approx(f1_by_definition(predicted, y), abs=1e-12)
+    assert {f"final_{name}" for name in HOLDOUT_COLUMNS} <= set(result.summary)
+    assert result.summary["final_holdout_loss"] == last["holdout_loss"]
+
+
+def expected_shares(shares: Any, train: Any, test: Any, ratio: float) -> list[Any]:
+    counts = class_counts(shares, train, 3, np.arange(len(shares.sizes)))
+    drawn = client_test(counts, test, ratio, 0)
+    return [drawn[client] for client in range(len(shares.sizes))]
+
+
+def check_client_figures(result: raysim.Result, accuracies: list[float], sizes: list[int]) -> None:
+    last = result.metrics.to_pylist()[-1]
+    figures = [statistics.mean(accuracies)]
+    figures += statistics.quantiles(accuracies, n=10, method="inclusive")
+    assert [last[name] for name in CLIENT_FIGURES] == pytest.approx(figures, abs=1e-12)
+    assert figures[5] == pytest.approx(statistics.median(accuracies), abs=1e-12)
+    assert len(set(figures)) > 5
+    assert all(result.summary[f"final_{name}"] == last[name] for name in CLIENT_FIGURES)
+    table = pq.read_table(result.run_dir / "client_accuracy.parquet")
+    assert table.to_pydict() == {
+        "round": [last["round"]] * len(sizes),
+        "client": list(range(len(sizes))),
+        "samples": sizes,
+        "accuracy": accuracies,
+    }
+
+
+def test_clients_are_evaluated_on_test_samples_in_their_class_proportions(tmp_path):
+    # Four clients of one class each, and two of all.
+    x, y = samples(900, 5)
+    of_class = [np.flatnonzero(y == c) for c in (0, 1, 2)]
+    rows = [*(own[:60] for own in of_class), of_class[0][60:80], *np.split(np.arange(200), 2)]
+    clients = [(x[own], y[own]) for own in rows]
+    test = samples(300, 6)
+    settings = make_settings(tmp_path, **{"evaluation.clients": True, "local.lr": 0.01})
+    result = raysim.run(settings, raysim.Task(SmallNet, clients, test))
+    labels = np.concatenate([y for _, y in clients])
+    cuts = np.cumsum([len(own) for own in rows])[:-1]
+    whole = ListedShares.of(np.split(np.arange(len(labels)), cuts))
+    shares = expected_shares(whole, labels, test[1], 300 / len(labels))
+    assert all(set(test[1][own]) == {c} for c, own in enumerate(shares[:3]))
+    accuracies = [right_in(result.params, test[0][own], test[1][own]) for own in shares]
+    check_client_figures(result, accuracies, [len(own) for own in shares])
+
+
+@pytest.mark.parametrize("partition", ["Plain", "Mirrored"])
+def test_clients_are_evaluated_through_their_own_view(tmp_path, partition):
+    settings = settings_of(tmp_path, partition, **ALL)
+    result = raysim.run(settings)
+    (x, y), (test_x, test_y) = samples(4000, 1), samples(2500, 2)
+    whole = Plain().split(raysim.Split(x, y), 6, 0)
+
+    def seen(inputs: Any, client: int) -> Any:
+        signs = np.where(np.arange(len(inputs)) % 3 == 0, -1, 1)[:, None]
+        return inputs / 2 * (signs * (client + 1) if partition == "Mirrored" else 1)
+
+    shares = expected_shares(whole, y, test_y, 2500 / 4000)
+    accuracies = [
+        right_in(result.params, seen(test_x[own], client).astype(np.float32), test_y[own])
+        for client, own in enumerate(shares)
+    ]
+    check_client_figures(result, accuracies, [len(own) for own in shares])
+    parts = TrainingShares(whole, 0.2, seed=0)
+    held_x, held_y = [], []
+    for client in range(6):
+        rows = whole[client]
+        held = parts.parts(client, len(rows))[1]
+        held_x.append(seen(x[rows], client)[held])
+        held_y.append(y[rows][held])
+    expected = right_in(
+        result.params, np.concatenate(held_x).astype(np.float32), np.concatenate(held_y)
+    )
+    last = result.metrics.to_pylist()[-1]
+    assert last["holdout_accuracy"] == pytest.approx(expected, abs=1e-12)
+    test_accuracy = right_in(result.params, (test_x / 2).astype(np.float32), test_y)
+    assert last["test_accuracy"] == pytest.approx(test_accuracy, abs=1e-12)
+
+
+def evaluated(metrics: Any) -> list[dict[str, float]]:
+    names = [*TEST_COLUMNS, *HOLDOUT_COLUMNS, *CLIENT_FIGURES]
+    return metrics.select(sorted(names)).to_pylist()
+
+
+@pytest.mark.parametrize(("partition", "actors"), [("Plain", 1), ("Mirrored", 3)])
+def test_the_same_figures_on_any_number_of_actors(tmp_path, shared_ray, partition, actors):
+    # Three batches of each set.
+    overrides = {**ALL, "evaluation.holdout": 0.5, "rounds": 2}
+    alone = raysim.run(settings_of(tmp_path / "inline", partition, **overrides))
+    engine = {"engine.backend": "ray", "engine.actors": actors}
+    result = raysim.run(settings_of(tmp_path / "actors", partition, **overrides, **engine))
+    assert evaluated(result.metrics) == evaluated(alone.metrics)
+    for name in ("model.safetensors", "client_accuracy.parquet"):
+        assert (tmp_path / "actors" / name).read_bytes() == (
+            tmp_path / "inline" / name
+        ).read_bytes()
+
+
+class Bomb(raysim.Listener):
+    """Breaks a run when a round is committed."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def round_done(self, row: Mapping[str, Any]) -> None:
+        if row["round"] == self._number:
+            raise RuntimeError("broken")
+
+
+@pytest.mark.parametrize("number", [3, 5])
+def test_a_resumed_run_has_the_same_figures_and_the_file_of_its_last_round(tmp_path, number):
+    task = make_task(UNEQUAL)
+    straight = raysim.run(make_settings(tmp_path / "straight", **ALL), task)
+    settings = make_settings(tmp_path / "broken", **ALL)
+    with pytest.raises(RuntimeError, match="broken"):
+        raysim.run(settings, task, Bomb(number))
+    resumed = raysim.resume(tmp_path / "broken", task)
+    assert evaluated(resumed.metrics) == evaluated(straight.metrics)
+    figures = [{n: v for n, v in r.summary.items() if "final" in n} for r in (straight, resumed)]
+    assert figures[0] == figures[1] and len(figures[0]) == 1 + 1 + 3 + 10
+    tables = [pq.read_table(r.run_dir / "client_accuracy.parquet") for r in (straight, resumed)]
+    assert tables[0].equals(tables[1]) and set(tables[0]["round"].to_pylist()) == {5}
+
+
+def test_rounds_without_evaluation_have_the_columns_but_no_figures(tmp_path):
+    settings = make_settings(tmp_path, **ALL, **{"evaluation.every": 2})
+    table = raysim.run(settings, make_task(UNEQUAL)).metrics
+    assert {*TEST_COLUMNS, *HOLDOUT_COLUMNS, *CLIENT_FIGURES} <= set(table.column_names)
+    for row in evaluated(table.take([0, 2])):
+        assert set(row.values()) == {None}
+    for row in evaluated(table.take([1, 3, 4])):
+        assert all(isinstance(value, float) for value in row.values())
+
+
+def test_batches_hold_whole_clients():
+    sizes = np.array([400, 400, 400, 2500, 10, 990, 1])
+    held = client_samples.ClientSamples.of(True, np.arange(7), [np.arange(n) for n in sizes])
+    assert held.cuts.tolist() == [0, 2, 3, 4, 6, 7]
+    assert held.batch_sizes.tolist() == [800, 400, 2500, 1000, 1]
+    parts = [np.array([5]), np.array([], np.int64), np.array([2, 9])]
+    few = client_samples.ClientSamples.of(False, np.array([3, 4, 8]), parts)
+    assert few.clients.tolist() == [3, 8] and few.sizes.tolist() == [1, 2]
+    assert few.of_client(1).tolist() == [2, 9]
+
+
+class Population:
+    """A million clients of four samples; counts who was asked for."""
+
+    sizes = np.broadcast_to(np.int64(4), 1_000_000)
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def __getitem__(self, client: int) -> np.ndarray:
+        self.asked.append(client)
+        return np.arange(client % 90, client % 90 + 4)
+
+
+def test_of_many_clients_the_seed_draws_some(monkeypatch):
+    monkeypatch.setattr(client_samples, "MOST_CLIENTS", 50)
+    population, labels = Population(), np.arange(100) % 4
+    held = held_out_samples(TrainingShares(population, 0.25, seed=3))
+    asked = population.asked.copy()
+    own = client_test_samples(population, labels, np.arange(20) % 4, seed=3)
+    other = held_out_samples(TrainingShares(population, 0.25, seed=4))
+    assert held.clients.tolist() == own.clients.tolist() == asked
+    assert asked == sorted(set(asked)) and len(asked) == 50
+    assert asked[-1] > 500_000 > asked[0]
+    assert held.sizes.tolist() == [1] * 50
+    assert len(set(other.clients) & set(asked)) < 5
+
+
+def run(folder: Path, task: raysim.Task, **overrides: Any) -> None:
+    raysim.run(make_settings(folder, **overrides), task)
+
+
+def test_refusals(tmp_path):
+    with pytest.raises(raysim.SettingsError, match=r"evaluation.holdout=0.1: no client has two"):
+        run(tmp_path / "run", make_task((1, 1)), **{"evaluation.holdout": 0.1})
+    for value in (1.0, -0.1):
+        with pytest.raises(raysim.SettingsError, match=f"evaluation.holdout={value}: must be"):
+            make_settings(tmp_path, **{"evaluation.holdout": value})
+    x, y = samples(40, 1)
+    lacking = raysim.Task(SmallNet, [(x, y)], (x[y < 2], y[y < 2]))
+    with pytest.raises(raysim.RaysimError, match=r"evaluation.clients=true: class 2: clients"):
+        run(tmp_path / "run", lacking, **{"evaluation.clients": True})
+    with pytest.raises(raysim.RaysimError, match=r"Task.test: must hold at least one sample"):
+        run(tmp_path / "run", raysim.Task(SmallNet, [(x, y)], (x[:0], y[:0])))
+    with pytest.raises(raysim.RaysimError, match=r"client 1: labels must be .* there is -1"):
+        run(tmp_path / "run", raysim.Task(SmallNet, [(x, y), (x, y - 1)], (x, y)))
+    assert not (tmp_path / "run").exists()

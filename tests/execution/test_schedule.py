@@ -1,0 +1,275 @@
+"""Dealing clients to workers: every client once, longest first, near the best that is possible."""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raysim.execution.schedule import Handout, Schedule, Speeds, assign, steal, take_chunk
+
+costs_of = st.lists(st.integers(1, 600), min_size=1, max_size=60).map(
+    lambda values: {7 * i + 3: float(cost) for i, cost in enumerate(values)}
+)
+speeds_of = st.lists(st.floats(0.1, 10), min_size=1, max_size=6)
+
+
+def loads(queues, costs):
+    return [sum(costs[item] for item in queue) for queue in queues]
+
+
+@given(costs_of, speeds_of)
+def test_every_item_is_in_exactly_one_queue_longest_first(costs, speeds):
+    queues = assign(costs, speeds)
+    assert len(queues) == len(speeds)
+    assert sorted(item for queue in queues for item in queue) == sorted(costs)
+    for queue in queues:
+        dealt = [costs[item] for item in queue]
+        assert dealt == sorted(dealt, reverse=True)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=7), st.integers(1, 3))
+def test_makespan_is_within_grahams_bound_of_the_best(values, workers):
+    """4/3 - 1/(3m) of the optimum, which is found by trying every assignment."""
+    best = min(
+        max(sum(v for v, w in zip(values, where, strict=True) if w == k) for k in range(workers))
+        for where in product(range(workers), repeat=len(values))
+    )
+    costs = {i: float(value) for i, value in enumerate(values)}
+    found = max(loads(assign(costs, [2.0] * workers), costs))
+    assert found <= (4 / 3 - 1 / (3 * workers)) * best + 1e-9
+
+
+@given(costs_of, st.integers(1, 6))
+def test_makespan_is_at_most_an_even_share_and_one_item(costs, workers):
+    found = max(loads(assign(costs, [1.0] * workers), costs))
+    longest = max(costs.values())
+    assert found <= sum(costs.values()) / workers + (1 - 1 / workers) * longest + 1e-9
+
+
+@given(costs_of, speeds_of)
+def test_no_item_would_have_been_done_earlier_elsewhere(costs, speeds):
+    queues = assign(costs, speeds)
+    finish = [load / speed for load, speed in zip(loads(queues, costs), speeds, strict=True)]
+    for queue, end in zip(queues, finish, strict=True):
+        for other, speed in zip(finish, speeds, strict=True):
+            assert not queue or end <= other + costs[queue[-1]] / speed + 1e-6
+
+
+def test_faster_workers_get_more():
+    queues = assign(dict.fromkeys(range(60), 5.0), [10.0, 20.0, 30.0])
+    assert [abs(len(queue) - due) <= 1 for queue, due in zip(queues, (10, 20, 30), strict=True)]
+    assert len(queues[0]) < len(queues[1]) < len(queues[2])
+
+
+def test_longest_first_by_hand():
+    costs = {1: 5.0, 2: 4.0, 3: 3.0, 4: 3.0, 5: 3.0}
+    assert [list(queue) for queue in assign(costs, [1.0, 1.0])] == [[1, 4], [2, 3, 5]]
+
+
+def test_nothing_to_deal():
+    assert assign({}, [1.0, 2.0]) == [deque(), deque()]
+
+
+def chunks_of(queue, costs):
+    chunks = []
+    while queue:
+        chunks.append(take_chunk(queue, costs))
+    return chunks
+
+
+@given(costs_of)
+def test_chunks_cover_the_queue_in_order(costs):
+    order = sorted(costs, key=lambda item: -costs[item])
+    chunks = chunks_of(deque(order), costs)
+    assert [item for chunk in chunks for item in chunk] == order
+    left = sum(costs.values())
+    for chunk in chunks:
+        taken = sum(costs[item] for item in chunk)
+        assert len(chunk) == 1 or taken <= 0.2 * left + 1e-9
+        left -= taken
+
+
+def test_chunks_shrink_to_single_items():
+    """A fifth of what remains, rounded down, but at least one."""
+    chunks = chunks_of(deque(range(50)), dict.fromkeys(range(50), 2.0))
+    assert [len(chunk) for chunk in chunks] == [10, 8, 6, 5, 4, 3, 2, 2, 2, *[1] * 8]
+
+
+def test_a_chunk_holds_what_is_worth_a_message():
+    queue = deque(range(10))
+    assert take_chunk(queue, dict.fromkeys(range(10), 2.0), least=7.0) == [0, 1, 2]
+    assert take_chunk(queue, dict.fromkeys(range(10), 2.0), least=1e9) == [*range(3, 10)]
+
+
+def test_one_long_item_is_a_chunk_of_its_own():
+    queue = deque([0, 1, 2])
+    assert take_chunk(queue, {0: 100.0, 1: 1.0, 2: 1.0}) == [0]
+    assert list(queue) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("queue", "taken"), [([1], [1]), ([1, 2], [2]), ([1, 2, 3], [2, 3]), ([1, 2, 3, 4], [3, 4])]
+)
+def test_stealing_takes_the_smallest_half(queue, taken):
+    richest = deque(queue)
+    assert list(steal(richest)) == taken
+    assert [*richest, *taken] == queue
+
+
+def test_speeds_by_hand():
+    speeds = Speeds(3)
+    assert speeds.estimates() == [1.0, 1.0, 1.0]
+    speeds.measure(0, 10.0, 5.0)
+    speeds.measure(1, 12.0, 2.0)
+    assert speeds.estimates() == [2.0, 6.0, 4.0]
+    speeds.measure(0, 11.0, 0.5)
+    assert speeds.estimates()[0] == (0.9 * 10 + 11) / (0.9 * 5 + 0.5)
+
+
+def groups(*costs):
+    """Items of one client each, numbered from 0."""
+    return {(client,): float(cost) for client, cost in enumerate(costs)}
+
+
+def drain(schedule, workers, choose, lose=lambda worker: False, seconds=0.1):
+    """Play a schedule to its end; return per sum handed over its clients.
+
+    Args:
+        schedule: The schedule.
+        workers: Their number.
+        choose: Picks whose oldest call returns next, or is lost, among the workers with any.
+        lose: Whether that call is lost with its worker.
+        seconds: What every call takes.
+    """
+    calls, held, sums = [deque() for _ in range(workers)], [[] for _ in range(workers)], []
+
+    def fill(numbers):
+        for worker in [*numbers] * 2:
+            handout = schedule.next(worker)
+            if handout:
+                calls[worker].append(handout)
+        assert all(len(each) <= 2 for each in calls)
+
+    fill(range(workers))
+    while not schedule.finished:
+        worker = choose([number for number, each in enumerate(calls) if each])
+        if lose(worker):
+            assert schedule.lost(worker) == calls[worker][0]
+            calls[worker].clear()
+            held[worker] = []
+            fill(range(workers))
+            continue
+        handout = calls[worker].popleft()
+        assert schedule.returned(worker, seconds) == handout
+        held[worker] += handout.items
+        if handout.give:
+            sums.append(held[worker])
+            held[worker] = []
+        fill([worker])
+    assert not any(calls) and not any(held)
+    return sums
+
+
+@settings(deadline=None)
+@given(st.data(), st.lists(st.integers(1, 600), min_size=1, max_size=40), st.integers(1, 5))
+def test_every_item_is_handed_over_once_whoever_is_lost(data, costs, workers):
+    items = groups(*costs)
+    schedule = Schedule(items, Speeds(workers))
+    losses = iter(data.draw(st.lists(st.booleans(), max_size=12)))
+    sums = drain(
+        schedule,
+        workers,
+        choose=lambda able: able[data.draw(st.integers(0, len(able) - 1))],
+        lose=lambda worker: next(losses, False),
+        seconds=data.draw(st.sampled_from([0.1, 4.0])),
+    )
+    assert sorted(item for each in sums for item in each) == sorted(items)
+    assert schedule.done == len(items)
+
+
+def test_a_worker_hands_over_one_sum_a_round():
+    sums = drain(Schedule(groups(*[5.0] * 100), Speeds(4)), 4, choose=lambda able: able[-1])
+    assert len(sums) == 4
+
+
+def test_a_schedule_by_hand():
+    """Two workers, five items: dealt 0, 3 and 1, 2, 4; see `test_longest_first_by_hand`."""
+    schedule = Schedule(groups(5, 4, 3, 3, 3), Speeds(2))
+    assert schedule.next(0) == Handout([(0,)], give=False)
+    assert schedule.next(1) == Handout([(1,)], give=False)
+    assert schedule.next(0) is None  # its last item is for whoever is idle first
+    assert schedule.next(1) == Handout([(2,)], give=False)
+    assert schedule.next(1) is None  # two are in flight
+    schedule.returned(1, 4.0)
+    assert schedule.next(1) is None
+    schedule.returned(1, 3.0)
+    assert schedule.done == 2
+    assert schedule.next(1) == Handout([(4,)], give=False)
+    schedule.returned(1, 3.0)
+    assert schedule.next(1) == Handout([(3,)], give=True)  # taken from the other: nothing is left
+    schedule.returned(0, 5.0)
+    assert schedule.next(0) == Handout([], give=True)
+    schedule.returned(0, 0.0)
+    assert not schedule.finished
+    schedule.returned(1, 3.0)
+    assert schedule.finished and schedule.done == 5
+
+
+@pytest.mark.parametrize(
+    ("known", "first", "second"), [(False, 2, 1), (True, 8, 2)], ids=["unknown", "known"]
+)
+def test_a_chunk_is_worth_its_message_once_speeds_are_known(known, first, second):
+    """Ten items of 10 ms each: a fifth of those left, but 0.08 s, 8 items, if that is known."""
+    speeds = Speeds(2)
+    for worker in range(2 if known else 0):
+        speeds.measure(worker, 500.0, 5.0)
+    schedule = Schedule(groups(*[1.0] * 20), speeds)
+    assert [len(schedule.next(0).items) for _ in range(2)] == [first, second]
+
+
+def test_an_idle_worker_takes_from_the_one_that_would_be_busy_longest():
+    """Left of the first are 2 x 16 at 8 a second, or 4 s; of the second 5 x 1 at 1, or 5 s."""
+    speeds = Speeds(3)
+    for worker, speed in enumerate((8.0, 1.0, 1e-9)):
+        speeds.measure(worker, speed, 1.0)
+    schedule = Schedule(groups(*[16.0] * 3, *[1.0] * 6), speeds)
+    assert schedule.next(0) == Handout([(0,)], give=False)
+    assert schedule.next(1) == Handout([(3,)], give=False)
+    assert schedule.next(2) == Handout([(6,)], give=False)
+
+
+def test_what_a_worker_held_too_long_is_handed_over():
+    schedule = Schedule(groups(*[1.0] * 10), Speeds(1))
+    first, second = schedule.next(0), schedule.next(0)
+    assert not first.give and not second.give
+    schedule.returned(0, 11.0)
+    assert schedule.next(0).give
+
+
+def test_a_suspect_is_tried_alone_and_counted():
+    schedule = Schedule(groups(*[1.0] * 20), Speeds(1))
+    first, second = schedule.next(0), schedule.next(0)
+    assert first.items == [(0,), (1,), (2,), (3,)] and len(second.items) == 3
+    assert schedule.lost(0) == first
+    assert schedule.next(0) == Handout([(0,)], False)
+    assert schedule.next(0) is None
+    schedule.lost(0)
+    assert schedule.deaths == {(0,): 2, (1,): 1, (2,): 1, (3,): 1}
+    for client in range(4):
+        assert schedule.next(0).items == [(client,)]
+        schedule.returned(0, 1.0)
+    assert schedule.done == 4 and len(schedule.next(0).items) > 1
+
+
+def test_what_a_lost_worker_held_counts_as_not_done():
+    schedule = Schedule({(3, 4): 5.0, (5,): 2.0}, Speeds(1))
+    schedule.next(0), schedule.next(0)
+    schedule.returned(0, 1.0)
+    assert schedule.done == 2
+    schedule.lost(0)
+    assert schedule.done == 0 and not schedule.finished

@@ -1,0 +1,407 @@
+"""FedMA: permuted copies match back, a round against NumPy, growth, bytes, refused models."""
+
+from __future__ import annotations
+
+import pickle
+from itertools import permutations
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+import raysim
+from raysim.core.method import Round, ServerState
+from raysim.core.rules import Batch, Reduced, Trained, View
+from raysim.core.seeds import stream
+from raysim.federation.federation import from_task
+from raysim.methods.fedma.method import FedMa
+from raysim.training.network import Network
+from tests.conftest import UNEQUAL, SmallNet, make_settings, make_task
+from tests.methods.test_oracle import assert_close
+
+NAME = "fedma"
+
+
+class LastState(nn.Module):
+    """An LSTM that gives its last hidden state [B, H]."""
+
+    def __init__(self, inputs: int, width: int, **options: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(inputs, width, batch_first=True, **options)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.lstm(x)[0][:, -1]
+
+
+class Chain(nn.Module):
+    """A network of three stages."""
+
+    def __init__(self, features: nn.Module, hidden: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.features, self.hidden, self.head = features, hidden, head
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.hidden(self.features(x)))
+
+
+def mlp() -> Chain:
+    return Chain(
+        nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU()),
+        nn.Sequential(nn.Linear(8, 7), nn.ReLU()),
+        nn.Linear(7, 3),
+    )
+
+
+def cnn() -> Chain:
+    return Chain(
+        nn.Sequential(
+            *(nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 6, 3), nn.MaxPool2d(2), nn.ReLU()),
+            *(nn.Conv2d(6, 5, 2, bias=False), nn.ReLU()),
+        ),
+        nn.Sequential(nn.Flatten(), nn.Linear(5 * 4, 9), nn.ReLU(), nn.Dropout(0.2)),
+        nn.Linear(9, 3),
+    )
+
+
+def lstm() -> Chain:
+    return Chain(nn.Embedding(10, 5), LastState(5, 6), nn.Linear(6, 3))
+
+
+MODELS = {"mlp": mlp, "cnn": cnn, "lstm": lstm}
+
+
+def inputs(kind, count, key=0):
+    generator = stream(0, "inputs", key)
+    if kind == "lstm":
+        return generator.integers(0, 10, size=(count, 7))
+    return generator.normal(size=(count, 64 if kind == "cnn" else 12)).astype(np.float32)
+
+
+def task_of(kind, sizes):
+    def samples(count, key):
+        x = inputs(kind, count, key)
+        return x, (x[:, :5].sum(1) * 3 % 3).astype(np.int64)
+
+    clients = [samples(size, key) for key, size in enumerate(sizes)]
+    return raysim.Task(model=MODELS[kind], clients=clients, test=samples(50, 99))
+
+
+def permuted(kind, tensors, generator):
+    """Return the same function with the neurons of every hidden layer in another order."""
+    t = {name: tensor.clone() for name, tensor in tensors.items()}
+
+    def order(count):
+        return torch.from_numpy(generator.permutation(count))
+
+    if kind == "mlp":
+        first, second = order(8), order(7)
+        t["features.1.weight"], t["features.1.bias"] = (
+            t["features.1.weight"][first],
+            t["features.1.bias"][first],
+        )
+        t["hidden.0.weight"] = t["hidden.0.weight"][second][:, first]
+        t["hidden.0.bias"] = t["hidden.0.bias"][second]
+        t["head.weight"] = t["head.weight"][:, second]
+    if kind == "cnn":
+        first, second, third = order(6), order(5), order(9)
+        t["features.1.weight"], t["features.1.bias"] = (
+            t["features.1.weight"][first],
+            t["features.1.bias"][first],
+        )
+        t["features.4.weight"] = t["features.4.weight"][second][:, first]
+        maps = t["hidden.1.weight"].view(9, 5, 4)
+        t["hidden.1.weight"] = maps[third][:, second].reshape(9, 20)
+        t["hidden.1.bias"] = t["hidden.1.bias"][third]
+        t["head.weight"] = t["head.weight"][:, third]
+    if kind == "lstm":
+        first, second = order(5), order(6)
+        gates = torch.cat([gate * 6 + second for gate in range(4)])
+        t["features.weight"] = t["features.weight"][:, first]
+        t["hidden.lstm.weight_ih_l0"] = t["hidden.lstm.weight_ih_l0"][gates][:, first]
+        t["hidden.lstm.weight_hh_l0"] = t["hidden.lstm.weight_hh_l0"][gates][:, second]
+        for name in ("hidden.lstm.bias_ih_l0", "hidden.lstm.bias_hh_l0"):
+            t[name] = t[name][gates]
+        t["head.weight"] = t["head.weight"][:, second]
+    return t
+
+
+class Untrained:
+    """Runs passes over clients whose training does nothing but permute their first network."""
+
+    def __init__(self, kind, clients):
+        self.kind, self.clients, self.state, self.passes = kind, clients, {}, 0
+
+    def __call__(self, work):
+        generator = np.random.default_rng(self.passes)
+        rows, sums = {}, []
+        for client in work.clients:
+            rules = pickle.loads(pickle.dumps(work.rules))  # noqa: S301 - as it travels
+            personal, state = work.personal.get(client, {}), self.state.get(client, {})
+            start = rules.start(work.broadcast, state, personal)
+            tensors = start if self.passes else permuted(self.kind, start, generator)
+            view = View(tensors, [], start, work.broadcast, state, personal, 1.0, None, None)
+            upload = rules.finish(view, Trained(1, 0.1, {}, Batch(torch.ones(1), torch.ones(1))))
+            rows[client] = upload.rows
+            self.state[client] = upload.state
+            sums.append(upload.sums.get("model", {}))
+        self.passes += 1
+        means = {n: torch.stack([s[n] for s in sums]).mean(0) for n in sums[0]}
+        return Reduced(tuple(work.clients), {"model": means}, rows, {})
+
+
+def function(method, build, tensors, x):
+    network = Network(method.network(build()))
+    network.load(tensors)
+    network.eval()
+    with torch.no_grad():
+        return network(torch.from_numpy(x)).logits
+
+
+@pytest.mark.parametrize("clients", [1, 2, 5])
+@pytest.mark.parametrize("kind", MODELS)
+def test_permuted_copies_match_back(kind, clients):
+    torch.manual_seed(1)
+    method, x = FedMa(), inputs(kind, 40)
+    built = MODELS[kind]()
+    state = method.init(method.network(built))
+    before = {name: tensor.shape for name, tensor in state.groups["model"].items()}
+    run = Untrained(kind, clients)
+    now = Round(0, tuple(range(clients)), clients, 1, 0.1, run, print)
+    after, metrics = method.round(now, state)
+    assert run.passes == {"mlp": 3, "cnn": 4, "lstm": 3}[kind]
+    deployed = method.deployed(after)
+    assert {name: tensor.shape for name, tensor in deployed.items()} == before
+    with torch.no_grad():
+        expected = built.eval()(torch.from_numpy(x))
+    assert (function(method, MODELS[kind], deployed, x) - expected).abs().max() < 1e-5
+    assert set(metrics) == {f"width_{n}" for n in range(1, run.passes)}
+    # The next round starts, at every client, from its own order of the same function.
+    work = first_pass(method, after, now.cohort)
+    assert not work.personal
+    for client in now.cohort:
+        start = work.rules.start(work.broadcast, run.state[client], {})
+        assert (function(method, MODELS[kind], start, x) - expected).abs().max() < 1e-5
+
+
+class SeenError(Exception):
+    """Ends a round once its first pass has been seen."""
+
+
+def first_pass(method, state, cohort):
+    """The first pass of the next round."""
+    seen = []
+
+    def catch(work):
+        seen.append(work)
+        raise SeenError
+
+    with pytest.raises(SeenError):
+        method.round(Round(1, cohort, len(cohort), 1, 0.1, catch, print), state)
+    return seen[0]
+
+
+def test_posterior_average_shrinks_towards_the_prior():
+    """With s = 1/4 and s0 = 4, an atom of two equal members is s * 2v / (s0 + 2s) = v / 9."""
+    torch.manual_seed(1)
+    method = FedMa(average="posterior", sigma=2.0, sigma0=0.5)
+    state = method.init(mlp())
+    after, _ = method.round(Round(0, (0, 1), 2, 1, 0.1, Untrained("mlp", 2), print), state)
+    name = "features.1.weight"
+    before, now = (s.groups["model"][name] for s in (state, after))
+    assert sorted(now.sum(1).tolist()) == pytest.approx(
+        sorted((before.sum(1) / 9).tolist()), abs=1e-7
+    )
+
+
+SIZES, LR, EPOCHS, WIDTH = (30, 10), 0.5, 3, 4
+NAMES = ("hidden.0.weight", "hidden.0.bias", "head.weight", "head.bias")
+
+
+def narrow():
+    return SmallNet(width=WIDTH)
+
+
+def descend(w, x, y, trained):
+    for _ in range(EPOCHS):
+        hidden = np.maximum(x @ w[0].T + w[1], 0)
+        logits = hidden @ w[2].T + w[3]
+        exponents = np.exp(logits - logits.max(1, keepdims=True))
+        at = exponents / exponents.sum(1, keepdims=True)
+        at[np.arange(len(y)), y] -= 1
+        at /= len(y)
+        back = (at @ w[2]) * (hidden > 0)
+        g = [back.T @ x, back.sum(0), at.T @ hidden, at.sum(0)]
+        w = [p - LR * d if i in trained else p for i, (p, d) in enumerate(zip(w, g, strict=True))]
+    return w
+
+
+def oracle(w, clients, rounds):
+    """Two clients, no growth: of all matchings the one of the largest gain, by trying them all.
+
+    With s = s0 = 1 the gain of v joining an atom of one member g is (v + g)^2 / 3 - g^2 / 2.
+    """
+    for _ in range(rounds):
+        a, b = (descend(w, x, y, range(4)) for x, y in clients)
+        rows_a, rows_b = (np.hstack([m[0], m[1][:, None]]) for m in (a, b))
+        order = max(
+            permutations(range(WIDTH)),
+            key=lambda p: sum(
+                ((rows_b[j] + g) ** 2 / 3 - g**2 / 2).sum() for j, g in zip(p, rows_a, strict=True)
+            ),
+        )
+        b = [b[0][list(order)], b[1][list(order)], b[2][:, list(order)], b[3]]
+        matched = [(p + q) / 2 for p, q in zip(a[:2], b[:2], strict=True)]
+        a, b = (
+            descend([*matched, *m[2:]], x, y, (2, 3))
+            for m, (x, y) in zip((a, b), clients, strict=True)
+        )
+        share = len(clients[0][1]) / sum(len(y) for _, y in clients)
+        w = [*matched, *(share * p + (1 - share) * q for p, q in zip(a[2:], b[2:], strict=True))]
+    return w
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_rounds_equal_numpy(tmp_path, rounds):
+    task = make_task(SIZES, narrow)
+    overrides = {"local.lr": LR, "local.epochs": EPOCHS, "local.batch_size": "full"}
+    settings = make_settings(
+        tmp_path, **{"method.name": NAME, "rounds": rounds, "fraction": 1.0, **overrides}
+    )
+    result = raysim.run(settings, task)
+    start = dict(from_task(task).network(0).named_parameters())
+    w = [start[name].detach().numpy().astype(np.float64) for name in NAMES]
+    clients = [(x.astype(np.float64), y) for x, y in task.clients]
+    assert_close(result.params, oracle(w, clients, rounds), NAMES)
+
+
+def run(out, kind, sizes=(20, 9, 1, 14), **overrides):
+    defaults = {"method.name": NAME, "rounds": 3, "fraction": 1.0, "local.epochs": 1}
+    return raysim.run(make_settings(out, **defaults | overrides), task_of(kind, sizes))
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_layers_grow_up_to_the_limit(tmp_path, kind):
+    """A readiness to make atoms that no gain outweighs: every layer reaches its limit."""
+    result = run(tmp_path, kind, **{"method.gamma": 1e30, "method.max_width": 1.5})
+    layers = {"mlp": (8, 7), "cnn": (6, 5, 9), "lstm": (5, 6)}[kind]
+    for number, width in enumerate(layers, 1):
+        assert result.metrics[f"width_{number}"].to_pylist() == [int(1.5 * width)] * 3
+    saved = load_file(result.run_dir / "model.safetensors")
+    assert all(torch.equal(saved[name], result.params[name]) for name in saved)
+    x, y = task_of(kind, (1,)).test
+    logits = function(FedMa(), MODELS[kind], saved, x)
+    accuracy = float((logits.argmax(1).numpy() == y).mean())
+    assert result.summary["final_accuracy"] == pytest.approx(accuracy)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_no_growth_where_the_limit_is_the_first_width(tmp_path, kind):
+    """Clients of 1 and of B+1 samples; up and down travels every layer once."""
+    result = run(tmp_path, kind, **{"method.gamma": 1e30, "method.max_width": 1.0})
+    assert all(tensor.isfinite().all() for tensor in result.params.values())
+    network = MODELS[kind]()
+    size = 4 * 4 * sum(p.numel() for p in network.parameters())  # four clients, float32
+    head = 4 * 4 * sum(p.numel() for p in network.head.parameters())
+    atoms = 4 * 4 * sum({"mlp": (8, 7), "cnn": (6, 5, 9), "lstm": (5, 6)}[kind])
+    assert result.metrics["bytes_up"].to_pylist() == [size] * 3
+    assert result.metrics["bytes_down"].to_pylist() == [
+        size + atoms + (size - head) + atoms,  # the whole model, then the matched layers
+        *[head + (size - head) + atoms] * 2,  # the last layer, then the matched layers
+    ]
+
+
+def test_between_rounds_a_client_keeps_its_atoms_alone(tmp_path):
+    run(tmp_path, "mlp", rounds=1)
+    for client in range(4):
+        (file,) = (tmp_path / f"clients/00000/{client:08d}").iterdir()
+        assert file.name == "0_2.safetensors"
+        kept = load_file(file)
+        assert set(kept) == {"atoms/0", "atoms/1"}
+        method, network = FedMa(), MODELS["mlp"]()
+        size = sum(tensor.nbytes for tensor in kept.values())
+        assert size == method.client_bytes(method.init(network))
+
+
+def test_clients_that_missed_a_round_start_from_the_most_popular_atoms():
+    torch.manual_seed(1)
+    method = FedMa()
+    state = method.init(mlp())
+    members = {"0": torch.tensor([1, 3, 1, 3, 3, 2, 1, 3, 3, 3]), "1": torch.ones(7).long()}
+    wide = method.init(mlp()).groups["model"] | {
+        "features.1.weight": torch.randn(10, 12),
+        "features.1.bias": torch.randn(10),
+        "hidden.0.weight": torch.randn(7, 10),
+    }
+    groups = {"model": wide, "members": members, "recent": {"clients": torch.tensor([4])}}
+    work = first_pass(method, ServerState(groups, state.info), (4, 9))
+    assert set(work.personal) == {9}
+    start = work.rules.start(work.broadcast, {}, work.personal[9])
+    chosen = [0, 1, 3, 4, 5, 7, 8, 9]
+    assert torch.equal(start["features.1.weight"], wide["features.1.weight"][chosen])
+    assert torch.equal(start["hidden.0.weight"], wide["hidden.0.weight"][:, chosen])
+    assert work.bytes_down(4) == 4 * (3 * 7 + 3)
+    assert work.bytes_down(9) == sum(4 * tensor.numel() for tensor in wide.values())
+
+
+def test_a_sampled_cohort_learns(tmp_path):
+    overrides = {"method.name": NAME, "rounds": 6, "fraction": 0.5, "local.epochs": 3}
+    result = raysim.run(make_settings(tmp_path, **overrides), make_task(UNEQUAL))
+    assert result.summary["final_accuracy"] > 0.7
+
+
+def test_a_layer_that_is_not_finite_stops_the_run(tmp_path):
+    with pytest.raises(raysim.RaysimError, match=r"client \d.*smaller local\.lr"):
+        run(tmp_path, "mlp", **{"local.lr": 1e30})
+
+
+def staged(*hidden, features=None, head=None):
+    return lambda: Chain(
+        features or nn.Linear(12, 8), nn.Sequential(*hidden), head or nn.Linear(8, 3)
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (staged(nn.BatchNorm1d(8)), r"hidden\.0 \(BatchNorm1d\) cannot be matched"),
+        (staged(features=nn.Identity()), r"at least 2 weight layers; this one has 1"),
+        (staged(nn.GRU(8, 8)), r"hidden\.0 \(GRU\) cannot be matched"),
+        (staged(nn.Conv1d(8, 8, 1)), r"hidden\.0 \(Conv1d\) cannot be matched"),
+        (staged(nn.Conv2d(8, 8, 1)), r"hidden\.0 \(Conv2d\) cannot follow layer features \(Linear"),
+        (staged(nn.Linear(9, 8)), r"hidden\.0 \(Linear\) has 9 inputs.*features.*has 8 outputs"),
+        (staged(nn.Linear(16, 8)), r"hidden\.0 \(Linear\) has 16 inputs"),
+        (
+            staged(features=nn.Conv2d(2, 8, 1, groups=2)),
+            r"features \(Conv2d\) has groups=2; must be 1",
+        ),
+        (
+            staged(LastState(5, 8, num_layers=2), features=nn.Embedding(9, 5)),
+            r"hidden\.0\.lstm \(LSTM\) must have one layer",
+        ),
+        (staged(nn.LSTM(8, 8)), r"hidden\.0 \(LSTM\) cannot follow layer features \(Linear"),
+        (staged(head=nn.Embedding(8, 3)), r"the last layer, head \(Embedding\), must be"),
+    ],
+)
+def test_refused_models(tmp_path, model, message):
+    settings = make_settings(tmp_path / "run", **{"method.name": NAME})
+    with pytest.raises(raysim.SettingsError, match=rf"method\.name=fedma: .*{message}"):
+        raysim.run(settings, make_task((5, 5), model))
+    assert not (tmp_path / "run/metrics.parquet").exists()
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "allowed"),
+    [
+        ("sigma", 0, "greater than 0"),
+        ("sigma0", -1, "greater than 0"),
+        ("gamma", 0, "greater than 0"),
+        ("sweeps", -1, "greater than or equal to 0"),
+        ("max_width", 0.9, "greater than or equal to 1"),
+        ("average", "median", "'mean' or 'posterior'"),
+    ],
+)
+def test_bad_settings(tmp_path, setting, value, allowed):
+    with pytest.raises(raysim.SettingsError, match=rf"method\.{setting}=.*{allowed}"):
+        make_settings(tmp_path, **{"method.name": NAME, f"method.{setting}": value})

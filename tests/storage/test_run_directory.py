@@ -1,0 +1,249 @@
+"""Who may write to a run directory, and what is said to those who may not."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import ipc
+
+from raysim.core.data import ListedShares
+from raysim.core.errors import RunError
+from raysim.storage.run_directory import RunDir
+from tests.conftest import make_settings
+
+
+def start(path, own_task=False, finished=False, recorded=True, **overrides):
+    """Leave a run directory behind as a run would."""
+    directory = RunDir(path)
+    with directory.claim(make_settings(path, **overrides), own_task):
+        pass
+    if recorded:
+        directory.checkpoints.mkdir(exist_ok=True)
+    if finished:
+        directory.summary.write_text("{}")
+    return directory
+
+
+def refusal(path, own_task=False, **overrides):
+    with pytest.raises(RunError) as caught:
+        RunDir(path).check(make_settings(path, **overrides), own_task)
+    text = str(caught.value)
+    assert len(text.splitlines()) == 1
+    return text
+
+
+def allowed(path, own_task=False, **overrides):
+    RunDir(path).check(make_settings(path, **overrides), own_task)
+    return True
+
+
+def test_where_nothing_is_yet_a_run_may_start_and_the_check_leaves_no_trace(tmp_path):
+    assert allowed(tmp_path / "new/run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_folder_may_be_used(tmp_path):
+    assert allowed(tmp_path)
+
+
+def test_an_unfinished_run_with_equal_settings_goes_on(tmp_path):
+    start(tmp_path)
+    assert allowed(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"engine.backend": "ray", "engine.actors": 7},
+        {"engine.gpus_per_actor": 0.5, "engine.threads_per_actor": 2},
+        {"engine.deterministic": False},
+    ],
+    ids=str,
+)
+def test_where_a_run_runs_may_differ(tmp_path, overrides):
+    start(tmp_path)
+    assert allowed(tmp_path, **overrides)
+
+
+def test_a_run_directory_may_be_moved(tmp_path):
+    start(tmp_path / "run")
+    (tmp_path / "run").rename(tmp_path / "moved")
+    assert allowed(tmp_path / "moved")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "difference"),
+    [
+        ({"rounds": 6}, "rounds=5 (here 6)"),
+        ({"seed": 1}, "seed=0 (here 1)"),
+        ({"local.lr": 0.2}, "local.lr=0.1 (here 0.2)"),
+        ({"target_accuracy": 0.9}, "target_accuracy=None (here 0.9)"),
+        ({"method.name": "scaffold"}, "method.name=fedavg (here scaffold)"),
+        ({"engine.precision": "bf16"}, "engine.precision=fp32 (here bf16)"),
+    ],
+    ids=str,
+)
+def test_other_settings_are_refused_and_named(tmp_path, overrides, difference):
+    start(tmp_path)
+    expected = f"out={tmp_path}: holds a run with {difference}; choose another `out`"
+    assert refusal(tmp_path, **overrides) == expected
+
+
+def test_a_field_that_one_method_has_and_the_other_has_not_is_named(tmp_path):
+    start(tmp_path, **{"method.name": "fedprox", "method.mu": 0.5})
+    assert "method.mu=0.5 (here 0.1)" in refusal(
+        tmp_path, **{"method.name": "fedprox", "method.mu": 0.1}
+    )
+
+
+def test_settings_of_a_run_that_recorded_nothing_may_be_replaced(tmp_path):
+    start(tmp_path, recorded=False)
+    assert allowed(tmp_path, rounds=6)
+
+
+def test_a_run_of_another_task_is_refused(tmp_path):
+    start(tmp_path, own_task=True)
+    assert "holds a run of another task" in refusal(tmp_path, own_task=False)
+    assert allowed(tmp_path, own_task=True)
+
+
+def test_a_finished_run_is_refused(tmp_path):
+    start(tmp_path, finished=True)
+    expected = f"out={tmp_path}: holds a finished run; choose another `out`"
+    assert refusal(tmp_path) == expected
+
+
+FOREIGN = {
+    "other files": ("notes.txt", "mine"),
+    "another program's config": ("config.json", '{"model": "x"}'),
+    "a list": ("config.json", "[1, 2]"),
+    "a word": ("config.json", '"x"'),
+    "no JSON": ("config.json", "x = 1"),
+}
+
+
+@pytest.mark.parametrize("case", FOREIGN)
+def test_a_foreign_folder_is_refused_and_left_alone(tmp_path, case):
+    name, content = FOREIGN[case]
+    (tmp_path / name).write_text(content)
+    text = refusal(tmp_path)
+    assert str(tmp_path) in text and "holds no run" in text
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == content
+
+
+@pytest.mark.parametrize("inside", ["", "run", "deep/run"])
+def test_a_file_in_place_of_a_folder_is_refused(tmp_path, inside):
+    file = tmp_path / "file"
+    file.write_text("mine")
+    text = refusal(file / inside)
+    assert text.startswith(f"out={file / inside}: {file} is not a folder that can be written")
+    assert file.read_text() == "mine"
+
+
+def test_a_folder_that_cannot_be_made_is_refused_when_claimed(tmp_path):
+    (tmp_path / "file").write_text("")
+    path = tmp_path / "file/run"
+    with (
+        pytest.raises(RunError, match="cannot be written") as caught,
+        RunDir(path).claim(make_settings(path), own_task=False),
+    ):
+        pass
+    assert str(caught.value).startswith(f"out={path}: ")
+
+
+HOLD = """
+import fcntl, sys
+lock = open(sys.argv[1], "w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Another process that holds the lock of a run directory."""
+    command = [sys.executable, "-c", HOLD, str(tmp_path / ".lock")]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path, holder):
+    settings = make_settings(tmp_path)
+    (tmp_path / "config.json").write_text("of the holder")
+    with pytest.raises(RunError) as caught, RunDir(tmp_path).claim(settings, own_task=False):
+        pass
+    assert str(caught.value) == f"out={tmp_path}: another process is writing to it"
+    assert (tmp_path / "config.json").read_text() == "of the holder"
+    holder.kill()
+    holder.wait()
+    with RunDir(tmp_path).claim(settings, own_task=False):
+        assert RunDir(tmp_path).read_config() == (settings.to_dict(), False)
+
+
+def test_a_claim_is_held_until_its_end(tmp_path):
+    def is_free():
+        with (tmp_path / ".lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
+
+    with RunDir(tmp_path).claim(make_settings(tmp_path), own_task=True):
+        assert not is_free()
+        second = RunDir(tmp_path).claim(make_settings(tmp_path), own_task=True)
+        with pytest.raises(RunError, match="another process"), second:
+            pass
+    assert is_free()
+    with (
+        pytest.raises(ZeroDivisionError),
+        RunDir(tmp_path).claim(make_settings(tmp_path), own_task=True),
+    ):
+        raise ZeroDivisionError
+    assert is_free()
+
+
+def test_settings_are_read_back(tmp_path):
+    directory = start(tmp_path, own_task=True, **{"method.name": "fedprox", "method.mu": 0.5})
+    raw, own_task = directory.read_config()
+    assert own_task and raw["method"] == {"name": "fedprox", "mu": 0.5}
+    assert raw == make_settings(tmp_path, **{"method.name": "fedprox", "method.mu": 0.5}).to_dict()
+
+
+def test_partition_is_read_back(tmp_path):
+    parts = [np.array([5, 3]), np.array([0]), np.array([1, 2, 4])]
+    RunDir(tmp_path).save_partition(ListedShares.of(parts))
+    with pa.memory_map(str(tmp_path / "partition.arrow")) as source:
+        table = ipc.open_file(source).read_all()
+    assert table.to_pydict() == {"client": [0, 1, 2], "samples": [[5, 3], [0], [1, 2, 4]]}
+
+
+def test_a_lazy_population_is_not_written_down(tmp_path):
+    class Lazy:
+        sizes = np.broadcast_to(np.int64(60), 10**6)
+
+        def __getitem__(self, client):
+            raise AssertionError("drawn without need")
+
+    RunDir(tmp_path).save_partition(Lazy())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_environment_names_packages_and_where_the_work_runs(tmp_path):
+    RunDir(tmp_path).save_environment(backend="inline", actors=[{"device": "cpu"}])
+    found = json.loads((tmp_path / "environment.json").read_text())
+    assert found["backend"] == "inline" and found["actors"] == [{"device": "cpu"}]
+    assert found["packages"]["numpy"] == np.__version__
+    assert found["python"] == sys.version.split()[0]

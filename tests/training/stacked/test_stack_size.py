@@ -1,0 +1,59 @@
+"""Who is trained together, how many fit in memory, and what of it samples may take."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from raysim.federation.federation import from_task
+from raysim.federation.opened import _room
+from raysim.training.stacked.stack_size import clients_together, fitting, groups_of
+from tests.conftest import Notes
+from tests.methods.test_contract import make_task, settings_for
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(1, 9), st.randoms())
+def test_groups_hold_all_clients_by_size(sizes, together, random):
+    clients = list(range(len(sizes)))
+    random.shuffle(clients)
+    groups = groups_of(clients, np.array(sizes), together)
+    flat = [client for group in groups for client in group]
+    assert sorted(flat) == list(range(len(sizes)))
+    assert [sizes[client] for client in flat] == sorted(sizes, reverse=True)
+    assert all(len(group) == together for group in groups[:-1])
+    assert groups == groups_of(sorted(clients), np.array(sizes), together)
+
+
+def test_a_group_fits_in_memory():
+    module = nn.Sequential(nn.Flatten(), nn.Linear(6, 100), nn.ReLU(), nn.Linear(100, 4))
+    parameters, activations = 6 * 100 + 100 + 100 * 4 + 4, 6 + 100 + 100 + 4
+    each = 4 * (8 * parameters + 3 * 10 * activations + 3 * 50 * 6)
+    x = torch.zeros(1, 2, 3)
+    assert fitting(module, x, rows=10, samples=50, memory=int(10.5 * each / 0.6)) == 10
+    assert fitting(module, x, rows=10, samples=50, memory=1) == 1
+    assert fitting(module, x, rows=10, samples=50, memory=10**12) == 256
+
+
+@pytest.mark.parametrize(("actors", "cohort", "size"), [(1, 7, 7), (2, 7, 4), (4, 7, 2), (2, 4, 2)])
+def test_auto_leaves_no_actor_without_a_group(tmp_path, actors, cohort, size):
+    federation = from_task(make_task("mlp", (8,) * 7))
+    some = {"fraction": cohort / 7, "engine.vectorize": "auto"}
+    settings = settings_for("fedavg", tmp_path, **some, clients=7)
+
+    def together(**about):
+        described = {"actors": [about] * actors}
+        return clients_together(settings, federation, lambda: described, Notes())
+
+    assert together(memory=10**12) == size
+    assert together() == 1  # on cores
+
+
+def test_samples_stay_in_this_process_share_of_a_gpu(monkeypatch):
+    monkeypatch.setattr("torch.cuda.get_per_process_memory_fraction", lambda device: 0.25)
+    for free, room in ((900, 37.5), (20, 20)):
+        monkeypatch.setattr("torch.cuda.mem_get_info", lambda device, free=free: (free, 1000))
+        assert _room(torch.device("cuda")) == room

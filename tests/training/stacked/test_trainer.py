@@ -1,0 +1,225 @@
+"""Clients trained together end where they end one at a time, for every method and model family."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+import raysim
+from raysim.core.method import METHODS
+from raysim.methods.fedavg import FedAvg
+from raysim.training.sequential import LoopTrainer
+from raysim.training.stacked.cuda_graphs import CudaRecording, Recorder
+from raysim.training.stacked.trainer import _Together, obstacle
+from tests.conftest import Notes
+from tests.methods.test_contract import UNSUPPORTED, make_task, settings_for
+from tests.training.stacked.test_cuda_graphs import Tape
+
+RECORDER_ON = "raysim.training.stacked.trainer.recorder_on"
+TOGETHER = [
+    (method, family)
+    for method in sorted(METHODS)
+    for family in ("mlp", "cnn", "residual")
+    if (method, family) not in UNSUPPORTED
+]
+SIZES = (1, 9, 30, 17, 24, 12, 16)  # with B=8: 1 to 4 steps, full and partial batches
+QUICK = [("fedavg", "residual"), ("scaffold", "cnn"), ("momentum", "mlp"), ("fedmax", "cnn")]
+MLP = [pair for pair in TOGETHER if pair[1] == "mlp"]
+
+
+def every_pair(*quick):
+    """Test all pairs, most of them with -m full."""
+    marks = {pair: [] if pair in quick else pytest.mark.full for pair in TOGETHER}
+    pairs = [pytest.param(*pair, marks=marks[pair]) for pair in TOGETHER]
+    return pytest.mark.parametrize(("method", "family"), pairs)
+
+
+def run(folder, method, family, together, **overrides):
+    settings = settings_for(
+        method,
+        folder / str(together),
+        **{"fraction": 1.0, "local.epochs": 2, "engine.vectorize": together} | overrides,
+    )
+    notes = Notes()
+    return raysim.run(settings, make_task(family, SIZES), notes), notes.notes
+
+
+def difference(first, second):
+    assert first.keys() == second.keys()
+    return max(float((first[n].double() - second[n].double()).abs().max()) for n in first)
+
+
+@pytest.fixture
+def no_loop(monkeypatch):
+    """Let nobody be trained alone, so that falling back cannot pass for training together."""
+
+    def refuse(self, job):
+        assert not job.epochs, "trained alone"
+        return run_loop(self, job)
+
+    run_loop = LoopTrainer.run
+    return lambda: monkeypatch.setattr(LoopTrainer, "run", refuse)
+
+
+def assert_same(alone, together):
+    assert difference(alone.params, together.params) < 1e-4
+    for name in ("train_loss", "objective", "bytes_up", "bytes_down", "clients"):
+        expected = alone.metrics[name].to_pylist()
+        assert together.metrics[name].to_pylist() == pytest.approx(expected, rel=1e-3), name
+
+
+@every_pair(*QUICK, *MLP)
+def test_together_is_one_at_a_time(tmp_path, no_loop, method, family):
+    alone, _ = run(tmp_path, method, family, 0)
+    no_loop()
+    together, notes = run(tmp_path, method, family, 7 if family == "mlp" else 4)
+    assert not notes
+    assert_same(alone, together)
+
+
+@pytest.mark.parametrize("method", ["mifl", "scaffold", "fedma"])
+def test_newcomers_train_beside_clients_that_keep_state(tmp_path, no_loop, method):
+    few = {"fraction": 0.6, "rounds": 3}
+    alone, _ = run(tmp_path, method, "mlp", 0, **few)
+    no_loop()
+    assert_same(alone, run(tmp_path, method, "mlp", 4, **few)[0])
+
+
+@pytest.mark.parametrize(
+    "local",
+    [
+        {"local.momentum": 0.9, "local.nesterov": True, "local.weight_decay": 0.01},
+        {"local.momentum": 0.5, "local.temperature": 0.5},
+        {"local.batch_size": "full"},
+    ],
+)
+@pytest.mark.parametrize("method", ["fedavg", "fsvrg"])
+def test_every_local_setting(tmp_path, no_loop, method, local):
+    alone, _ = run(tmp_path, method, "residual", 0, **local)
+    no_loop()
+    assert_same(alone, run(tmp_path, method, "residual", 7, **local)[0])
+
+
+def test_same_bits_on_actors(tmp_path, shared_ray):
+    task, models = make_task("cnn", SIZES), []
+    for backend in ("inline", "ray"):
+        overrides = {"engine.backend": backend, "engine.actors": 2, "engine.vectorize": 3}
+        result = raysim.run(settings_for("scaffold", tmp_path / backend, **overrides), task)
+        models.append((result.run_dir / "model.safetensors").read_bytes())
+    assert models[0] == models[1]
+
+
+def test_a_network_that_cannot_is_said_once(tmp_path):
+    alone, _ = run(tmp_path, "fedavg", "lstm", 0)
+    together, notes = run(tmp_path, "fedavg", "lstm", 3)
+    assert difference(alone.params, together.params) == 0
+    (note,) = notes
+    assert note.startswith("engine.vectorize=3: clients are trained one at a time: LSTM")
+
+
+class Branching(FedAvg):
+    """Looks at a tensor's value, as rules must not."""
+
+    def rules(self):
+        return raysim.Rules(penalties=(_branch,))
+
+
+def _branch(view, outputs, batch):
+    mean = outputs.logits.mean()
+    return mean if mean > 0 else -mean
+
+
+def test_rules_that_cannot_are_said_once(tmp_path):
+    method = "tests.training.stacked.test_trainer:Branching"
+    alone, _ = run(tmp_path, method, "mlp", 0)
+    together, notes = run(tmp_path, method, "mlp", 3)
+    assert difference(alone.params, together.params) == 0
+    (note,) = notes
+    assert note.startswith("clients are trained one at a time: together they failed: ")
+
+
+def test_a_bad_client_does_not_take_its_group_along(tmp_path):
+    task = make_task("mlp", SIZES)
+    task.clients[2][0][0, 0] = float("nan")
+    few = {"fraction": 1.0, "on_client_error": "drop", "engine.vectorize": 7}
+    notes = Notes()
+    result = raysim.run(settings_for("fedavg", tmp_path, **few), task, notes)
+    assert result.metrics["clients"].to_pylist() == [6, 6]
+    assert [note.split(":")[1] for note in notes.notes] == [" client 2 was dropped"] * 2
+
+
+def test_batchnorm_without_momentum_is_no_group():
+    assert "has no momentum" in obstacle(nn.Sequential(nn.BatchNorm1d(3, momentum=None)))
+    assert obstacle(nn.Sequential(nn.BatchNorm1d(3))) is None
+
+
+@pytest.fixture
+def often(monkeypatch):
+    """Let steps be recorded that come six times; return settings under which they do."""
+    monkeypatch.setattr("raysim.training.stacked.cuda_graphs.WORTH", 3)
+    return {"local.epochs": 6}
+
+
+@every_pair(*QUICK)
+def test_a_recorded_step_is_the_step(tmp_path, monkeypatch, no_loop, often, method, family):
+    alone, _ = run(tmp_path, method, family, 0, **often)
+    no_loop()
+    monkeypatch.setattr(RECORDER_ON, lambda device: Recorder(Tape))
+    monkeypatch.setattr(Tape, "played", 0)
+    together, _ = run(tmp_path, method, family, 7, **often)
+    assert Tape.played
+    assert_same(alone, together)
+
+
+def test_steps_that_cannot_be_recorded_are_said_once(tmp_path, monkeypatch, often):
+    def refuse(step, inputs):
+        raise RuntimeError("not while a stream is captured")
+
+    alone, _ = run(tmp_path, "fedavg", "mlp", 0, **often)
+    monkeypatch.setattr(RECORDER_ON, lambda device: Recorder(refuse))
+    together, notes = run(tmp_path, "fedavg", "mlp", 7, **often)
+    said = "steps are not recorded as CUDA graphs: not while a stream is captured"
+    assert notes == [said]
+    assert_same(alone, together)
+
+
+@every_pair(*QUICK)
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="only a CUDA device records its steps")
+def test_a_step_recorded_on_a_device_is_the_step(
+    tmp_path, monkeypatch, no_loop, often, method, family
+):
+    played, play = [], CudaRecording.__call__
+
+    def noted(self, inputs):
+        played.append(inputs)
+        return play(self, inputs)
+
+    device = {"engine.gpus_per_actor": 1.0}
+    alone, _ = run(tmp_path, method, family, 0, **often, **device)
+    no_loop()
+    monkeypatch.setattr(CudaRecording, "__call__", noted)
+    together, _ = run(tmp_path, method, family, 7, **often, **device)
+    assert played or method == "fsvrg"  # which sets the generators' state in its step
+    assert_same(alone, together)
+
+
+@pytest.mark.parametrize(("method", "family"), QUICK)
+def test_a_group_leaves_nothing_to_the_garbage_collector(tmp_path, monkeypatch, method, family):
+    left = []
+
+    def start(self, trainer, jobs):
+        init(self, trainer, jobs)
+        left.extend(map(weakref.ref, [self, *self.live.values()]))
+
+    init = _Together.__init__
+    monkeypatch.setattr(_Together, "__init__", start)
+    gc.disable()
+    try:
+        run(tmp_path, method, family, 7)
+        assert left and not any(reference() is not None for reference in left)
+    finally:
+        gc.enable()

@@ -1,0 +1,315 @@
+"""Steps as scripts: the same bits as the steps themselves, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from raysim.config import LocalSettings
+from raysim.core.rules import Batch, Rules
+from raysim.training import recorded_steps as scripts
+from raysim.training.job import Job
+from raysim.training.network import Network
+from raysim.training.operations import RefusedError, source_of
+from raysim.training.sequential import LoopTrainer
+
+CPU = torch.device("cpu")
+CLASSES = 3
+
+
+class Recurrent(nn.Module):
+    """Embedding, LSTM, the last step's output."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.lstm = nn.Embedding(7, 4), nn.LSTM(4, 5, 2, batch_first=True)
+        self.head = nn.Linear(5, CLASSES)
+
+    def forward(self, x):
+        return self.head(self.lstm(self.embedding(x))[0][:, -1])
+
+
+class Attentive(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(6, 2, 8, batch_first=True)
+        self.head = nn.Linear(6, CLASSES)
+
+    def forward(self, x):
+        return self.head(self.layer(x.unflatten(1, (2, 6))).mean(1))
+
+
+def dense():
+    return nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, CLASSES))
+
+
+def normed():
+    return nn.Sequential(
+        nn.Linear(12, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.ReLU(inplace=True), dense_head()
+    )
+
+
+def dense_head():
+    return nn.Linear(8, CLASSES)
+
+
+def convolving():
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 3, 4)), nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(8, CLASSES),
+    )  # fmt: skip
+
+
+NETWORKS = {
+    "dense": dense,
+    "normed": normed,
+    "convolving": convolving,
+    "recurrent": Recurrent,
+    "attentive": Attentive,
+    "binary": lambda: nn.Linear(12, 1),
+}
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    """Have steps written down soon, and Python's generators as they were afterwards."""
+    monkeypatch.setattr(scripts, "STEPS_BEFORE", 2)
+    python, numpy = random.getstate(), np.random.get_state()
+    yield
+    random.setstate(python)
+    np.random.set_state(numpy)
+
+
+def clients(name, sizes=(23, 9, 23)):
+    generator = np.random.default_rng(1)
+    for n in sizes:
+        x = generator.normal(size=(n, 12)).astype(np.float32)
+        if name == "recurrent":
+            x = generator.integers(0, 7, (n, 6))
+        y = generator.integers(0, 2 if name == "binary" else CLASSES, n)
+        yield Batch(torch.from_numpy(x), torch.from_numpy(y))
+
+
+def trainer_of(module, precision="fp32", **options):
+    local = LocalSettings(**{"batch_size": 5} | options)
+    return LoopTrainer(Network(copy.deepcopy(module)).placed(CPU), local, precision)
+
+
+def train(trainer, data, rules=None, trainable=None):
+    """Train clients in turn from the same start; return their uploads, logs, and the generator."""
+    start = {n: t.detach().clone() for n, t in trainer.network.tensors().items()}
+    results = []
+    for seed, batch in enumerate(data):
+        job = Job(
+            rules=rules or Rules(),
+            epochs=2,
+            lr=0.1,
+            trainable=trainable,
+            data=batch,
+            broadcast={"model": start},
+            state={},
+            personal={},
+            augment=lambda x, generator: x,
+            batches=np.random.default_rng(seed),
+            torch_seed=seed,
+        )
+        upload, log = trainer.run(job)
+        model = {n: t.detach().clone() for n, t in upload.sums["model"].items()}
+        results.append((model, log))
+    return results
+
+
+def found(trainer):
+    """What became of each shape that came often enough."""
+    return [bool(s) for kind in trainer.scripts._kinds.values() for s in kind._scripts.values()]
+
+
+def assert_same_bits(first, second):
+    for (model, log), (other, other_log) in zip(first, second, strict=True):
+        assert all(torch.equal(model[name], other[name]) for name in model)
+        assert log == other_log
+
+
+def plain(trainer):
+    """The same trainer, taking every step itself."""
+    trainer.scripts = None
+    return trainer
+
+
+def halved(view, gradients, batch, carry):
+    """A direction that asks for another gradient, with the step's own random draws."""
+    beside = view.gradient(view.start, batch)
+    return {name: (gradients[name] + beside[name]) / 2 for name in gradients}, carry
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    ("options", "rules"),
+    [
+        ({}, Rules()),
+        ({"temperature": 0.5}, Rules()),
+        ({"momentum": 0.9, "weight_decay": 0.01}, Rules()),
+        ({"precision": "bf16"}, Rules()),
+        ({}, Rules(direction=halved)),
+    ],
+    ids=["plain", "temperature", "momentum", "bf16", "direction"],
+)
+def test_a_script_has_the_bits_of_the_steps(name, options, rules):
+    torch.manual_seed(0)
+    module = NETWORKS[name]()
+    scripted, stepped = trainer_of(module, **options), plain(trainer_of(module, **options))
+    results = train(scripted, clients(name), rules)
+    assert found(scripted) == [True] * len(found(scripted)) and len(found(scripted)) >= 2
+    assert_same_bits(results, train(stepped, clients(name), rules))
+
+
+def test_scripts_are_of_what_is_trained():
+    torch.manual_seed(0)
+    module = normed()
+    scripted, stepped = trainer_of(module), plain(trainer_of(module))
+    for trainable in (None, frozenset({"4.weight"}), None):
+        results = train(scripted, clients("normed"), trainable=trainable)
+        assert_same_bits(results, train(stepped, clients("normed"), trainable=trainable))
+    assert len(scripted.scripts._kinds) == 2 and all(found(scripted))
+
+
+def test_scripts_are_of_the_tensors_shapes():
+    torch.manual_seed(0)
+    small, large = dense(), nn.Sequential(nn.Linear(12, 9), nn.ReLU(), nn.Linear(9, CLASSES))
+    trainer = trainer_of(small)
+    train(trainer, clients("dense"))
+    trainer.network.load({n: t.detach() for n, t in large.named_parameters()})
+    results = train(trainer, clients("dense"))
+    assert_same_bits(results, train(plain(trainer_of(large)), clients("dense")))
+    assert len(trainer.scripts._kinds) == 2 and all(found(trainer))
+
+
+def distance(view, outputs, batch):
+    return sum((view.params[n] - view.start[n]).square().sum() for n in view.trained)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        Rules(penalties=(distance,)),
+        Rules(criterion=lambda view, out, batch: batch.loss(out.logits)),
+    ],
+    ids=["penalty", "criterion"],
+)
+def test_steps_with_rules_of_a_method_are_taken_as_they_are(rules):
+    trainer = trainer_of(dense())
+    train(trainer, clients("dense"), rules)
+    assert not found(trainer)
+
+
+def test_few_steps_are_taken_as_they_are(monkeypatch):
+    monkeypatch.setattr(scripts, "STEPS_BEFORE", 1000)
+    trainer = trainer_of(dense())
+    train(trainer, clients("dense"))
+    assert not found(trainer)
+
+
+class Impure(nn.Module):
+    """A layer that does more than operations on tensors."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.layer, self.how, self.calls = nn.Linear(12, CLASSES), how, 0
+        self.elsewhere = [torch.full((CLASSES,), 0.5)]
+
+    def forward(self, x):
+        y = self.layer(x)
+        return y * self.factor(y.detach())
+
+    def factor(self, y: Tensor):
+        generator = torch.Generator().manual_seed(1)
+        self.calls += self.how == "counter"
+        return {
+            "item": lambda: 2.0 if y.sum().item() > 0 else 1.0,
+            "branch": lambda: 2.0 if y.sum() > 0 else 1.0,
+            "list": lambda: sum(y.sum(0).tolist()),
+            "numpy": lambda: float(y.numpy().sum()),
+            "asarray": lambda: float(np.asarray(y).sum()),
+            "dlpack": lambda: float(np.from_dlpack(y).sum()),
+            "mask": lambda: y[y > 0].mean() + 1,
+            "nonzero": lambda: float(len(y.argmax(1).nonzero())),
+            "elsewhere": lambda: self.elsewhere[0],
+            "generator": lambda: torch.rand(CLASSES, generator=generator),
+            "random": lambda: 1 + random.random(),
+            "np.random": lambda: 1 + np.random.rand(),
+            "counter": lambda: 1 + self.calls,
+        }[self.how]()
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        *("item", "branch", "list", "numpy", "asarray", "dlpack", "mask", "nonzero"),
+        *("elsewhere", "generator", "random", "np.random", "counter"),
+    ],
+)
+def test_what_is_more_than_operations_is_refused_and_goes_on_as_it_was(how):
+    torch.manual_seed(0)
+    module = Impure(how)
+    scripted, stepped = trainer_of(module), plain(trainer_of(module))
+    random.seed(1)
+    np.random.seed(1)
+    results = train(scripted, clients("dense"))
+    assert found(scripted) and not any(found(scripted))
+    random.seed(1)
+    np.random.seed(1)
+    assert_same_bits(results, train(stepped, clients("dense")))
+
+
+def test_a_script_that_returns_other_bits_is_refused(monkeypatch):
+    def altered(step, given):
+        return source_of(step, given).replace("torch.ops.aten.relu(", "torch.ops.aten.sigmoid(")
+
+    monkeypatch.setattr(scripts, "source_of", altered)
+    trainer = trainer_of(dense())
+    train(trainer, clients("dense"))
+    assert found(trainer) and not any(found(trainer))
+
+
+def test_an_error_of_a_step_is_its_own():
+    class Picky(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.calls = nn.Linear(12, CLASSES), 0
+
+        def forward(self, x):
+            self.calls += 1
+            if self.calls > 2:
+                raise ValueError("no more")
+            return self.layer(x)
+
+    with pytest.raises(ValueError, match="no more"):
+        train(trainer_of(Picky()), clients("dense"))
+
+
+def test_source_by_hand():
+    x, w = torch.randn(4, 3), torch.randn(3)
+
+    def step():
+        y = (x * w).add_(1.5, alpha=2)
+        return y.sum(0), y.detach(), w
+
+    source = (
+        "def step(t0: Tensor, t1: Tensor):\n"
+        "    t2 = torch.ops.aten.mul(t0, t1)\n"
+        "    t2 = torch.ops.aten.add_(t2, 1.5, alpha=2)\n"
+        "    t3 = torch.ops.aten.sum(t2, [0])\n"
+        "    return t3, t2, t1\n"
+    )
+    assert source_of(step, [x, w]) == source
+
+
+def test_a_tensor_from_elsewhere_is_named():
+    x, other = torch.ones(2), torch.ones(3, 1)
+    with pytest.raises(RefusedError, match=r"a tensor \(3, 1\) is from elsewhere"):
+        source_of(lambda: [x + other], [x])
