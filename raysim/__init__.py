@@ -17,7 +17,7 @@ from typing import Any
 from raysim import methods as _methods  # registers the methods
 from raysim.config import Settings, apply_overrides, parse, read_file
 from raysim.core.components import suggest
-from raysim.core.data import Dataset, ListedShares, Model, Partition, Shares, Split
+from raysim.core.data import ClientIndices, Dataset, ListedIndices, Model, Partition, Split
 from raysim.core.errors import RaysimError, RunError, SettingsError
 from raysim.core.method import Method, Round, ServerState
 from raysim.core.rules import Batch, Outputs, Pass, Reduced, Rules, Trained, Upload, View
@@ -28,8 +28,9 @@ from raysim.storage.run_directory import RunDir
 
 __all__ = [
     "Batch",
+    "ClientIndices",
     "Dataset",
-    "ListedShares",
+    "ListedIndices",
     "Listener",
     "Method",
     "Model",
@@ -43,7 +44,6 @@ __all__ = [
     "Rules",
     "ServerState",
     "Settings",
-    "Shares",
     "Split",
     "Started",
     "Task",
@@ -130,8 +130,8 @@ def _adapt(settings: Settings, task: Task | None) -> Settings:
     return settings.model_copy(update={"clients": len(task.clients)}) if task else settings
 
 
-def _drive(settings: Settings, task: Task | None, run_dir: RunDir, tell: Listener) -> Result:
+def _drive(settings: Settings, task: Task | None, run_dir: RunDir, listener: Listener) -> Result:
     if task:
-        return drive(settings, from_task(task), run_dir, tell, own_task=True)
+        return drive(settings, from_task(task), run_dir, listener, own_task=True)
     root: Callable[[], Path] = import_module("raysim.workloads.datasets.fetch").data_root
-    return drive(settings, from_settings(settings, root, tell.preparing), run_dir, tell)
+    return drive(settings, from_settings(settings, root, listener.preparing), run_dir, listener)

@@ -155,7 +155,7 @@ class Settings(Group):
     on_client_error: Literal["stop", "drop"] = Field(
         default="stop", description="what to do with a client that failed twice"
     )
-    profile: bool = Field(
+    trace: bool = Field(
         default=False, description="note where a round's time goes: metrics, and a trace"
     )
     local: LocalSettings = LocalSettings()

@@ -259,7 +259,7 @@ OWN = """
 from typing import ClassVar
 from pydantic import Field
 from torch import nn
-from raysim.core.data import Dataset, ListedShares, Model, Partition
+from raysim.core.data import Dataset, ListedIndices, Model, Partition
 from raysim.methods.fedavg import FedAvg
 
 class Mine(FedAvg):
@@ -279,7 +279,7 @@ class Data(Dataset):
 
 class Split(Partition):
     def split(self, data, clients, seed):
-        return ListedShares.of([])
+        return ListedIndices.of([])
 """
 
 

@@ -14,7 +14,7 @@ from raysim.core.components import look_up
 from raysim.core.errors import RunError
 from raysim.tuning.folder import make
 from raysim.tuning.plots import draw
-from raysim.tuning.search import Asked, Search, bytes_sent
+from raysim.tuning.search import Search, SearchOptions, bytes_sent
 from raysim.tuning.storage import missing_file, reason, shown
 from raysim.tuning.studies import STUDIES
 from raysim.tuning.study import Study, text_of
@@ -33,7 +33,7 @@ def find(name: str) -> Study:
 def tune(
     name: str,
     overrides: Mapping[str, Any],
-    asked: Asked,
+    asked: SearchOptions,
     *,
     trials: int,
     jobs: int | None,

@@ -28,7 +28,7 @@ OBJECTIVES = {"accuracy": StudyDirection.MAXIMIZE, "bytes": StudyDirection.MINIM
 
 
 @dataclass(frozen=True)
-class Asked:
+class SearchOptions:
     """How to search.
 
     Attributes:
@@ -69,7 +69,7 @@ class Asked:
 class Search:
     """An Optuna study; only this process talks to its storage."""
 
-    def __init__(self, name: str, storage: str, asked: Asked, resolved: Resolved) -> None:
+    def __init__(self, name: str, storage: str, asked: SearchOptions, resolved: Resolved) -> None:
         """Open a study, or go on with it.
 
         Raises:

@@ -169,7 +169,7 @@ def tune(
 def _asked(sampler: str, pruner: str | None, objectives: str) -> Any:
     sought = tuple(objectives.split(","))
     pruned = pruner or ("median" if len(sought) == 1 else "none")
-    return import_module("raysim.tuning.search").Asked(sampler, pruned, sought)
+    return import_module("raysim.tuning.search").SearchOptions(sampler, pruned, sought)
 
 
 @app.command()

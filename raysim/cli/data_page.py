@@ -17,7 +17,7 @@ from rich.text import Text
 
 from raysim.config import Settings
 from raysim.core.counts import class_counts
-from raysim.core.data import Indices, Shares
+from raysim.core.data import ClientIndices, Indices
 from raysim.core.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Holdings:
     samples: int
 
 
-def count(shares: Shares, labels: Indices, classes: int) -> Holdings:
+def count(shares: ClientIndices, labels: Indices, classes: int) -> Holdings:
     """Count what clients hold, at most COUNTED_CLIENTS of them class by class."""
     total = len(shares.sizes)
     clients = np.arange(total)

@@ -29,7 +29,7 @@ def checksum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-class Parts:
+class ConcatArray:
     """Inputs [N, ...] that lie in several arrays; indexing copies the samples asked for.
 
     It has the `len`, `shape` and `dtype` of the one array that they would make, and is indexed as
@@ -115,7 +115,7 @@ def verify_split(path: Path) -> None:
 def open_split(path: Path) -> Split:
     """Map a prepared split; inputs and labels are read-only views of the file's pages.
 
-    Of a split written in several parts the inputs are `Parts`, and the rest is copied together.
+    Inputs written in several parts are a `ConcatArray`; the other arrays are copied together.
     """
     file = pa.ipc.open_file(pa.memory_map(str(path)))
     # Batch by batch: a table's `combine_chunks` would copy them.
@@ -127,7 +127,7 @@ def open_split(path: Path) -> Split:
     if len(batches) == 1:
         whole = {name: parts[0] for name, parts in arrays.items()}
         return Split(whole.pop("x"), whole.pop("y"), whole)
-    x = cast("npt.NDArray[Any]", Parts(arrays.pop("x")))
+    x = cast("npt.NDArray[Any]", ConcatArray(arrays.pop("x")))
     whole = {name: np.concatenate(parts) for name, parts in arrays.items()}
     return Split(x, whole.pop("y"), whole)
 

@@ -15,7 +15,7 @@ from raysim.core.seeds import stream
 
 
 @dataclass(frozen=True)
-class ClientTest:
+class TestIndices:
     """Test shares: `counts` [K, C] samples of each class, among the indices `of_class` [C]."""
 
     counts: Indices
@@ -33,7 +33,9 @@ class ClientTest:
         return np.concatenate([generator.choice(own, n, replace=False) for own, n in wanted])
 
 
-def client_test(train_counts: Indices, test_labels: Indices, ratio: float, seed: int) -> ClientTest:
+def client_test(
+    train_counts: Indices, test_labels: Indices, ratio: float, seed: int
+) -> TestIndices:
     """Return K test shares, each in the class proportions of the client's training samples.
 
     A client of N samples (`train_counts` [K, C]) gets round(ratio*N) test samples, at least one, at
@@ -52,4 +54,4 @@ def client_test(train_counts: Indices, test_labels: Indices, ratio: float, seed:
     sizes = np.clip(np.rint(ratio * held), 1, most.min(axis=1, keepdims=True)).astype(np.int64)
     counts, rests = np.divmod(sizes * train_counts, held)
     order = np.argsort(np.argsort(-rests, axis=1, kind="stable"), axis=1)
-    return ClientTest(counts + (order < sizes - counts.sum(axis=1, keepdims=True)), of_class, seed)
+    return TestIndices(counts + (order < sizes - counts.sum(axis=1, keepdims=True)), of_class, seed)

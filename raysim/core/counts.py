@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from raysim.core.data import Indices, Shares
+from raysim.core.data import ClientIndices, Indices
 
 
-def class_counts(shares: Shares, labels: Indices, classes: int, clients: Indices) -> Indices:
+def class_counts(shares: ClientIndices, labels: Indices, classes: int, clients: Indices) -> Indices:
     """Return the samples of each of C classes that clients hold [n, C].
 
     Args:

@@ -29,8 +29,8 @@ class Split:
     """The samples of a training or test set: raw inputs [N, ...] and labels [N].
 
     Arrays are read-only views of memory-mapped files or of shared memory where they can be; inputs
-    on disk in several parts are `Parts` (raysim.core.arrow), indexed alike. `columns` holds further
-    values per sample (a writer, a role, an age group) for partitions.
+    on disk in several parts are a `ConcatArray` (raysim.core.arrow), indexed alike. `columns` holds
+    further values per sample (a writer, a role, an age group) for partitions.
     """
 
     x: npt.NDArray[Any]
@@ -41,7 +41,7 @@ class Split:
         return len(self.y)
 
 
-class Shares(Protocol):
+class ClientIndices(Protocol):
     """Who holds which samples: `sizes` [K] and, per client, the indices of its samples."""
 
     @property
@@ -55,14 +55,14 @@ class Shares(Protocol):
 
 
 @dataclass(frozen=True)
-class ListedShares:
-    """Shares held as one list of indices [N'] cut at `offsets` [K+1]."""
+class ListedIndices:
+    """Client indices held as one list of indices [N'] cut at `offsets` [K+1]."""
 
     indices: Indices
     offsets: Indices
 
     @classmethod
-    def of(cls, parts: Sequence[npt.NDArray[Any]]) -> ListedShares:
+    def of(cls, parts: Sequence[npt.NDArray[Any]]) -> ListedIndices:
         """Build shares from one array of sample indices per client.
 
         Raises:
@@ -87,10 +87,10 @@ class ListedShares:
 
 
 @dataclass(frozen=True)
-class LimitedShares:
-    """Shares of which each client keeps at most `limit` samples, in their order."""
+class LimitedIndices:
+    """Client indices of which each client keeps at most `limit` samples, in their order."""
 
-    whole: Shares
+    whole: ClientIndices
     limit: int
     seed: int
 
@@ -161,7 +161,7 @@ class Partition(Component, ABC):
         description="samples that a client keeps at most, drawn by the seed; nobody has the others",
     )
 
-    def shares(self, data: Split, clients: int, seed: int) -> Shares:
+    def shares(self, data: Split, clients: int, seed: int) -> ClientIndices:
         """Return who holds which samples.
 
         Raises:
@@ -170,13 +170,13 @@ class Partition(Component, ABC):
         whole = self.split(data, clients, seed)
         if self.limit is None:
             return whole
-        limited = LimitedShares(whole, self.limit, seed)
-        if not isinstance(whole, ListedShares):  # computed when asked for
+        limited = LimitedIndices(whole, self.limit, seed)
+        if not isinstance(whole, ListedIndices):  # computed when asked for
             return limited
-        return ListedShares.of([limited[client] for client in range(clients)])
+        return ListedIndices.of([limited[client] for client in range(clients)])
 
     @abstractmethod
-    def split(self, data: Split, clients: int, seed: int) -> Shares:
+    def split(self, data: Split, clients: int, seed: int) -> ClientIndices:
         """Assign samples to clients.
 
         Raises:

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from raysim.core.data import Indices, Shares
+from raysim.core.data import ClientIndices, Indices
 from raysim.core.seeds import stream
 
 
 @dataclass(frozen=True)
-class TrainingShares:
-    """Shares of which each client trains on one part and holds out the other.
+class TrainingIndices:
+    """Client indices of which each client trains on one part and holds out the other.
 
     Of n samples round(h*n) are held out (half to even), at least one where h > 0 and n > 1, and
     never all of them. Where clients share samples, others may train on what one holds out.
@@ -27,7 +27,7 @@ class TrainingShares:
         seed: The run's seed.
     """
 
-    whole: Shares
+    whole: ClientIndices
     holdout: float = 0.0
     seed: int = 0
 

@@ -29,19 +29,19 @@ def as_tensor(array: npt.NDArray[Any], dtype: torch.dtype | None = None) -> Tens
 
 
 @dataclass(frozen=True)
-class Wire:
+class PackedTensors:
     """Groups of tensors as they travel."""
 
     layout: Layout
     arrays: Buffers
 
     @classmethod
-    def of(cls, groups: Groups) -> Wire:
+    def of(cls, groups: Groups) -> PackedTensors:
         """Pack groups for travel."""
         return cls.of_tensors(flatten(groups))
 
     @classmethod
-    def of_tensors(cls, tensors: Tensors) -> Wire:
+    def of_tensors(cls, tensors: Tensors) -> PackedTensors:
         """Pack one set of tensors for travel."""
         layout = Layout.of(tensors)
         with torch.no_grad():

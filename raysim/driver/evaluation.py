@@ -16,15 +16,15 @@ import numpy.typing as npt
 from raysim.config import Settings
 from raysim.core.data import Indices
 from raysim.core.errors import RunError
-from raysim.core.packed import Wire
+from raysim.core.packed import PackedTensors
 from raysim.core.tensors import Tensors
-from raysim.execution.base import Executor, GivenUp, Item
+from raysim.execution.base import Executor, FailedItem, Item
 from raysim.execution.messages import Scores
 from raysim.federation.evaluation_sets import (
     EVALUATION_ROWS,
-    ClientSamples,
-    client_test_samples,
-    held_out_samples,
+    EvaluationSet,
+    client_test_set,
+    held_out_set,
 )
 from raysim.federation.federation import Federation, opened
 from raysim.storage.trace import Span
@@ -72,7 +72,7 @@ class Evaluation:
     Attributes:
         figures: The figures of the round.
         clients: Where asked for, columns [n]: clients, samples in their test shares, accuracies.
-        spans: Per worker, what it did when, where a profile is asked for.
+        spans: Per worker, what it did when, where a trace is asked for.
     """
 
     figures: Figures
@@ -96,13 +96,13 @@ class Evaluator:
             DataError: clients' own test shares cannot be drawn.
         """
         train, test = opened(federation.train).y, opened(federation.test).y
-        sent: dict[str, ClientSamples] = {}
+        sent: dict[str, EvaluationSet] = {}
         if settings.evaluation.holdout:
-            sent["holdout"] = held_out_samples(federation.shares)
-        self._own: ClientSamples | None = None
+            sent["holdout"] = held_out_set(federation.shares)
+        self._own: EvaluationSet | None = None
         if settings.evaluation.clients:
             shares = federation.shares.whole
-            self._own = client_test_samples(shares, train, test, settings.seed)
+            self._own = client_test_set(shares, train, test, settings.seed)
             if federation.inputs.per_client:
                 sent["clients"] = self._own
         self.sent = tuple(sent.values())
@@ -146,8 +146,8 @@ class Evaluator:
         }
         scores: Scores = {}
         spans: dict[str, list[Span]] = {}
-        for part in executor.map("evaluate", Wire.of_tensors(deployed), costs, _ignore):
-            if isinstance(part, GivenUp):
+        for part in executor.map("evaluate", PackedTensors.of_tensors(deployed), costs, _ignore):
+            if isinstance(part, FailedItem):
                 raise RunError(f"the model cannot be evaluated: {part.cause}")
             scores |= part.scores
             spans.setdefault(part.worker, []).extend(part.spans)
@@ -161,7 +161,7 @@ class Evaluator:
 
 
 def _with_clients(
-    found: Evaluation, own: ClientSamples, right: npt.NDArray[np.bool_]
+    found: Evaluation, own: EvaluationSet, right: npt.NDArray[np.bool_]
 ) -> Evaluation:
     """Add the figures of single clients, given which of their samples [N'] were predicted right."""
     hits = np.add.reduceat(right, own.offsets[:-1], dtype=np.int64)

@@ -15,14 +15,14 @@ from raysim.config import Settings
 from raysim.core.errors import RunError
 from raysim.core.exact import ExactSum
 from raysim.core.method import ServerState
-from raysim.core.packed import Wire, as_tensor
+from raysim.core.packed import PackedTensors, as_tensor
 from raysim.core.rules import Pass, Reduced
 from raysim.core.tensors import Groups, nbytes, unflatten
 from raysim.driver.listener import Listener
-from raysim.execution.base import Executor, GivenUp
+from raysim.execution.base import Executor, FailedItem
 from raysim.execution.messages import Chunk, Failure, Order
 from raysim.storage.atomic import writing
-from raysim.storage.client_states import NEVER, Version
+from raysim.storage.client_states import NEVER, StateVersion
 from raysim.storage.trace import Span, Stopwatch
 from raysim.training.stacked.stack_size import groups_of
 
@@ -101,7 +101,7 @@ class PassRunner:
         executor: Executor,
         *,
         watch: Stopwatch,
-        tell: Listener,
+        listener: Listener,
         errors: Path,
         together: int,
         kept: npt.NDArray[np.int64],
@@ -113,7 +113,7 @@ class PassRunner:
             sizes: Samples of each client [clients].
             executor: Who trains.
             watch: The driver's.
-            tell: Told of progress.
+            listener: Told of progress.
             errors: File for tracebacks.
             together: Clients that are trained together.
             kept: The latest version of each client's state [clients, 2]; see `ClientStates`.
@@ -123,7 +123,7 @@ class PassRunner:
         self._errors = errors
         self._sizes = sizes
         self._executor = executor
-        self._tell = tell
+        self._listener = listener
         self._watch = watch
         self._together = together
         self._refused = False
@@ -133,7 +133,7 @@ class PassRunner:
         self._number, self._index, self._keep_from = number, 0, keep_from
         self._fresh: Groups = self._settings.method.client_init(state)
         self._lasting = self._settings.method.client_bytes(state) > 0
-        self._replaced: list[tuple[int, Version]] = []
+        self._replaced: list[tuple[int, StateVersion]] = []
         self.log = RoundLog()
         return self.log
 
@@ -172,7 +172,7 @@ class PassRunner:
         self._index += 1
         return reduced
 
-    def end(self) -> list[tuple[int, Version]]:
+    def end(self) -> list[tuple[int, StateVersion]]:
         """End the round; return the versions of clients' state that were for it alone."""
         if not self._lasting:
             clients = np.flatnonzero(self._kept[:, 0] == self._number).tolist()
@@ -180,14 +180,16 @@ class PassRunner:
             self._kept[clients] = NEVER
         return self._replaced
 
-    def _of_this_round(self, clients: Sequence[int]) -> list[tuple[int, Version]]:
+    def _of_this_round(self, clients: Sequence[int]) -> list[tuple[int, StateVersion]]:
         return [(c, v) for c, v in self._versions(clients).items() if v[0] == self._number]
 
     def _part(self, failed: Sequence[Failure]) -> None:
         """Train clients one at a time from now on if they could not be trained together."""
         reason = next((f.cause for f in failed if f.together > 1), None)
         if reason:
-            self._tell.note(f"clients are trained one at a time: together they failed: {reason}")
+            self._listener.note(
+                f"clients are trained one at a time: together they failed: {reason}"
+            )
             self._together = 1
 
     def _train(
@@ -201,9 +203,9 @@ class PassRunner:
         epochs, clients = max(order.epochs, 1), sum(map(len, groups))
         costs = {group: float(self._sizes[list(group)].sum() * epochs) for group in groups}
         for part in self._executor.map(
-            "train", order, costs, lambda done: self._tell.progress(done, clients)
+            "train", order, costs, lambda done: self._listener.progress(done, clients)
         ):
-            failures = _lost(part) if isinstance(part, GivenUp) else self._accept(part, result)
+            failures = _lost(part) if isinstance(part, FailedItem) else self._accept(part, result)
             self._log(failures)
             failed += failures
             self._stop_at([f for f in failed if f.final or then == "stop"])
@@ -216,7 +218,7 @@ class PassRunner:
         self.log.spans.setdefault(chunk.worker, []).extend(chunk.spans)
         if chunk.refusal and not self._refused:
             self._refused = True
-            self._tell.note(f"steps are not recorded as CUDA graphs: {chunk.refusal}")
+            self._listener.note(f"steps are not recorded as CUDA graphs: {chunk.refusal}")
         return chunk.failures
 
     def _stop_at(self, failed: Sequence[Failure]) -> None:
@@ -246,14 +248,14 @@ class PassRunner:
             trainable=work.trainable,
             uniform=uniform,
             total=total,
-            broadcast=Wire.of(work.broadcast),
-            fresh=Wire.of(self._fresh),
+            broadcast=PackedTensors.of(work.broadcast),
+            fresh=PackedTensors.of(self._fresh),
             kept=self._versions(work.clients),
-            personal={client: Wire.of(groups) for client, groups in work.personal.items()},
+            personal={client: PackedTensors.of(groups) for client, groups in work.personal.items()},
             keep_from=self._keep_from,
         )
 
-    def _versions(self, clients: Sequence[int]) -> dict[int, Version]:
+    def _versions(self, clients: Sequence[int]) -> dict[int, StateVersion]:
         latest = map(tuple, self._kept[list(clients)].tolist())
         return {c: version for c, version in zip(clients, latest, strict=True) if version != NEVER}
 
@@ -273,7 +275,7 @@ class PassRunner:
         self.log.columns.append({**columns, "pass": np.full(len(reduced.clients), self._index)})
 
 
-def _lost(part: GivenUp) -> list[Failure]:
+def _lost(part: FailedItem) -> list[Failure]:
     """Return the failures of clients whose worker died every time they were trained."""
     together = len(part.item)
     return [

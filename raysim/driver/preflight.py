@@ -10,7 +10,7 @@ from raysim.core.errors import SettingsError
 from raysim.core.method import ServerState
 from raysim.core.rules import Batch
 from raysim.federation.federation import Federation
-from raysim.federation.opened import OpenData
+from raysim.federation.opened import OpenedSamples
 from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_states import ClientStates
 from raysim.training.network import STAGES, Network, lacking_stages
@@ -31,7 +31,7 @@ def first_checkpoint(settings: Settings, federation: Federation) -> Checkpoint:
         )
     network = method.network(model)
     first = Checkpoint(-method.warmup, method.init(network))
-    _try_sample(network, OpenData(federation, torch.device("cpu")).test(0, 1))
+    _try_sample(network, OpenedSamples(federation, torch.device("cpu")).test(0, 1))
     return first
 
 

@@ -30,9 +30,9 @@ from raysim.federation.federation import Federation
 from raysim.storage.atomic import write_json
 from raysim.storage.checkpoints import Checkpoint, Checkpoints, save_tensors
 from raysim.storage.client_states import ClientStates
-from raysim.storage.recorder import Recorder, Row, summarise
+from raysim.storage.recorder import Row, RunRecorder, summarise
 from raysim.storage.run_directory import RunDir
-from raysim.storage.trace import DRIVER, Profile, Stopwatch
+from raysim.storage.trace import DRIVER, Stopwatch, TraceWriter
 from raysim.training.stacked.stack_size import clients_together
 
 
@@ -57,7 +57,7 @@ def drive(
     settings: Settings,
     federation: Federation,
     run_dir: RunDir,
-    tell: Listener,
+    listener: Listener,
     own_task: bool = False,
 ) -> Result:
     """Run, or go on with, a run; nothing is written before everything has been checked.
@@ -72,14 +72,14 @@ def drive(
     check_space(settings, states, first.state)
     evaluator = Evaluator(settings, federation)
     spec = WorkerSpec(settings, federation, states.folder, evaluator.sent)
-    watch = Stopwatch(settings.profile)
+    watch = Stopwatch(settings.trace)
     with (
         ray_session(settings.engine),
         _closing(make_executor(spec, watch)) as executor,
         run_dir.claim(settings, own_task),
     ):
         checkpoints = Checkpoints(run_dir.checkpoints)
-        checkpoint = checkpoints.latest(tell.note) or first
+        checkpoint = checkpoints.latest(listener.note) or first
         run_dir.save_partition(federation.shares.whole)
         run_dir.save_environment()
         run = _Run(
@@ -89,7 +89,7 @@ def drive(
             executor,
             evaluator,
             watch,
-            tell,
+            listener,
             states,
             checkpoints,
             checkpoint,
@@ -132,7 +132,7 @@ class _Run:
     executor: Executor
     evaluator: Evaluator
     watch: Stopwatch
-    tell: Listener
+    listener: Listener
     states: ClientStates
     checkpoints: Checkpoints
     committed: Checkpoint
@@ -142,26 +142,26 @@ class _Run:
         self.clients = len(sizes)
         self.workers: dict[str, Any] = {}
         together = clients_together(
-            self.settings, self.federation, self.executor.describe, self.tell.note
+            self.settings, self.federation, self.executor.describe, self.listener.note
         )
         self.passes = PassRunner(
             self.settings,
             sizes,
             self.executor,
             watch=self.watch,
-            tell=self.tell,
+            listener=self.listener,
             errors=self.run_dir.errors,
             together=together,
             kept=self.states.roll_back(self.committed.number, self.clients),
         )
-        self.recorder = Recorder(self.run_dir.path, self.settings.to_dict())
+        self.recorder = RunRecorder(self.run_dir.path, self.settings.to_dict())
         first = self.committed.number + 1
-        self.profile = Profile(self.run_dir.path, first) if self.settings.profile else None
+        self.trace = TraceWriter(self.run_dir.path, first) if self.settings.trace else None
 
     def go(self) -> Result:
         settings, first = self.settings, self.committed.number
         self.recorder.open(first)
-        self.tell.started(
+        self.listener.started(
             Started(
                 path=self.run_dir.path,
                 method=settings.method.title,
@@ -202,7 +202,7 @@ class _Run:
             epochs=settings.local.epochs,
             lr=lr,
             run=self.passes.run,
-            note=self.tell.note,
+            note=self.listener.note,
         )
         state, metrics = settings.method.round(now, before.state)
         self.states.delete(self.passes.end())
@@ -220,15 +220,15 @@ class _Run:
             "checkpoint_seconds": 0.0,
             **metrics,
         }
-        if self.profile:
+        if self.trace:
             workers = len(self.executor.describe()["actors"])
             later = {**evaluation.spans, DRIVER: self.watch.take()}
-            row |= self.profile.round(after.number, seconds, workers, spans, later)
+            row |= self.trace.round(after.number, seconds, workers, spans, later)
         self._commit(after, row, log, evaluation)
 
     def _commit(self, after: Checkpoint, row: Row, log: RoundLog, evaluation: Evaluation) -> None:
         for failure in log.dropped:
-            self.tell.note(
+            self.listener.note(
                 f"round {after.number}: client {failure.client} was dropped: {failure.cause}"
             )
         self.recorder.add(row, log.columns, evaluation.clients)
@@ -239,7 +239,7 @@ class _Run:
             row["checkpoint_seconds"] = perf_counter() - begun
         self.recorder.publish(row)
         release_freed_memory()
-        self.tell.round_done(row)
+        self.listener.round_done(row)
 
     def _evaluate(self, after: Checkpoint) -> tuple[Evaluation, float]:
         begun = perf_counter()
@@ -266,7 +266,7 @@ class _Run:
         if before:
             return
         if any(actor.get("gpus") and actor["device"] == "cpu" for actor in self.workers["actors"]):
-            self.tell.note("GPUs are declared to Ray but absent: actors train on the CPU")
+            self.listener.note("GPUs are declared to Ray but absent: actors train on the CPU")
 
     def _save(self, checkpoint: Checkpoint) -> None:
         self.recorder.flush()
@@ -280,13 +280,13 @@ class _Run:
                 self._save(checkpoint)
             self.recorder.close()
         except RunError as error:
-            self.tell.note(f"the last rounds could not be checkpointed: {error}")
+            self.listener.note(f"the last rounds could not be checkpointed: {error}")
 
     def _finish(self, checkpoint: Checkpoint) -> Result:
         self._save(checkpoint)
         self.recorder.close()
         summary = summarise(self.recorder.rows, self.settings.target_accuracy)
         write_json(self.run_dir.summary, summary)
-        self.tell.finished(summary)
+        self.listener.finished(summary)
         deployed = self.settings.method.deployed(checkpoint.state)
         return Result(self.run_dir.path, summary, self.recorder.table(), dict(deployed))

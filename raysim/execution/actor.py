@@ -54,7 +54,7 @@ class ClientActor:
         return perf_counter() - begun, self._worker.take() if give else None
 
 
-class Place:
+class ActorHandle:
     """A place in the pool and the actor that holds it; a lost actor is followed by another.
 
     An actor is placed by Ray when a node has room for it, and builds its worker before it is handed

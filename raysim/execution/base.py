@@ -15,7 +15,7 @@ Item = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class GivenUp:
+class FailedItem:
     """An item that no worker survived.
 
     Attributes:
@@ -35,7 +35,7 @@ class Executor(Protocol):
     ) -> Iterator[Any]:
         """Call `Worker.<call>(shared, items)` until all items are done; yield what workers hold.
 
-        Every item is in exactly one result, or in one `GivenUp`; they come in any order.
+        Every item is in exactly one result, or in one `FailedItem`; they come in any order.
 
         Args:
             call: The worker's method.

@@ -31,7 +31,7 @@ def alive_node_ids() -> set[str]:
     return {node["NodeID"] for node in nodes if node["Alive"]}
 
 
-class _Line:
+class _IdleConnection:
     """An open connection, which tells at once and for nothing when the other side has ended."""
 
     def __init__(self, host: str, port: int) -> None:
@@ -63,7 +63,7 @@ class _Line:
         self._socket.setblocking(False)
 
 
-class ClusterWatch:
+class ClusterHealth:
     """Notices when the cluster has left the driver."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class ClusterWatch:
         self._node = context.get_node_id()
         nodes = ray.nodes()  # type: ignore[no-untyped-call]
         own = next(node for node in nodes if node["NodeID"] == self._node)
-        self._line = _Line(own["NodeManagerAddress"], own["NodeManagerPort"])
+        self._line = _IdleConnection(own["NodeManagerAddress"], own["NodeManagerPort"])
         self._heard = perf_counter()
 
     def close(self) -> None:

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from raysim.core.exact import ExactSum
-from raysim.core.packed import Buffers, Wire
+from raysim.core.packed import Buffers, PackedTensors
 from raysim.core.rules import Rules
 from raysim.core.tensors import Layout
-from raysim.storage.client_states import Version
+from raysim.storage.client_states import StateVersion
 from raysim.storage.trace import Span, Stopwatch
 
 Scores = dict[tuple[int, ...], tuple[float, npt.NDArray[np.int32]]]
@@ -47,10 +47,10 @@ class Order:
     trainable: frozenset[str] | None
     uniform: bool
     total: int
-    broadcast: Wire
-    fresh: Wire
-    kept: Mapping[int, Version]
-    personal: Mapping[int, Wire]
+    broadcast: PackedTensors
+    fresh: PackedTensors
+    kept: Mapping[int, StateVersion]
+    personal: Mapping[int, PackedTensors]
     keep_from: int
 
 
@@ -90,7 +90,7 @@ class Chunk:
         failures: Clients that failed.
         refusal: Why steps could not be recorded as a CUDA graph, or None.
         worker: Who hands it over.
-        spans: What the worker did when, where a profile is asked for.
+        spans: What the worker did when, where a trace is asked for.
     """
 
     clients: list[int]
@@ -99,7 +99,7 @@ class Chunk:
     totals: Buffers
     columns: dict[str, npt.NDArray[np.float64]]
     scalars: frozenset[str]
-    rows: dict[int, Wire]
+    rows: dict[int, PackedTensors]
     keepers: list[int]
     bytes_up: int
     failures: list[Failure]
@@ -115,7 +115,7 @@ class Scored:
     Attributes:
         scores: Of these batches.
         worker: Who hands them over.
-        spans: What the worker did when, where a profile is asked for.
+        spans: What the worker did when, where a trace is asked for.
     """
 
     scores: Scores
@@ -132,7 +132,7 @@ class Tally:
     clients: list[int] = field(default_factory=list)
     records: list[dict[str, float]] = field(default_factory=list)
     scalars: frozenset[str] = frozenset()
-    rows: dict[int, Wire] = field(default_factory=dict)
+    rows: dict[int, PackedTensors] = field(default_factory=dict)
     keepers: list[int] = field(default_factory=list)
     bytes_up: int = 0
     failures: list[Failure] = field(default_factory=list)

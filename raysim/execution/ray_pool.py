@@ -18,9 +18,9 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.placement_group import get_current_placement_group
 
 from raysim.core.errors import MachineError, RaysimError, SettingsError
-from raysim.execution.actor import ClientActor, Place, Reference
-from raysim.execution.base import Call, GivenUp, Item
-from raysim.execution.cluster_health import ClusterWatch
+from raysim.execution.actor import ActorHandle, ClientActor, Reference
+from raysim.execution.base import Call, FailedItem, Item
+from raysim.execution.cluster_health import ClusterHealth
 from raysim.execution.resources import ActorPlan
 from raysim.execution.schedule import IN_FLIGHT, Schedule, Speeds
 from raysim.execution.worker import WorkerSpec
@@ -39,7 +39,7 @@ NOBODY_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
-class _Lost:
+class ActorLost:
     """What becomes of a call whose actor was lost.
 
     Attributes:
@@ -74,7 +74,7 @@ class ActorPool:
         self._replan, self._watch = plan, watch
         self._plan = plan()
         self._engine = spec.settings.engine
-        self._cluster = ClusterWatch()
+        self._cluster = ClusterHealth()
         self._spec = [ray.put(spec)]
         # A trial of a study has its own nodes: those of the placement group that it runs in.
         self._actor = ray.remote(
@@ -82,7 +82,7 @@ class ActorPool:
             num_gpus=self._plan.gpus,
             scheduling_strategy=None if get_current_placement_group() else "SPREAD",
         )(ClientActor)
-        self._places: list[Place] = []
+        self._places: list[ActorHandle] = []
         self._oldest: dict[Reference, int] = {}
         self._speeds = {name: Speeds(0) for name in get_args(Call)}
         self._described = False
@@ -124,7 +124,7 @@ class ActorPool:
             with self._watch("placement"):
                 result = self._note(worker, work, outcome)
                 # What a lost actor was to do may be for anyone who has nothing to do.
-                everyone = isinstance(outcome, _Lost)
+                everyone = isinstance(outcome, ActorLost)
                 self._fill(range(len(self._places)) if everyone else [worker], work)
             on_done(work.schedule.done)
             if result is not None:
@@ -154,7 +154,7 @@ class ActorPool:
         for worker in range(len(self._places), actors):
             for speeds in self._speeds.values():
                 speeds.join()
-            self._places.append(Place(self._actor.remote, self._spec, self._plan.gpus))
+            self._places.append(ActorHandle(self._actor.remote, self._spec, self._plan.gpus))
             self._await(worker)
 
     def _fill(self, workers: Iterable[int], work: _Work) -> None:
@@ -170,19 +170,19 @@ class ActorPool:
         """Note what became of an actor's oldest call; return what it handed over, if anything."""
         if outcome is None:  # it is starting
             return None
-        if isinstance(outcome, _Lost):
+        if isinstance(outcome, ActorLost):
             return self._take_back(worker, work.schedule, outcome)
         seconds, result = outcome
         work.schedule.returned(worker, seconds)
         return result
 
-    def _take_back(self, worker: int, schedule: Schedule, lost: _Lost) -> GivenUp | None:
+    def _take_back(self, worker: int, schedule: Schedule, lost: ActorLost) -> FailedItem | None:
         """Take back what a lost actor had not handed over; give up what none survives."""
         items, _ = schedule.lost(worker, lost.suspicious)
         if not items or schedule.deaths[items[0]] < MAX_DEATHS:
             return None
         schedule.give_up(worker, items[0])
-        return GivenUp(items[0], f"its worker died {MAX_DEATHS} times: {lost.cause}")
+        return FailedItem(items[0], f"its worker died {MAX_DEATHS} times: {lost.cause}")
 
     def _await(self, worker: int) -> None:
         """Wait for the oldest call of an actor only: they return in order."""
@@ -203,12 +203,12 @@ class ActorPool:
             late = self._look()
             if late is not None:
                 cause = f"no answer within engine.client_timeout={limit:g} s a client"
-                return late, self._renew(late, _Lost(cause))
+                return late, self._renew(late, ActorLost(cause))
         if not done:
             return None, None
         worker = self._oldest[done[0]]
         outcome = self._outcome(worker, done[0])
-        if isinstance(outcome, _Lost):
+        if isinstance(outcome, ActorLost):
             return worker, self._renew(worker, outcome)
         del self._oldest[done[0]]
         place = self._places[worker]
@@ -229,12 +229,12 @@ class ActorPool:
                 raise error.cause from error
             if not isinstance(error.cause, MemoryError | RayError):
                 raise
-            return _Lost(_last_line(error))
+            return ActorLost(_last_line(error))
         except RayError as error:
             node = self._places[worker].about.get("node")
-            return _Lost(_last_line(error), suspicious=not self._cluster.lost(node))
+            return ActorLost(_last_line(error), suspicious=not self._cluster.lost(node))
 
-    def _renew(self, worker: int, lost: _Lost) -> _Lost | None:
+    def _renew(self, worker: int, lost: ActorLost) -> ActorLost | None:
         """Put a new actor in the place of a lost one; return the loss where work was lost.
 
         Raises:

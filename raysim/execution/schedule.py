@@ -114,7 +114,7 @@ class Speeds:
         return [speed or usual for speed in known]
 
 
-class Handout(NamedTuple):
+class Assignment(NamedTuple):
     """What a worker is handed in one call.
 
     Attributes:
@@ -151,7 +151,7 @@ class Schedule:
         workers = range(len(self._queues))
         self._seconds_left = [self._seconds_of_queue(worker) for worker in workers]
         self._least = max(CHUNK_SECONDS, SERVICE_SECONDS * len(workers))
-        self._sent: list[deque[Handout]] = [deque() for _ in workers]
+        self._sent: list[deque[Assignment]] = [deque() for _ in workers]
         self._held: list[list[tuple[int, ...]]] = [[] for _ in workers]
         self._held_seconds = [0.0 for _ in workers]
         self._waiting = self._missing = len(costs)
@@ -161,7 +161,7 @@ class Schedule:
         """Whether every item has been handed over."""
         return not self._missing
 
-    def next(self, worker: int) -> Handout | None:
+    def next(self, worker: int) -> Assignment | None:
         """Return what to hand a worker now, or None where it has enough or must wait."""
         queue, sent = self._queues[worker], self._sent[worker]
         if len(sent) == IN_FLIGHT:
@@ -175,15 +175,15 @@ class Schedule:
                 return None  # an idle worker may take the last one; a suspect is tried alone
             items = self._take(worker, suspect)
             give = not self._waiting or self._held_seconds[worker] > HOLD_SECONDS
-            handout = Handout(items, give)
+            handout = Assignment(items, give)
         elif self._held[worker] and not sent:
-            handout = Handout([], True)
+            handout = Assignment([], True)
         else:
             return None
         sent.append(handout)
         return handout
 
-    def returned(self, worker: int, seconds: float) -> Handout:
+    def returned(self, worker: int, seconds: float) -> Assignment:
         """Note that a worker's oldest call has returned after so long; return what it was."""
         handout = self._sent[worker].popleft()
         if handout.items:
@@ -196,7 +196,7 @@ class Schedule:
             self._held[worker], self._held_seconds[worker] = [], 0.0
         return handout
 
-    def lost(self, worker: int, suspicious: bool = True) -> Handout:
+    def lost(self, worker: int, suspicious: bool = True) -> Assignment:
         """Take back all that a lost worker had not handed over; return what it was working on.
 
         Args:

@@ -25,21 +25,21 @@ import torch
 from raysim.config import Settings
 from raysim.core.errors import MachineError, RaysimError, RunError
 from raysim.core.exact import ExactSum
-from raysim.core.packed import Wire
+from raysim.core.packed import PackedTensors
 from raysim.core.rules import Batch, Upload
 from raysim.core.seeds import stream, torch_seed
 from raysim.core.tensors import Groups, Layout, flatten, nbytes
 from raysim.execution.messages import Chunk, Failure, Order, Scored, Scores, Tally
 from raysim.execution.process import device_of
-from raysim.federation.evaluation_sets import EVALUATION_ROWS, ClientSamples
+from raysim.federation.evaluation_sets import EVALUATION_ROWS, EvaluationSet
 from raysim.federation.federation import Federation
-from raysim.federation.opened import OpenData
+from raysim.federation.opened import OpenedSamples
 from raysim.storage.client_states import ClientStates
 from raysim.storage.trace import Stopwatch
-from raysim.training.job import Job, LocalLog
+from raysim.training.job import ClientJob, LocalLosses
 from raysim.training.network import Network
-from raysim.training.sequential import LoopTrainer
-from raysim.training.stacked.trainer import VectorTrainer
+from raysim.training.sequential import SequentialTrainer
+from raysim.training.stacked.trainer import StackedTrainer
 
 TEST_SET = 0
 """The test set's number among the sets that are evaluated."""
@@ -65,7 +65,7 @@ class WorkerSpec:
     settings: Settings
     federation: Federation
     states: Path
-    evaluated: tuple[ClientSamples, ...] = ()
+    evaluated: tuple[EvaluationSet, ...] = ()
 
 
 class Worker:
@@ -75,13 +75,13 @@ class Worker:
         settings = spec.settings
         self._settings = settings
         self._name = f"{socket.gethostname()} {os.getpid()}"
-        self.watch = Stopwatch(settings.profile)
+        self.watch = Stopwatch(settings.trace)
         self.device = device_of(settings.engine)
         federation = spec.federation.here()
         module = settings.method.network(federation.network(settings.seed))
         network = Network(module).placed(self.device)
-        self._loop = LoopTrainer(network, settings.local, settings.engine.precision)
-        self._data = OpenData(federation, self.device)
+        self._loop = SequentialTrainer(network, settings.local, settings.engine.precision)
+        self._data = OpenedSamples(federation, self.device)
         self._evaluated = spec.evaluated
         self._sizes = federation.shares.sizes
         self._augment = federation.inputs.augment
@@ -115,11 +115,11 @@ class Worker:
     def _train_group(self, order: Order, group: tuple[int, ...]) -> None:
         """Train the clients of a group together; each is accepted or fails by itself."""
         begun = perf_counter()
-        jobs: dict[int, Job] = {}
+        jobs: dict[int, ClientJob] = {}
         for client in group:
             with self._failures([client]), self.watch("data"):
                 jobs[client] = self._job(order, client)
-        results: list[tuple[Upload, LocalLog]] = []
+        results: list[tuple[Upload, LocalLosses]] = []
         with self._failures([*jobs]), self.watch("training"):
             results = self._run([*jobs.values()])
         for (client, job), (upload, log) in zip(jobs.items(), results, strict=False):
@@ -128,7 +128,7 @@ class Worker:
                 seconds = (perf_counter() - begun) / len(group)
                 self._tally.records.append(_record(client, len(job.data.y), log, upload, seconds))
 
-    def _run(self, jobs: list[Job]) -> list[tuple[Upload, LocalLog]]:
+    def _run(self, jobs: list[ClientJob]) -> list[tuple[Upload, LocalLosses]]:
         if len(jobs) < 2:
             return [self._loop.run(job) for job in jobs]
         results = self._vector.run(jobs)
@@ -147,13 +147,13 @@ class Worker:
             trace, together = traceback.format_exc(), len(clients)
             self._tally.failures += [Failure(c, cause, trace, together) for c in clients]
 
-    def _job(self, order: Order, client: int) -> Job:
+    def _job(self, order: Order, client: int) -> ClientJob:
         _, broadcast, fresh = self._broadcast
         kept = order.kept.get(client)
         state = self._states.read(client, kept, self.device) if kept else fresh
         personal = order.personal.get(client)
         keys = (order.round_number, order.index, client)
-        return Job(
+        return ClientJob(
             rules=order.rules,
             epochs=order.epochs,
             lr=order.lr,
@@ -184,7 +184,7 @@ class Worker:
             tally.keepers.append(client)
         tally.sum.add(addend, weight / order.total)
         if upload.rows:
-            tally.rows[client] = Wire.of(upload.rows)
+            tally.rows[client] = PackedTensors.of(upload.rows)
         tally.weight += weight
         tally.clients.append(client)
         tally.scalars = frozenset(upload.scalars)
@@ -198,10 +198,10 @@ class Worker:
             self._broadcast = (key, broadcast, fresh)
 
     @cached_property
-    def _vector(self) -> VectorTrainer:
-        return VectorTrainer(self._loop)
+    def _vector(self) -> StackedTrainer:
+        return StackedTrainer(self._loop)
 
-    def evaluate(self, deployed: Wire, batches: Sequence[tuple[int, ...]]) -> None:
+    def evaluate(self, deployed: PackedTensors, batches: Sequence[tuple[int, ...]]) -> None:
         """Evaluate batches of samples; hold their scores.
 
         Args:
@@ -250,7 +250,7 @@ def _check_finite(upload: Upload) -> None:
 
 
 def _record(
-    client: int, samples: int, log: LocalLog, upload: Upload, seconds: float
+    client: int, samples: int, log: LocalLosses, upload: Upload, seconds: float
 ) -> dict[str, float]:
     return {
         "client": client,

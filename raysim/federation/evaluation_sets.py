@@ -16,9 +16,9 @@ import numpy as np
 
 from raysim.core.client_test import client_test
 from raysim.core.counts import class_counts
-from raysim.core.data import Indices, Shares
+from raysim.core.data import ClientIndices, Indices
 from raysim.core.errors import DataError, SettingsError
-from raysim.core.holdout import TrainingShares
+from raysim.core.holdout import TrainingIndices
 from raysim.core.seeds import stream
 
 EVALUATION_ROWS = 1000
@@ -28,7 +28,7 @@ MOST_CLIENTS = 5_000
 
 
 @dataclass(frozen=True)
-class ClientSamples:
+class EvaluationSet:
     """Samples of some clients, one client's after another's.
 
     Attributes:
@@ -47,7 +47,7 @@ class ClientSamples:
     cuts: Indices
 
     @classmethod
-    def of(cls, held_out: bool, clients: Indices, parts: Sequence[Indices]) -> ClientSamples:
+    def of(cls, held_out: bool, clients: Indices, parts: Sequence[Indices]) -> EvaluationSet:
         """Lay out clients [n] and the indices of each one's samples; leave out who has none."""
         sizes = np.array([len(part) for part in parts])
         offsets = np.concatenate([[0], np.cumsum(sizes[sizes > 0])])
@@ -68,14 +68,14 @@ class ClientSamples:
         return self.rows[self.offsets[position] : self.offsets[position + 1]]
 
 
-def held_out_samples(shares: TrainingShares) -> ClientSamples:
+def held_out_set(shares: TrainingIndices) -> EvaluationSet:
     """Return the samples that clients hold out.
 
     Raises:
         SettingsError: there are none.
     """
     chosen = _chosen(len(shares.sizes), shares.seed)
-    samples = ClientSamples.of(True, chosen, [_held_out(shares, k) for k in chosen.tolist()])
+    samples = EvaluationSet.of(True, chosen, [_held_out(shares, k) for k in chosen.tolist()])
     if not len(samples.rows):
         raise SettingsError(
             f"evaluation.holdout={shares.holdout}: no client has two samples or more, so none can"
@@ -84,12 +84,14 @@ def held_out_samples(shares: TrainingShares) -> ClientSamples:
     return samples
 
 
-def _held_out(shares: TrainingShares, client: int) -> Indices:
+def _held_out(shares: TrainingIndices, client: int) -> Indices:
     rows = shares.whole[client]
     return rows[shares.parts(client, len(rows))[1]]
 
 
-def client_test_samples(shares: Shares, train: Indices, test: Indices, seed: int) -> ClientSamples:
+def client_test_set(
+    shares: ClientIndices, train: Indices, test: Indices, seed: int
+) -> EvaluationSet:
     """Return each client's own test samples, drawn in the class proportions of all that it holds.
 
     Args:
@@ -108,7 +110,7 @@ def client_test_samples(shares: Shares, train: Indices, test: Indices, seed: int
         own = client_test(counts, test, len(test) / len(train), seed)
     except DataError as error:
         raise DataError(f"evaluation.clients=true: {error}") from error
-    return ClientSamples.of(False, chosen, [own[position] for position in range(len(chosen))])
+    return EvaluationSet.of(False, chosen, [own[position] for position in range(len(chosen))])
 
 
 def _chosen(clients: int, seed: int) -> Indices:

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from raysim.config import Settings
 from raysim.core.arrow import open_split
-from raysim.core.data import ListedShares, Partition, Progress, Split
+from raysim.core.data import ListedIndices, Partition, Progress, Split
 from raysim.core.errors import DataError
-from raysim.core.holdout import TrainingShares
+from raysim.core.holdout import TrainingIndices
 from raysim.core.seeds import torch_seed
 
 Samples = tuple[Any, Any]
@@ -43,7 +43,7 @@ class Task:
     test: Samples
 
 
-class Inputs:
+class InputPipeline:
     """What becomes of raw inputs [n, ...] of samples `rows` [n]: nothing, as for a user's own."""
 
     @property
@@ -69,7 +69,7 @@ class Inputs:
 
 
 @dataclass(frozen=True)
-class _PreparedInputs(Inputs):
+class _PreparedPipeline(InputPipeline):
     """Inputs decoded by the dataset and altered by the partition."""
 
     settings: Settings
@@ -110,8 +110,8 @@ class Federation:
 
     train: Split | Path
     test: Split | Path
-    shares: TrainingShares
-    inputs: Inputs
+    shares: TrainingIndices
+    inputs: InputPipeline
     build: Callable[[], nn.Module]
     prepare: Callable[[], Mapping[str, Path]] = dict
 
@@ -135,7 +135,7 @@ class Federation:
 
     def holding_out(self, share: float, seed: int) -> Federation:
         """Return this federation with a share of each client's samples kept from training."""
-        return replace(self, shares=TrainingShares(self.shares.whole, share, seed))
+        return replace(self, shares=TrainingIndices(self.shares.whole, share, seed))
 
     def network(self, seed: int) -> nn.Module:
         """Build the network in float32, its initial weights drawn from the seed."""
@@ -179,8 +179,8 @@ def from_settings(settings: Settings, root: Callable[[], Path], progress: Progre
     return Federation(
         prepared["train"],
         prepared["test"],
-        TrainingShares(shares),
-        _PreparedInputs(settings),
+        TrainingIndices(shares),
+        _PreparedPipeline(settings),
         _Build(settings),
         _Prepare(settings, root),
     )
@@ -197,14 +197,14 @@ def from_task(task: Task) -> Federation:
     samples = [_arrays(f"client {i}", pair) for i, pair in enumerate(task.clients)]
     sizes = [len(y) for _, y in samples]
     cuts = np.cumsum(sizes)[:-1]
-    shares = TrainingShares(ListedShares.of(np.split(np.arange(sum(sizes)), cuts)))
+    shares = TrainingIndices(ListedIndices.of(np.split(np.arange(sum(sizes)), cuts)))
     if len({x.shape[1:] for x, _ in samples}) > 1:
         raise DataError("Task.clients: inputs of all clients must have the same shape")
     test = Split(*_arrays("Task.test", task.test))
     if not len(test):
         raise DataError("Task.test: must hold at least one sample")
     train = Split(np.concatenate([x for x, _ in samples]), np.concatenate([y for _, y in samples]))
-    return Federation(train, test, shares, Inputs(), task.model)
+    return Federation(train, test, shares, InputPipeline(), task.model)
 
 
 def _arrays(who: str, pair: Samples) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:

@@ -11,19 +11,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raysim.core.arrow import Parts
+from raysim.core.arrow import ConcatArray
 from raysim.core.data import Indices, Split
 from raysim.core.packed import as_tensor
 from raysim.core.rules import Batch
 from raysim.core.tensors import aligned
-from raysim.federation.evaluation_sets import ClientSamples
+from raysim.federation.evaluation_sets import EvaluationSet
 from raysim.federation.federation import Federation, opened
 
 RESIDENT_SHARE = 0.15
 """Of this process's share of a GPU's memory that a set of samples may take to be kept there."""
 
 
-class OpenData:
+class OpenedSamples:
     """The samples of a federation, opened in one process; they are read-only."""
 
     def __init__(self, federation: Federation, device: torch.device) -> None:
@@ -43,7 +43,7 @@ class OpenData:
             return whole
         return _selected(whole, self._shares.parts(client, len(whole.y))[0])
 
-    def of_clients(self, samples: ClientSamples, number: int) -> Batch:
+    def of_clients(self, samples: EvaluationSet, number: int) -> Batch:
         """Return the samples of one of the batches that are evaluated client by client."""
         first, last = samples.cuts[number : number + 2].tolist()
         split = self._train if samples.held_out else self._test
@@ -67,7 +67,7 @@ class OpenData:
         x, y = self._train.take(slice(first, last + 1) if consecutive else rows, self._device)
         return Batch(self._inputs.client(x, rows, client), y)
 
-    def _seen(self, samples: ClientSamples, position: int) -> Batch:
+    def _seen(self, samples: EvaluationSet, position: int) -> Batch:
         """Return one client's evaluated samples as the client sees them."""
         client = int(samples.clients[position])
         if samples.held_out:
@@ -92,7 +92,7 @@ def _rows(values: Tensor, rows: Tensor) -> Tensor:
 class _Samples:
     """Raw inputs [N, ...] and labels [N]; inputs in parts on disk are read when asked for."""
 
-    x: Tensor | Parts
+    x: Tensor | ConcatArray
     y: Tensor
 
     def take(self, rows: slice | Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -101,17 +101,21 @@ class _Samples:
         Inputs are aligned: where a user's own array begins differs from process to process.
         """
         if isinstance(rows, slice):
-            x = as_tensor(self.x[rows]) if isinstance(self.x, Parts) else self.x[rows]
+            x = as_tensor(self.x[rows]) if isinstance(self.x, ConcatArray) else self.x[rows]
             return aligned(x.to(device)), self.y[rows].to(device)
         rows = rows.to(self.y.device)
-        x = as_tensor(self.x[rows.numpy()]) if isinstance(self.x, Parts) else _rows(self.x, rows)
+        x = (
+            as_tensor(self.x[rows.numpy()])
+            if isinstance(self.x, ConcatArray)
+            else _rows(self.x, rows)
+        )
         return x.to(device), _rows(self.y, rows).to(device)
 
 
 def _open(split: Split | Path) -> _Samples:
     found = opened(split)
-    x: Any = found.x  # an array, or `Parts`
-    return _Samples(x if isinstance(x, Parts) else as_tensor(x), as_tensor(found.y))
+    x: Any = found.x  # an array, or `ConcatArray`
+    return _Samples(x if isinstance(x, ConcatArray) else as_tensor(x), as_tensor(found.y))
 
 
 def _room(device: torch.device) -> float:

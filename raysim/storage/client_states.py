@@ -26,7 +26,7 @@ from raysim.core.errors import RunError
 from raysim.core.tensors import Groups, contiguous, flatten, unflatten
 from raysim.storage.atomic import replace_file
 
-Version = tuple[int, int]
+StateVersion = tuple[int, int]
 """Round number and pass number."""
 NEVER = (-1, -1)
 """For a client that has none; passes are counted from 0."""
@@ -38,7 +38,7 @@ class ClientStates:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def read(self, client: int, version: Version, device: torch.device) -> Groups:
+    def read(self, client: int, version: StateVersion, device: torch.device) -> Groups:
         """Return a version of a client's groups.
 
         Raises:
@@ -50,7 +50,7 @@ class ClientStates:
         except (OSError, SafetensorError) as error:
             raise RunError(f"{path}: client state is damaged: {error}") from error
 
-    def write(self, client: int, version: Version, groups: Groups, keep_from: int) -> None:
+    def write(self, client: int, version: StateVersion, groups: Groups, keep_from: int) -> None:
         """Write a version, and delete those that no kept checkpoint needs.
 
         Args:
@@ -72,12 +72,12 @@ class ClientStates:
         for stale in older[:-1]:
             self._path(client, stale).unlink(missing_ok=True)
 
-    def delete(self, versions: Iterable[tuple[int, Version]]) -> None:
+    def delete(self, versions: Iterable[tuple[int, StateVersion]]) -> None:
         """Delete versions of clients that nothing reads any more."""
         for client, version in versions:
             self._path(client, version).unlink(missing_ok=True)
 
-    def versions(self, client: int) -> list[Version]:
+    def versions(self, client: int) -> list[StateVersion]:
         """Return the versions that are there."""
         try:
             found = [_version(path) for path in self._path(client, NEVER).parent.iterdir()]
@@ -123,11 +123,11 @@ class ClientStates:
                 " are free: use fewer clients or rounds, or another `out`"
             )
 
-    def _path(self, client: int, version: Version) -> Path:
+    def _path(self, client: int, version: StateVersion) -> Path:
         shard, name = f"{client // 1000:05d}", f"{client:08d}"
         return self.folder / shard / name / f"{version[0]}_{version[1]}.safetensors"
 
 
-def _version(path: Path) -> Version | None:
+def _version(path: Path) -> StateVersion | None:
     match = re.fullmatch(r"(-?\d+)_(\d+)\.safetensors", path.name)
     return (int(match[1]), int(match[2])) if match else None

@@ -32,7 +32,7 @@ WRITING_SHARE = 0.01
 """The part of a run's time that may go into writing tables between checkpoints."""
 
 
-class Recorder:
+class RunRecorder:
     """The records of one run directory."""
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:

@@ -20,7 +20,7 @@ import torch
 from pyarrow import ipc
 
 from raysim.config import Settings
-from raysim.core.data import ListedShares, Shares
+from raysim.core.data import ClientIndices, ListedIndices
 from raysim.core.errors import RunError
 from raysim.storage.atomic import replace_file, write_json
 from raysim.storage.recorder import dotted
@@ -115,9 +115,9 @@ class RunDir:
             raise RunError(f"{self.path}: holds no run (config.json: {error})") from error
         return values, own_task
 
-    def save_partition(self, shares: Shares) -> None:
+    def save_partition(self, shares: ClientIndices) -> None:
         """Save who holds which samples; a lazily computed population is its settings and seed."""
-        if not isinstance(shares, ListedShares):
+        if not isinstance(shares, ListedIndices):
             return
         lists = pa.LargeListArray.from_arrays(shares.offsets, shares.indices)
         table = pa.table({"client": np.arange(len(lists)), "samples": lists})
@@ -156,7 +156,7 @@ def _version(package: str) -> str | None:
 def _difference(found: dict[str, Any], wanted: dict[str, Any]) -> str | None:
     """Return the first setting that differs and could change a result: where it runs cannot."""
     for values in (found := dotted(found)), (wanted := dotted(wanted)):
-        for key in [k for k in values if k in {"out", "profile"} or k.startswith("engine.")]:
+        for key in [k for k in values if k in {"out", "trace"} or k.startswith("engine.")]:
             if key not in {"engine.precision", "engine.vectorize"}:
                 del values[key]
     for key in {**found, **wanted}:

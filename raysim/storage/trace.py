@@ -52,8 +52,8 @@ class Stopwatch:
         return spans
 
 
-class Profile:
-    """The profile of a run: figures per round, and its trace.
+class TraceWriter:
+    """Writer of a run's trace, and of its figures per round.
 
     The trace is in Chrome's JSON array format, which Perfetto (https://ui.perfetto.dev) opens, also
     without the closing bracket: it is whole after every round. A run that goes on later starts

@@ -22,7 +22,7 @@ Bounds = list[tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class Job:
+class ClientJob:
     """One client's work in a pass: its rules, samples, groups and random draws."""
 
     rules: Rules
@@ -39,7 +39,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class LocalLog:
+class LocalLosses:
     """Figures of one client's training, averaged over examples and local steps."""
 
     steps: int
@@ -47,7 +47,7 @@ class LocalLog:
     objective: float
 
     @classmethod
-    def of(cls, losses: Tensor, objectives: Tensor, sizes: Sequence[int]) -> LocalLog:
+    def of(cls, losses: Tensor, objectives: Tensor, sizes: Sequence[int]) -> LocalLosses:
         """Average losses [S] and objectives [S] of S steps on batches of these sizes."""
         if not sizes:
             return cls(0, float("nan"), float("nan"))
@@ -71,7 +71,7 @@ def batch_bounds(n: int, size: int | Literal["full"], join_single: bool) -> Boun
     return list(zip(starts, [*starts[1:], n], strict=True))
 
 
-def epochs_of(job: Job, bounds: Bounds) -> Iterator[tuple[Tensor, npt.NDArray[np.int64]]]:
+def epochs_of(job: ClientJob, bounds: Bounds) -> Iterator[tuple[Tensor, npt.NDArray[np.int64]]]:
     """Yield for each local epoch the inputs [n, ...] and the order of the samples [n]."""
     x, n = job.data.x, len(job.data.y)
     generator = torch.Generator(x.device).manual_seed(job.torch_seed)

@@ -19,8 +19,8 @@ from raysim.config import LocalSettings
 from raysim.core.rules import Batch, Outputs, Trained, Upload, View
 from raysim.core.tensors import Tensors
 from raysim.training.job import (
-    Job,
-    LocalLog,
+    ClientJob,
+    LocalLosses,
     Sgd,
     batch_bounds,
     epochs_of,
@@ -31,7 +31,7 @@ from raysim.training.network import Network
 from raysim.training.recorded_steps import Scripts
 
 
-class LoopTrainer:
+class SequentialTrainer:
     """Trains clients one after another on one resident network."""
 
     def __init__(self, network: Network, local: LocalSettings, precision: str) -> None:
@@ -48,14 +48,14 @@ class LoopTrainer:
             self._generators.append(torch.cuda.default_generators[torch.cuda.current_device()])
         self.scripts = Scripts(network, self._generators) if self._device.type == "cpu" else None
 
-    def run(self, job: Job) -> tuple[Upload, LocalLog]:
+    def run(self, job: ClientJob) -> tuple[Upload, LocalLosses]:
         """Train one client and return what its rules give back, with its figures."""
         before = self.rng_state()
         self.seed(job.torch_seed)
         try:
             # Scripts run as they are written: what is optimised may have other bits.
             with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
-                return _Client(self, job).run()
+                return _ClientTraining(self, job).run()
         finally:
             self.set_rng_state(before)
 
@@ -99,10 +99,10 @@ class LoopTrainer:
             generator.set_state(state)
 
 
-class _Client:
+class _ClientTraining:
     """The training of one client."""
 
-    def __init__(self, trainer: LoopTrainer, job: Job) -> None:
+    def __init__(self, trainer: SequentialTrainer, job: ClientJob) -> None:
         self.trainer, self.job, self.rules = trainer, job, job.rules
         start = job.rules.start(job.broadcast, job.state, job.personal)
         network = trainer.network
@@ -134,7 +134,7 @@ class _Client:
         self.rng = trainer.rng_state()
         self.scripts = trainer.scripts.of(job.trainable) if trainer.scripts and standard else None
 
-    def run(self) -> tuple[Upload, LocalLog]:
+    def run(self) -> tuple[Upload, LocalLosses]:
         losses: list[Tensor] = []
         objectives: list[Tensor] = []
         sizes: list[int] = []
@@ -147,8 +147,8 @@ class _Client:
         with torch.no_grad():
             upload = self.rules.finish(self.view, trained)
         if not sizes:
-            return upload, LocalLog.of(torch.empty(0), torch.empty(0), sizes)
-        return upload, LocalLog.of(torch.stack(losses), torch.stack(objectives), sizes)
+            return upload, LocalLosses.of(torch.empty(0), torch.empty(0), sizes)
+        return upload, LocalLosses.of(torch.stack(losses), torch.stack(objectives), sizes)
 
     def batches(self) -> Iterator[Batch]:
         data, network = self.job.data, self.trainer.network

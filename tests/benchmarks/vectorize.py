@@ -93,7 +93,7 @@ def table(preset: str, work: Mapping[str, Any], together: list[Size], rounds: in
     print(heading(*columns, f"{PUBLISHED_ROUNDS} rounds, min"))
     paces: dict[str, float] = {}
     for name, engine in engines(together).items():
-        run = apart(measure, preset, rounds, {**work, **engine, "profile": False})
+        run = apart(measure, preset, rounds, {**work, **engine, "trace": False})
         if isinstance(run, str):
             print(line([name, run, *["-"] * len(columns[1:])]), flush=True)
             continue

@@ -129,7 +129,7 @@ def test_client_without_samples_is_named(raysim_command, monkeypatch, tmp_path):
         "class Hungry(raysim.Partition):\n"
         "    def split(self, data, clients, seed):\n"
         "        parts = np.array_split(np.arange(len(data)), clients)\n"
-        "        return raysim.ListedShares.of([*parts[:3], parts[3][:0], *parts[4:]])\n"
+        "        return raysim.ListedIndices.of([*parts[:3], parts[3][:0], *parts[4:]])\n"
     )
     monkeypatch.syspath_prepend(folder)
     result = raysim_command("run", "mnist-fedavg", *QUICK, "partition.name=hungry:Hungry")

@@ -14,7 +14,7 @@ from rich.console import Console
 
 import raysim
 from raysim.cli.data_page import COUNTED_CLIENTS, check_drawing, count, draw, heat_map, page, title
-from raysim.core.data import ListedShares
+from raysim.core.data import ListedIndices
 from raysim.core.errors import DataError, SettingsError
 from raysim.workloads.partitions.resample import Resample
 
@@ -24,7 +24,7 @@ def holdings(counts: list[list[int]]):
     table = np.array(counts)
     labels = np.concatenate([np.repeat(np.arange(table.shape[1]), row) for row in table])
     cuts = np.cumsum(table.sum(axis=1))[:-1]
-    return count(ListedShares.of(np.split(np.arange(len(labels)), cuts)), labels, table.shape[1])
+    return count(ListedIndices.of(np.split(np.arange(len(labels)), cuts)), labels, table.shape[1])
 
 
 def printed(held) -> list[list[str]]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysim.core.arrow import Parts, open_split, verify_split, write_split
+from raysim.core.arrow import ConcatArray, open_split, verify_split, write_split
 from raysim.core.data import Split
 from raysim.core.errors import DataError
 
@@ -74,7 +74,7 @@ steps = st.none() | st.integers(-3, 3).filter(bool)
 @given(indices)
 def test_samples_are_gathered_in_any_order(rows: list[int]) -> None:
     wanted = np.array(rows, dtype=np.int64)
-    found = Parts([part.x for part in PARTS])[wanted]
+    found = ConcatArray([part.x for part in PARTS])[wanted]
     assert found.dtype == X.dtype
     assert found.shape == (len(rows), 2, 3, 4)
     assert np.array_equal(found, X[wanted])
@@ -83,13 +83,13 @@ def test_samples_are_gathered_in_any_order(rows: list[int]) -> None:
 @given(limits, limits, steps)
 def test_slices_are_those_of_one_array(start: int | None, stop: int | None, step: int) -> None:
     rows = slice(start, stop, step)
-    assert np.array_equal(Parts([part.x for part in PARTS])[rows], X[rows])
+    assert np.array_equal(ConcatArray([part.x for part in PARTS])[rows], X[rows])
 
 
 @pytest.mark.parametrize("wrong", [len(X), -len(X) - 1])
 def test_a_sample_that_is_not_there_is_refused(wrong: int) -> None:
     with pytest.raises(IndexError, match=str(wrong)):
-        Parts([part.x for part in PARTS])[np.array([0, wrong])]
+        ConcatArray([part.x for part in PARTS])[np.array([0, wrong])]
 
 
 def test_damage_in_any_part_is_found(path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from raysim.core.client_test import client_test
 from raysim.core.counts import class_counts
-from raysim.core.data import ListedShares
+from raysim.core.data import ListedIndices
 from raysim.core.errors import DataError
 
 TEST = np.random.default_rng(0).permutation(np.repeat(np.arange(3), [100, 50, 200]))
@@ -88,7 +88,7 @@ def test_a_class_that_the_test_set_lacks_is_refused() -> None:
 
 
 def test_class_counts_of_some_clients() -> None:
-    shares = ListedShares.of([np.array([0, 3]), np.array([1]), np.array([2, 4, 5])])
+    shares = ListedIndices.of([np.array([0, 3]), np.array([1]), np.array([2, 4, 5])])
     labels = np.array([1, 0, 2, 1, 2, 0])
     assert class_counts(shares, labels, 4, np.array([2, 0])).tolist() == [
         [1, 0, 2, 0],

@@ -16,11 +16,11 @@ from torch import nn
 import raysim
 from raysim.core.client_test import client_test
 from raysim.core.counts import class_counts
-from raysim.core.data import ListedShares
-from raysim.core.holdout import TrainingShares
+from raysim.core.data import ListedIndices
+from raysim.core.holdout import TrainingIndices
 from raysim.driver.evaluation import CLIENT_FIGURES, macro_f1
 from raysim.federation import evaluation_sets as client_samples
-from raysim.federation.evaluation_sets import client_test_samples, held_out_samples
+from raysim.federation.evaluation_sets import client_test_set, held_out_set
 from tests.conftest import UNEQUAL, SmallNet, make_settings, make_task, samples
 
 ALL = {"evaluation.holdout": 0.2, "evaluation.clients": True}
@@ -31,9 +31,9 @@ HOLDOUT_COLUMNS = {"holdout_loss", "holdout_accuracy", "holdout_macro_f1"}
 class Plain(raysim.Partition):
     """Unequal pieces of the samples as they come."""
 
-    def split(self, data: raysim.Split, clients: int, seed: int) -> ListedShares:
+    def split(self, data: raysim.Split, clients: int, seed: int) -> ListedIndices:
         cuts = 4000 * np.arange(1, clients) ** 2 // clients**2
-        return ListedShares.of(np.split(np.arange(4000), cuts))
+        return ListedIndices.of(np.split(np.arange(4000), cuts))
 
 
 class Mirrored(Plain):
@@ -141,7 +141,7 @@ def test_a_network_of_one_logit(tmp_path):
 def divided(task: raysim.Task, share: float) -> list[list[tuple[Any, Any]]]:
     """Per client what it trains on and what it holds out."""
     sizes = [len(y) for _, y in task.clients]
-    shares = TrainingShares(ListedShares.of([np.arange(n) for n in sizes]), share, seed=0)
+    shares = TrainingIndices(ListedIndices.of([np.arange(n) for n in sizes]), share, seed=0)
     return [
         [(x[part], y[part]) for part in shares.parts(client, len(y))]
         for client, (x, y) in enumerate(task.clients)
@@ -217,7 +217,7 @@ def test_clients_are_evaluated_on_test_samples_in_their_class_proportions(tmp_pa
     result = raysim.run(settings, raysim.Task(SmallNet, clients, test))
     labels = np.concatenate([y for _, y in clients])
     cuts = np.cumsum([len(own) for own in rows])[:-1]
-    whole = ListedShares.of(np.split(np.arange(len(labels)), cuts))
+    whole = ListedIndices.of(np.split(np.arange(len(labels)), cuts))
     shares = expected_shares(whole, labels, test[1], 300 / len(labels))
     assert all(set(test[1][own]) == {c} for c, own in enumerate(shares[:3]))
     accuracies = [right_in(result.params, test[0][own], test[1][own]) for own in shares]
@@ -241,7 +241,7 @@ def test_clients_are_evaluated_through_their_own_view(tmp_path, partition):
         for client, own in enumerate(shares)
     ]
     check_client_figures(result, accuracies, [len(own) for own in shares])
-    parts = TrainingShares(whole, 0.2, seed=0)
+    parts = TrainingIndices(whole, 0.2, seed=0)
     held_x, held_y = [], []
     for client in range(6):
         rows = whole[client]
@@ -314,11 +314,11 @@ def test_rounds_without_evaluation_have_the_columns_but_no_figures(tmp_path):
 
 def test_batches_hold_whole_clients():
     sizes = np.array([400, 400, 400, 2500, 10, 990, 1])
-    held = client_samples.ClientSamples.of(True, np.arange(7), [np.arange(n) for n in sizes])
+    held = client_samples.EvaluationSet.of(True, np.arange(7), [np.arange(n) for n in sizes])
     assert held.cuts.tolist() == [0, 2, 3, 4, 6, 7]
     assert held.batch_sizes.tolist() == [800, 400, 2500, 1000, 1]
     parts = [np.array([5]), np.array([], np.int64), np.array([2, 9])]
-    few = client_samples.ClientSamples.of(False, np.array([3, 4, 8]), parts)
+    few = client_samples.EvaluationSet.of(False, np.array([3, 4, 8]), parts)
     assert few.clients.tolist() == [3, 8] and few.sizes.tolist() == [1, 2]
     assert few.of_client(1).tolist() == [2, 9]
 
@@ -339,10 +339,10 @@ class Population:
 def test_of_many_clients_the_seed_draws_some(monkeypatch):
     monkeypatch.setattr(client_samples, "MOST_CLIENTS", 50)
     population, labels = Population(), np.arange(100) % 4
-    held = held_out_samples(TrainingShares(population, 0.25, seed=3))
+    held = held_out_set(TrainingIndices(population, 0.25, seed=3))
     asked = population.asked.copy()
-    own = client_test_samples(population, labels, np.arange(20) % 4, seed=3)
-    other = held_out_samples(TrainingShares(population, 0.25, seed=4))
+    own = client_test_set(population, labels, np.arange(20) % 4, seed=3)
+    other = held_out_set(TrainingIndices(population, 0.25, seed=4))
     assert held.clients.tolist() == own.clients.tolist() == asked
     assert asked == sorted(set(asked)) and len(asked) == 50
     assert asked[-1] > 500_000 > asked[0]

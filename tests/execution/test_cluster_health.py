@@ -18,7 +18,7 @@ import raysim
 from raysim.core.errors import DataError, MachineError
 from raysim.execution import cluster_health as nodes_module
 from raysim.execution import ray_pool as pool
-from raysim.execution.cluster_health import ClusterWatch
+from raysim.execution.cluster_health import ClusterHealth
 from raysim.execution.ray_pool import ActorPool
 from raysim.execution.resources import ActorPlan
 from raysim.execution.worker import WorkerSpec
@@ -133,7 +133,7 @@ def test_what_a_call_shares_is_put_once_and_lies_once_on_each_node(tmp_path):
 def test_a_silent_head_is_borne_for_a_while(shared_ray, monkeypatch):
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
-        with closing(ClusterWatch()) as watch:
+        with closing(ClusterHealth()) as watch:
             assert watch.check()
             monkeypatch.setattr(watch, "_head", f"127.0.0.1:{nobody.getsockname()[1]}")
             assert not watch.check()
@@ -144,7 +144,7 @@ def test_a_silent_head_is_borne_for_a_while(shared_ray, monkeypatch):
 
 def test_a_line_tells_an_idle_connection_from_one_whose_other_side_has_ended():
     with socket.create_server(("127.0.0.1", 0)) as raylet:
-        line = nodes_module._Line(*raylet.getsockname())
+        line = nodes_module._IdleConnection(*raylet.getsockname())
         accepted, _ = raylet.accept()
         assert line.alive()
         accepted.close()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raysim.execution.schedule import Handout, Schedule, Speeds, assign, steal, take_chunk
+from raysim.execution.schedule import Assignment, Schedule, Speeds, assign, steal, take_chunk
 
 costs_of = st.lists(st.integers(1, 600), min_size=1, max_size=60).map(
     lambda values: {7 * i + 3: float(cost) for i, cost in enumerate(values)}
@@ -200,20 +200,22 @@ def test_a_worker_hands_over_one_sum_a_round():
 def test_a_schedule_by_hand():
     """Two workers, five items: dealt 0, 3 and 1, 2, 4; see `test_longest_first_by_hand`."""
     schedule = Schedule(groups(5, 4, 3, 3, 3), Speeds(2))
-    assert schedule.next(0) == Handout([(0,)], give=False)
-    assert schedule.next(1) == Handout([(1,)], give=False)
+    assert schedule.next(0) == Assignment([(0,)], give=False)
+    assert schedule.next(1) == Assignment([(1,)], give=False)
     assert schedule.next(0) is None  # its last item is for whoever is idle first
-    assert schedule.next(1) == Handout([(2,)], give=False)
+    assert schedule.next(1) == Assignment([(2,)], give=False)
     assert schedule.next(1) is None  # two are in flight
     schedule.returned(1, 4.0)
     assert schedule.next(1) is None
     schedule.returned(1, 3.0)
     assert schedule.done == 2
-    assert schedule.next(1) == Handout([(4,)], give=False)
+    assert schedule.next(1) == Assignment([(4,)], give=False)
     schedule.returned(1, 3.0)
-    assert schedule.next(1) == Handout([(3,)], give=True)  # taken from the other: nothing is left
+    assert schedule.next(1) == Assignment(
+        [(3,)], give=True
+    )  # taken from the other: nothing is left
     schedule.returned(0, 5.0)
-    assert schedule.next(0) == Handout([], give=True)
+    assert schedule.next(0) == Assignment([], give=True)
     schedule.returned(0, 0.0)
     assert not schedule.finished
     schedule.returned(1, 3.0)
@@ -238,9 +240,9 @@ def test_an_idle_worker_takes_from_the_one_that_would_be_busy_longest():
     for worker, speed in enumerate((8.0, 1.0, 1e-9)):
         speeds.measure(worker, speed, 1.0)
     schedule = Schedule(groups(*[16.0] * 3, *[1.0] * 6), speeds)
-    assert schedule.next(0) == Handout([(0,)], give=False)
-    assert schedule.next(1) == Handout([(3,)], give=False)
-    assert schedule.next(2) == Handout([(6,)], give=False)
+    assert schedule.next(0) == Assignment([(0,)], give=False)
+    assert schedule.next(1) == Assignment([(3,)], give=False)
+    assert schedule.next(2) == Assignment([(6,)], give=False)
 
 
 def test_what_a_worker_held_too_long_is_handed_over():
@@ -256,7 +258,7 @@ def test_a_suspect_is_tried_alone_and_counted():
     first, second = schedule.next(0), schedule.next(0)
     assert first.items == [(0,), (1,), (2,), (3,)] and len(second.items) == 3
     assert schedule.lost(0) == first
-    assert schedule.next(0) == Handout([(0,)], False)
+    assert schedule.next(0) == Assignment([(0,)], False)
     assert schedule.next(0) is None
     schedule.lost(0)
     assert schedule.deaths == {(0,): 2, (1,): 1, (2,): 1, (3,): 1}

@@ -9,7 +9,7 @@ from torch import nn
 
 import raysim
 from raysim.federation.federation import from_task
-from raysim.federation.opened import OpenData
+from raysim.federation.opened import OpenedSamples
 
 
 @pytest.mark.parametrize("places", [0, 1, 5, 13])
@@ -19,7 +19,7 @@ def test_inputs_are_aligned_wherever_a_users_arrays_and_a_clients_rows_begin(pla
     x = np.zeros(70 + places, dtype=np.float32)[places:].reshape(10, 7)
     x[:] = np.arange(70).reshape(10, 7)
     task = raysim.Task(nn.Flatten, [(x[:3], y[:3]), (x[3:], y[3:])], (x, y))
-    data = OpenData(from_task(task), torch.device("cpu"))
+    data = OpenedSamples(from_task(task), torch.device("cpu"))
     for batch, rows in ((data.test(0, 10), x), (data.test(3, 9), x[3:9]), (data.client(1), x[3:])):
         assert batch.x.data_ptr() % 64 == 0
         assert np.array_equal(batch.x.numpy(), rows)

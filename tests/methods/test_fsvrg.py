@@ -12,11 +12,11 @@ import torch.nn.functional as F
 import raysim
 from raysim.config import LocalSettings
 from raysim.core.seeds import stream
-from raysim.federation.federation import Inputs
+from raysim.federation.federation import InputPipeline
 from raysim.methods.fsvrg import Fsvrg
 from raysim.training.job import Job
 from raysim.training.network import Network
-from raysim.training.sequential import LoopTrainer
+from raysim.training.sequential import SequentialTrainer
 from tests.conftest import Notes, SmallNet, make_settings, make_task
 from tests.methods import common
 from tests.methods.test_oracle import (
@@ -138,10 +138,10 @@ def test_one_full_batch_step_is_the_same_for_all_clients(tmp_path, together):
 
 
 def train(net, rules, broadcast, epochs):
-    trainer = LoopTrainer(Network(net), LocalSettings(batch_size=4), "fp32")
+    trainer = SequentialTrainer(Network(net), LocalSettings(batch_size=4), "fp32")
     generator = np.random.default_rng(1)
     data = samples(20)
-    augment = Inputs().augment
+    augment = InputPipeline().augment
     return trainer.run(
         Job(rules, epochs, 0.0, None, data, broadcast, {}, {}, augment, generator, 1)
     )

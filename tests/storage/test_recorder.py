@@ -9,7 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from raysim.core.errors import RunError
 from raysim.storage import recorder as metrics
-from raysim.storage.recorder import Recorder, dotted, rounds_to_target, summarise
+from raysim.storage.recorder import RunRecorder, dotted, rounds_to_target, summarise
 
 SETTINGS = {"method": {"name": "fedavg"}, "local": {"lr": 0.1}, "out": None, "rounds": 9}
 CLIENTS = 2
@@ -133,7 +133,7 @@ def record(tmp_path):
     opened = []
 
     def go(first, last, close=True, after=None, accuracy=0.5):
-        recorder = Recorder(tmp_path, SETTINGS)
+        recorder = RunRecorder(tmp_path, SETTINGS)
         opened.append(recorder)
         recorder.open(first - 1 if after is None else after)
         for number in range(first, last + 1):
@@ -181,7 +181,7 @@ def test_records_are_readable_while_open(tmp_path, record):
 
 
 def test_the_first_round_is_published_at_once(tmp_path):
-    recorder = Recorder(tmp_path, SETTINGS)
+    recorder = RunRecorder(tmp_path, SETTINGS)
     recorder.open(0)
     recorder.add(values := row(1), [columns(1)])
     recorder.publish(values)
@@ -196,7 +196,7 @@ def test_half_written_tables_are_not_read(tmp_path, record):
 
 
 def test_metrics_of_a_method_may_appear_later(tmp_path):
-    recorder = Recorder(tmp_path, SETTINGS)
+    recorder = RunRecorder(tmp_path, SETTINGS)
     recorder.open(0)
     for number, own in [(1, {}), (2, {"pruned": 3})]:
         recorder.add(row(number, None, **own), [])
@@ -275,5 +275,5 @@ def test_a_damaged_table_is_named(tmp_path, record, name):
     path = tmp_path / name
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(RunError, match="is damaged") as caught:
-        Recorder(tmp_path, SETTINGS).open(2)
+        RunRecorder(tmp_path, SETTINGS).open(2)
     assert str(path) in str(caught.value)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import ipc
 
-from raysim.core.data import ListedShares
+from raysim.core.data import ListedIndices
 from raysim.core.errors import RunError
 from raysim.storage.run_directory import RunDir
 from tests.conftest import make_settings
@@ -224,7 +224,7 @@ def test_settings_are_read_back(tmp_path):
 
 def test_partition_is_read_back(tmp_path):
     parts = [np.array([5, 3]), np.array([0]), np.array([1, 2, 4])]
-    RunDir(tmp_path).save_partition(ListedShares.of(parts))
+    RunDir(tmp_path).save_partition(ListedIndices.of(parts))
     with pa.memory_map(str(tmp_path / "partition.arrow")) as source:
         table = ipc.open_file(source).read_all()
     assert table.to_pydict() == {"client": [0, 1, 2], "samples": [[5, 3], [0], [1, 2, 4]]}

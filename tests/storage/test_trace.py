@@ -1,4 +1,4 @@
-"""A profile accounts for every second of every worker, and its trace is what Perfetto reads."""
+"""A trace accounts for every second of every worker, and its trace is what Perfetto reads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 import raysim
 from raysim.execution.messages import Tally
-from raysim.storage.trace import DRIVER, Profile, Stopwatch
+from raysim.storage.trace import DRIVER, Stopwatch, TraceWriter
 from tests.conftest import make_settings, make_task
 
 ACTORS = {"engine.backend": "ray", "engine.actors": 2}
@@ -41,7 +41,7 @@ def seconds_of(spans, phase, *, driver=False):
 @pytest.mark.parametrize(("engine", "workers"), [({}, 1), (ACTORS, 2)], ids=["inline", "ray"])
 @pytest.mark.parametrize("fraction", [1.0, 0.125], ids=["all", "one-client"])
 def test_a_run_says_where_its_time_went(tmp_path, shared_ray, engine, workers, fraction):
-    settings = make_settings(tmp_path / "run", profile=True, rounds=3, fraction=fraction, **engine)
+    settings = make_settings(tmp_path / "run", trace=True, rounds=3, fraction=fraction, **engine)
     rows = raysim.run(settings, make_task((20,) * 8)).metrics.to_pylist()
     spans = spans_of(tmp_path / "run/trace_000001.json")
     evaluated = 0.0  # when the evaluation before ended
@@ -77,7 +77,7 @@ def test_without_it_nothing_is_noted(tmp_path):
 
 
 def test_figures_of_a_round_by_hand(tmp_path):
-    profile = Profile(tmp_path, 1)
+    writer = TraceWriter(tmp_path, 1)
     spans = {
         "a": [("broadcast", 0.0, 1.0), ("training", 1.0, 4.0), ("training", 5.0, 2.0)],
         "b": [("data", 0.0, 0.5), ("training", 1.0, 3.0), ("reduction", 4.0, 0.25)],
@@ -88,7 +88,7 @@ def test_figures_of_a_round_by_hand(tmp_path):
         "c": [("evaluation", 9.0, 4.5)],
         DRIVER: [("broadcast", 9.0, 0.5), ("placement", 9.5, 0.5), ("evaluation", 9.0, 5.0)],
     }
-    row = profile.round(1, 8.0, 3, spans, evaluation)
+    row = writer.round(1, 8.0, 3, spans, evaluation)
     assert row == {
         "worker_broadcast_seconds": 1.0,
         "worker_data_seconds": 0.5,
@@ -107,7 +107,7 @@ def test_figures_of_a_round_by_hand(tmp_path):
 
 def test_a_lost_actor_and_its_successor_both_count(tmp_path):
     spans = {worker: [("training", 0.0, 4.0)] for worker in ("lost", "successor")}
-    row = Profile(tmp_path, 1).round(1, 4.0, 1, spans, {})
+    row = TraceWriter(tmp_path, 1).round(1, 4.0, 1, spans, {})
     assert row["worker_waiting_seconds"] == 0.0
 
 

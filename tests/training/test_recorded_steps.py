@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from raysim.config import LocalSettings
 from raysim.core.rules import Batch, Rules
 from raysim.training import recorded_steps as scripts
-from raysim.training.job import Job
+from raysim.training.job import ClientJob
 from raysim.training.network import Network
 from raysim.training.operations import RefusedError, source_of
-from raysim.training.sequential import LoopTrainer
+from raysim.training.sequential import SequentialTrainer
 
 CPU = torch.device("cpu")
 CLASSES = 3
@@ -97,7 +97,7 @@ def clients(name, sizes=(23, 9, 23)):
 
 def trainer_of(module, precision="fp32", **options):
     local = LocalSettings(**{"batch_size": 5} | options)
-    return LoopTrainer(Network(copy.deepcopy(module)).placed(CPU), local, precision)
+    return SequentialTrainer(Network(copy.deepcopy(module)).placed(CPU), local, precision)
 
 
 def train(trainer, data, rules=None, trainable=None):
@@ -105,7 +105,7 @@ def train(trainer, data, rules=None, trainable=None):
     start = {n: t.detach().clone() for n, t in trainer.network.tensors().items()}
     results = []
     for seed, batch in enumerate(data):
-        job = Job(
+        job = ClientJob(
             rules=rules or Rules(),
             epochs=2,
             lr=0.1,

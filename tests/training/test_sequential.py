@@ -15,9 +15,9 @@ from torch import nn
 
 from raysim.config import LocalSettings
 from raysim.core.rules import Batch, Rules, Upload
-from raysim.training.job import Job, batch_bounds
+from raysim.training.job import ClientJob, batch_bounds
 from raysim.training.network import Network
-from raysim.training.sequential import LoopTrainer
+from raysim.training.sequential import SequentialTrainer
 
 INPUTS, CLASSES = 6, 3
 
@@ -62,8 +62,10 @@ def train(
 ):
     """Train a network in place as one client; return its upload and log."""
     precision = options.pop("precision", "fp32")
-    trainer = LoopTrainer(Network(net), LocalSettings(**{"batch_size": 4} | options), precision)
-    job = Job(
+    trainer = SequentialTrainer(
+        Network(net), LocalSettings(**{"batch_size": 4} | options), precision
+    )
+    job = ClientJob(
         rules=rules or Rules(),
         epochs=epochs,
         lr=lr,

@@ -8,7 +8,7 @@ from typing import Any
 
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 
-from raysim.tuning.search import Asked, Search
+from raysim.tuning.search import Search, SearchOptions
 from raysim.tuning.study import Study
 from raysim.tuning.tuner import Tuner, Watcher
 
@@ -37,11 +37,11 @@ def make_study(folder: Path, **changes: Any) -> Study:
 
 
 def make_search(
-    folder: Path, asked: Asked | None = None, storage: str | None = None, **overrides: Any
+    folder: Path, asked: SearchOptions | None = None, storage: str | None = None, **overrides: Any
 ) -> Search:
     """Return a search in a SQLite file of a folder, or in another storage."""
     url = storage or f"sqlite:///{folder / 'study.db'}"
-    return Search("blobs", url, asked or Asked(), make_study(folder).resolve(overrides))
+    return Search("blobs", url, asked or SearchOptions(), make_study(folder).resolve(overrides))
 
 
 class Noting(Watcher):

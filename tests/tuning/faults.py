@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 from raysim.config import parse_override
-from raysim.tuning.search import Asked
+from raysim.tuning.search import SearchOptions
 from raysim.tuning.tuner import Tuner, Watcher
 from tests.tuning.common import make_search
 
-RANDOM = Asked(sampler="random")
+RANDOM = SearchOptions(sampler="random")
 """Draws that do not depend on which trial ended first."""
 
 

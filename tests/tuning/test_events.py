@@ -11,7 +11,7 @@ from tensorboard.plugins.hparams.api_pb2 import Experiment, ListSessionGroupsReq
 from tensorboard.plugins.hparams.backend_context import Context
 from tensorboard.plugins.hparams.list_session_groups import Handler
 
-from raysim.tuning.search import Asked
+from raysim.tuning.search import SearchOptions
 from tests.tuning.common import make_search, make_tuner
 
 
@@ -34,7 +34,9 @@ def setting(group: SessionGroup, key: str) -> float:
 
 
 def test_the_tab_compares_trials_by_what_was_tried_and_found(tmp_path, shared_ray):
-    search = make_search(tmp_path, Asked(objectives=("accuracy", "bytes"), sampler="random"))
+    search = make_search(
+        tmp_path, SearchOptions(objectives=("accuracy", "bytes"), sampler="random")
+    )
     for trials in (1, 3):  # a study that goes on describes itself again
         outcome = make_tuner(search, tmp_path).run(trials, 1)
     assert set(outcome.presets) == {trial.number for trial in search.study.best_trials}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import raysim
-from raysim.tuning.search import Asked, best
+from raysim.tuning.search import SearchOptions, best
 from tests.tuning.common import make_search, values
 
 
@@ -24,7 +24,7 @@ def play(search, trials, accuracy=lambda params: params["local.lr"]):
     "sampler", ["tpe", "random", "grid", pytest.param("gp", marks=pytest.mark.full)]
 )
 def test_the_same_draws_twice_and_after_an_interruption(tmp_path, sampler):
-    asked = Asked(sampler=sampler)
+    asked = SearchOptions(sampler=sampler)
     for name in ("straight", "interrupted"):
         (tmp_path / name).mkdir()
     straight = make_search(tmp_path / "straight", asked)
@@ -39,17 +39,17 @@ def test_the_same_draws_twice_and_after_an_interruption(tmp_path, sampler):
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
 def test_another_seed_draws_otherwise(tmp_path, sampler):
     (tmp_path / "other").mkdir()
-    first = make_search(tmp_path, Asked(sampler=sampler))
-    other = make_search(tmp_path / "other", Asked(sampler=sampler), seed=1)
+    first = make_search(tmp_path, SearchOptions(sampler=sampler))
+    other = make_search(tmp_path / "other", SearchOptions(sampler=sampler), seed=1)
     play(first, 3)
     play(other, 3)
     assert [t[1] for t in values(first)] != [t[1] for t in values(other)]
 
 
 def test_the_grid_is_gone_through_once(tmp_path):
-    assert len(make_search(tmp_path, Asked(sampler="grid")).points) == 9 * 3
+    assert len(make_search(tmp_path, SearchOptions(sampler="grid")).points) == 9 * 3
     (tmp_path / "line").mkdir()
-    search = make_search(tmp_path / "line", Asked(sampler="grid"), **{"method.mu": 0.1})
+    search = make_search(tmp_path / "line", SearchOptions(sampler="grid"), **{"method.mu": 0.1})
     points = search.points
     assert len(points) == 9
     play(search, len(points))
@@ -57,7 +57,7 @@ def test_the_grid_is_gone_through_once(tmp_path):
 
 
 def test_a_trial_lost_while_it_was_enqueued_is_drawn_next(tmp_path):
-    search = make_search(tmp_path, Asked(sampler="grid"))
+    search = make_search(tmp_path, SearchOptions(sampler="grid"))
     search.study.enqueue_trial(search.points[0])
     play(search, 2)
     assert [trial[1] for trial in values(search)] == search.points[:2]
@@ -73,7 +73,7 @@ def test_tpe_learns(tmp_path):
 
 
 def test_two_objectives_give_the_pareto_front(tmp_path):
-    search = make_search(tmp_path, Asked(objectives=("accuracy", "bytes")))
+    search = make_search(tmp_path, SearchOptions(objectives=("accuracy", "bytes")))
     figures = [(0.5, 10), (0.6, 10), (0.6, 30), (0.9, 50), (0.4, 5), (0.3, 8)]
     for accuracy, sent in figures:
         summary = {"final_holdout_accuracy": accuracy, "bytes_up": sent, "bytes_down": sent}
@@ -84,7 +84,7 @@ def test_two_objectives_give_the_pareto_front(tmp_path):
 
 
 def test_median_pruner_stops_the_worse_half_at_once(tmp_path):
-    search = make_search(tmp_path, Asked(pruner="median"))
+    search = make_search(tmp_path, SearchOptions(pruner="median"))
     for number in range(6):
         trial = search.next()
         for step in (1, 2):
@@ -112,12 +112,18 @@ def test_a_step_that_was_reported_before_is_not_reported_again(tmp_path):
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        (Asked(sampler="best"), "sampler=best: must be one of tpe, random, grid, gp"),
-        (Asked(pruner="soon"), "pruner=soon: must be one of median, hyperband, none"),
-        (Asked(objectives=("bytes", "bytes")), "objectives=bytes,bytes: must be one or both of"),
-        (Asked(objectives=("speed",)), "objectives=speed: must be one or both of accuracy, bytes"),
+        (SearchOptions(sampler="best"), "sampler=best: must be one of tpe, random, grid, gp"),
+        (SearchOptions(pruner="soon"), "pruner=soon: must be one of median, hyperband, none"),
         (
-            Asked(pruner="median", objectives=("accuracy", "bytes")),
+            SearchOptions(objectives=("bytes", "bytes")),
+            "objectives=bytes,bytes: must be one or both of",
+        ),
+        (
+            SearchOptions(objectives=("speed",)),
+            "objectives=speed: must be one or both of accuracy, bytes",
+        ),
+        (
+            SearchOptions(pruner="median", objectives=("accuracy", "bytes")),
             "pruner=median: a pruner compares one figure .* 2 objectives; use --pruner none",
         ),
     ],
@@ -136,7 +142,7 @@ def test_trials_that_cannot_be_compared_are_not_mixed(tmp_path):
     with pytest.raises(raysim.RunError, match=r"other settings \(.*method.mu"):
         make_search(tmp_path, **{"method.mu": 0.5})
     with pytest.raises(raysim.RunError, match=r"other draws \(tpe, here random"):
-        make_search(tmp_path, Asked(sampler="random"))
+        make_search(tmp_path, SearchOptions(sampler="random"))
 
 
 @pytest.mark.parametrize("storage", ["sqlite:////no/such/folder/study.db", "nonsense://x", "x"])

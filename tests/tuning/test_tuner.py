@@ -9,7 +9,7 @@ import pytest
 
 import raysim
 from raysim.tuning.folder import Folder
-from raysim.tuning.search import Asked
+from raysim.tuning.search import SearchOptions
 from raysim.tuning.slots import make_slots
 from raysim.tuning.tuner import Tuner
 from tests.tuning.common import Noting, make_search, make_tuner, summaries, values
@@ -40,7 +40,7 @@ def test_the_same_study_twice_gives_the_same_trials(tmp_path, shared_ray):
     found = []
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
-        search = make_search(tmp_path / name, Asked(pruner="median"))
+        search = make_search(tmp_path / name, SearchOptions(pruner="median"))
         make_tuner(search, tmp_path / name).run(12, 1)  # the last two are not drawn at random
         found.append(values(search))
         states = [trial[2] for trial in found[-1]]
@@ -57,7 +57,7 @@ def test_the_same_study_twice_gives_the_same_trials(tmp_path, shared_ray):
 def test_a_trial_that_fails_does_not_end_the_study(tmp_path, shared_ray):
     # The largest learning rates diverge.
     overrides = {"method.mu": 0.0, "local.momentum": 0.99, "local.weight_decay": 1e3}
-    search = make_search(tmp_path, Asked(sampler="grid"), **overrides)
+    search = make_search(tmp_path, SearchOptions(sampler="grid"), **overrides)
     make_tuner(search, tmp_path).run(100, 1)
     states = [trial[2] for trial in values(search)]
     assert len(states) == 9  # all points of the grid

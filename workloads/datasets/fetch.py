@@ -120,7 +120,7 @@ def obtain(
     Args:
         folder: The dataset's folder.
         md5s: Names of the files and their md5s; None where no md5 is known.
-        sources: Asked in this order.
+        sources: SearchOptions in this order.
         work: An empty folder, which the caller removes.
         progress: Told how far a source is.
         published: Where the files are published, for who has to get them by hand.

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from raysim.core.data import Indices, ListedShares, Partition, Split
+from raysim.core.data import Indices, ListedIndices, Partition, Split
 from raysim.core.errors import DataError
 from raysim.core.seeds import stream
 from raysim.workloads.partitions.checks import column
@@ -39,7 +39,7 @@ class ByKey(Partition):
     at_least: dict[str, float] = Field(default_factory=dict)
     choose: Literal["random", "largest"] = "random"
 
-    def split(self, data: Split, clients: int, seed: int) -> ListedShares:
+    def split(self, data: Split, clients: int, seed: int) -> ListedIndices:
         """Give each client all samples of its value.
 
         Raises:

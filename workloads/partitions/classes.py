@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from raysim.core.data import ListedShares, Partition, Split
+from raysim.core.data import ListedIndices, Partition, Split
 from raysim.core.errors import DataError
 from raysim.core.seeds import stream
 from raysim.workloads.partitions.checks import one_sample_each
@@ -33,7 +33,7 @@ class Classes(Partition):
 
     per_client: Annotated[int, Field(ge=1)] = 2
 
-    def split(self, data: Split, clients: int, seed: int) -> ListedShares:
+    def split(self, data: Split, clients: int, seed: int) -> ListedIndices:
         """Give each client samples of exactly `per_client` classes.
 
         Raises:

@@ -20,7 +20,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from raysim.core.data import ListedShares, Partition, Split
+from raysim.core.data import ListedIndices, Partition, Split
 from raysim.core.errors import DataError
 from raysim.core.seeds import stream
 from raysim.workloads.partitions.split_classes import SplitClasses
@@ -43,7 +43,7 @@ class ColorSkew(Partition):
 
     p: Annotated[float, Field(ge=0, le=1)] = 0.95
 
-    def split(self, data: Split, clients: int, seed: int) -> ListedShares:
+    def split(self, data: Split, clients: int, seed: int) -> ListedIndices:
         """Give each client half of the classes.
 
         Raises:

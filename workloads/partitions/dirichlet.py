@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from raysim.core.data import Indices, ListedShares, Partition, Split
+from raysim.core.data import Indices, ListedIndices, Partition, Split
 from raysim.core.errors import DataError
 from raysim.core.seeds import stream
 from raysim.workloads.partitions.checks import one_sample_each
@@ -35,7 +35,7 @@ class Dirichlet(Partition):
     alpha: Annotated[float, Field(gt=0, le=1e6)] = 0.5
     minimum: Annotated[int, Field(ge=1)] = 1
 
-    def split(self, data: Split, clients: int, seed: int) -> ListedShares:
+    def split(self, data: Split, clients: int, seed: int) -> ListedIndices:
         """Assign every sample to one client.
 
         Raises:

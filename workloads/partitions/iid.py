@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from raysim.core.data import ListedShares, Partition, Split
+from raysim.core.data import ListedIndices, Partition, Split
 from raysim.core.seeds import stream
 from raysim.workloads.partitions.checks import one_sample_each
 
@@ -16,7 +16,7 @@ from raysim.workloads.partitions.checks import one_sample_each
 class Iid(Partition):
     """Shuffle all samples and cut them into K parts whose sizes differ by at most one."""
 
-    def split(self, data: Split, clients: int, seed: int) -> ListedShares:
+    def split(self, data: Split, clients: int, seed: int) -> ListedIndices:
         """Assign every sample to one client.
 
         Raises:
@@ -24,4 +24,4 @@ class Iid(Partition):
         """
         one_sample_each(data, clients)
         shuffled = stream(seed, "iid").permutation(len(data))
-        return ListedShares.of(np.array_split(shuffled, clients))
+        return ListedIndices.of(np.array_split(shuffled, clients))

@@ -1,13 +1,13 @@
-"""Shares from one owner per sample."""
+"""Client indices from one owner per sample."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from raysim.core.data import Indices, ListedShares
+from raysim.core.data import Indices, ListedIndices
 
 
-def shares_of(owners: Indices, clients: int) -> ListedShares:
+def shares_of(owners: Indices, clients: int) -> ListedIndices:
     """Return the shares of K clients, each client's samples in ascending order.
 
     Args:
@@ -19,4 +19,4 @@ def shares_of(owners: Indices, clients: int) -> ListedShares:
     """
     sizes = np.bincount(owners[owners >= 0], minlength=clients)
     held = np.argsort(owners, kind="stable")[len(owners) - sizes.sum() :]
-    return ListedShares.of(np.split(held, np.cumsum(sizes)[:-1]))
+    return ListedIndices.of(np.split(held, np.cumsum(sizes)[:-1]))

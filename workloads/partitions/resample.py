@@ -18,8 +18,8 @@ from raysim.core.seeds import stream
 
 
 @dataclass(frozen=True)
-class ResampledShares:
-    """Shares drawn on demand: `samples` of a pool of `pool` for each of `clients` clients."""
+class ResampledIndices:
+    """Indices drawn on demand: `samples` of a pool of `pool` for each of `clients` clients."""
 
     pool: int
     clients: int
@@ -47,7 +47,7 @@ class Resample(Partition):
 
     samples: Annotated[int, Field(ge=1)] = 60
 
-    def split(self, data: Split, clients: int, seed: int) -> ResampledShares:
+    def split(self, data: Split, clients: int, seed: int) -> ResampledIndices:
         """Describe the population; nothing is drawn yet.
 
         Raises:
@@ -58,4 +58,4 @@ class Resample(Partition):
                 f"partition.samples={self.samples}: the dataset has {len(data)} training samples;"
                 " a client draws each at most once"
             )
-        return ResampledShares(len(data), clients, self.samples, seed)
+        return ResampledIndices(len(data), clients, self.samples, seed)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from raysim.core.data import ListedShares, Partition, Split
+from raysim.core.data import ListedIndices, Partition, Split
 from raysim.core.errors import DataError
 from raysim.core.seeds import stream
 from raysim.workloads.partitions.checks import one_sample_each
@@ -33,7 +33,7 @@ class Shards(Partition):
     per_client: Annotated[int, Field(ge=1)] = 2
     size: Annotated[int, Field(ge=1)] | None = None
 
-    def split(self, data: Split, clients: int, seed: int) -> ListedShares:
+    def split(self, data: Split, clients: int, seed: int) -> ListedIndices:
         """Give each client `per_client` shards, none of them twice.
 
         Raises:
@@ -42,7 +42,7 @@ class Shards(Partition):
         one_sample_each(data, clients)
         shards = self._cut(np.argsort(data.y, kind="stable"), clients)
         drawn = stream(seed, "shards").permutation(len(shards))[: clients * self.per_client]
-        return ListedShares.of(
+        return ListedIndices.of(
             [
                 np.concatenate([shards[shard] for shard in held])
                 for held in drawn.reshape(clients, self.per_client)

@@ -12,7 +12,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from raysim.core.data import ListedShares, Partition, Split
+from raysim.core.data import ListedIndices, Partition, Split
 from raysim.core.seeds import stream
 from raysim.workloads.partitions.checks import column, one_sample_each
 
@@ -26,7 +26,7 @@ class SortedBy(Partition):
 
     columns: Annotated[tuple[str, ...], Field(min_length=1)] = ("age_group", "gender")
 
-    def split(self, data: Split, clients: int, seed: int) -> ListedShares:
+    def split(self, data: Split, clients: int, seed: int) -> ListedIndices:
         """Assign every sample to one client; sizes differ by at most one.
 
         Raises:
@@ -37,4 +37,4 @@ class SortedBy(Partition):
         ranks = [np.unique(values, return_inverse=True)[1] for values in columns]
         ties = stream(seed, "sorted-by").permutation(len(data))
         order = np.lexsort([ties, *reversed(ranks)])  # the last is the first to sort by
-        return ListedShares.of(np.array_split(order, clients))
+        return ListedIndices.of(np.array_split(order, clients))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from raysim.core.data import ListedShares, Partition, Split
+from raysim.core.data import ListedIndices, Partition, Split
 from raysim.core.errors import DataError
 from raysim.core.seeds import stream
 from raysim.workloads.partitions.owners import shares_of
@@ -26,7 +26,7 @@ class SplitClasses(Partition):
 
     shuffle: bool = False
 
-    def split(self, data: Split, clients: int, seed: int) -> ListedShares:
+    def split(self, data: Split, clients: int, seed: int) -> ListedIndices:
         """Assign each class, with all its samples, to one client.
 
         Raises:

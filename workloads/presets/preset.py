@@ -96,7 +96,7 @@ class Preset:
 
     def published_for(self, settings: Settings) -> Mapping[str, float]:
         """Return the published figures, as far as settings leave them comparable."""
-        free = {"out", "rounds", "seed", "checkpoint_every", "on_client_error", "profile"}
+        free = {"out", "rounds", "seed", "checkpoint_every", "on_client_error", "trace"}
         free |= {"engine", "evaluation"}
         mine, theirs = self.settings.to_dict(), settings.to_dict()
         if any(mine[key] != theirs[key] for key in mine if key not in free):

@@ -27,7 +27,7 @@ A recording is of one group's tensors, so it is played in that group's training 
 """
 
 
-class Recorder:
+class GraphRecorder:
     """Records steps, until one is refused: what a refused recording leaves behind is not sure.
 
     Attributes:
@@ -65,7 +65,7 @@ class Recorder:
 class Steps:
     """Takes the steps of a group, or plays recordings of them where shapes repeat."""
 
-    def __init__(self, step: Step, recorder: Recorder | None) -> None:
+    def __init__(self, step: Step, recorder: GraphRecorder | None) -> None:
         """Wrap a step.
 
         Args:
@@ -91,7 +91,7 @@ class CudaRecording:
     """A step as it ran on inputs of some shapes on the current stream, a side stream."""
 
     def __init__(self, step: Step, inputs: Inputs, pool: Any) -> None:
-        """Record a step in a memory pool; see `Recorder`."""
+        """Record a step in a memory pool; see `GraphRecorder`."""
         self._inputs = {name: tensor.clone() for name, tensor in inputs.items()}
         self.graph = torch.cuda.CUDAGraph()
         self.graph.capture_begin(pool, capture_error_mode="thread_local")
@@ -136,7 +136,7 @@ class CudaGraphs:
             current.wait_stream(self._stream)
 
     def record(self, step: Step, inputs: Inputs) -> Step:
-        """Record a step; see `Recorder`."""
+        """Record a step; see `GraphRecorder`."""
         with suppress(torch.OutOfMemoryError):
             return self._recorded(step, inputs)
         # A recording cannot use memory that is freed but cached. The pool may be dead now.
@@ -150,9 +150,9 @@ class CudaGraphs:
         return recording
 
 
-def recorder_on(device: torch.device) -> Recorder | None:
+def recorder_on(device: torch.device) -> GraphRecorder | None:
     """Return what records steps on a device; nothing does on a CPU."""
     if device.type != "cuda":
         return None
     graphs = CudaGraphs(device)
-    return Recorder(graphs.record, graphs.beside)
+    return GraphRecorder(graphs.record, graphs.beside)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from raysim.config import Settings
 from raysim.federation.federation import Federation
-from raysim.federation.opened import OpenData
+from raysim.federation.opened import OpenedSamples
 from raysim.training.network import Network
 from raysim.training.stacked.trainer import obstacle
 
@@ -63,7 +63,7 @@ def clients_together(
     samples = int(federation.shares.sizes.max())
     size = settings.local.batch_size
     rows = samples if size == "full" else min(size, samples)
-    x = OpenData(federation, torch.device("cpu")).test(0, 1).x
+    x = OpenedSamples(federation, torch.device("cpu")).test(0, 1).x
     share = math.ceil(settings.cohort_size / len(memories))  # so that no actor goes without
     return min(fitting(module, x, rows, samples, min(memories)), share)
 

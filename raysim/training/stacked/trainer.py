@@ -24,9 +24,9 @@ from torch.func import grad, vmap
 
 from raysim.core.rules import Batch, Outputs, Trained, Upload, View
 from raysim.core.tensors import Groups, Layout, Tensors, flatten
-from raysim.training.job import Job, LocalLog, Sgd, batch_bounds, epochs_of, objective
+from raysim.training.job import ClientJob, LocalLosses, Sgd, batch_bounds, epochs_of, objective
 from raysim.training.network import Network
-from raysim.training.sequential import LoopTrainer
+from raysim.training.sequential import SequentialTrainer
 from raysim.training.stacked.batch_norm import Padding, numbered, with_padding
 from raysim.training.stacked.cuda_graphs import Steps, recorder_on
 
@@ -50,10 +50,10 @@ class _Stacked(Batch):
         return self.mean(self.losses(logits))
 
 
-class VectorTrainer:
+class StackedTrainer:
     """Trains clients together; what they cannot share is left to the loop trainer."""
 
-    def __init__(self, loop: LoopTrainer) -> None:
+    def __init__(self, loop: SequentialTrainer) -> None:
         self.loop = loop
         self.padding = Padding()
         module = with_padding(copy.deepcopy(loop.network.module), self.padding)
@@ -66,25 +66,25 @@ class VectorTrainer:
         """Why a step could not be recorded, or None."""
         return self.recorder.refusal if self.recorder else None
 
-    def run(self, jobs: Sequence[Job]) -> list[tuple[Upload, LocalLog]]:
+    def run(self, jobs: Sequence[ClientJob]) -> list[tuple[Upload, LocalLosses]]:
         """Train clients of one pass; return what each gives back, with its figures."""
         before = self.loop.rng_state()
         self.loop.seed(jobs[0].torch_seed)
-        results: dict[int, tuple[Upload, LocalLog]] = {}
+        results: dict[int, tuple[Upload, LocalLosses]] = {}
         try:
             with self.recorder.beside() if self.recorder else nullcontext():
                 for numbers in _alike(jobs):
-                    together = _Together(self, [jobs[number] for number in numbers])
+                    together = _StackedTraining(self, [jobs[number] for number in numbers])
                     results |= zip(numbers, together.run(), strict=True)
             return [results[number] for number in range(len(jobs))]
         finally:
             self.loop.set_rng_state(before)
 
 
-class _Together:
+class _StackedTraining:
     """The training of clients whose tensors have the same names and shapes."""
 
-    def __init__(self, trainer: VectorTrainer, jobs: Sequence[Job]) -> None:
+    def __init__(self, trainer: StackedTrainer, jobs: Sequence[ClientJob]) -> None:
         self.trainer, self.jobs = trainer, jobs
         job = self.job = jobs[0]
         self.rules, self.loop, self.local = job.rules, trainer.loop, trainer.loop.local
@@ -106,7 +106,7 @@ class _Together:
         self.carry = {name: _repeat(carries, name) for name in carries[0]}
         self.rng = self.loop.rng_state()
 
-    def run(self) -> list[tuple[Upload, LocalLog]]:
+    def run(self) -> list[tuple[Upload, LocalLosses]]:
         losses: list[Tensor] = []
         objectives: list[Tensor] = []
         taken: list[list[int]] = [[] for _ in self.jobs]
@@ -122,14 +122,14 @@ class _Together:
         both = torch.stack([torch.stack(losses), torch.stack(objectives)]).cpu()  # [2, S, K]
         return [self._finish(k, both[:, :, k], taken[k]) for k in range(len(self.jobs))]
 
-    def _finish(self, k: int, figures: Tensor, sizes: list[int]) -> tuple[Upload, LocalLog]:
+    def _finish(self, k: int, figures: Tensor, sizes: list[int]) -> tuple[Upload, LocalLosses]:
         own = [step for step, size in enumerate(sizes) if size]
         carry = {name: tensor[k] for name, tensor in self.carry.items()}
         trained = Trained(len(own), self.job.lr, carry, self.jobs[k].data)
         with torch.no_grad():
             upload = self.rules.finish(self._view_of(k), trained)
         loss, value = figures[:, own]
-        return upload, LocalLog.of(loss, value, [sizes[step] for step in own])
+        return upload, LocalLosses.of(loss, value, [sizes[step] for step in own])
 
     def _batches(self) -> Iterator[tuple[dict[str, Tensor], Sequence[int], int]]:
         """Yield the batches [K, B, ...] of all steps, with each client's number of samples.
@@ -261,7 +261,7 @@ class _Together:
         return {n: g + decay * points[n] if decay else g for n, g in gradients.items()}
 
 
-def _alike(jobs: Sequence[Job]) -> list[list[int]]:
+def _alike(jobs: Sequence[ClientJob]) -> list[list[int]]:
     """Return the numbers of the jobs by the names and shapes of their clients' own tensors."""
 
     def shapes(number: int) -> str:

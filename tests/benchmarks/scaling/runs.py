@@ -85,7 +85,7 @@ class Clock(raysim.Listener):
 
 def measure(preset: str, rounds: int, overrides: Row) -> Measured:
     """Run a preset for some rounds after the warm-up, with a profile and without evaluation."""
-    fixed = {"evaluation.every": NEVER, "profile": True}
+    fixed = {"evaluation.every": NEVER, "trace": True}
     with tempfile.TemporaryDirectory() as folder:
         clock = Clock()
         result = _run(preset, rounds + WARM_UP, {**fixed, **overrides}, folder, clock)

@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from raysim.training.stacked.cuda_graphs import CALLS_BEFORE, WORTH, Recorder, Steps
+from raysim.training.stacked.cuda_graphs import CALLS_BEFORE, WORTH, GraphRecorder, Steps
 
 
 class Tape(TorchDispatchMode):
@@ -76,7 +76,7 @@ def test_only_what_pays_is_recorded():
         recorded.append(inputs["x"].shape)
         return Tape(step, inputs)
 
-    steps = Steps(add_one, Recorder(record))
+    steps = Steps(add_one, GraphRecorder(record))
     take(steps, CALLS_BEFORE + WORTH - 1, (1,))
     take(steps, CALLS_BEFORE + WORTH, (2,))
     assert recorded == [(2,)]
@@ -89,7 +89,7 @@ def test_what_cannot_be_recorded_is_done_each_time():
         refused.append(inputs["x"].shape)
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    recorder = Recorder(refuse)
+    recorder = GraphRecorder(refuse)
     take(Steps(add_one, recorder), 20)
     take(Steps(add_one, recorder), 20, (3,))
     assert refused == [(2,)]  # then no more is tried
@@ -101,4 +101,4 @@ def test_no_memory_to_record_in_is_no_refusal():
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     with pytest.raises(torch.OutOfMemoryError):
-        take(Steps(add_one, Recorder(no_room)), 20)
+        take(Steps(add_one, GraphRecorder(no_room)), 20)

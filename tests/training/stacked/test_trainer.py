@@ -12,9 +12,9 @@ from torch import nn
 import raysim
 from raysim.core.method import METHODS
 from raysim.methods.fedavg import FedAvg
-from raysim.training.sequential import LoopTrainer
-from raysim.training.stacked.cuda_graphs import CudaRecording, Recorder
-from raysim.training.stacked.trainer import _Together, obstacle
+from raysim.training.sequential import SequentialTrainer
+from raysim.training.stacked.cuda_graphs import CudaRecording, GraphRecorder
+from raysim.training.stacked.trainer import _StackedTraining, obstacle
 from tests.conftest import Notes
 from tests.methods.test_contract import UNSUPPORTED, make_task, settings_for
 from tests.training.stacked.test_cuda_graphs import Tape
@@ -61,8 +61,8 @@ def no_loop(monkeypatch):
         assert not job.epochs, "trained alone"
         return run_loop(self, job)
 
-    run_loop = LoopTrainer.run
-    return lambda: monkeypatch.setattr(LoopTrainer, "run", refuse)
+    run_loop = SequentialTrainer.run
+    return lambda: monkeypatch.setattr(SequentialTrainer, "run", refuse)
 
 
 def assert_same(alone, together):
@@ -168,7 +168,7 @@ def often(monkeypatch):
 def test_a_recorded_step_is_the_step(tmp_path, monkeypatch, no_loop, often, method, family):
     alone, _ = run(tmp_path, method, family, 0, **often)
     no_loop()
-    monkeypatch.setattr(RECORDER_ON, lambda device: Recorder(Tape))
+    monkeypatch.setattr(RECORDER_ON, lambda device: GraphRecorder(Tape))
     monkeypatch.setattr(Tape, "played", 0)
     together, _ = run(tmp_path, method, family, 7, **often)
     assert Tape.played
@@ -180,7 +180,7 @@ def test_steps_that_cannot_be_recorded_are_said_once(tmp_path, monkeypatch, ofte
         raise RuntimeError("not while a stream is captured")
 
     alone, _ = run(tmp_path, "fedavg", "mlp", 0, **often)
-    monkeypatch.setattr(RECORDER_ON, lambda device: Recorder(refuse))
+    monkeypatch.setattr(RECORDER_ON, lambda device: GraphRecorder(refuse))
     together, notes = run(tmp_path, "fedavg", "mlp", 7, **often)
     said = "steps are not recorded as CUDA graphs: not while a stream is captured"
     assert notes == [said]
@@ -215,8 +215,8 @@ def test_a_group_leaves_nothing_to_the_garbage_collector(tmp_path, monkeypatch, 
         init(self, trainer, jobs)
         left.extend(map(weakref.ref, [self, *self.live.values()]))
 
-    init = _Together.__init__
-    monkeypatch.setattr(_Together, "__init__", start)
+    init = _StackedTraining.__init__
+    monkeypatch.setattr(_StackedTraining, "__init__", start)
     gc.disable()
     try:
         run(tmp_path, method, family, 7)

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from raysim.core.arrow import Parts, open_split
+from raysim.core.arrow import ConcatArray, open_split
 from raysim.core.errors import DataError
 from raysim.workloads.datasets import image_files
 from raysim.workloads.datasets.image_files import (
@@ -198,7 +198,7 @@ def test_one_damaged_image_leaves_nothing_prepared(
     Image.new("RGB", (3, 3)).save(damaged)
     paths = Made(image_size=4).prepare(tmp_path, ignore)
     read = open_split(paths["test"])
-    assert isinstance(read.x, Parts)
+    assert isinstance(read.x, ConcatArray)
     assert len(read.x) == 5
 
 

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 import raysim.workloads  # noqa: F401 - registers names
-from raysim.core.arrow import Parts, open_split
+from raysim.core.arrow import ConcatArray, open_split
 from raysim.core.data import DATASETS
 from raysim.core.errors import DataError
 from raysim.workloads.datasets import image_files
@@ -40,7 +40,7 @@ def test_class_folders_become_parts_in_the_order_of_their_names(folder: Path) ->
     paths = dataset.prepare(folder.parent, ignore)
     for split, count in (("train", 5), ("test", 2)):
         read = open_split(paths[split])
-        assert isinstance(read.x, Parts)
+        assert isinstance(read.x, ConcatArray)
         assert read.x.shape == (3 * count, 3, 8, 8)
         labels = np.repeat(np.arange(3), count)
         assert read.y.tolist() == labels.tolist()

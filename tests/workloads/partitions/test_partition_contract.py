@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import raysim.workloads  # noqa: F401 - registers names
 from raysim import load_config
 from raysim.core.components import Component
-from raysim.core.data import PARTITIONS, ListedShares, Partition, Split
+from raysim.core.data import PARTITIONS, ListedIndices, Partition, Split
 from raysim.core.errors import DataError, SettingsError
 from raysim.core.seeds import sample_cohort
 
@@ -117,7 +117,7 @@ def test_a_limit_keeps_that_many_of_a_client_s_samples(
     limited = type(partition).model_validate({**partition.model_dump(), "limit": limit})
     few, again = (limited.shares(make_split(500), 10, seed) for seed in (7, 7))
     assert few.sizes.tolist() == np.minimum(whole.sizes, limit).tolist()
-    assert isinstance(few, ListedShares) == isinstance(whole, ListedShares)  # saved with the run
+    assert isinstance(few, ListedIndices) == isinstance(whole, ListedIndices)  # saved with the run
     for client in range(10):
         kept, held = few[client].tolist(), whole[client].tolist()
         assert len(kept) == few.sizes[client] and again[client].tolist() == kept
