@@ -52,6 +52,10 @@ class LocalSettings(Group):
         default=1.0, gt=0, description="logits are divided by T before the loss, in training only"
     )
 
+    def lr_at(self, round_number: int) -> float:
+        """Return the learning rate of a round, counted from 0."""
+        return self.lr * self.lr_decay**round_number
+
     @model_validator(mode="after")
     def _nesterov_has_momentum(self) -> Self:
         if self.nesterov and self.momentum == 0:

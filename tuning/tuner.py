@@ -11,7 +11,7 @@ import ray
 from optuna.trial import FrozenTrial, Trial
 from ray.exceptions import RayError, RayTaskError
 
-from raysim.execution.ray_runtime import ray_session
+from raysim.execution.ray_runtime import ray_runtime
 from raysim.storage.atomic import write_json
 from raysim.tuning.events import add_bytes, describe
 from raysim.tuning.folder import Folder
@@ -117,7 +117,7 @@ class Tuner:
             trials = min(trials, len(self.search.points))
         with (
             self.folder.claimed(self.search.study),
-            ray_session(settings.engine.model_copy(update={"backend": "ray"})),
+            ray_runtime(settings.engine.model_copy(update={"backend": "ray"})),
         ):
             describe(self.folder.path, self.search.resolved.space, self.search.asked.objectives)
             self._left = self.search.unfinished()

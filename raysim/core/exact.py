@@ -12,12 +12,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from raysim.core.errors import RunError
+from raysim.core.packed import as_tensor
 from raysim.core.tensors import Layout, Tensors
 
 SCALE = 2.0**46
@@ -37,32 +40,26 @@ ROUNDER_BITS = int(np.float64(ROUNDER).view(np.int64))
 
 @dataclass(frozen=True)
 class Addend:
-    """One client's tensors, checked, as they are until they change.
+    """One client's tensors, checked; they must not change before they are added.
 
     Attributes:
+        layout: Their layout.
         flats: Per dtype, flat tensors [n] in the order of the layout.
         largest: The greatest magnitude in them.
     """
 
+    layout: Layout
     flats: Mapping[torch.dtype, Sequence[Tensor]]
     largest: float
 
-
-class ExactSum:
-    """The weighted sum of sets of tensors of one layout, exact whatever the order of adding."""
-
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
-        self._totals: dict[torch.dtype, Tensor] = {}
-        self._rounders: Counter[torch.dtype] = Counter()  # that are in the totals
-
-    def check(self, tensors: Tensors) -> Addend:
+    @classmethod
+    def of(cls, layout: Layout, tensors: Tensors) -> Addend:
         """Check that one client's tensors can be added.
 
         Raises:
             RunError: a value is not finite or exceeds the range; it names the tensor.
         """
-        flats = self.layout.flats(tensors)
+        flats = layout.flats(tensors)
         if any(tensor.device.type != "cpu" for tensor in tensors.values()):
             flats = {dtype: [torch.cat(parts)] for dtype, parts in flats.items()}
         ends = [
@@ -74,7 +71,16 @@ class ExactSum:
         ]
         if not all(-LIMIT <= end <= LIMIT for end in ends):
             raise RunError(_describe(tensors))
-        return Addend(flats, max(map(abs, ends), default=0.0))
+        return cls(layout, flats, max(map(abs, ends), default=0.0))
+
+
+class ExactSum:
+    """The weighted sum of sets of tensors of one layout, exact whatever the order of adding."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self._totals: dict[torch.dtype, Tensor] = {}
+        self._rounders: Counter[torch.dtype] = Counter()  # that are in the totals
 
     def add(self, addend: Addend, share: float) -> None:
         """Add one client's tensors with its share p of the total weight, 0 < p <= 1."""
@@ -104,10 +110,24 @@ class ExactSum:
         self._rounders.clear()
         return self._totals
 
-    def merge(self, totals: Mapping[torch.dtype, Tensor]) -> None:
-        """Add the totals of another sum of the same layout."""
-        for dtype, flat in totals.items():
+    def finish(self) -> None:
+        """Move the totals to the CPU; on a GPU, what is under way ends before this can."""
+        self._totals = {dtype: flat.cpu() for dtype, flat in self.totals().items()}
+
+    def merge(self, other: ExactSum) -> None:
+        """Add another sum of the same layout."""
+        for dtype, flat in other.totals().items():
             self._accumulate(dtype, flat)
+
+    def __getstate__(self) -> tuple[Layout, dict[torch.dtype, npt.NDArray[Any]]]:
+        """Return layout and totals; Ray's object store maps arrays without a copy, tensors not."""
+        self.finish()
+        return self.layout, {dtype: flat.numpy() for dtype, flat in self._totals.items()}
+
+    def __setstate__(self, state: tuple[Layout, dict[torch.dtype, npt.NDArray[Any]]]) -> None:
+        self.layout, arrays = state
+        self._totals = {dtype: as_tensor(array) for dtype, array in arrays.items()}
+        self._rounders = Counter()
 
     def mean(self, arrived: int, total: int) -> dict[str, Tensor]:
         """Return the mean, in the tensors' own dtypes.

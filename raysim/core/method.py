@@ -1,34 +1,41 @@
 """The interface of a federated method: rules of local training, and a round of the server.
 
-The engine holds no method's name. It hands a method the cohort of a round and a function that
-runs passes over clients; the method decides how many passes there are, what is sent, and what the
-next global model is. How the methods use it:
+The engine holds no method's name. Each round it draws the method's cohort and calls
+`Method.round`, which runs one or more passes over clients and returns the next server state.
+What methods use:
 
-- One pass, one rule: FedAvg; FedProx, FedMAX, activation-L2, FedMMD, two-stream L2 (a penalty).
-- FedFusion: `network` wraps the model with the frozen extractor and the fusion operator;
-  `Rules.start` copies the averaged extractor into the frozen one; `round` smooths the weights.
-- SCAFFOLD: group "c" beside the model, state per client, `direction`, `finish`.
-- Momentum FedAvg: group "d"; `carry` starts from it, `finish` sends the last one.
+- One pass, one rule: FedAvg; FedMAX, activation-L2, FedMMD, two-stream L2 (a penalty); FedProx (a
+  transform of the gradient).
+- Server optimisers: `FedAvg.server_update`, the hook between the mean update and the next state.
+- FedFusion: `network` wraps the model with the frozen extractor and the fusion operator.
+- SCAFFOLD, FedDyn: a further group beside the model, client state, a transform, `Rules.finish`.
 - FSVRG: a pass of 0 epochs over all clients whose `finish` sends `view.gradient`, then a
-  training pass whose `direction` calls `view.gradient` again.
-- MIFL: `criterion`; a first pass keeps the trained model as client state and sends one scalar,
-  a second pass of 0 epochs averages the kept models of the clients that were not pruned.
-- Divide-and-conquer: `trainable` alternates; `warmup` rounds run its pre-pass.
-- FedMA: several passes; `Upload.rows`, `personal` assignments, `Rules.start`; shapes of the
-  deployed tensors grow and workers resize the network to them.
+  training pass whose transform calls `view.gradient` again.
+- MIFL: `criterion`; one pass sends a scalar, a second one averages the models that were kept.
+- Divide-and-conquer: `Pass.trainable` alternates; its pre-pass is several passes in the first
+  round, accounted under a label of their own.
+- FedMA: several passes; `Upload.rows`, `personal` assignments; shapes of the deployed tensors grow
+  and workers resize the network to them.
+- Ditto: a second pass trains each client's own model; `client_model` deploys it.
+- Noise and compression: `Round.generator`, `View.generator`, `Upload.bytes_up`.
+- Selection: `Method.cohort`, a function of seed, round and committed state.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import numpy as np
+import numpy.typing as npt
+import torch
 from torch import nn
 
 from raysim.core.components import Component, Registry
 from raysim.core.rules import Pass, Reduced
+from raysim.core.seeds import sample_cohort
 from raysim.core.tensors import Groups, Tensors, nbytes
 
 Metrics = Mapping[str, float]
@@ -36,7 +43,7 @@ Metrics = Mapping[str, float]
 
 @dataclass(frozen=True)
 class ServerState:
-    """What the server keeps between rounds: groups of tensors, and numbers or words.
+    """Everything the server keeps between rounds: groups of tensors, and numbers or words.
 
     Both are checkpointed; `info` as JSON.
     """
@@ -44,19 +51,50 @@ class ServerState:
     groups: Groups
     info: Mapping[str, float | int | str] = field(default_factory=dict)
 
+    def replace(self, **groups: Tensors) -> ServerState:
+        """Return this state with some groups replaced or added; all others stay."""
+        return ServerState({**self.groups, **groups}, self.info)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Input of `Method.cohort`.
+
+    Attributes:
+        round_number: Rounds committed so far.
+        clients: K, the number of clients in all.
+        size: m, the number of clients asked for.
+        losses: Train loss of every client's last committed participation [K]; NaN before the first.
+        generator: Source of the draws, keyed by seed and round.
+    """
+
+    round_number: int
+    clients: int
+    size: int
+    losses: npt.NDArray[np.float64]
+    generator: np.random.Generator
+
+    def uniform(self) -> list[int]:
+        """Draw m distinct clients uniformly; return them in ascending order."""
+        return sample_cohort(self.generator, self.clients, self.size)
+
 
 @dataclass(frozen=True)
 class Round:
-    """What a method is given for one round.
+    """Input of `Method.round`.
 
     Attributes:
-        number: Rounds committed before this one; negative in a method's warm-up.
-        cohort: The m sampled clients, ascending.
+        number: Rounds committed before this one.
+        cohort: The clients that take part, ascending.
         clients: K, the number of clients in all.
         epochs: `local.epochs`.
-        lr: `local.lr * local.lr_decay ** number`; a warm-up decays from its own start.
+        lr: Learning rate of this round, `lr_at(number)`.
+        lr_at: Learning rate of any round.
+        network: The network as it was built, for its structure; its tensors are not the state's.
         run: Runs a pass over clients.
-        note: Tells the user something, in one line.
+        sample: `sample(*keys)`: a further uniform cohort of m clients, keyed by seed, round, keys.
+        generator: `generator(purpose)`: a generator on the CPU, keyed by seed, round and purpose.
+        note: Shows the user one line.
     """
 
     number: int
@@ -64,7 +102,11 @@ class Round:
     clients: int
     epochs: int
     lr: float
+    lr_at: Callable[[int], float]
+    network: nn.Module
     run: Callable[[Pass], Reduced]
+    sample: Callable[..., tuple[int, ...]]
+    generator: Callable[[str], torch.Generator]
     note: Callable[[str], None]
 
 
@@ -73,11 +115,6 @@ class Method(Component, ABC):
 
     staged: ClassVar[bool] = False
     """Whether a network must have the three stages `features`, `hidden` and `head`."""
-
-    @property
-    def warmup(self) -> int:
-        """Rounds of the method's own before round 0; they count in no figure of the run."""
-        return 0
 
     def network(self, model: nn.Module) -> nn.Module:
         """Return the network to train, where the method adds to the model."""
@@ -91,15 +128,16 @@ class Method(Component, ABC):
             SettingsError: the method's settings do not suit the network.
         """
 
+    def cohort(self, sampling: Sampling, state: ServerState) -> Sequence[int]:
+        """Return the distinct clients of a round: by default m of them, drawn uniformly."""
+        return sampling.uniform()
+
     def client_init(self, state: ServerState) -> Groups:
         """Return the state of a client that never took part; empty if clients keep none."""
         return {}
 
     def client_bytes(self, state: ServerState) -> int:
-        """Return the bytes that a client keeps between its participations, at most.
-
-        With 0, whatever a pass leaves with a client is for the passes of the same round alone.
-        """
+        """Return the bytes that a client keeps between rounds, at most."""
         return nbytes(self.client_init(state))
 
     @abstractmethod
@@ -112,6 +150,14 @@ class Method(Component, ABC):
     def deployed(self, state: ServerState) -> Tensors:
         """Return the tensors of the network as it would be deployed and is evaluated."""
         return state.groups["model"]
+
+    def client_model(self, deployed: Tensors, state: Groups) -> Tensors:
+        """Return the tensors that a client would deploy itself, given its own state.
+
+        With `evaluation.clients=true` each client is evaluated with them; by default with the
+        deployed global model.
+        """
+        return deployed
 
 
 METHODS: Registry[Method] = Registry("method", Method)  # type: ignore[type-abstract]

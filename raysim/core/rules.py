@@ -104,9 +104,11 @@ class View:
         trained: Names of the parameters that are trained.
         start: The tensors with which the client's network started this pass.
         broadcast: The groups that the server sent to every client.
-        state: The client's own persistent groups, as it left them at its last participation.
+        state: The client's own groups: its client state, and the round state of earlier passes.
         personal: The groups that the server sent to this client alone.
         temperature: `local.temperature`.
+        generator: `generator(purpose)`: a generator on the client's device, keyed by seed, round,
+            pass, client and purpose; for `finish`, not for the functions of a step.
         at: `at(tensors, x)`: the outputs of the network at any tensors, in evaluation mode and
             without gradient.
         gradient: `gradient(tensors, batch)`: the gradient of the local objective at any tensors,
@@ -121,6 +123,7 @@ class View:
     state: Groups
     personal: Groups
     temperature: float
+    generator: Callable[[str], torch.Generator]
     at: Callable[[Tensors, Tensor], Outputs]
     gradient: Callable[[Tensors, Batch], Tensors]
 
@@ -149,16 +152,21 @@ class Upload:
     Attributes:
         sums: Groups of which the server wants the weighted mean; they travel up.
         rows: Groups that the server wants as they are, client by client; they travel up.
-        state: The client's new persistent groups; they stay on the client.
+        state: The client's new client state; it stays on the client.
+        round_state: Groups for the later passes of this round, which find them in `View.state`;
+            they stay on the client and are deleted after the round.
         scalars: Numbers for the server; they travel up, four bytes each, and are logged.
         metrics: Numbers for people; they are logged only.
+        bytes_up: Bytes that a deployment would send, where that is less than the tensors hold.
     """
 
     sums: Groups = field(default_factory=dict)
     rows: Groups = field(default_factory=dict)
     state: Groups = field(default_factory=dict)
+    round_state: Groups = field(default_factory=dict)
     scalars: Mapping[str, float] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
+    bytes_up: int | None = None
 
 
 def send_model(view: View, trained: Trained) -> Upload:
@@ -205,25 +213,36 @@ class Pass:
         clients: The ids of the clients that take part.
         broadcast: Groups sent to all of them; "model" is the network's parameters and buffers.
         rules: What each client does.
-        epochs: Local epochs.
-        lr: Local learning rate.
+        epochs: Local epochs of all clients, or by client.
+        lr: Local learning rate of all clients, or by client.
         trainable: Names of the parameters that are trained; None trains all. Modules whose own
             parameters are all frozen run in evaluation mode, so BatchNorm keeps its statistics.
         weighting: Weights of the mean; None takes the run's `weighting`.
         personal: Groups sent to one client alone.
         bytes_down: Bytes that one client receives, where a deployment would send less than
             what is broadcast here.
+        label: Name under which bytes and losses are recorded in columns of their own
+            (`{label}_bytes_up`, ...); empty counts them as the round's.
     """
 
     clients: Sequence[int]
     broadcast: Groups
     rules: Rules = Rules()
-    epochs: int = 0
-    lr: float = 0.0
+    epochs: int | Mapping[int, int] = 0
+    lr: float | Mapping[int, float] = 0.0
     trainable: frozenset[str] | None = None
     weighting: Weighting | None = None
     personal: Mapping[int, Groups] = field(default_factory=dict)
     bytes_down: Callable[[int], int] | None = None
+    label: str = ""
+
+    def epochs_of(self, client: int) -> int:
+        """Return the local epochs of one client."""
+        return self.epochs if isinstance(self.epochs, int) else self.epochs[client]
+
+    def lr_of(self, client: int) -> float:
+        """Return the local learning rate of one client."""
+        return self.lr if isinstance(self.lr, int | float) else self.lr[client]
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,9 @@ from __future__ import annotations
 from hashlib import blake2b
 
 import numpy as np
+import torch
+
+CPU = torch.device("cpu")
 
 
 def _digest(seed: int, purpose: str, keys: tuple[int, ...]) -> bytes:
@@ -26,11 +29,16 @@ def torch_seed(seed: int, purpose: str, *keys: int) -> int:
     return int.from_bytes(_digest(seed, purpose, keys)[:8], "little") >> 1
 
 
-def sample_cohort(seed: int, round_number: int, clients: int, size: int) -> list[int]:
+def sample_cohort(generator: np.random.Generator, clients: int, size: int) -> list[int]:
     """Return `size` distinct client ids, uniform without replacement, ascending.
 
-    The cohort of a round depends on the seed and the round alone. The cost is that of the cohort,
-    not of the population.
+    The cost is that of the cohort, not of the population.
     """
-    generator = stream(seed, "cohort", round_number)
     return sorted(generator.choice(clients, size=size, replace=False, shuffle=False).tolist())
+
+
+def torch_generator(
+    seed: int, purpose: str, *keys: int, device: torch.device = CPU
+) -> torch.Generator:
+    """Return torch's generator of one purpose on a device, keyed like `stream`."""
+    return torch.Generator(device).manual_seed(torch_seed(seed, purpose, *keys))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -16,8 +17,8 @@ from raysim.storage.client_states import ClientStates
 from raysim.training.network import STAGES, Network, lacking_stages
 
 
-def first_checkpoint(settings: Settings, federation: Federation) -> Checkpoint:
-    """Return the state before the first round.
+def first_checkpoint(settings: Settings, federation: Federation) -> tuple[nn.Module, Checkpoint]:
+    """Build the network; return it and the checkpoint of a run without one.
 
     Raises:
         SettingsError: the method does not suit the network, or the network not the data.
@@ -30,9 +31,10 @@ def first_checkpoint(settings: Settings, federation: Federation) -> Checkpoint:
             f" this one lacks {', '.join(lacking)}"
         )
     network = method.network(model)
-    first = Checkpoint(-method.warmup, method.init(network))
+    never_trained = np.full(len(federation.shares.sizes), np.nan)
+    first = Checkpoint(0, method.init(network), never_trained)
     _try_sample(network, OpenedSamples(federation, torch.device("cpu")).test(0, 1))
-    return first
+    return network, first
 
 
 def check_space(settings: Settings, states: ClientStates, state: ServerState) -> None:

@@ -1,30 +1,31 @@
-"""The driver: opens a run directory, runs rounds, commits them, and finishes the run."""
+"""The run: restores a run directory, runs rounds, commits them, and finishes."""
 
 from __future__ import annotations
 
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import pyarrow as pa
-from torch import Tensor
+from torch import Tensor, nn
 
 from raysim.config import Settings
 from raysim.core.errors import MachineError, RunError
-from raysim.core.method import Round
-from raysim.core.seeds import sample_cohort
 from raysim.driver.evaluation import Evaluation, Evaluator
 from raysim.driver.listener import Listener, Started
-from raysim.driver.passes import PassRunner, RoundLog
+from raysim.driver.passes import PassContext, RoundRunner
 from raysim.driver.preflight import check_space, first_checkpoint
+from raysim.driver.round_inputs import round_inputs
+from raysim.driver.stacking import decide_stack_size
 from raysim.execution.allocator import release_freed_memory
 from raysim.execution.base import Executor
-from raysim.execution.ray_runtime import make_executor, ray_session
+from raysim.execution.ray_runtime import make_executor, ray_runtime
 from raysim.execution.worker import WorkerSpec
 from raysim.federation.federation import Federation
 from raysim.storage.atomic import write_json
@@ -33,7 +34,6 @@ from raysim.storage.client_states import ClientStates
 from raysim.storage.recorder import Row, RunRecorder, summarise
 from raysim.storage.run_directory import RunDir
 from raysim.storage.trace import DRIVER, Stopwatch, TraceWriter
-from raysim.training.stacked.stack_size import clients_together
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,35 @@ class Result:
     params: dict[str, Tensor]
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunContext:
+    """Everything that a run is made of, checked and open.
+
+    Attributes:
+        settings: The run's settings.
+        federation: Its samples, client indices and network.
+        network: The network as it was built.
+        first: The checkpoint of a run without one.
+        states: Client states on disk.
+        evaluator: Evaluates the global model.
+        watch: Times the driver's phases.
+        listener: Receives what happens.
+        run_dir: The run directory, held by this process.
+        executor: Runs the clients.
+    """
+
+    settings: Settings
+    federation: Federation
+    network: nn.Module
+    first: Checkpoint
+    states: ClientStates
+    evaluator: Evaluator
+    watch: Stopwatch
+    listener: Listener
+    run_dir: RunDir
+    executor: Executor
+
+
 def drive(
     settings: Settings,
     federation: Federation,
@@ -60,49 +89,37 @@ def drive(
     listener: Listener,
     own_task: bool = False,
 ) -> Result:
-    """Run, or go on with, a run; nothing is written before everything has been checked.
+    """Start or resume a run; nothing is written before everything has been checked.
 
     Raises:
         RaysimError: a setting, a file or a client does not allow the run.
         KeyboardInterrupt: the run was interrupted; its last committed round is checkpointed.
     """
     federation = federation.holding_out(settings.evaluation.holdout, settings.seed)
-    first = first_checkpoint(settings, federation)
+    network, first = first_checkpoint(settings, federation)
     states = ClientStates(run_dir.states.absolute())
     check_space(settings, states, first.state)
     evaluator = Evaluator(settings, federation)
-    spec = WorkerSpec(settings, federation, states.folder, evaluator.sent)
     watch = Stopwatch(settings.trace)
+    spec = WorkerSpec(settings, federation, states.folder, evaluator.sent)
     with (
-        ray_session(settings.engine),
-        _closing(make_executor(spec, watch)) as executor,
+        ray_runtime(settings.engine),
+        closing(make_executor(spec, watch)) as executor,
         run_dir.claim(settings, own_task),
     ):
-        checkpoints = Checkpoints(run_dir.checkpoints)
-        checkpoint = checkpoints.latest(listener.note) or first
-        run_dir.save_partition(federation.shares.whole)
-        run_dir.save_environment()
-        run = _Run(
-            settings,
-            federation,
-            run_dir,
-            executor,
-            evaluator,
-            watch,
-            listener,
-            states,
-            checkpoints,
-            checkpoint,
+        context = RunContext(
+            settings=settings,
+            federation=federation,
+            network=network,
+            first=first,
+            states=states,
+            evaluator=evaluator,
+            watch=watch,
+            listener=listener,
+            run_dir=run_dir,
+            executor=executor,
         )
-        return run.go()
-
-
-@contextmanager
-def _closing(executor: Executor) -> Iterator[Executor]:
-    try:
-        yield executor
-    finally:
-        executor.close()
+        return Run(context).go()
 
 
 @contextmanager
@@ -122,171 +139,205 @@ def _terminate_as_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-@dataclass
-class _Run:
+class Run:
     """The rounds of one run."""
 
-    settings: Settings
-    federation: Federation
-    run_dir: RunDir
-    executor: Executor
-    evaluator: Evaluator
-    watch: Stopwatch
-    listener: Listener
-    states: ClientStates
-    checkpoints: Checkpoints
-    committed: Checkpoint
-
-    def __post_init__(self) -> None:
-        sizes = self.federation.shares.sizes
-        self.clients = len(sizes)
+    def __init__(self, context: RunContext) -> None:
+        self.context, self.settings = context, context.settings
+        self.clients = len(context.federation.shares.sizes)
+        self.checkpoints = Checkpoints(context.run_dir.checkpoints)
+        self.recorder = RunRecorder(context.run_dir.path, self.settings.to_dict())
+        self.trace: TraceWriter | None = None
         self.workers: dict[str, Any] = {}
-        together = clients_together(
-            self.settings, self.federation, self.executor.describe, self.listener.note
-        )
-        self.passes = PassRunner(
-            self.settings,
-            sizes,
-            self.executor,
-            watch=self.watch,
-            listener=self.listener,
-            errors=self.run_dir.errors,
-            together=together,
-            kept=self.states.roll_back(self.committed.number, self.clients),
-        )
-        self.recorder = RunRecorder(self.run_dir.path, self.settings.to_dict())
-        first = self.committed.number + 1
-        self.trace = TraceWriter(self.run_dir.path, first) if self.settings.trace else None
+        self.committed = context.first
+
+    def restore(self) -> None:
+        """Go back to the newest whole checkpoint; delete everything that is later than it.
+
+        Rolled back are: checkpoints (half-written ones are deleted, damaged ones set aside), client
+        states, the rows of rounds and clients, and TensorBoard events. The committed state, the
+        clients' last losses and the size of a stack come from the checkpoint.
+        """
+        context = self.context
+        self.checkpoints.clean()
+        found = self.checkpoints.latest(self.clients, context.listener.note)
+        self.committed = found or context.first
+        number = self.committed.number
+        self.latest = context.states.roll_back(number, self.clients)
+        self.recorder.open(number)
+        if self.settings.trace:
+            self.trace = TraceWriter(context.run_dir.path, number + 1)
 
     def go(self) -> Result:
-        settings, first = self.settings, self.committed.number
-        self.recorder.open(first)
-        self.listener.started(
-            Started(
-                path=self.run_dir.path,
-                method=settings.method.title,
-                round_number=first,
-                rounds=settings.rounds,
-                cohort=settings.cohort_size,
-                clients=self.clients,
-                target=settings.target_accuracy,
-            )
-        )
+        """Run from the last checkpoint to the end.
+
+        Raises:
+            RaysimError: a client, a disk or the cluster failed; committed rounds are checkpointed.
+            KeyboardInterrupt: the run was interrupted; committed rounds are checkpointed.
+        """
+        context = self.context
+        self.restore()
+        context.run_dir.save_partition(context.federation.shares.whole)
+        context.run_dir.save_environment()
+        self._decide_stack_size()
+        context.listener.started(self._started())
         with _terminate_as_interrupt():
             try:
-                while not self._is_done(self.committed.number):
+                while not self._is_done():
                     self._round(self.committed)
                     self._note_workers()
             except MachineError as error:
-                self._rescue(self.committed)
-                hint = f"mend that, then go on with: raysim resume {self.run_dir.path}"
+                self._rescue()
+                hint = f"mend that, then go on with: raysim resume {context.run_dir.path}"
                 raise MachineError(f"{error}; {hint}") from error
             except BaseException:
-                self._rescue(self.committed)
+                self._rescue()
                 raise
-        return self._finish(self.committed)
+        return self._finish()
+
+    def _decide_stack_size(self) -> None:
+        """Decide how many clients are stacked, once in a run: the checkpoint seals it."""
+        if self.committed.stack_size is None:
+            context = self.context
+            size = decide_stack_size(
+                self.settings,
+                context.federation,
+                context.network,
+                self.committed,
+                describe=context.executor.describe,
+                note=context.listener.note,
+            )
+            self.committed = replace(self.committed, stack_size=size)
+
+    def _started(self) -> Started:
+        settings = self.settings
+        return Started(
+            path=self.context.run_dir.path,
+            method=settings.method.title,
+            round_number=self.committed.number,
+            rounds=settings.rounds,
+            cohort=settings.cohort_size,
+            clients=self.clients,
+            target=settings.target_accuracy,
+        )
+
+    @cached_property
+    def _passes(self) -> PassContext:
+        context = self.context
+        return PassContext(
+            settings=self.settings,
+            sizes=context.federation.shares.sizes,
+            executor=context.executor,
+            watch=context.watch,
+            listener=context.listener,
+            errors=context.run_dir.errors,
+            stack_size=self.committed.stack_size or 1,
+        )
 
     def _round(self, before: Checkpoint) -> None:
         """Run, evaluate, record and, where it is due, checkpoint one round."""
         begun = perf_counter()
-        settings, number = self.settings, before.number
-        kept = self.checkpoints.numbers()
-        log = self.passes.begin(number, before.state, kept[0] if kept else number)
-        step = number if number >= 0 else number + settings.method.warmup
-        lr = settings.local.lr * settings.local.lr_decay**step
-        cohort = sample_cohort(settings.seed, number, self.clients, settings.cohort_size)
-        now = Round(
-            number=number,
-            cohort=tuple(cohort),
-            clients=self.clients,
-            epochs=settings.local.epochs,
-            lr=lr,
-            run=self.passes.run,
-            note=self.listener.note,
+        context, number = self.context, before.number
+        checkpointed = self.checkpoints.numbers()
+        needed_from = checkpointed[0] if checkpointed else number
+        runner = RoundRunner(self._passes, number, before.state, self.latest, needed_from)
+        now = round_inputs(
+            self.settings, context.network, before, runner.run, context.listener.note
         )
-        state, metrics = settings.method.round(now, before.state)
-        self.states.delete(self.passes.end())
+        state, metrics = self.settings.method.round(now, before.state)
+        runner.finish()
+        context.states.delete(runner.obsolete)
         seconds = perf_counter() - begun
-        spans = log.spans | {DRIVER: self.watch.take()}
-        after = Checkpoint(number + 1, state)
+        spans = runner.log.spans | {DRIVER: context.watch.take()}
+        after = replace(before, number=number + 1, state=state)
         evaluation, evaluation_seconds = self._evaluate(after)
         row: Row = {
             "round": after.number,
-            **log.figures(),
+            **runner.log.figures(),
             **evaluation.figures,
-            "lr": lr,
+            "lr": now.lr,
             "seconds": seconds,
             "evaluation_seconds": evaluation_seconds,
             "checkpoint_seconds": 0.0,
             **metrics,
         }
         if self.trace:
-            workers = len(self.executor.describe()["actors"])
-            later = {**evaluation.spans, DRIVER: self.watch.take()}
+            workers = len(context.executor.describe()["actors"])
+            later = {**evaluation.spans, DRIVER: context.watch.take()}
             row |= self.trace.round(after.number, seconds, workers, spans, later)
-        self._commit(after, row, log, evaluation)
+        self._commit(after, row, runner, evaluation)
 
-    def _commit(self, after: Checkpoint, row: Row, log: RoundLog, evaluation: Evaluation) -> None:
-        for failure in log.dropped:
-            self.listener.note(
+    def _commit(
+        self, after: Checkpoint, row: Row, runner: RoundRunner, evaluation: Evaluation
+    ) -> None:
+        for failure in runner.log.dropped:
+            self.context.listener.note(
                 f"round {after.number}: client {failure.client} was dropped: {failure.cause}"
             )
-        self.recorder.add(row, log.columns, evaluation.clients)
+        self.recorder.add(row, runner.log.columns, evaluation.clients)
+        for client, version in runner.written.items():
+            self.latest[client] = version[:2]
+        for client, loss in runner.log.losses().items():
+            after.losses[client] = loss
         self.committed = after
         if after.number % self.settings.checkpoint_every == 0:
             begun = perf_counter()
-            self._save(after)
+            self._save()
             row["checkpoint_seconds"] = perf_counter() - begun
         self.recorder.publish(row)
         release_freed_memory()
-        self.listener.round_done(row)
+        self.context.listener.round_done(row)
 
     def _evaluate(self, after: Checkpoint) -> tuple[Evaluation, float]:
-        begun = perf_counter()
-        due = after.number % self.settings.evaluation.every == 0
-        if after.number < 1 or not (due or after.number == self.settings.rounds):
-            return self.evaluator.none, 0.0
-        deployed = self.settings.method.deployed(after.state)
-        with self.watch("evaluation"):
-            evaluation = self.evaluator.evaluate(self.executor, deployed)
+        begun, settings = perf_counter(), self.settings
+        due = after.number % settings.evaluation.every == 0
+        if not (due or after.number == settings.rounds):
+            return self.context.evaluator.none, 0.0
+        deployed = settings.method.deployed(after.state)
+        with self.context.watch("evaluation"):
+            evaluation = self.context.evaluator.evaluate(self.context.executor, deployed)
         return evaluation, perf_counter() - begun
 
-    def _is_done(self, number: int) -> bool:
+    def _is_done(self) -> bool:
         target, rows = self.settings.target_accuracy, self.recorder.rows
         accuracy = rows[-1]["test_accuracy"] if rows else None
         reached = target is not None and accuracy is not None and accuracy >= target
-        return number >= self.settings.rounds or reached
+        return self.committed.number >= self.settings.rounds or reached
 
     def _note_workers(self) -> None:
         """Write where the work runs whenever that has changed."""
-        before, self.workers = self.workers, self.executor.describe()
+        before, self.workers = self.workers, self.context.executor.describe()
         if self.workers == before:
             return
-        self.run_dir.save_environment(**self.workers)
+        stacked = {"stack_size": self.committed.stack_size}
+        self.context.run_dir.save_environment(**self.workers, **stacked)
         if before:
             return
         if any(actor.get("gpus") and actor["device"] == "cpu" for actor in self.workers["actors"]):
-            self.listener.note("GPUs are declared to Ray but absent: actors train on the CPU")
+            self.context.listener.note(
+                "GPUs are declared to Ray but absent: actors train on the CPU"
+            )
 
-    def _save(self, checkpoint: Checkpoint) -> None:
+    def _save(self) -> None:
         self.recorder.flush()
-        self.checkpoints.save(checkpoint)
-        save_tensors(self.run_dir.model, self.settings.method.deployed(checkpoint.state))
+        self.checkpoints.save(self.committed)
+        deployed = self.settings.method.deployed(self.committed.state)
+        save_tensors(self.context.run_dir.model, deployed)
 
-    def _rescue(self, checkpoint: Checkpoint) -> None:
-        """Keep what is committed when the run ends early."""
+    def _rescue(self) -> None:
+        """Checkpoint the committed rounds when the run ends early."""
         try:
-            if checkpoint.number not in self.checkpoints.numbers() and self.recorder.rows:
-                self._save(checkpoint)
+            if self.committed.number not in self.checkpoints.numbers() and self.recorder.rows:
+                self._save()
             self.recorder.close()
         except RunError as error:
-            self.listener.note(f"the last rounds could not be checkpointed: {error}")
+            self.context.listener.note(f"the last rounds could not be checkpointed: {error}")
 
-    def _finish(self, checkpoint: Checkpoint) -> Result:
-        self._save(checkpoint)
+    def _finish(self) -> Result:
+        self._save()
         self.recorder.close()
         summary = summarise(self.recorder.rows, self.settings.target_accuracy)
-        write_json(self.run_dir.summary, summary)
-        self.listener.finished(summary)
-        deployed = self.settings.method.deployed(checkpoint.state)
-        return Result(self.run_dir.path, summary, self.recorder.table(), dict(deployed))
+        write_json(self.context.run_dir.summary, summary)
+        self.context.listener.finished(summary)
+        deployed = self.settings.method.deployed(self.committed.state)
+        return Result(self.context.run_dir.path, summary, self.recorder.table(), dict(deployed))

@@ -1,4 +1,4 @@
-"""An actor of the pool: a worker in a process of its own, and its place as the driver sees it."""
+"""An actor of the pool: a worker in a process of its own, and the driver's handle of it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Reference = ray.ObjectRef[Any]
 
 
 class ClientActor:
-    """A worker in a process of its own, pinned to its share of a GPU or to cores."""
+    """A worker in a process of its own, pinned to its fraction of a GPU or to cores."""
 
-    def place(self) -> dict[str, Any]:
-        """Return where this actor runs."""
+    def location(self) -> dict[str, Any]:
+        """Return process, host, node and GPUs of this actor."""
         context = ray.get_runtime_context()
         return {
             "pid": os.getpid(),
@@ -34,35 +34,35 @@ class ClientActor:
         }
 
     def start(self, spec: list[Reference], gpus: float) -> dict[str, Any]:
-        """Build the worker; return what it works on."""
+        """Build the worker; return its device."""
         if gpus and torch.cuda.is_available():
             torch.cuda.set_per_process_memory_fraction(min(gpus, 1.0))
         built = ray.get(spec[0])
         configure(built.settings.engine)
         keep_freed_memory()
         self._worker = Worker(built)
-        self._shared: tuple[Reference, Any] | None = None
+        self._message: tuple[Reference, Any] | None = None
         return self._worker.about(min(gpus, 1.0))
 
-    def call(self, name: Call, shared: list[Reference], items: list[Item], give: bool) -> Any:
-        """Work on items; return the seconds taken and, where asked, all that the worker holds."""
+    def call(self, name: Call, message: list[Reference], items: list[Item], hand_over: bool) -> Any:
+        """Work on items; return the seconds taken and, where asked, the worker's result."""
         begun = perf_counter()
-        if self._shared is None or self._shared[0] != shared[0]:
+        if self._message is None or self._message[0] != message[0]:
             with self._worker.watch("broadcast"):
-                self._shared = (shared[0], ray.get(shared[0]))
-        getattr(self._worker, name)(self._shared[1], items)
-        return perf_counter() - begun, self._worker.take() if give else None
+                self._message = (message[0], ray.get(message[0]))
+        getattr(self._worker, name)(self._message[1], items)
+        return perf_counter() - begun, self._worker.take() if hand_over else None
 
 
 class ActorHandle:
-    """A place in the pool and the actor that holds it; a lost actor is followed by another.
+    """One actor of the pool as the driver sees it; a lost one is replaced.
 
-    An actor is placed by Ray when a node has room for it, and builds its worker before it is handed
+    Ray places an actor when a node has room for it; the actor builds its worker before it is given
     work. Its calls return in the order in which they were made.
 
     Attributes:
-        about: Where its actor runs, once it is placed.
-        started: Whether its actor has built its worker.
+        about: Location and device of the actor, once it is placed.
+        started: Whether the actor has built its worker.
         calls: Calls in flight, with the number of clients in each.
         since: When the oldest of them began, as far as the driver knows.
         failures: Actors in a row that died while they started.
@@ -70,31 +70,31 @@ class ActorHandle:
 
     def __init__(self, make: Callable[[], Any], spec: list[Reference], gpus: float) -> None:
         self._make, self._spec, self._gpus = make, spec, gpus
-        self._handle: Any = None
+        self._actor: Any = None
         self.calls: deque[tuple[Reference, int]] = deque()
         self.failures = 0
         self.renew()
 
     def renew(self) -> None:
-        """Have a new actor take the place; what the one before was called for is forgotten."""
+        """Replace the actor by a new one; forget the calls of the one before."""
         self.close()
         self.about: dict[str, Any] = {}
         self.started = False
         self.calls.clear()
-        self._handle = self._make()
-        self._sent(self._handle.place.remote(), 1)
-        self._sent(self._handle.start.remote(self._spec, self._gpus), 1)
+        self._actor = self._make()
+        self._sent(self._actor.location.remote(), 1)
+        self._sent(self._actor.start.remote(self._spec, self._gpus), 1)
 
     def close(self) -> None:
         """End the actor."""
-        if self._handle is not None:
-            ray.kill(self._handle)
+        if self._actor is not None:
+            ray.kill(self._actor)
 
     def call(
-        self, call: Call, shared: list[Reference], items: list[tuple[int, ...]], give: bool
+        self, call: Call, message: list[Reference], items: list[tuple[int, ...]], hand_over: bool
     ) -> None:
         """Have the actor work on items; see `ClientActor.call`."""
-        reference = self._handle.call.remote(call, shared, items, give)
+        reference = self._actor.call.remote(call, message, items, hand_over)
         self._sent(reference, max(sum(map(len, items)), 1))
 
     def returned(self) -> None:

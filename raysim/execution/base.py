@@ -1,4 +1,4 @@
-"""What the driver asks of an executor, and the inline executor."""
+"""The executor's interface, and the inline executor."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from raysim.execution.messages import WorkerResult
 from raysim.execution.process import configure
 from raysim.execution.worker import Worker, WorkerSpec
 
 Call = Literal["train", "evaluate"]
+"""A method of `Worker` that takes a message and items."""
 Item = tuple[int, ...]
-"""Clients that are trained together, or a batch of the test set."""
+"""A group of clients, or a batch of an evaluated set."""
 
 
 @dataclass(frozen=True)
 class FailedItem:
-    """An item that no worker survived.
+    """An item whose worker died every time.
 
     Attributes:
         item: The item.
-        cause: What became of the workers, in one line.
+        cause: One line.
     """
 
     item: Item
@@ -28,20 +30,20 @@ class FailedItem:
 
 
 class Executor(Protocol):
-    """Runs a worker's calls over many items, somewhere."""
+    """Runs a worker's calls over many items."""
 
     def map(
-        self, call: Call, shared: Any, costs: Mapping[Item, float], on_done: Callable[[int], None]
-    ) -> Iterator[Any]:
-        """Call `Worker.<call>(shared, items)` until all items are done; yield what workers hold.
+        self, call: Call, message: Any, costs: Mapping[Item, float], on_done: Callable[[int], None]
+    ) -> Iterator[WorkerResult | FailedItem]:
+        """Call `Worker.<call>(message, items)` until all items are done; yield the results.
 
-        Every item is in exactly one result, or in one `FailedItem`; they come in any order.
+        Every item is in exactly one `WorkerResult` or `FailedItem`; they come in any order.
 
         Args:
             call: The worker's method.
-            shared: Its first argument, sent once.
-            costs: The items, with the work of each.
-            on_done: Told how many clients or batches are done.
+            message: Its first argument, sent once.
+            costs: Work of each item.
+            on_done: Called with the number of clients or batches that are done.
         """
         ...
 
@@ -55,7 +57,7 @@ class Executor(Protocol):
 
 
 class InlineExecutor:
-    """Runs everything in this process, one item after another: a breakpoint stops in it."""
+    """Executor in this process, one item after another: a breakpoint stops in it."""
 
     def __init__(self, spec: WorkerSpec) -> None:
         with configure(spec.settings.engine) as undo:
@@ -63,13 +65,13 @@ class InlineExecutor:
             self._undo = undo.pop_all()
 
     def map(
-        self, call: Call, shared: Any, costs: Mapping[Item, float], on_done: Callable[[int], None]
-    ) -> Iterator[Any]:
-        """Go through the items and yield one result."""
+        self, call: Call, message: Any, costs: Mapping[Item, float], on_done: Callable[[int], None]
+    ) -> Iterator[WorkerResult | FailedItem]:
+        """Run all items; yield one result."""
         work = getattr(self._worker, call)
         done = 0
         for item in costs:
-            work(shared, [item])
+            work(message, [item])
             done += len(item)
             on_done(done)
         yield self._worker.take()
@@ -79,5 +81,5 @@ class InlineExecutor:
         return {"backend": "inline", "actors": [self._worker.about(1.0)]}
 
     def close(self) -> None:
-        """Set the process back to what it was."""
+        """Undo the settings of the process."""
         self._undo.close()

@@ -21,6 +21,7 @@ from raysim.core.errors import MachineError, RaysimError, SettingsError
 from raysim.execution.actor import ActorHandle, ClientActor, Reference
 from raysim.execution.base import Call, FailedItem, Item
 from raysim.execution.cluster_health import ClusterHealth
+from raysim.execution.messages import WorkerResult
 from raysim.execution.resources import ActorPlan
 from raysim.execution.schedule import IN_FLIGHT, Schedule, Speeds
 from raysim.execution.worker import WorkerSpec
@@ -39,24 +40,53 @@ NOBODY_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
-class ActorLost:
-    """What becomes of a call whose actor was lost.
+class ActorStarted:
+    """Event: an actor was placed, or has built its worker."""
 
-    Attributes:
-        cause: Why, in one line.
-        suspicious: Whether what it was working on may have been the cause.
-    """
-
-    cause: str
-    suspicious: bool = True
+    actor: int
 
 
 @dataclass(frozen=True)
-class _Work:
-    """One call of `map`: what is called, what is shared, and who does what."""
+class CallReturned:
+    """Event: the oldest call of an actor has returned.
+
+    Attributes:
+        actor: The actor's number.
+        seconds: Seconds that the call took there.
+        result: What the worker handed over, if it was asked to.
+    """
+
+    actor: int
+    seconds: float
+    result: WorkerResult | None
+
+
+@dataclass(frozen=True)
+class ActorLost:
+    """Event: an actor was lost, and a new one takes its place.
+
+    Attributes:
+        actor: The actor's number.
+        cause: One line.
+        suspicious: Whether the clients that it was working on may be the cause.
+        had_work: Whether it had built its worker.
+    """
+
+    actor: int
+    cause: str
+    suspicious: bool = True
+    had_work: bool = True
+
+
+Event = ActorStarted | CallReturned | ActorLost
+
+
+@dataclass(frozen=True)
+class _Map:
+    """One call of `map`: the worker's method, the message, and the schedule of the items."""
 
     call: Call
-    shared: list[Reference]
+    message: list[Reference]
     schedule: Schedule
 
 
@@ -82,7 +112,7 @@ class ActorPool:
             num_gpus=self._plan.gpus,
             scheduling_strategy=None if get_current_placement_group() else "SPREAD",
         )(ClientActor)
-        self._places: list[ActorHandle] = []
+        self._handles: list[ActorHandle] = []
         self._oldest: dict[Reference, int] = {}
         self._speeds = {name: Speeds(0) for name in get_args(Call)}
         self._described = False
@@ -99,12 +129,12 @@ class ActorPool:
             "backend": "ray",
             "cpus_per_actor": self._plan.cpus,
             "gpus_per_actor": self._plan.gpus,
-            "actors": [place.about for place in self._places if place.started],
+            "actors": [handle.about for handle in self._handles if handle.started],
         }
 
     def map(
-        self, call: Call, shared: Any, costs: Mapping[Item, float], on_done: Callable[[int], None]
-    ) -> Iterator[Any]:
+        self, call: Call, message: Any, costs: Mapping[Item, float], on_done: Callable[[int], None]
+    ) -> Iterator[WorkerResult | FailedItem]:
         """Have the actors work on all items; yield what each hands over.
 
         Raises:
@@ -112,32 +142,32 @@ class ActorPool:
         """
         with self._watch("broadcast"):
             self._cluster.check_store()
-            put = [_put(shared)]
+            put = [_put(message)]
         with self._watch("placement"):
             self._use_new_nodes()
-            work = _Work(call, put, Schedule(costs, self._speeds[call]))
-            self._fill(range(len(self._places)), work)
+            work = _Map(call, put, Schedule(costs, self._speeds[call]))
+            self._assign(range(len(self._handles)), work)
         while not work.schedule.finished:
-            worker, outcome = self._wait()
-            if worker is None:
+            event = self._wait()
+            if event is None:
                 continue
             with self._watch("placement"):
-                result = self._note(worker, work, outcome)
+                result = self._apply(event, work.schedule)
                 # What a lost actor was to do may be for anyone who has nothing to do.
-                everyone = isinstance(outcome, ActorLost)
-                self._fill(range(len(self._places)) if everyone else [worker], work)
+                everyone = isinstance(event, ActorLost) and event.had_work
+                self._assign(range(len(self._handles)) if everyone else [event.actor], work)
             on_done(work.schedule.done)
             if result is not None:
                 yield result
 
     def close(self) -> None:
         """Stop the actors."""
-        for place in self._places:
-            place.close()
+        for handle in self._handles:
+            handle.close()
         self._cluster.close()
 
     def _started(self) -> list[bool]:
-        return [place.started for place in self._places]
+        return [handle.started for handle in self._handles]
 
     def _use_new_nodes(self) -> None:
         """Add the actors that nodes have room for which joined since the last look."""
@@ -151,49 +181,43 @@ class ActorPool:
                 return  # the nodes that are left have room for none; those lost may come again
 
     def _grow(self, actors: int) -> None:
-        for worker in range(len(self._places), actors):
+        for worker in range(len(self._handles), actors):
             for speeds in self._speeds.values():
                 speeds.join()
-            self._places.append(ActorHandle(self._actor.remote, self._spec, self._plan.gpus))
+            self._handles.append(ActorHandle(self._actor.remote, self._spec, self._plan.gpus))
             self._await(worker)
 
-    def _fill(self, workers: Iterable[int], work: _Work) -> None:
+    def _assign(self, actors: Iterable[int], work: _Map) -> None:
         """Hand actors that have started what is due: a chunk to each, then the next to each."""
-        for worker in [*workers] * IN_FLIGHT:
-            place = self._places[worker]
-            due = work.schedule.next(worker) if place.started else None
+        for actor in [*actors] * IN_FLIGHT:
+            handle = self._handles[actor]
+            due = work.schedule.next(actor) if handle.started else None
             if due is not None:
-                place.call(work.call, work.shared, *due)
-                self._await(worker)
+                handle.call(work.call, work.message, *due)
+                self._await(actor)
 
-    def _note(self, worker: int, work: _Work, outcome: Any) -> Any:
-        """Note what became of an actor's oldest call; return what it handed over, if anything."""
-        if outcome is None:  # it is starting
-            return None
-        if isinstance(outcome, ActorLost):
-            return self._take_back(worker, work.schedule, outcome)
-        seconds, result = outcome
-        work.schedule.returned(worker, seconds)
-        return result
-
-    def _take_back(self, worker: int, schedule: Schedule, lost: ActorLost) -> FailedItem | None:
-        """Take back what a lost actor had not handed over; give up what none survives."""
-        items, _ = schedule.lost(worker, lost.suspicious)
-        if not items or schedule.deaths[items[0]] < MAX_DEATHS:
-            return None
-        schedule.give_up(worker, items[0])
-        return FailedItem(items[0], f"its worker died {MAX_DEATHS} times: {lost.cause}")
+    def _apply(self, event: Event, schedule: Schedule) -> WorkerResult | FailedItem | None:
+        """Enter an event in the schedule; return what an actor handed over, or an item given up."""
+        if isinstance(event, CallReturned):
+            schedule.returned(event.actor, event.seconds)
+            return event.result
+        if isinstance(event, ActorLost) and event.had_work:
+            items, _ = schedule.lost(event.actor, event.suspicious)
+            if items and schedule.deaths[items[0]] >= MAX_DEATHS:
+                schedule.give_up(event.actor, items[0])
+                return FailedItem(items[0], f"its worker died {MAX_DEATHS} times: {event.cause}")
+        return None
 
     def _await(self, worker: int) -> None:
         """Wait for the oldest call of an actor only: they return in order."""
-        if calls := self._places[worker].calls:
+        if calls := self._handles[worker].calls:
             self._oldest[calls[0][0]] = worker
 
-    def _wait(self) -> tuple[int | None, Any]:
-        """Wait for a call to return; return its actor's number and the outcome, None for a start.
+    def _wait(self) -> Event | None:
+        """Wait for a call to return; return None where nothing happened for a while.
 
-        Among calls that have returned, the one that was waited for longest is first: nobody is left
-        waiting for the driver. The number is None where there is nothing to hear for a while.
+        Among calls that have returned, the one that was waited for longest is first: no actor is
+        left waiting for the driver.
         """
         limit = self._engine.client_timeout or WATCH_SECONDS
         pause = min(limit, WATCH_SECONDS)
@@ -203,56 +227,51 @@ class ActorPool:
             late = self._look()
             if late is not None:
                 cause = f"no answer within engine.client_timeout={limit:g} s a client"
-                return late, self._renew(late, ActorLost(cause))
-        if not done:
-            return None, None
-        worker = self._oldest[done[0]]
-        outcome = self._outcome(worker, done[0])
-        if isinstance(outcome, ActorLost):
-            return worker, self._renew(worker, outcome)
-        del self._oldest[done[0]]
-        place = self._places[worker]
-        place.returned()
-        self._await(worker)
-        if place.started:
-            return worker, outcome
-        place.note_start(outcome)
-        return worker, None
+                return self._renew(late, cause)
+        return self._receive(self._oldest[done[0]], done[0]) if done else None
 
-    def _outcome(self, worker: int, reference: Reference) -> Any:
-        """Return what a call returned, or how its actor was lost."""
+    def _receive(self, actor: int, reference: Reference) -> Event:
+        """Return what became of an actor's oldest call."""
         self._cluster.check_store()
+        handle = self._handles[actor]
         try:
-            return ray.get(reference)
+            outcome = ray.get(reference)
         except RayTaskError as error:
             if isinstance(error.cause, RaysimError):
                 raise error.cause from error
             if not isinstance(error.cause, MemoryError | RayError):
                 raise
-            return ActorLost(_last_line(error))
+            return self._renew(actor, _last_line(error))
         except RayError as error:
-            node = self._places[worker].about.get("node")
-            return ActorLost(_last_line(error), suspicious=not self._cluster.lost(node))
+            node_lost = self._cluster.lost(handle.about.get("node"))
+            return self._renew(actor, _last_line(error), suspicious=not node_lost)
+        del self._oldest[reference]
+        handle.returned()
+        self._await(actor)
+        if handle.started:
+            return CallReturned(actor, *outcome)
+        handle.note_start(outcome)
+        return ActorStarted(actor)
 
-    def _renew(self, worker: int, lost: ActorLost) -> ActorLost | None:
-        """Put a new actor in the place of a lost one; return the loss where work was lost.
+    def _renew(self, actor: int, cause: str, suspicious: bool = True) -> ActorLost:
+        """Replace a lost actor; return the loss.
 
         Raises:
             MachineError: actors die again and again while they start.
         """
-        place = self._places[worker]
-        had_started = place.started
-        if not had_started and lost.suspicious:
-            place.failures += 1
-            if place.failures >= MAX_DEATHS:
+        handle = self._handles[actor]
+        lost = ActorLost(actor, cause, suspicious, had_work=handle.started)
+        if not lost.had_work and suspicious:
+            handle.failures += 1
+            if handle.failures >= MAX_DEATHS:
                 self._cluster.check()
                 raise MachineError(
-                    f"an actor died {MAX_DEATHS} times in a row while it started: {lost.cause}"
+                    f"an actor died {MAX_DEATHS} times in a row while it started: {cause}"
                 )
-        self._oldest = {call: at for call, at in self._oldest.items() if at != worker}
-        place.renew()
-        self._await(worker)
-        return lost if had_started else None
+        self._oldest = {call: at for call, at in self._oldest.items() if at != actor}
+        handle.renew()
+        self._await(actor)
+        return lost
 
     def _look(self) -> int | None:
         """Look at the cluster and the actors; return the number of one that is overdue.
@@ -262,7 +281,7 @@ class ActorPool:
         """
         self._looked = perf_counter()
         self._cluster.check()
-        if any(place.about for place in self._places):
+        if any(handle.about for handle in self._handles):
             self._seen = self._looked
         elif self._looked - self._seen > NOBODY_SECONDS:
             raise MachineError(
@@ -271,13 +290,13 @@ class ActorPool:
                 " until others give theirs back"
             )
         limit = self._engine.client_timeout
-        late = (w for w, place in enumerate(self._places) if limit and place.overdue(limit))
+        late = (w for w, handle in enumerate(self._handles) if limit and handle.overdue(limit))
         return next(late, None)
 
 
-def _put(shared: Any) -> Reference:
+def _put(message: Any) -> Reference:
     try:
-        return ray.put(shared)
+        return ray.put(message)
     except RayError as error:
         raise MachineError(f"Ray's object store cannot hold a broadcast: {error}") from error
 

@@ -23,7 +23,7 @@ CONNECT_SECONDS = 10.0
 
 
 @contextmanager
-def ray_session(engine: EngineSettings) -> Iterator[None]:
+def ray_runtime(engine: EngineSettings) -> Iterator[None]:
     """Hold a Ray instance for a run: the caller's, the one at RAY_ADDRESS, or one of our own.
 
     Raises:

@@ -119,11 +119,11 @@ class Assignment(NamedTuple):
 
     Attributes:
         items: What it works on.
-        give: Whether it then hands over the sum of all that it holds.
+        hand_over: Whether it then hands over the sum of all that it holds.
     """
 
     items: list[tuple[int, ...]]
-    give: bool
+    hand_over: bool
 
 
 class Schedule:
@@ -174,27 +174,27 @@ class Schedule:
             if sent and (suspect or last_of_many):
                 return None  # an idle worker may take the last one; a suspect is tried alone
             items = self._take(worker, suspect)
-            give = not self._waiting or self._held_seconds[worker] > HOLD_SECONDS
-            handout = Assignment(items, give)
+            hand_over = not self._waiting or self._held_seconds[worker] > HOLD_SECONDS
+            assignment = Assignment(items, hand_over)
         elif self._held[worker] and not sent:
-            handout = Assignment([], True)
+            assignment = Assignment([], True)
         else:
             return None
-        sent.append(handout)
-        return handout
+        sent.append(assignment)
+        return assignment
 
     def returned(self, worker: int, seconds: float) -> Assignment:
         """Note that a worker's oldest call has returned after so long; return what it was."""
-        handout = self._sent[worker].popleft()
-        if handout.items:
-            self._speeds.measure(worker, self._work(handout.items), seconds)
-        self._held[worker] += handout.items
+        assignment = self._sent[worker].popleft()
+        if assignment.items:
+            self._speeds.measure(worker, self._work(assignment.items), seconds)
+        self._held[worker] += assignment.items
         self._held_seconds[worker] += seconds
-        self.done += sum(map(len, handout.items))
-        if handout.give:
+        self.done += sum(map(len, assignment.items))
+        if assignment.hand_over:
             self._missing -= len(self._held[worker])
             self._held[worker], self._held_seconds[worker] = [], 0.0
-        return handout
+        return assignment
 
     def lost(self, worker: int, suspicious: bool = True) -> Assignment:
         """Take back all that a lost worker had not handed over; return what it was working on.
@@ -207,7 +207,7 @@ class Schedule:
         if suspicious:
             self.deaths.update(sent[0].items)
         self.done -= sum(map(len, held))
-        back = [*(item for handout in sent for item in handout.items), *held]
+        back = [*(item for assignment in sent for item in assignment.items), *held]
         self._queues[worker].extendleft(reversed(back))
         self._waiting += len(back)
         self._recount(worker)

@@ -6,14 +6,13 @@ inline executor holds one in its own process, a Ray actor holds one in another.
 
 from __future__ import annotations
 
-import math
 import os
 import socket
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -24,17 +23,16 @@ import torch
 
 from raysim.config import Settings
 from raysim.core.errors import MachineError, RaysimError, RunError
-from raysim.core.exact import ExactSum
 from raysim.core.packed import PackedTensors
 from raysim.core.rules import Batch, Upload
-from raysim.core.seeds import stream, torch_seed
-from raysim.core.tensors import Groups, Layout, flatten, nbytes
-from raysim.execution.messages import Chunk, Failure, Order, Scored, Scores, Tally
+from raysim.core.seeds import stream, torch_generator, torch_seed
+from raysim.core.tensors import Groups, Tensors
+from raysim.execution.messages import Failure, PassMessage, WorkerResult
 from raysim.execution.process import device_of
 from raysim.federation.evaluation_sets import EVALUATION_ROWS, EvaluationSet
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
-from raysim.storage.client_states import ClientStates
+from raysim.storage.client_states import ClientStates, StateVersion
 from raysim.storage.trace import Stopwatch
 from raysim.training.job import ClientJob, LocalLosses
 from raysim.training.network import Network
@@ -74,69 +72,72 @@ class Worker:
     def __init__(self, spec: WorkerSpec) -> None:
         settings = spec.settings
         self._settings = settings
-        self._name = f"{socket.gethostname()} {os.getpid()}"
         self.watch = Stopwatch(settings.trace)
         self.device = device_of(settings.engine)
         federation = spec.federation.here()
         module = settings.method.network(federation.network(settings.seed))
         network = Network(module).placed(self.device)
-        self._loop = SequentialTrainer(network, settings.local, settings.engine.precision)
-        self._data = OpenedSamples(federation, self.device)
+        self._sequential = SequentialTrainer(network, settings.local, settings.engine.precision)
+        self._samples = OpenedSamples(federation, self.device)
         self._evaluated = spec.evaluated
         self._sizes = federation.shares.sizes
         self._augment = federation.inputs.augment
         self._states = ClientStates(spec.states)
-        self._broadcast: tuple[tuple[int, int] | None, Groups, Groups] = (None, {}, {})
-        self._tally = Tally()
-        self._scores: Scores = {}
+        self._opened: tuple[tuple[int, int] | None, Groups, Groups] = (None, {}, {})
+        self._name = f"{socket.gethostname()} {os.getpid()}"
+        self._result = WorkerResult(self._name)
 
-    def about(self, share: float) -> dict[str, Any]:
-        """Return the device, and for a GPU the bytes of its memory in this worker's share."""
+    def about(self, gpus: float) -> dict[str, Any]:
+        """Return the device, and for a GPU the bytes of its memory that this worker may use."""
         if self.device.type != "cuda":
             return {"device": str(self.device)}
         memory = torch.cuda.get_device_properties(self.device).total_memory
-        return {"device": str(self.device), "memory": int(share * memory)}
+        return {"device": str(self.device), "memory": int(gpus * memory)}
 
-    def train(self, order: Order, groups: Sequence[tuple[int, ...]]) -> None:
-        """Train groups of clients of a pass and add them to what this worker holds."""
+    def train(self, message: PassMessage, groups: Sequence[tuple[int, ...]]) -> None:
+        """Train groups of clients of a pass; hold the sum of their uploads."""
         with self.watch("broadcast"):
-            self._open(order)
+            broadcast, initial_state = self._open(message)
         for group in groups:
-            self._train_group(order, group)
+            self._train_group(message, group, broadcast, initial_state)
 
-    def take(self) -> Chunk | Scored:
-        """Hand over what this worker holds: a sum over clients, or scores of batches."""
-        tally, scores = self._tally, self._scores
-        self._tally, self._scores = Tally(), {}
-        if scores:
-            return Scored(scores, self._name, self.watch.take())
-        return tally.chunk(self._name, self.watch)
+    def take(self) -> WorkerResult:
+        """Hand over everything that this worker holds."""
+        result, self._result = self._result, WorkerResult(self._name)
+        if result.partial_sum.sum:
+            with self.watch("reduction"):
+                result.partial_sum.sum.finish()
+        result.spans = self.watch.take()
+        return result
 
-    def _train_group(self, order: Order, group: tuple[int, ...]) -> None:
-        """Train the clients of a group together; each is accepted or fails by itself."""
+    def _train_group(
+        self, message: PassMessage, group: tuple[int, ...], broadcast: Groups, initial: Groups
+    ) -> None:
+        """Train the clients of a group; each is accepted or fails by itself."""
         begun = perf_counter()
         jobs: dict[int, ClientJob] = {}
         for client in group:
-            with self._failures([client]), self.watch("data"):
-                jobs[client] = self._job(order, client)
+            with self._failures([client], group), self.watch("data"):
+                jobs[client] = self._job(message, client, broadcast, initial)
         results: list[tuple[Upload, LocalLosses]] = []
-        with self._failures([*jobs]), self.watch("training"):
-            results = self._run([*jobs.values()])
-        for (client, job), (upload, log) in zip(jobs.items(), results, strict=False):
-            with self._failures([client]), self.watch("reduction"):
-                self._accept(order, client, upload)
-                seconds = (perf_counter() - begun) / len(group)
-                self._tally.records.append(_record(client, len(job.data.y), log, upload, seconds))
+        with self._failures([*jobs], group), self.watch("training"):
+            if len(jobs) < len(group) and not message.retry:
+                raise RunError("another client of its group failed")
+            results = self._run([*jobs.values()], stacked=len(group) > 1)
+        seconds = (perf_counter() - begun) / len(group)
+        for (client, job), (upload, losses) in zip(jobs.items(), results, strict=False):
+            if client not in message.arrived:
+                with self._failures([client], group), self.watch("reduction"):
+                    record = _record(client, len(job.data.y), losses, seconds)
+                    self._accept(message, upload, record)
 
-    def _run(self, jobs: list[ClientJob]) -> list[tuple[Upload, LocalLosses]]:
-        if len(jobs) < 2:
-            return [self._loop.run(job) for job in jobs]
-        results = self._vector.run(jobs)
-        self._tally.refusal = self._vector.refusal
-        return results
+    def _run(self, jobs: list[ClientJob], stacked: bool) -> list[tuple[Upload, LocalLosses]]:
+        if stacked and jobs:
+            return self._stacked.run(jobs)
+        return [self._sequential.run(job) for job in jobs]
 
     @contextmanager
-    def _failures(self, clients: list[int]) -> Iterator[None]:
+    def _failures(self, clients: list[int], group: tuple[int, ...]) -> Iterator[None]:
         """Note the failure of clients; it must not take along those beside them."""
         try:
             yield
@@ -144,62 +145,63 @@ class Worker:
             raise  # no fault of the clients
         except Exception as error:
             cause = str(error) if isinstance(error, RaysimError) else repr(error)
-            trace, together = traceback.format_exc(), len(clients)
-            self._tally.failures += [Failure(c, cause, trace, together) for c in clients]
+            trace = traceback.format_exc()
+            self._result.failures += [Failure(c, cause, trace, group) for c in clients]
 
-    def _job(self, order: Order, client: int) -> ClientJob:
-        _, broadcast, fresh = self._broadcast
-        kept = order.kept.get(client)
-        state = self._states.read(client, kept, self.device) if kept else fresh
-        personal = order.personal.get(client)
-        keys = (order.round_number, order.index, client)
+    def _job(
+        self, message: PassMessage, client: int, broadcast: Groups, initial: Groups
+    ) -> ClientJob:
+        versions = message.versions.get(client, ())
+        has_state = any(not version.in_round for version in versions)
+        state: dict[str, Tensors] = {} if has_state else dict(initial)
+        for version in versions:
+            state |= self._states.read(client, version, self.device)
+        personal = message.personal.get(client)
+        keys = (message.round_number, message.pass_number, client)
+        seed = self._settings.seed
         return ClientJob(
-            rules=order.rules,
-            epochs=order.epochs,
-            lr=order.lr,
-            trainable=order.trainable,
-            data=self._data.client(client),
+            rules=message.work.rules,
+            epochs=message.work.epochs_of(client),
+            lr=message.work.lr_of(client),
+            trainable=message.work.trainable,
+            data=self._samples.client(client),
             broadcast=broadcast,
             state=state,
             personal=personal.open(self.device) if personal else {},
             augment=self._augment,
-            batches=stream(self._settings.seed, "batches", *keys),
-            torch_seed=torch_seed(self._settings.seed, "training", *keys),
+            batches=stream(seed, "batches", *keys),
+            torch_seed=torch_seed(seed, "training", *keys),
+            generator=partial(_generator, seed, keys, self.device),
         )
 
-    def _accept(self, order: Order, client: int, upload: Upload) -> None:
-        """Check an upload, keep the client's state, then add to the sum: all of it or nothing."""
-        tally = self._tally
-        weight = 1 if order.uniform else int(self._sizes[client])
-        sums = flatten(upload.sums)
-        layout = Layout.of(sums)
-        tally.sum = tally.sum or ExactSum(layout)
-        if tally.sum.layout != layout:
-            raise RunError("its upload has other tensors than the clients before it")
-        addend = tally.sum.check(sums)
-        _check_finite(upload)
-        if upload.state:
-            version = (order.round_number, order.index)
-            self._states.write(client, version, upload.state, order.keep_from)
-            tally.keepers.append(client)
-        tally.sum.add(addend, weight / order.total)
-        if upload.rows:
-            tally.rows[client] = PackedTensors.of(upload.rows)
-        tally.weight += weight
-        tally.clients.append(client)
-        tally.scalars = frozenset(upload.scalars)
-        tally.bytes_up += nbytes(upload.sums) + nbytes(upload.rows) + 4 * len(upload.scalars)
+    def _accept(self, message: PassMessage, upload: Upload, record: dict[str, float]) -> None:
+        """Check an upload, write the client's states, then add it: all of it or nothing."""
+        client = int(record["client"])
+        addend = self._result.partial_sum.check(upload)
+        keys = (message.round_number, message.pass_number)
+        for groups, in_round in ((upload.state, False), (upload.round_state, True)):
+            if groups:
+                version = StateVersion(*keys, in_round)
+                self._states.write(client, version, groups, message.needed_from)
+        weight = 1 if message.uniform else int(self._sizes[client])
+        self._result.partial_sum.add(record, upload, addend, weight, message.total_weight)
 
-    def _open(self, order: Order) -> None:
-        """Bring a pass's broadcast to the device, once."""
-        key = (order.round_number, order.index)
-        if self._broadcast[0] != key:
-            broadcast, fresh = (w.open(self.device) for w in (order.broadcast, order.fresh))
-            self._broadcast = (key, broadcast, fresh)
+    def _open(self, message: PassMessage) -> tuple[Groups, Groups]:
+        """Bring a pass's broadcast and initial client state to the device, once."""
+        key = (message.round_number, message.pass_number)
+        if self._opened[0] != key:
+            packed = (message.broadcast, message.initial_state)
+            broadcast, initial = (tensors.open(self.device) for tensors in packed)
+            self._opened = (key, broadcast, initial)
+        return self._opened[1:]
 
     @cached_property
-    def _vector(self) -> StackedTrainer:
-        return StackedTrainer(self._loop)
+    def _stacked(self) -> StackedTrainer:
+        return StackedTrainer(self._sequential, note=self._note)
+
+    def _note(self, text: str) -> None:
+        """Have the driver show the user a line, once."""
+        self._result.notes.append(text)
 
     def evaluate(self, deployed: PackedTensors, batches: Sequence[tuple[int, ...]]) -> None:
         """Evaluate batches of samples; hold their scores.
@@ -209,18 +211,18 @@ class Worker:
             batches: Each the number of a set, and that of a batch of it; the test set's have
                 EVALUATION_ROWS samples each.
         """
-        network = self._loop.network
-        with self.watch("evaluation"), torch.no_grad(), self._loop.autocast():
+        network = self._sequential.network
+        with self.watch("evaluation"), torch.no_grad(), self._sequential.autocast():
             network.load(deployed.open_tensors(self.device))
             network.eval()
             for batch in batches:
-                self._scores[batch] = _score(network, self._samples(*batch))
+                self._result.scores[batch] = _score(network, self._batch(*batch))
 
-    def _samples(self, number: int, batch: int) -> Batch:
+    def _batch(self, number: int, batch: int) -> Batch:
         """Return the samples of a batch of a set."""
         if number == TEST_SET:
-            return self._data.test(batch * EVALUATION_ROWS, (batch + 1) * EVALUATION_ROWS)
-        return self._data.of_clients(self._evaluated[number - 1], batch)
+            return self._samples.test(batch * EVALUATION_ROWS, (batch + 1) * EVALUATION_ROWS)
+        return self._samples.of_clients(self._evaluated[number - 1], batch)
 
 
 def _score(network: Network, samples: Batch) -> tuple[float, npt.NDArray[np.int32]]:
@@ -236,29 +238,18 @@ def _score(network: Network, samples: Batch) -> tuple[float, npt.NDArray[np.int3
     return loss, np.concatenate(predicted)
 
 
-def _check_finite(upload: Upload) -> None:
-    """Check what is not summed: the sums are checked where they are packed.
-
-    Raises:
-        RunError: a value is not finite; it names the tensor or the number.
-    """
-    kept = [*flatten(upload.rows).items(), *flatten(upload.state).items()]
-    bad = [n for n, t in kept if t.is_floating_point() and not bool(t.isfinite().all())]
-    bad += [name for name, value in upload.scalars.items() if not math.isfinite(value)]
-    if bad:
-        raise RunError(f"its update is not finite ({bad[0]}): try a smaller local.lr")
+def _generator(
+    seed: int, keys: tuple[int, ...], device: torch.device, purpose: str
+) -> torch.Generator:
+    return torch_generator(seed, f"client/{purpose}", *keys, device=device)
 
 
-def _record(
-    client: int, samples: int, log: LocalLosses, upload: Upload, seconds: float
-) -> dict[str, float]:
+def _record(client: int, samples: int, losses: LocalLosses, seconds: float) -> dict[str, float]:
     return {
         "client": client,
         "samples": samples,
-        "steps": log.steps,
-        "train_loss": log.train_loss,
-        "objective": log.objective,
+        "steps": losses.steps,
+        "train_loss": losses.train_loss,
+        "objective": losses.objective,
         "seconds": seconds,
-        **upload.scalars,
-        **upload.metrics,
     }

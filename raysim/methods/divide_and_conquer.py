@@ -12,12 +12,13 @@ it. The group that is not trained is frozen, its BatchNorm statistics too. Up tr
 group; down, what has changed since the client last received it: after taking part in the round
 before, the group averaged then, otherwise the whole model.
 
-split="auto" finds the split by a pre-pass, a FedAvg run of `prepass` + `probe` rounds from the same
-initial model, in rounds of its own before the first (numbered 0 and below in the tables). W_ref is
-a layer's weights after `prepass` rounds, W_t after each of the `probe` rounds that follow:
+split="auto" finds the split by a pre-pass: `prepass` + `probe` passes of FedAvg from the same
+initial model, each over a cohort of its own, within the first round and recorded in columns of
+their own (`prepass_bytes_up`, ...). W_ref is a layer's weights after `prepass` passes, W_t after
+each of the `probe` passes that follow:
 
     W_d(l) = (1 - cos(W_ref, W_t)) / ||W_ref||                section 4.2.2
-    rise(l) = (mean W_d(l+1) - mean W_d(l)) / mean W_d(l)     means over the probe rounds
+    rise(l) = (mean W_d(l+1) - mean W_d(l)) / mean W_d(l)     means over the probe passes
 
 The split is put after the layer l of the largest rise (the first of equals). Where no rise exceeds
 `min_rise`, divergence shows no split: the run says so, and the last layer alone is fine-tuned, as
@@ -29,12 +30,12 @@ normalisation; "starts to increase" is made the largest relative rise. The paper
 fine-tuning beside 20 of feature-learning, and half the learning rate.
 
 In the tables of rounds `phase` is 0 in feature-learning and 1 in fine-tuning, `split` the last
-layer before the split, and `divergence_1` to `divergence_L` W_d of each layer in a probe round.
+layer before the split; `divergence_1` to `divergence_L` of the first round are the layers' mean
+W_d.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -46,14 +47,14 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from raysim.core.errors import SettingsError
-from raysim.core.layers import STAGES, misplaced, weight_layers
+from raysim.core.layers import STAGES, WeightLayer, misplaced, weight_layers
 from raysim.core.method import Metrics, Round, ServerState
 from raysim.core.rules import Pass, Rules, Trained, Upload, View
 from raysim.core.tensors import Tensors, nbytes
 from raysim.methods.fedavg import FedAvg
 
-Layers = list[dict[str, list[str]]]
-"""Per layer, the names of its "weights", of its "parameters" and of its "buffers"."""
+Layers = Sequence[WeightLayer]
+PREPASS = "prepass"
 
 
 class DivideAndConquer(FedAvg):
@@ -71,8 +72,8 @@ class DivideAndConquer(FedAvg):
     split: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         default="auto", description='layers of feature-learning, 1 to L-1; "auto" runs a pre-pass'
     )
-    prepass: int = Field(default=5, ge=1, description="pre-pass rounds before the reference model")
-    probe: int = Field(default=3, ge=1, description="pre-pass rounds compared with the reference")
+    prepass: int = Field(default=5, ge=1, description="pre-pass steps before the reference model")
+    probe: int = Field(default=3, ge=1, description="pre-pass steps compared with the reference")
     min_rise: float = Field(
         default=2.0, ge=0, description="relative rise of divergence that shows a split"
     )
@@ -84,11 +85,6 @@ class DivideAndConquer(FedAvg):
         default=False, description="start from the pre-pass model, not from the initial one"
     )
 
-    @property
-    def warmup(self) -> int:
-        """Rounds of the pre-pass; a fixed split needs none."""
-        return self.prepass + self.probe if self.split == "auto" else 0
-
     def init(self, network: nn.Module) -> ServerState:
         """Find the layers and check the split against them.
 
@@ -96,23 +92,21 @@ class DivideAndConquer(FedAvg):
             SettingsError: the network has one layer, or none after the split, or a tensor that
                 belongs to no layer.
         """
-        model = super().init(network).groups["model"]
-        layers = self._layers(network)
-        info = {"layers": json.dumps(layers)}
-        if self.split == "auto":
-            divergence = {"sum": torch.zeros(len(layers), dtype=torch.float64)}
-            return ServerState({"model": model, "initial": model, "divergence": divergence}, info)
-        return ServerState({"model": model}, {**info, "split": self.split})
+        self._check_layers(network)
+        return super().init(network)
 
     def round(self, now: Round, state: ServerState) -> tuple[ServerState, Metrics]:
-        """Run a round of the pre-pass, of feature-learning or of fine-tuning."""
-        if now.number < 0:
-            return self._prepass_round(now, state)
-        model, split = state.groups["model"], int(state.info["split"])
-        layers: Layers = json.loads(str(state.info["layers"]))
+        """Run a round of feature-learning or of fine-tuning, the first one after the pre-pass."""
+        layers = weight_layers(now.network)
+        metrics: dict[str, float] = {}
+        model, split = state.groups["model"], int(state.info.get("split", 0))
+        if self.split != "auto":
+            split = self.split
+        elif not split:
+            split, model, metrics = self._prepass(now, layers, model)
         groups = layers[:split], layers[split:]
         phase = now.number % 2
-        trained, frozen = (_names(groups[i], "parameters", "buffers") for i in (phase, 1 - phase))
+        trained, frozen = (_tensors(groups[i]) for i in (phase, 1 - phase))
         result = now.run(
             Pass(
                 now.cohort,
@@ -120,34 +114,41 @@ class DivideAndConquer(FedAvg):
                 Rules(finish=partial(_send, trained)),
                 epochs=self.finetune_epochs if phase else now.epochs,
                 lr=now.lr * self.finetune_lr_factor if phase else now.lr,
-                trainable=frozenset(_names(groups[phase], "parameters")),
+                trainable=frozenset(n for layer in groups[phase] for n in layer.parameters),
                 bytes_down=_bytes_down(model, frozen, state.groups.get("current", {})),
             )
         )
         # In the next round these clients lack only the group that was averaged now.
         current = {"clients": torch.tensor(now.cohort, dtype=torch.int64)}
         groups_after = {"model": {**model, **result.means["model"]}, "current": current}
-        return ServerState(groups_after, state.info), {"phase": phase, "split": split}
+        return ServerState(groups_after, {"split": split}), {
+            "phase": phase,
+            "split": split,
+            **metrics,
+        }
 
-    def _prepass_round(self, now: Round, state: ServerState) -> tuple[ServerState, Metrics]:
-        """Run a round of FedAvg; after the last one choose the split and start from anew."""
-        groups, done = dict(state.groups), now.number + self.warmup + 1
-        after = super().round(now, ServerState({"model": groups["model"]}))[0].groups["model"]
-        groups["model"], info, metrics = after, dict(state.info), {}
-        if done == self.prepass:
-            groups["reference"] = after
-        if done > self.prepass:
-            layers: Layers = json.loads(str(info["layers"]))
-            measured = [_divergence(layer, groups["reference"], after) for layer in layers]
-            metrics = {f"divergence_{i}": value for i, value in enumerate(measured, 1)}
-            total = groups["divergence"]["sum"] + torch.tensor(measured, dtype=torch.float64)
-            groups["divergence"] = {"sum": total}
-        if done == self.warmup:
-            mean = (groups["divergence"]["sum"] / self.probe).tolist()
-            split = self._choose(mean, now.note)
-            groups = {"model": after if self.continue_from_prepass else groups["initial"]}
-            info["split"] = metrics["split"] = split
-        return ServerState(groups, info), metrics
+    def _prepass(
+        self, now: Round, layers: Layers, model: Tensors
+    ) -> tuple[int, Tensors, dict[str, float]]:
+        """Run FedAvg from the model; return the split, the model to start from, and metrics."""
+        initial = reference = model
+        total = torch.zeros(len(layers), dtype=torch.float64)
+        for step in range(self.prepass + self.probe):
+            cohort, lr = now.sample(step), now.lr_at(step)
+            work = Pass(cohort, {"model": model}, self.rules(), now.epochs, lr, label=PREPASS)
+            model = now.run(work).means["model"]
+            if step == self.prepass - 1:
+                reference = model
+            elif step >= self.prepass:
+                measured = [_divergence(layer, reference, model) for layer in layers]
+                total += torch.tensor(measured, dtype=torch.float64)
+        mean: list[float] = (total / self.probe).tolist()
+        metrics = {f"divergence_{i}": value for i, value in enumerate(mean, 1)}
+        return (
+            self._choose(mean, now.note),
+            model if self.continue_from_prepass else initial,
+            metrics,
+        )
 
     def _choose(self, divergence: Sequence[float], note: Callable[[str], None]) -> int:
         split, rise = largest_rise(divergence)
@@ -161,7 +162,7 @@ class DivideAndConquer(FedAvg):
         )
         return len(divergence) - 1
 
-    def _layers(self, network: nn.Module) -> Layers:
+    def _check_layers(self, network: nn.Module) -> None:
         found = weight_layers(network)
         if len(found) < 2:
             raise SettingsError(
@@ -178,10 +179,6 @@ class DivideAndConquer(FedAvg):
                 f"method.name={self.title}: needs a model each of whose tensors belongs to one"
                 f" layer of the stages {', '.join(STAGES)}; {odd} does not"
             )
-        return [
-            {"weights": [*f.weights], "parameters": f.parameters, "buffers": f.buffers}
-            for f in found
-        ]
 
 
 def largest_rise(divergence: Sequence[float]) -> tuple[int, float]:
@@ -194,10 +191,10 @@ def largest_rise(divergence: Sequence[float]) -> tuple[int, float]:
     return rises.index(largest) + 1, largest
 
 
-def _divergence(layer: dict[str, list[str]], reference: Tensors, model: Tensors) -> float:
+def _divergence(layer: WeightLayer, reference: Tensors, model: Tensors) -> float:
     """Return W_d of one layer's weights."""
     before, after = (
-        torch.cat([tensors[name].double().reshape(-1) for name in layer["weights"]])
+        torch.cat([tensors[name].double().reshape(-1) for name in layer.weights])
         for tensors in (reference, model)
     )
     norms = before.norm() * after.norm()
@@ -206,8 +203,9 @@ def _divergence(layer: dict[str, list[str]], reference: Tensors, model: Tensors)
     return float((1 - before @ after / norms).clamp(min=0) / before.norm())
 
 
-def _names(layers: Layers, *kinds: str) -> list[str]:
-    return [name for layer in layers for kind in kinds for name in layer[kind]]
+def _tensors(layers: Layers) -> list[str]:
+    """Return the names of the layers' parameters and buffers."""
+    return [name for layer in layers for name in (*layer.parameters, *layer.buffers)]
 
 
 def _pick(tensors: Tensors, names: Sequence[str]) -> dict[str, Tensor]:

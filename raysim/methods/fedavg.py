@@ -11,20 +11,25 @@ statistics) are averaged like parameters; integer buffers take the maximum.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import nn
 
 from raysim.core.method import Method, Metrics, Round, ServerState
-from raysim.core.rules import Pass, Rules
-from raysim.core.tensors import state_of
+from raysim.core.rules import Pass, Reduced, Rules, Weighting
+from raysim.core.tensors import Groups, state_of
 
 
 class FedAvg(Method):
     """Average the clients' trained models, weighted by their samples.
 
-    What all others are compared with; many local steps help where sending is dear. Costs a client
-    one model in memory, and one model down and one up a round. The base of most methods: they
-    override `rules` and keep the round.
+    What all others are compared with; many local steps help where sending is dear. Costs a
+    client one model in memory, and one model down and one up a round. The base of most methods,
+    which override `rules`, `broadcast` or `server_update` and keep the round.
     """
+
+    weighting: ClassVar[Weighting | None] = None
+    """Weights of the mean; None takes the run's `weighting`."""
 
     def rules(self) -> Rules:
         """Return the rules of local training: plain SGD."""
@@ -34,7 +39,29 @@ class FedAvg(Method):
         """Start from the network as it was built."""
         return ServerState({"model": {n: t.clone() for n, t in state_of(network).items()}})
 
+    def broadcast(self, state: ServerState) -> Groups:
+        """Return the groups that travel to every client: the model alone."""
+        return {"model": state.groups["model"]}
+
+    def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:
+        """Return the next state: groups that clients sent become their means, others stay."""
+        return state.replace(**reduced.means)
+
+    def metrics(self, state: ServerState) -> Metrics:
+        """Return the method's own metrics of a round, given the state after it."""
+        return {}
+
     def round(self, now: Round, state: ServerState) -> tuple[ServerState, Metrics]:
-        """Train the cohort from the global model and average the results."""
-        reduced = now.run(Pass(now.cohort, state.groups, self.rules(), now.epochs, now.lr))
-        return ServerState({"model": reduced.means["model"]}), {}
+        """Train the cohort from the global model and update the state with the means."""
+        reduced = now.run(
+            Pass(
+                now.cohort,
+                self.broadcast(state),
+                self.rules(),
+                now.epochs,
+                now.lr,
+                weighting=self.weighting,
+            )
+        )
+        after = self.server_update(now, state, reduced)
+        return after, self.metrics(after)

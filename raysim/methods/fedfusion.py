@@ -37,7 +37,7 @@ from torch import Tensor, nn
 
 from raysim.core.errors import SettingsError
 from raysim.core.method import Metrics, Round, ServerState
-from raysim.core.rules import Pass, Rules, Trained, Upload, View
+from raysim.core.rules import Reduced, Rules, Trained, Upload, View
 from raysim.core.tensors import Groups, Tensors
 from raysim.methods.fedavg import FedAvg
 
@@ -74,15 +74,20 @@ class FedFusion(FedAvg):
         """Return the rules of local training: SGD on all but the frozen features."""
         return Rules(start=_start, finish=_finish)
 
-    def round(self, now: Round, state: ServerState) -> tuple[ServerState, Metrics]:
-        """Train the cohort, average the results and smooth the fusion weights."""
-        before = state.groups["model"]
-        sent = _without_frozen(before)
-        reduced = now.run(Pass(now.cohort, {"model": sent}, self.rules(), now.epochs, now.lr))
-        mean = dict(reduced.means["model"])
+    def broadcast(self, state: ServerState) -> Groups:
+        """Return the model without the frozen features, which are those that were sent."""
+        return {"model": _without_frozen(state.groups["model"])}
+
+    def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:
+        """Smooth the fusion weights; E_g becomes the E_l that this round's clients were given."""
+        before, mean = state.groups["model"], dict(reduced.means["model"])
         if self.operator != "conv":
             mean[FUSION] = (1 - self.ema) * mean[FUSION] + self.ema * before[FUSION]
-        return ServerState({"model": _with_frozen(mean, sent)}), _metrics(mean[FUSION])
+        return state.replace(model=_with_frozen(mean, before))
+
+    def metrics(self, state: ServerState) -> Metrics:
+        """Return the spread of lam, or the norms of the halves of W."""
+        return _metrics(state.groups["model"][FUSION])
 
 
 class Fused(nn.Module):

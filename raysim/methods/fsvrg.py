@@ -58,7 +58,7 @@ class Fsvrg(FedAvg):
                 bytes_down=lambda client: received,
             )
         )
-        return ServerState({"model": reduced.means["model"]}), {}
+        return self.server_update(now, state, reduced), {}
 
 
 def _send_gradient(view: View, trained: Trained) -> Upload:

@@ -85,9 +85,10 @@ class Mifl(FedAvg):
 
     def round(self, now: Round, state: ServerState) -> tuple[ServerState, Metrics]:
         """Train the cohort, sort it by MI, and average the models that are kept."""
-        trained = now.run(Pass(now.cohort, state.groups, self.rules(), now.epochs, now.lr))
+        work = Pass(now.cohort, self.broadcast(state), self.rules(), now.epochs, now.lr)
+        trained = now.run(work)
         if not self.aggregation:
-            return ServerState({"model": trained.means["model"]}), {}
+            return self.server_update(now, state, trained), {}
         mi = trained.scalars["mi"]
         pruned = pruned_at_each_end(self.prune, len(mi))
         order = np.argsort(mi, kind="stable")  # clients ascend, so ties stay in order of id
@@ -100,11 +101,15 @@ class Mifl(FedAvg):
             "pruned_low": pruned,
             "pruned_high": pruned,
         }
-        return ServerState({"model": averaged.means["model"]}), metrics
+        return self.server_update(now, state, averaged), metrics
 
     def client_bytes(self, state: ServerState) -> int:
         """Return the bytes of the model that a client keeps from round to round."""
-        return nbytes(state.groups) if self.update or self.mi_reference == "previous" else 0
+        return nbytes(self.broadcast(state)) if self._keeps_model else 0
+
+    @property
+    def _keeps_model(self) -> bool:
+        return self.update or self.mi_reference == "previous"
 
     def _finish(self, view: View, trained: Trained) -> Upload:
         previous = view.state.get("model", view.start)
@@ -115,11 +120,11 @@ class Mifl(FedAvg):
                 _logits(view, view.params, samples), _logits(view, reference, samples), samples
             )
         )
-        keeps = self.update or self.aggregation or self.mi_reference == "previous"
-        state = {"model": view.params} if keeps else {}
-        if self.aggregation:
-            return Upload(state=state, scalars={"mi": mi})
-        return Upload(sums={"model": view.params}, state=state, metrics={"mi": mi})
+        state = {"model": view.params} if self._keeps_model else {}
+        if not self.aggregation:
+            return Upload(sums={"model": view.params}, state=state, metrics={"mi": mi})
+        staged = {} if state else {"model": view.params}
+        return Upload(state=state, round_state=staged, scalars={"mi": mi})
 
 
 def pruned_at_each_end(share: float, clients: int) -> int:

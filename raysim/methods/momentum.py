@@ -18,9 +18,9 @@ from __future__ import annotations
 from pydantic import Field
 from torch import nn
 
-from raysim.core.method import Metrics, Round, ServerState
-from raysim.core.rules import Batch, Pass, Rules, Trained, Upload, View
-from raysim.core.tensors import Tensors, parameter_names, zeros_like
+from raysim.core.method import ServerState
+from raysim.core.rules import Batch, Rules, Trained, Upload, View
+from raysim.core.tensors import Groups, Tensors, parameter_names, zeros_like
 from raysim.methods.fedavg import FedAvg
 
 
@@ -45,10 +45,9 @@ class Momentum(FedAvg):
         """Return the rules of local training: SGD along the momentum."""
         return Rules(direction=self._accelerate, carry=_broadcast_momentum, finish=_finish)
 
-    def round(self, now: Round, state: ServerState) -> tuple[ServerState, Metrics]:
-        """Train the cohort and average models and momenta."""
-        reduced = now.run(Pass(now.cohort, state.groups, self.rules(), now.epochs, now.lr))
-        return ServerState({name: reduced.means[name] for name in state.groups}), {}
+    def broadcast(self, state: ServerState) -> Groups:
+        """Return the model and the momentum; both are averaged."""
+        return {"model": state.groups["model"], "d": state.groups["d"]}
 
     def _accelerate(
         self, view: View, gradients: Tensors, batch: Batch, carry: Tensors

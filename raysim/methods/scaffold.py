@@ -15,11 +15,13 @@ c_k `c_norm` of a client.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 from torch import nn
 
 from raysim.core.method import Metrics, Round, ServerState
-from raysim.core.rules import Batch, Pass, Rules, Trained, Upload, View
+from raysim.core.rules import Batch, Reduced, Rules, Trained, Upload, View, Weighting
 from raysim.core.tensors import Groups, Tensors, norm, parameter_names, zeros_like
 from raysim.methods.fedavg import FedAvg
 
@@ -31,6 +33,8 @@ class Scaffold(FedAvg):
     Costs two more sets of parameters in memory, one of them kept by each client that ever took
     part, two additions a step, and twice FedAvg's bytes both ways.
     """
+
+    weighting: ClassVar[Weighting | None] = "uniform"
 
     lr_global: float = Field(default=1.0, gt=0, description="step of the server")
 
@@ -50,18 +54,22 @@ class Scaffold(FedAvg):
         """Return the rules of local training: SGD along the corrected gradient."""
         return Rules(direction=_correct, finish=_finish)
 
-    def round(self, now: Round, state: ServerState) -> tuple[ServerState, Metrics]:
-        """Train the cohort, then move the model and c by their mean changes."""
-        reduced = now.run(
-            Pass(now.cohort, state.groups, self.rules(), now.epochs, now.lr, weighting="uniform")
-        )
+    def broadcast(self, state: ServerState) -> Groups:
+        """Return the model and the server's control variate."""
+        return {"model": state.groups["model"], "c": state.groups["c"]}
+
+    def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:
+        """Move the model and c by their mean changes."""
         model, c = state.groups["model"], state.groups["c"]
         mean, change = reduced.means["model"], reduced.means["c"]
         share = len(reduced.clients) / now.clients
         moved = {n: model[n] + self.lr_global * (mean[n] - model[n]) for n in c}
         c_after = {n: c[n] + share * change[n] for n in c}
-        groups = {"model": {**mean, **moved}, "c": c_after}
-        return ServerState(groups), {"c_norm": norm(c_after)}
+        return state.replace(model={**mean, **moved}, c=c_after)
+
+    def metrics(self, state: ServerState) -> Metrics:
+        """Return the norm of c."""
+        return {"c_norm": norm(state.groups["c"])}
 
 
 def _correct(

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
@@ -24,19 +27,24 @@ from raysim.core.tensors import Tensors, contiguous, flatten, unflatten
 from raysim.storage.atomic import replace_file, replace_folder
 
 KEPT = 2
+STATE, CLIENTS = "state.safetensors", "clients.safetensors"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The server's state before a round.
+    """What a run needs to go on from a committed round.
 
     Attributes:
-        number: Rounds committed; the next round to run.
+        number: Rounds committed; the number of the next round.
         state: The server's state.
+        losses: Train loss of every client's last committed participation [K]; NaN before the first.
+        stack_size: Clients that are trained stacked; None where a run has not decided it yet.
     """
 
     number: int
     state: ServerState
+    losses: npt.NDArray[np.float64]
+    stack_size: int | None = None
 
 
 def save_tensors(path: Path, tensors: Tensors) -> None:
@@ -49,19 +57,25 @@ class Checkpoints:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        for half_written in folder.glob(".round_*"):
+
+    def clean(self) -> None:
+        """Delete half-written checkpoints."""
+        for half_written in self._folder.glob(".round_*"):
             shutil.rmtree(half_written)
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint and delete all but the last two."""
 
         def write(folder: Path) -> None:
-            tensors = flatten(checkpoint.state.groups)
-            save_file(contiguous(tensors), folder / "state.safetensors")
+            save_file(contiguous(flatten(checkpoint.state.groups)), folder / STATE)
+            known = np.flatnonzero(~np.isnan(checkpoint.losses))
+            losses = {"client": known, "loss": checkpoint.losses[known]}
+            save_file({n: torch.from_numpy(v) for n, v in losses.items()}, folder / CLIENTS)
             body = {
                 "round": checkpoint.number,
                 "info": dict(checkpoint.state.info),
-                "sha256": checksum(folder / "state.safetensors"),
+                "stack_size": checkpoint.stack_size,
+                "sha256": {name: checksum(folder / name) for name in (STATE, CLIENTS)},
             }
             (folder / "state.json").write_text(json.dumps(_sealed(body), indent=2))
 
@@ -71,16 +85,17 @@ class Checkpoints:
 
     def numbers(self) -> list[int]:
         """Return the rounds of the checkpoints there are, ascending."""
-        found = (re.fullmatch(r"round_(-?\d+)", path.name) for path in self._folder.glob("round_*"))
+        found = (re.fullmatch(r"round_(\d+)", path.name) for path in self._folder.glob("round_*"))
         return sorted(int(match[1]) for match in found if match)
 
-    def latest(self, report: Callable[[str], None]) -> Checkpoint | None:
+    def latest(self, clients: int, report: Callable[[str], None]) -> Checkpoint | None:
         """Return the newest checkpoint that is whole; None if there was never one.
 
         Damaged ones are set aside as `damaged_round_...`.
 
         Args:
-            report: Told of every damaged checkpoint.
+            clients: K, the number of clients.
+            report: Called with a line for every damaged checkpoint.
 
         Raises:
             RunError: there are checkpoints, and all are damaged.
@@ -89,7 +104,7 @@ class Checkpoints:
         damaged: list[int] = []
         for number in reversed(numbers):
             try:
-                checkpoint = self._load(self._path(number))
+                checkpoint = self._load(self._path(number), clients)
                 self._set_aside(damaged)
                 return checkpoint
             except (OSError, ValueError, KeyError, SafetensorError) as error:
@@ -110,14 +125,22 @@ class Checkpoints:
             shutil.rmtree(aside, ignore_errors=True)
             path.replace(aside)
 
-    def _load(self, folder: Path) -> Checkpoint:
+    def _load(self, folder: Path, clients: int) -> Checkpoint:
         body = json.loads((folder / "state.json").read_text())
         if not isinstance(body, dict) or _sealed(body)["seal"] != body["seal"]:
             raise ValueError("state.json does not match its checksum")
-        if checksum(folder / "state.safetensors") != body["sha256"]:
-            raise ValueError("state.safetensors does not match its checksum")
-        groups = unflatten(load_file(folder / "state.safetensors"))
-        return Checkpoint(body["round"], ServerState(groups, body["info"]))
+        checksums = body["sha256"]
+        if isinstance(checksums, str):  # of the first version, which kept no losses
+            checksums = {STATE: checksums}
+        for name, expected in checksums.items():
+            if checksum(folder / name) != expected:
+                raise ValueError(f"{name} does not match its checksum")
+        state = ServerState(unflatten(load_file(folder / STATE)), body["info"])
+        losses = np.full(clients, np.nan)
+        if CLIENTS in checksums:
+            found = load_file(folder / CLIENTS)
+            losses[found["client"].numpy()] = found["loss"].numpy()
+        return Checkpoint(body["round"], state, losses, body.get("stack_size"))
 
     def _path(self, number: int) -> Path:
         return self._folder / f"round_{number:06d}"

@@ -1,12 +1,11 @@
-"""State that clients keep between their participations, in files beside the run.
+"""Client states on disk: tensors that clients keep between rounds, or between passes of a round.
 
 One file per client and version, named by the round and pass that wrote it. The driver tells a pass
 which version of each client to read: the latest of those that were handed over. So a chunk that is
 trained again reads what it read the first time and writes the same bytes to the same name: a lost,
 retried or duplicated chunk changes nothing. Workers read by name, as a listing that a network file
-system has cached may lack the newest. What one pass of a round leaves for the next goes with the
-round. Versions are kept back to the older of the last two checkpoints; a resumed run deletes those
-after its checkpoint.
+system has cached may lack the newest. Round state has files of its own, deleted with the round.
+Versions stay back to the older of the last two checkpoints; a resumed run deletes later ones.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import re
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,10 +26,23 @@ from raysim.core.errors import RunError
 from raysim.core.tensors import Groups, contiguous, flatten, unflatten
 from raysim.storage.atomic import replace_file
 
-StateVersion = tuple[int, int]
-"""Round number and pass number."""
+
+class StateVersion(NamedTuple):
+    """Round and pass in which a client's state was written.
+
+    Attributes:
+        round_number: Rounds committed before that round.
+        pass_number: Number of the pass in it, from 0.
+        in_round: Whether it is round state.
+    """
+
+    round_number: int
+    pass_number: int
+    in_round: bool = False
+
+
 NEVER = (-1, -1)
-"""For a client that has none; passes are counted from 0."""
+"""Round and pass of a client without state."""
 
 
 class ClientStates:
@@ -50,17 +63,17 @@ class ClientStates:
         except (OSError, SafetensorError) as error:
             raise RunError(f"{path}: client state is damaged: {error}") from error
 
-    def write(self, client: int, version: StateVersion, groups: Groups, keep_from: int) -> None:
+    def write(self, client: int, version: StateVersion, groups: Groups, needed_from: int) -> None:
         """Write a version, and delete those that no kept checkpoint needs.
+
+        A version that exists is left as it is: whoever trains the client again has the same bytes,
+        and an actor that was given up for lost, and is not, may have others.
 
         Args:
             client: The client's id.
             version: Round and pass that write.
             groups: The client's groups.
-            keep_from: Round of the older of the kept checkpoints.
-
-        A version that is there stays: whoever trains the client again has the same bytes, and an
-        actor that was given up for lost, and is not, may have others.
+            needed_from: Round of the older of the kept checkpoints.
 
         Raises:
             MachineError: the disk refuses.
@@ -68,7 +81,9 @@ class ClientStates:
         path = self._path(client, version)
         if not path.exists():
             replace_file(path, lambda aside: save_file(contiguous(flatten(groups)), aside))
-        older = sorted(v for v in self.versions(client) if v[0] < keep_from)
+        if version.in_round:
+            return
+        older = sorted(v for v in self.versions(client) if v.round_number < needed_from)
         for stale in older[:-1]:
             self._path(client, stale).unlink(missing_ok=True)
 
@@ -78,29 +93,29 @@ class ClientStates:
             self._path(client, version).unlink(missing_ok=True)
 
     def versions(self, client: int) -> list[StateVersion]:
-        """Return the versions that are there."""
+        """Return the versions of a client's state on disk, round state left out."""
         try:
-            found = [_version(path) for path in self._path(client, NEVER).parent.iterdir()]
+            found = [_version(path) for path in self._folder_of(client).iterdir()]
         except FileNotFoundError:
             return []
-        return [version for version in found if version is not None]
+        return [version for version in found if version is not None and not version.in_round]
 
     def roll_back(self, round_number: int, clients: int) -> npt.NDArray[np.int64]:
-        """Delete every version that this round or a later one wrote, and half-written files.
+        """Delete what this round or a later one wrote, all round state, and half-written files.
 
         Returns:
-            The latest version that is left of each of so many clients, or NEVER [clients, 2].
+            Round and pass of the latest version left of each client, or NEVER [clients, 2].
         """
         latest = np.full((clients, 2), NEVER)
         for folder in self.folder.glob("[0-9]*/[0-9]*"):
             left = []
             for path in folder.iterdir():
                 version = _version(path)
-                if version[0] >= round_number if version else path.name.startswith("."):
-                    path.unlink()
-                elif version:
+                if version and not version.in_round and version.round_number < round_number:
                     left.append(version)
-            latest[int(folder.name)] = max(left, default=NEVER)
+                elif version or path.name.startswith("."):
+                    path.unlink()
+            latest[int(folder.name)] = max(left)[:2] if left else NEVER
         return latest
 
     def check_space(self, clients: int, versions: int, size: int) -> None:
@@ -108,7 +123,7 @@ class ClientStates:
 
         Args:
             clients: Clients that are expected to take part at least once.
-            versions: Further versions kept for checkpoints.
+            versions: Further versions held for checkpoints.
             size: Bytes of one client's state.
 
         Raises:
@@ -123,11 +138,15 @@ class ClientStates:
                 " are free: use fewer clients or rounds, or another `out`"
             )
 
+    def _folder_of(self, client: int) -> Path:
+        return self.folder / f"{client // 1000:05d}" / f"{client:08d}"
+
     def _path(self, client: int, version: StateVersion) -> Path:
-        shard, name = f"{client // 1000:05d}", f"{client:08d}"
-        return self.folder / shard / name / f"{version[0]}_{version[1]}.safetensors"
+        kind = ".round" if version.in_round else ""
+        name = f"{version.round_number}_{version.pass_number}{kind}.safetensors"
+        return self._folder_of(client) / name
 
 
 def _version(path: Path) -> StateVersion | None:
-    match = re.fullmatch(r"(-?\d+)_(\d+)\.safetensors", path.name)
-    return (int(match[1]), int(match[2])) if match else None
+    match = re.fullmatch(r"(\d+)_(\d+)(\.round)?\.safetensors", path.name)
+    return StateVersion(int(match[1]), int(match[2]), bool(match[3])) if match else None

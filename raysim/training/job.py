@@ -36,6 +36,7 @@ class ClientJob:
     augment: Callable[[Tensor, torch.Generator], Tensor]
     batches: np.random.Generator
     torch_seed: int
+    generator: Callable[[str], torch.Generator]
 
 
 @dataclass(frozen=True)

@@ -124,6 +124,7 @@ class _ClientTraining:
             state=job.state,
             personal=job.personal,
             temperature=trainer.local.temperature,
+            generator=job.generator,
             at=trainer.at,
             gradient=self.gradient,
         )

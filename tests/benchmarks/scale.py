@@ -37,7 +37,7 @@ from pathlib import Path
 os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - 15 by default: any other load would count against Ray
 
 from raysim.config import EngineSettings
-from raysim.execution.ray_runtime import ray_session
+from raysim.execution.ray_runtime import ray_runtime
 from tests.benchmarks.report import machine
 from tests.benchmarks.scaling.output import Options
 from tests.benchmarks.scaling.placement import placement
@@ -65,7 +65,7 @@ def main() -> None:
         arguments.out.mkdir(parents=True, exist_ok=True)
     options = Options(arguments.rounds, arguments.out, arguments.tiny)
     print(machine())
-    with ray_session(EngineSettings()):
+    with ray_runtime(EngineSettings()):
         for name, part in PARTS.items():
             if name in arguments.parts:
                 print(f"\n{name}\n")

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from raysim.cli.app import live_view as terminal
+from raysim.cli import live_view
 from raysim.cli.live_view import Lines, LiveView, closing_lines, make_listener
 from raysim.driver.listener import Started
 
@@ -103,7 +103,7 @@ def test_a_resumed_run_says_from_where(lines, said):
 def test_time_left(lines, monkeypatch):
     """Two rounds took 150 s, so the three that are left take 225 s."""
     moments = iter([1000.0, 1150.0, 1150.0])
-    monkeypatch.setattr(terminal, "perf_counter", lambda: next(moments))
+    monkeypatch.setattr(live_view, "perf_counter", lambda: next(moments))
     lines.started(started(round_number=1, rounds=6))
     assert lines.figures(row(3))["left"] == "3:45"
     assert lines.figures(row(6))["left"] == "0:00"
@@ -111,7 +111,7 @@ def test_time_left(lines, monkeypatch):
 
 def test_preparing_is_said_now_and_then_and_at_the_end(lines, said, monkeypatch):
     moment = [100.0]
-    monkeypatch.setattr(terminal, "perf_counter", lambda: moment[0])
+    monkeypatch.setattr(live_view, "perf_counter", lambda: moment[0])
     for seconds, done in [(0, 0), (1, 10), (4, 40), (2, 60), (1, 100)]:
         moment[0] += seconds
         lines.preparing("fetch mnist", done, 100)
@@ -172,7 +172,7 @@ def test_live_view_shows_rounds_and_progress(console):
 
 
 def test_live_view_keeps_the_last_rounds(console, monkeypatch):
-    monkeypatch.setattr(terminal, "SHOWN_ROUNDS", 2)
+    monkeypatch.setattr(live_view, "SHOWN_ROUNDS", 2)
     view = LiveView(console, {})
     view.started(started())
     for number in (1, 2, 3):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysim.core.errors import RunError
-from raysim.core.exact import BLOCK, LIMIT, SCALE, ExactSum
+from raysim.core.exact import BLOCK, LIMIT, SCALE, Addend, ExactSum
 from raysim.core.tensors import Layout
 
 LAYOUT = Layout.of({"a": torch.zeros(3), "n": torch.zeros(2, dtype=torch.int64)})
@@ -23,7 +23,8 @@ def summed(parts: list[tuple[list[float], int]], total: int) -> ExactSum:
     result = ExactSum(LAYOUT)
     for value, weight in parts:
         counts = torch.tensor([weight, -weight])
-        result.add(result.check({"a": torch.tensor(value), "n": counts}), weight / total)
+        addend = Addend.of(LAYOUT, {"a": torch.tensor(value), "n": counts})
+        result.add(addend, weight / total)
     return result
 
 
@@ -34,7 +35,7 @@ def test_order_and_split_do_not_matter(parts, random, cut):
     shuffled = random.sample(parts, len(parts))
     merged = ExactSum(LAYOUT)
     for half in (shuffled[:cut], shuffled[cut:]):
-        merged.merge(summed(half, total).totals())
+        merged.merge(summed(half, total))
     found = merged.mean(total, total)
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
@@ -78,7 +79,7 @@ def test_every_value_is_rounded_once(dtype, largest):
     shares = (0.3, 0.7)
     result = ExactSum(Layout.of({"a": parts[0]}))
     for part, share in zip(parts, shares, strict=True):
-        result.add(result.check({"a": part}), share)
+        result.add(Addend.of(result.layout, {"a": part}), share)
     first, second = (
         [round(value * (share * SCALE)) for value in part.tolist()]
         for part, share in zip(parts, shares, strict=True)
@@ -93,10 +94,9 @@ def test_every_value_is_rounded_once(dtype, largest):
     [(float("nan"), "not finite"), (float("inf"), "not finite"), (LIMIT * 1.01, "out of range")],
 )
 def test_bad_values_name_the_tensor_and_add_nothing(value, problem):
-    result = ExactSum(LAYOUT)
+    tensors = {"a": torch.tensor([0.0, value, 0.0]), "n": torch.zeros(2, dtype=torch.int64)}
     with pytest.raises(RunError, match=rf"{problem}.*tensor a"):
-        result.check({"a": torch.tensor([0.0, value, 0.0]), "n": torch.zeros(2, dtype=torch.int64)})
-    assert result.totals() == {}
+        Addend.of(LAYOUT, tensors)
 
 
 def test_the_range_cannot_overflow():

@@ -25,15 +25,17 @@ def test_a_stream_is_the_same_again():
 @given(st.integers(0, 5), st.integers(-3, 50), st.integers(1, 2000), st.data())
 def test_cohort_is_distinct_ascending_and_repeatable(seed, number, clients, data):
     size = data.draw(st.integers(1, clients))
-    cohort = sample_cohort(seed, number, clients, size)
+    cohort = sample_cohort(stream(seed, "cohort", number), clients, size)
     assert len(set(cohort)) == size
     assert cohort == sorted(cohort)
     assert cohort[0] >= 0 and cohort[-1] < clients
-    assert cohort == sample_cohort(seed, number, clients, size)
+    assert cohort == sample_cohort(stream(seed, "cohort", number), clients, size)
 
 
 def test_cohorts_are_uniform():
-    counts = Counter(c for number in range(3000) for c in sample_cohort(1, number, 20, 4))
+    counts = Counter(
+        c for number in range(3000) for c in sample_cohort(stream(1, "cohort", number), 20, 4)
+    )
     expected = 3000 * 4 / 20
     statistic = sum((counts[c] - expected) ** 2 / expected for c in range(20))
     assert statistic < stats.chi2.ppf(0.9999, 19)

@@ -150,9 +150,9 @@ def drain(schedule, workers, choose, lose=lambda worker: False, seconds=0.1):
 
     def fill(numbers):
         for worker in [*numbers] * 2:
-            handout = schedule.next(worker)
-            if handout:
-                calls[worker].append(handout)
+            assignment = schedule.next(worker)
+            if assignment:
+                calls[worker].append(assignment)
         assert all(len(each) <= 2 for each in calls)
 
     fill(range(workers))
@@ -164,10 +164,10 @@ def drain(schedule, workers, choose, lose=lambda worker: False, seconds=0.1):
             held[worker] = []
             fill(range(workers))
             continue
-        handout = calls[worker].popleft()
-        assert schedule.returned(worker, seconds) == handout
-        held[worker] += handout.items
-        if handout.give:
+        assignment = calls[worker].popleft()
+        assert schedule.returned(worker, seconds) == assignment
+        held[worker] += assignment.items
+        if assignment.hand_over:
             sums.append(held[worker])
             held[worker] = []
         fill([worker])
@@ -200,22 +200,22 @@ def test_a_worker_hands_over_one_sum_a_round():
 def test_a_schedule_by_hand():
     """Two workers, five items: dealt 0, 3 and 1, 2, 4; see `test_longest_first_by_hand`."""
     schedule = Schedule(groups(5, 4, 3, 3, 3), Speeds(2))
-    assert schedule.next(0) == Assignment([(0,)], give=False)
-    assert schedule.next(1) == Assignment([(1,)], give=False)
+    assert schedule.next(0) == Assignment([(0,)], hand_over=False)
+    assert schedule.next(1) == Assignment([(1,)], hand_over=False)
     assert schedule.next(0) is None  # its last item is for whoever is idle first
-    assert schedule.next(1) == Assignment([(2,)], give=False)
+    assert schedule.next(1) == Assignment([(2,)], hand_over=False)
     assert schedule.next(1) is None  # two are in flight
     schedule.returned(1, 4.0)
     assert schedule.next(1) is None
     schedule.returned(1, 3.0)
     assert schedule.done == 2
-    assert schedule.next(1) == Assignment([(4,)], give=False)
+    assert schedule.next(1) == Assignment([(4,)], hand_over=False)
     schedule.returned(1, 3.0)
     assert schedule.next(1) == Assignment(
-        [(3,)], give=True
+        [(3,)], hand_over=True
     )  # taken from the other: nothing is left
     schedule.returned(0, 5.0)
-    assert schedule.next(0) == Assignment([], give=True)
+    assert schedule.next(0) == Assignment([], hand_over=True)
     schedule.returned(0, 0.0)
     assert not schedule.finished
     schedule.returned(1, 3.0)
@@ -240,17 +240,17 @@ def test_an_idle_worker_takes_from_the_one_that_would_be_busy_longest():
     for worker, speed in enumerate((8.0, 1.0, 1e-9)):
         speeds.measure(worker, speed, 1.0)
     schedule = Schedule(groups(*[16.0] * 3, *[1.0] * 6), speeds)
-    assert schedule.next(0) == Assignment([(0,)], give=False)
-    assert schedule.next(1) == Assignment([(3,)], give=False)
-    assert schedule.next(2) == Assignment([(6,)], give=False)
+    assert schedule.next(0) == Assignment([(0,)], hand_over=False)
+    assert schedule.next(1) == Assignment([(3,)], hand_over=False)
+    assert schedule.next(2) == Assignment([(6,)], hand_over=False)
 
 
 def test_what_a_worker_held_too_long_is_handed_over():
     schedule = Schedule(groups(*[1.0] * 10), Speeds(1))
     first, second = schedule.next(0), schedule.next(0)
-    assert not first.give and not second.give
+    assert not first.hand_over and not second.hand_over
     schedule.returned(0, 11.0)
-    assert schedule.next(0).give
+    assert schedule.next(0).hand_over
 
 
 def test_a_suspect_is_tried_alone_and_counted():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,10 +12,10 @@ import torch.nn.functional as F
 
 import raysim
 from raysim.config import LocalSettings
-from raysim.core.seeds import stream
+from raysim.core.seeds import stream, torch_generator
 from raysim.federation.federation import InputPipeline
 from raysim.methods.fsvrg import Fsvrg
-from raysim.training.job import Job
+from raysim.training.job import ClientJob
 from raysim.training.network import Network
 from raysim.training.sequential import SequentialTrainer
 from tests.conftest import Notes, SmallNet, make_settings, make_task
@@ -143,7 +144,20 @@ def train(net, rules, broadcast, epochs):
     data = samples(20)
     augment = InputPipeline().augment
     return trainer.run(
-        Job(rules, epochs, 0.0, None, data, broadcast, {}, {}, augment, generator, 1)
+        ClientJob(
+            rules=rules,
+            epochs=epochs,
+            lr=0.0,
+            trainable=None,
+            data=data,
+            broadcast=broadcast,
+            state={},
+            personal={},
+            augment=augment,
+            batches=generator,
+            torch_seed=1,
+            generator=partial(torch_generator, 1),
+        )
     )
 
 
@@ -160,7 +174,19 @@ def test_first_pass_sends_the_gradient_of_all_samples(norm):
 
     state = raysim.ServerState({"model": snapshot(net)})
     before = snapshot(net)
-    now = raysim.Round(0, (2,), clients=5, epochs=1, lr=0.1, run=run_pass, note=print)
+    now = raysim.Round(
+        number=0,
+        cohort=(2,),
+        clients=5,
+        epochs=1,
+        lr=0.1,
+        lr_at=lambda number: 0.1,
+        network=net,
+        run=run_pass,
+        sample=lambda *keys: (2,),
+        generator=lambda purpose: torch.Generator(),
+        note=print,
+    )
     Fsvrg().round(now, state)
     first, second = passes
     assert list(first.clients) == [0, 1, 2, 3, 4] and first.weighting == "examples"

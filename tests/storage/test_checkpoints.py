@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from raysim.core.errors import RunError
 from raysim.core.method import ServerState
 from raysim.storage.checkpoints import Checkpoint, Checkpoints
+
+CLIENTS = 3
 
 
 def checkpoint(number, value=None, **info):
@@ -27,12 +32,15 @@ def checkpoint(number, value=None, **info):
         },
         "c": {"hidden.0.weight": torch.full((3, 2), 1e-30 + value).double().t()},
     }
-    return Checkpoint(number, ServerState(groups, info))
+    losses = np.array([np.nan, number / 3, np.nan])
+    return Checkpoint(number, ServerState(groups, info), losses, stack_size=number)
 
 
 def assert_equal(found, expected):
     assert found.number == expected.number
     assert found.state.info == expected.state.info
+    assert found.losses.tobytes() == expected.losses.tobytes()
+    assert found.stack_size == expected.stack_size
     assert set(found.state.groups) == set(expected.state.groups)
     for name, group in expected.state.groups.items():
         assert set(found.state.groups[name]) == set(group)
@@ -62,35 +70,41 @@ def two(tmp_path):
 def test_what_is_saved_is_loaded(tmp_path):
     expected = checkpoint(7, best=0.25, phase="second", count=3)
     Checkpoints(tmp_path / "new/folder").save(expected)
-    assert_equal(Checkpoints(tmp_path / "new/folder").latest(never), expected)
+    assert_equal(Checkpoints(tmp_path / "new/folder").latest(CLIENTS, never), expected)
 
 
 def test_there_was_never_one(tmp_path):
-    assert Checkpoints(tmp_path / "nothing").latest(never) is None
+    assert Checkpoints(tmp_path / "nothing").latest(CLIENTS, never) is None
     assert Checkpoints(tmp_path).numbers() == []
 
 
 def test_only_the_last_two_are_kept(tmp_path):
     store = Checkpoints(tmp_path)
-    for number in (-1, 0, 5, 10, 1_000_000):
+    for number in (1, 5, 10, 1_000_000):
         store.save(checkpoint(number))
     assert store.numbers() == [10, 1_000_000]
     assert folders(tmp_path) == ["round_000010", "round_1000000"]
-    assert_equal(store.latest(never), checkpoint(1_000_000))
+    assert_equal(store.latest(CLIENTS, never), checkpoint(1_000_000))
 
 
-def test_rounds_of_a_warm_up_come_first(tmp_path):
+def test_one_of_the_first_version_is_read(tmp_path):
+    """It had one checksum, and neither losses nor a stack size."""
     store = Checkpoints(tmp_path)
-    for number in (-2, -1):
-        store.save(checkpoint(number))
-    assert_equal(store.latest(never), checkpoint(-1))
-    store.save(checkpoint(0))
-    assert store.numbers() == [-1, 0]
+    store.save(checkpoint(2))
+    (tmp_path / "round_000002/clients.safetensors").unlink()
+    path = tmp_path / "round_000002/state.json"
+    body = json.loads(path.read_text())
+    body["sha256"] = body["sha256"]["state.safetensors"]
+    del body["stack_size"], body["seal"]
+    text = json.dumps(body, sort_keys=True)
+    path.write_text(json.dumps(body | {"seal": hashlib.sha256(text.encode()).hexdigest()}))
+    found = store.latest(CLIENTS, never)
+    assert found.number == 2 and found.stack_size is None and np.isnan(found.losses).all()
 
 
 def test_a_round_can_be_saved_again(two):
     Checkpoints(two).save(checkpoint(4, value=9.0, again=1))
-    assert_equal(Checkpoints(two).latest(never), checkpoint(4, value=9.0, again=1))
+    assert_equal(Checkpoints(two).latest(CLIENTS, never), checkpoint(4, value=9.0, again=1))
     assert folders(two) == ["round_000003", "round_000004"]
 
 
@@ -98,8 +112,9 @@ def test_tensors_that_several_groups_share_are_saved(tmp_path):
     """A method may keep the model under two names, or keep a part of it."""
     tensor = torch.arange(6.0)
     groups = {"model": {"a": tensor}, "best": {"a": tensor}, "part": {"a": tensor[:3]}}
-    Checkpoints(tmp_path).save(Checkpoint(1, ServerState(groups)))
-    assert_equal(Checkpoints(tmp_path).latest(never), Checkpoint(1, ServerState(groups)))
+    saved = replace(checkpoint(1), state=ServerState(groups))
+    Checkpoints(tmp_path).save(saved)
+    assert_equal(Checkpoints(tmp_path).latest(CLIENTS, never), saved)
 
 
 def cut(folder: Path) -> None:
@@ -145,7 +160,7 @@ DAMAGES = {
 def test_a_damaged_one_is_reported_and_the_one_before_is_used(two, damage):
     DAMAGES[damage](two / "round_000004")
     reports = []
-    assert_equal(Checkpoints(two).latest(reports.append), checkpoint(3))
+    assert_equal(Checkpoints(two).latest(CLIENTS, reports.append), checkpoint(3))
     assert len(reports) == 1
     assert str(two / "round_000004") in reports[0] and "damaged" in reports[0]
 
@@ -155,7 +170,7 @@ def test_all_damaged(two):
     edit(two / "round_000004")
     reports = []
     with pytest.raises(RunError, match="every checkpoint is damaged") as caught:
-        Checkpoints(two).latest(reports.append)
+        Checkpoints(two).latest(CLIENTS, reports.append)
     assert str(two) in str(caught.value) and len(reports) == 2
     assert "round_000004" in reports[0] and "round_000003" in reports[1]
 
@@ -166,10 +181,10 @@ def test_a_damaged_one_is_none_of_the_last_two(tmp_path):
     for number in (4, 6):
         store.save(checkpoint(number))
     flip(tmp_path / "round_000006")
-    assert store.latest(lambda text: None).number == 4
+    assert store.latest(CLIENTS, lambda text: None).number == 4
     store.save(checkpoint(5))
     cut(tmp_path / "round_000005")
-    assert_equal(store.latest(lambda text: None), checkpoint(4))
+    assert_equal(store.latest(CLIENTS, lambda text: None), checkpoint(4))
 
 
 def test_half_written_ones_are_removed_and_never_read(two):
@@ -177,21 +192,26 @@ def test_half_written_ones_are_removed_and_never_read(two):
     shutil.copytree(two / "round_000004", half)
     (half / "state.json").unlink()
     store = Checkpoints(two)
+    store.clean()
     assert not half.exists()
-    assert_equal(store.latest(never), checkpoint(4))
+    assert_equal(store.latest(CLIENTS, never), checkpoint(4))
 
 
 def test_a_copy_kept_by_hand_is_ignored(two):
     shutil.copytree(two / "round_000003", two / "round_000003.mine")
-    assert_equal(Checkpoints(two).latest(never), checkpoint(4))
+    assert_equal(Checkpoints(two).latest(CLIENTS, never), checkpoint(4))
     assert (two / "round_000003.mine").exists()
 
 
 def failing(kind):
     groups = checkpoint(5).state.groups
     if kind == "tensors":  # refused by safetensors: the folder is there, and empty
-        return Checkpoint(5, ServerState({**groups, "x": {"a": torch.eye(2).to_sparse()}}))
-    return Checkpoint(5, ServerState(groups, {"x": object()}))  # refused after the tensors
+        return replace(
+            checkpoint(5), state=ServerState({**groups, "x": {"a": torch.eye(2).to_sparse()}})
+        )
+    return replace(
+        checkpoint(5), state=ServerState(groups, {"x": object()})
+    )  # refused after the tensors
 
 
 @pytest.mark.parametrize("kind", ["tensors", "words"])
@@ -204,7 +224,7 @@ def test_a_crash_in_the_middle_of_writing_leaves_the_old_ones(two, kind, again):
         Checkpoints(two).save(failing(kind))
     store = Checkpoints(two)
     assert folders(two) == expected
-    assert_equal(store.latest(never), checkpoint(5 if again else 4))
+    assert_equal(store.latest(CLIENTS, never), checkpoint(5 if again else 4))
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import raysim
 from raysim.core.errors import RunError
-from raysim.storage.client_states import NEVER, ClientStates
+from raysim.storage.client_states import NEVER, ClientStates, StateVersion
 from tests.conftest import EQUAL, make_settings, make_task
 
 CPU = torch.device("cpu")
@@ -44,8 +44,8 @@ def test_what_is_written_is_read(states):
         "c": {"a.weight": torch.randn(3, 4, generator=torch.Generator().manual_seed(1)).t()},
         "staged": {"a.weight": torch.ones(2).bfloat16(), "n": torch.tensor(2**60)},
     }
-    states.write(1_234_567, (0, 0), written, 0)
-    found = states.read(1_234_567, (0, 0), CPU)
+    states.write(1_234_567, StateVersion(0, 0), written, 0)
+    found = states.read(1_234_567, StateVersion(0, 0), CPU)
     assert {g: set(tensors) for g, tensors in found.items()} == {
         "c": {"a.weight"},
         "staged": {"a.weight", "n"},
@@ -58,15 +58,15 @@ def test_what_is_written_is_read(states):
 
 def test_tensors_that_groups_share_are_written(states):
     tensor = torch.ones(3)
-    states.write(1, (0, 0), {"c": {"a": tensor}, "d": {"a": tensor}}, 0)
-    found = states.read(1, (0, 0), CPU)
+    states.write(1, StateVersion(0, 0), {"c": {"a": tensor}, "d": {"a": tensor}}, 0)
+    found = states.read(1, StateVersion(0, 0), CPU)
     assert torch.equal(found["c"]["a"], tensor) and torch.equal(found["d"]["a"], tensor)
 
 
 def test_versions_are_told_apart(states):
-    written = [(9, 0), (2, 1), (10, 0), (2, 0), (-1, 0)]
+    written = [StateVersion(*keys) for keys in [(9, 0), (2, 1), (10, 0), (2, 0), (0, 0)]]
     for version in written:
-        states.write(5, version, groups(100 * version[0] + version[1]), -1)
+        states.write(5, version, groups(100 * version[0] + version[1]), 0)
     assert sorted(states.versions(5)) == sorted(written)
     found = {version: int(states.read(5, version, CPU)["c"]["n"]) for version in written}
     assert found == {version: 100 * version[0] + version[1] for version in written}
@@ -81,18 +81,18 @@ def test_clients_do_not_see_each_other(states):
 
 
 def test_writing_again_changes_nothing(states):
-    for version in [(0, 0), (1, 0), (1, 1)]:
+    for version in (StateVersion(0, 0), StateVersion(1, 0), StateVersion(1, 1)):
         states.write(5, version, groups(version[0]), 0)
     before = {name: (states.folder / name).read_bytes() for name in files(states)}
     assert latest(states, 5, (1, 0)) == 0
-    states.write(5, (1, 0), groups(1), 0)
+    states.write(5, StateVersion(1, 0), groups(1), 0)
     assert {name: (states.folder / name).read_bytes() for name in files(states)} == before
 
 
 def test_only_what_no_checkpoint_needs_is_pruned(states):
     for number in range(5):
-        states.write(5, (number, 0), groups(number), keep_from=0)
-    states.write(5, (5, 0), groups(5), keep_from=3)
+        states.write(5, StateVersion(number, 0), groups(number), needed_from=0)
+    states.write(5, StateVersion(5, 0), groups(5), needed_from=3)
     kept = [name.split("/")[-1] for name in files(states)]
     assert kept == [f"{number}_0.safetensors" for number in (2, 3, 4, 5)]
 
@@ -135,7 +135,7 @@ def test_both_checkpoints_find_what_they_need(rounds):
         states, model, number = ClientStates(Path(folder) / "clients"), Model(), 0
         for count, (clients, passes, checkpointed, then) in enumerate(rounds):
             keep_from = model.kept[0] if model.kept else number
-            for version in ((number, index) for index in range(passes)):
+            for version in (StateVersion(number, index) for index in range(passes)):
                 for client in clients:
                     expected = model.value(client, version)
                     assert latest(states, client, version) == expected
@@ -158,7 +158,7 @@ def test_both_checkpoints_find_what_they_need(rounds):
 
 def test_rolling_back_deletes_later_rounds_and_half_written_files(states):
     for client, number in [(1, 0), (1, 2), (1, 3), (2, 3), (1001, 4)]:
-        states.write(client, (number, 1), groups(number), 0)
+        states.write(client, StateVersion(number, 1), groups(number), 0)
     half = states.folder / "00000/00000001/.3_1.safetensors.4711"
     half.write_bytes(b"half")
     assert latest(states, 1, (9, 0)) == 3
@@ -173,8 +173,18 @@ def test_rolling_back_deletes_later_rounds_and_half_written_files(states):
         ["00000001", "0_1.safetensors"],
         ["00000001", "2_1.safetensors"],
     ]
-    states.roll_back(-1, 1002)
+    states.roll_back(0, 1002)
     assert files(states) == []
+
+
+def test_round_state_has_files_of_its_own_and_goes_when_a_run_is_resumed(states):
+    kept, in_round = StateVersion(1, 0), StateVersion(1, 0, in_round=True)
+    states.write(5, kept, groups(1), 0)
+    states.write(5, in_round, groups(2), 0)
+    assert [int(states.read(5, v, CPU)["c"]["n"]) for v in (kept, in_round)] == [1, 2]
+    assert states.versions(5) == [kept]
+    assert tuple(states.roll_back(2, 6)[5]) == (1, 0)
+    assert [name.split("/")[-1] for name in files(states)] == ["1_0.safetensors"]
 
 
 def test_rolling_back_where_nothing_was_ever_written(states):
@@ -184,18 +194,18 @@ def test_rolling_back_where_nothing_was_ever_written(states):
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 100, "cut"])
 def test_a_damaged_file_is_named(states, content):
-    states.write(7, (2, 0), groups(1), 0)
+    states.write(7, StateVersion(2, 0), groups(1), 0)
     path = states.folder / files(states)[0]
     path.write_bytes(path.read_bytes()[:-4] if content == "cut" else content)
     with pytest.raises(RunError, match="client state is damaged") as caught:
-        states.read(7, (2, 0), CPU)
+        states.read(7, StateVersion(2, 0), CPU)
     assert str(path) in str(caught.value)
 
 
 def test_a_missing_file_is_named(states):
-    states.write(7, (2, 0), groups(1), 0)
+    states.write(7, StateVersion(2, 0), groups(1), 0)
     with pytest.raises(RunError, match=r"3_0.safetensors: client state is damaged: No such file"):
-        states.read(7, (3, 0), CPU)
+        states.read(7, StateVersion(3, 0), CPU)
 
 
 def test_states_that_cannot_fit_on_the_disk_are_refused(states):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from raysim.config import LocalSettings
 from raysim.core.rules import Batch, Rules
+from raysim.core.seeds import torch_generator
 from raysim.training import recorded_steps as scripts
 from raysim.training.job import ClientJob
 from raysim.training.network import Network
@@ -117,6 +119,7 @@ def train(trainer, data, rules=None, trainable=None):
             augment=lambda x, generator: x,
             batches=np.random.default_rng(seed),
             torch_seed=seed,
+            generator=partial(torch_generator, seed),
         )
         upload, log = trainer.run(job)
         model = {n: t.detach().clone() for n, t in upload.sums["model"].items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import nn
 
 from raysim.config import LocalSettings
 from raysim.core.rules import Batch, Rules, Upload
+from raysim.core.seeds import torch_generator
 from raysim.training.job import ClientJob, batch_bounds
 from raysim.training.network import Network
 from raysim.training.sequential import SequentialTrainer
@@ -77,6 +79,7 @@ def train(
         augment=augment or (lambda x, generator: x),
         batches=np.random.default_rng(draws),
         torch_seed=draws,
+        generator=partial(torch_generator, draws),
     )
     return trainer.run(job)
 

@@ -90,16 +90,15 @@ class FedMa(Method):
             raise SettingsError(f"method.name={self.title}: {error}") from error
         members = {str(n): torch.ones(chain[n].width).long() for n in range(len(chain) - 1)}
         model = {name: tensor.clone() for name, tensor in state_of(network).items()}
-        return ServerState({"model": model, "members": members}, {"chain": neurons.to_json(chain)})
+        return ServerState({"model": model, "members": members})
 
     def client_bytes(self, state: ServerState) -> int:
         """Return the bytes of the atoms that a client was matched to, which it keeps."""
-        chain = neurons.from_json(str(state.info["chain"]))
-        return sum(ATOM_BYTES * layer.width for layer in chain[:-1])
+        return sum(ATOM_BYTES * len(members) for members in state.groups["members"].values())
 
     def round(self, now: Round, state: ServerState) -> tuple[ServerState, Metrics]:
         """Train, then match layer after layer, training what follows in between."""
-        chain = neurons.from_json(str(state.info["chain"]))
+        chain = neurons.chain_of(now.network)
         reduced = now.run(_first_pass(now, chain, state))
         matched: dict[str, Tensor] = {}
         members: dict[str, Tensor] = {}
@@ -120,7 +119,7 @@ class FedMa(Method):
             "recent": {"clients": torch.tensor(reduced.clients, dtype=torch.int64)},
         }
         widths = {f"width_{int(n) + 1}": float(len(of)) for n, of in members.items()}
-        return ServerState(groups, state.info), widths
+        return ServerState(groups), widths
 
     def _match(
         self, chain: Chain, number: int, reduced: Reduced
@@ -187,14 +186,14 @@ def _send(chain: Chain, number: int, view: View, trained: Trained) -> Upload:
     """Send a layer up; keep those after it, and the atoms so far, for the next pass."""
     layer = _of(view.params, chain[number : number + 1])
     if not number:
-        return Upload(rows={"layer": layer}, state={"model": _of(view.params, chain[1:])})
+        return Upload(rows={"layer": layer}, round_state={"model": _of(view.params, chain[1:])})
     atoms = {
         "atoms": {**(view.state.get("atoms", {}) if number > 1 else {}), **view.personal["atoms"]}
     }
     if number == len(chain) - 1:
         return Upload(sums={"model": layer}, state=atoms)
     rest = _of(view.params, chain[number + 1 :])
-    return Upload(rows={"layer": layer}, state={**atoms, "model": rest})
+    return Upload(rows={"layer": layer}, round_state={**atoms, "model": rest})
 
 
 def _of(tensors: Tensors, layers: Chain) -> dict[str, Tensor]:

@@ -15,9 +15,8 @@ Legend: W neurons, A atoms, D weights of a neuron.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -112,23 +111,6 @@ def chain_of(network: nn.Module) -> Chain:
             sides = {n: tuple(s for s in own if s.layer != number) for n, own in sides.items()}
         chain.append(Layer(layer.path, _size(layer.module, OUTPUTS), sides))
     return tuple(chain)
-
-
-def to_json(chain: Chain) -> str:
-    """Return a chain as JSON."""
-    return json.dumps([asdict(layer) for layer in chain])
-
-
-def from_json(text: str) -> Chain:
-    """Undo `to_json`."""
-    return tuple(
-        Layer(
-            layer["path"],
-            layer["width"],
-            {name: tuple(Side(**side) for side in own) for name, own in layer["sides"].items()},
-        )
-        for layer in json.loads(text)
-    )
 
 
 def take(chain: Chain, tensors: Tensors, neurons: Mapping[int, Tensor]) -> dict[str, Tensor]:

@@ -118,11 +118,13 @@ def numbered(
     Args:
         orders: Per client, the order of its samples [n].
         bounds: Per client, its batches. Samples are numbered through, client after client.
-        real: Where there is a sample [S, K, B]; elsewhere the number is 0.
+        real: Where there is a sample [S, K, B]; elsewhere the number is that of the client's first
+            sample, so that a value that is not finite stays within its client.
     """
     index = np.zeros(real.shape, dtype=np.int64)
     first = 0
     for k, (order, own) in enumerate(zip(orders, bounds, strict=True)):
+        index[:, k] = first
         for step, (start, stop) in enumerate(own):
             index[step, k, : stop - start] = first + order[start:stop]
         first += len(order)

@@ -32,12 +32,12 @@ class GraphRecorder:
 
     Attributes:
         beside: Returns the context in which a group is trained.
-        refusal: Why a step could not be recorded, or None.
     """
 
     def __init__(
         self,
         record: Callable[[Step, Inputs], Step],
+        note: Callable[[str], None],
         beside: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         """Take what records.
@@ -45,20 +45,22 @@ class GraphRecorder:
         Args:
             record: Returns a recording of the step on inputs like these, without taking the step.
                 Raises RuntimeError if it does something that cannot be recorded.
+            note: Shows the user why steps are not recorded.
             beside: See above.
         """
-        self._record, self.beside = record, beside
-        self.refusal: str | None = None
+        self._record, self._note, self.beside = record, note, beside
+        self._works = True
 
     def __call__(self, step: Step, inputs: Inputs) -> Step:
         """Return a recording of a step, or the step where it cannot be recorded."""
-        if self.refusal is None:
+        if self._works:
             try:
                 return self._record(step, inputs)
             except torch.OutOfMemoryError:
                 raise  # the group is too large
             except RuntimeError as error:  # it sets a generator's state, say
-                self.refusal = str(error)
+                self._works = False
+                self._note(f"steps are not recorded as CUDA graphs: {error}")
         return step
 
 
@@ -150,9 +152,9 @@ class CudaGraphs:
         return recording
 
 
-def recorder_on(device: torch.device) -> GraphRecorder | None:
+def recorder_on(device: torch.device, note: Callable[[str], None]) -> GraphRecorder | None:
     """Return what records steps on a device; nothing does on a CPU."""
     if device.type != "cuda":
         return None
     graphs = CudaGraphs(device)
-    return GraphRecorder(graphs.record, graphs.beside)
+    return GraphRecorder(graphs.record, note, graphs.beside)

@@ -34,24 +34,25 @@ SHARE = 0.6
 """Of the device's memory that the clients of a group may take."""
 
 
-def clients_together(
+def stack_size(
     settings: Settings,
     federation: Federation,
+    module: nn.Module,
     describe: Callable[[], dict[str, Any]],
     note: Callable[[str], None],
 ) -> int:
-    """Return the size of a group; 1 trains clients one at a time.
+    """Return how many clients the network lets be stacked; 1 trains them one at a time.
 
     Args:
         settings: The run's settings.
-        federation: Its data and network.
-        describe: Returns where the workers are; asked only for "auto".
-        note: Told once why clients are not trained together although they should be.
+        federation: Its samples and client indices.
+        module: The network.
+        describe: Returns where the workers are; called only for "auto".
+        note: Shows the user why clients are not stacked although `engine.vectorize` asks for it.
     """
     asked = settings.engine.vectorize
     if asked in {0, 1}:
         return 1
-    module = settings.method.network(federation.network(settings.seed))
     if reason := obstacle(module):
         note(f"engine.vectorize={asked}: clients are trained one at a time: {reason}")
         return 1
@@ -101,9 +102,8 @@ def fitting(module: nn.Module, x: Tensor, rows: int, samples: int, memory: int) 
 
 
 def groups_of(
-    clients: Sequence[int], sizes: npt.NDArray[np.int64], together: int
+    clients: Sequence[int], sizes: npt.NDArray[np.int64], size: int
 ) -> list[tuple[int, ...]]:
-    """Return who is trained together: clients of like numbers of samples [K], the largest first."""
+    """Return groups of clients of like numbers of samples [K], the largest first."""
     ordered = sorted(clients, key=lambda client: (-sizes[client], client))
-    starts = range(0, len(ordered), together)
-    return [tuple(ordered[start : start + together]) for start in starts]
+    return [tuple(ordered[start : start + size]) for start in range(0, len(ordered), size)]

@@ -13,6 +13,7 @@ import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -23,7 +24,7 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from raysim.core.rules import Batch, Outputs, Trained, Upload, View
-from raysim.core.tensors import Groups, Layout, Tensors, flatten
+from raysim.core.tensors import Layout, Tensors, flatten
 from raysim.training.job import ClientJob, LocalLosses, Sgd, batch_bounds, epochs_of, objective
 from raysim.training.network import Network
 from raysim.training.sequential import SequentialTrainer
@@ -53,18 +54,13 @@ class _Stacked(Batch):
 class StackedTrainer:
     """Trains clients together; what they cannot share is left to the loop trainer."""
 
-    def __init__(self, loop: SequentialTrainer) -> None:
+    def __init__(self, loop: SequentialTrainer, note: Callable[[str], None]) -> None:
         self.loop = loop
         self.padding = Padding()
         module = with_padding(copy.deepcopy(loop.network.module), self.padding)
         self.network = Network(module)
         device = next((p.device for p in module.parameters()), torch.device("cpu"))
-        self.recorder = recorder_on(device)
-
-    @property
-    def refusal(self) -> str | None:
-        """Why a step could not be recorded, or None."""
-        return self.recorder.refusal if self.recorder else None
+        self.recorder = recorder_on(device, note)
 
     def run(self, jobs: Sequence[ClientJob]) -> list[tuple[Upload, LocalLosses]]:
         """Train clients of one pass; return what each gives back, with its figures."""
@@ -234,6 +230,7 @@ class _StackedTraining:
             state=fixed["state"],
             personal=fixed["personal"],
             temperature=self.local.temperature,
+            generator=self.job.generator,
             at=self.loop.at,
             gradient=partial(self._gradient, fixed),
         )
@@ -241,7 +238,8 @@ class _StackedTraining:
     def _view_of(self, k: int) -> View:
         own = {"start": self.starts[k], "state": self.jobs[k].state}
         live = {name: tensor[k].detach() for name, tensor in self.live.items()}
-        return self._view(live, {**own, "personal": self.jobs[k].personal})
+        view = self._view(live, {**own, "personal": self.jobs[k].personal})
+        return replace(view, generator=self.jobs[k].generator)
 
     def _gradient(self, fixed: Tree, tensors: Tensors, batch: Batch) -> Tensors:
         """Return the gradient of the objective at any tensors, with this step's random draws."""
@@ -262,13 +260,18 @@ class _StackedTraining:
 
 
 def _alike(jobs: Sequence[ClientJob]) -> list[list[int]]:
-    """Return the numbers of the jobs by the names and shapes of their clients' own tensors."""
+    """Return the numbers of the jobs that can share a stack.
 
-    def shapes(number: int) -> str:
-        groups: tuple[Groups, Groups] = (jobs[number].state, jobs[number].personal)
-        return repr([Layout.of(flatten(group)) for group in groups])
+    They have the same epochs and learning rate, and their clients' own tensors the same names and
+    shapes.
+    """
 
-    return [list(same) for _, same in groupby(sorted(range(len(jobs)), key=shapes), key=shapes)]
+    def kind(number: int) -> str:
+        job = jobs[number]
+        layouts = [Layout.of(flatten(group)) for group in (job.state, job.personal)]
+        return repr([job.epochs, job.lr, layouts])
+
+    return [list(same) for _, same in groupby(sorted(range(len(jobs)), key=kind), key=kind)]
 
 
 def _stack(trees: Sequence[Tree]) -> tuple[dict[str, Any], dict[str, Any]]:

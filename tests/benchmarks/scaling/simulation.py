@@ -107,14 +107,14 @@ class Play:
     def _fill(self, worker: int) -> None:
         """Hand a worker what is due; note when it will be heard of."""
         with self._deciding():
-            handout = self._schedule.next(worker)
-        if handout is None:
+            assignment = self._schedule.next(worker)
+        if assignment is None:
             return
         result, driver, free = self.result, self._driver, self._free
         self._work(driver.send)
         result.messages += 1
-        took = sum(self._seconds_of(worker, item) for item in handout.items)
-        around = driver.call + (driver.pack if handout.give else 0)
+        took = sum(self._seconds_of(worker, item) for item in assignment.items)
+        around = driver.call + (driver.pack if assignment.hand_over else 0)
         free[worker] = max(result.seconds + driver.latency, free[worker]) + took + around
         result.busy += took
         arrives = free[worker] + driver.latency
@@ -125,9 +125,9 @@ class Play:
         arrived, _, worker, took = heapq.heappop(self._events)
         self.result.seconds = max(self.result.seconds, arrived)
         with self._deciding():
-            handout = self._schedule.returned(worker, took)
-        self._work(self._driver.receive + (self._driver.merge if handout.give else 0))
-        self.result.sums += handout.give
+            assignment = self._schedule.returned(worker, took)
+        self._work(self._driver.receive + (self._driver.merge if assignment.hand_over else 0))
+        self.result.sums += assignment.hand_over
         for _ in range(IN_FLIGHT):
             self._fill(worker)
 

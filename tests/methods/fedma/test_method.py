@@ -141,14 +141,30 @@ class Untrained:
             personal, state = work.personal.get(client, {}), self.state.get(client, {})
             start = rules.start(work.broadcast, state, personal)
             tensors = start if self.passes else permuted(self.kind, start, generator)
-            view = View(tensors, [], start, work.broadcast, state, personal, 1.0, None, None)
+            view = View(tensors, [], start, work.broadcast, state, personal, 1.0, None, None, None)
             upload = rules.finish(view, Trained(1, 0.1, {}, Batch(torch.ones(1), torch.ones(1))))
             rows[client] = upload.rows
-            self.state[client] = upload.state
+            self.state[client] = {**state, **upload.state, **upload.round_state}
             sums.append(upload.sums.get("model", {}))
         self.passes += 1
         means = {n: torch.stack([s[n] for s in sums]).mean(0) for n in sums[0]}
         return Reduced(tuple(work.clients), {"model": means}, rows, {})
+
+
+def round_of(number, cohort, network, run):
+    return Round(
+        number=number,
+        cohort=cohort,
+        clients=len(cohort),
+        epochs=1,
+        lr=0.1,
+        lr_at=lambda number: 0.1,
+        network=network,
+        run=run,
+        sample=None,
+        generator=None,
+        note=print,
+    )
 
 
 def function(method, build, tensors, x):
@@ -168,7 +184,7 @@ def test_permuted_copies_match_back(kind, clients):
     state = method.init(method.network(built))
     before = {name: tensor.shape for name, tensor in state.groups["model"].items()}
     run = Untrained(kind, clients)
-    now = Round(0, tuple(range(clients)), clients, 1, 0.1, run, print)
+    now = round_of(0, tuple(range(clients)), built, run)
     after, metrics = method.round(now, state)
     assert run.passes == {"mlp": 3, "cnn": 4, "lstm": 3}[kind]
     deployed = method.deployed(after)
@@ -178,7 +194,7 @@ def test_permuted_copies_match_back(kind, clients):
     assert (function(method, MODELS[kind], deployed, x) - expected).abs().max() < 1e-5
     assert set(metrics) == {f"width_{n}" for n in range(1, run.passes)}
     # The next round starts, at every client, from its own order of the same function.
-    work = first_pass(method, after, now.cohort)
+    work = first_pass(method, built, after, now.cohort)
     assert not work.personal
     for client in now.cohort:
         start = work.rules.start(work.broadcast, run.state[client], {})
@@ -189,7 +205,7 @@ class SeenError(Exception):
     """Ends a round once its first pass has been seen."""
 
 
-def first_pass(method, state, cohort):
+def first_pass(method, network, state, cohort):
     """The first pass of the next round."""
     seen = []
 
@@ -198,7 +214,7 @@ def first_pass(method, state, cohort):
         raise SeenError
 
     with pytest.raises(SeenError):
-        method.round(Round(1, cohort, len(cohort), 1, 0.1, catch, print), state)
+        method.round(round_of(1, cohort, network, catch), state)
     return seen[0]
 
 
@@ -206,8 +222,9 @@ def test_posterior_average_shrinks_towards_the_prior():
     """With s = 1/4 and s0 = 4, an atom of two equal members is s * 2v / (s0 + 2s) = v / 9."""
     torch.manual_seed(1)
     method = FedMa(average="posterior", sigma=2.0, sigma0=0.5)
-    state = method.init(mlp())
-    after, _ = method.round(Round(0, (0, 1), 2, 1, 0.1, Untrained("mlp", 2), print), state)
+    network = mlp()
+    state = method.init(network)
+    after, _ = method.round(round_of(0, (0, 1), network, Untrained("mlp", 2)), state)
     name = "features.1.weight"
     before, now = (s.groups["model"][name] for s in (state, after))
     assert sorted(now.sum(1).tolist()) == pytest.approx(
@@ -327,7 +344,6 @@ def test_between_rounds_a_client_keeps_its_atoms_alone(tmp_path):
 def test_clients_that_missed_a_round_start_from_the_most_popular_atoms():
     torch.manual_seed(1)
     method = FedMa()
-    state = method.init(mlp())
     members = {"0": torch.tensor([1, 3, 1, 3, 3, 2, 1, 3, 3, 3]), "1": torch.ones(7).long()}
     wide = method.init(mlp()).groups["model"] | {
         "features.1.weight": torch.randn(10, 12),
@@ -335,7 +351,7 @@ def test_clients_that_missed_a_round_start_from_the_most_popular_atoms():
         "hidden.0.weight": torch.randn(7, 10),
     }
     groups = {"model": wide, "members": members, "recent": {"clients": torch.tensor([4])}}
-    work = first_pass(method, ServerState(groups, state.info), (4, 9))
+    work = first_pass(method, mlp(), ServerState(groups), (4, 9))
     assert set(work.personal) == {9}
     start = work.rules.start(work.broadcast, {}, work.personal[9])
     chosen = [0, 1, 3, 4, 5, 7, 8, 9]

@@ -11,21 +11,20 @@ from torch import nn
 
 from raysim.federation.federation import from_task
 from raysim.federation.opened import _room
-from raysim.training.stacked.stack_size import clients_together, fitting, groups_of
-from tests.conftest import Notes
+from raysim.training.stacked.stack_size import fitting, groups_of, stack_size
 from tests.methods.test_contract import make_task, settings_for
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(1, 9), st.randoms())
-def test_groups_hold_all_clients_by_size(sizes, together, random):
+def test_groups_hold_all_clients_by_size(sizes, size, random):
     clients = list(range(len(sizes)))
     random.shuffle(clients)
-    groups = groups_of(clients, np.array(sizes), together)
+    groups = groups_of(clients, np.array(sizes), size)
     flat = [client for group in groups for client in group]
     assert sorted(flat) == list(range(len(sizes)))
     assert [sizes[client] for client in flat] == sorted(sizes, reverse=True)
-    assert all(len(group) == together for group in groups[:-1])
-    assert groups == groups_of(sorted(clients), np.array(sizes), together)
+    assert all(len(group) == size for group in groups[:-1])
+    assert groups == groups_of(sorted(clients), np.array(sizes), size)
 
 
 def test_a_group_fits_in_memory():
@@ -44,12 +43,14 @@ def test_auto_leaves_no_actor_without_a_group(tmp_path, actors, cohort, size):
     some = {"fraction": cohort / 7, "engine.vectorize": "auto"}
     settings = settings_for("fedavg", tmp_path, **some, clients=7)
 
-    def together(**about):
-        described = {"actors": [about] * actors}
-        return clients_together(settings, federation, lambda: described, Notes())
+    module = federation.network(0)
 
-    assert together(memory=10**12) == size
-    assert together() == 1  # on cores
+    def decided(**about):
+        described = {"actors": [about] * actors}
+        return stack_size(settings, federation, module, lambda: described, print)
+
+    assert decided(memory=10**12) == size
+    assert decided() == 1  # on cores
 
 
 def test_samples_stay_in_this_process_share_of_a_gpu(monkeypatch):

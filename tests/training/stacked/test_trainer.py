@@ -139,7 +139,9 @@ def test_rules_that_cannot_are_said_once(tmp_path):
     together, notes = run(tmp_path, method, "mlp", 3)
     assert difference(alone.params, together.params) == 0
     (note,) = notes
-    assert note.startswith("clients are trained one at a time: together they failed: ")
+    assert note.startswith(
+        "engine.vectorize=3: clients are trained one at a time: vmap: It looks like"
+    )
 
 
 def test_a_bad_client_does_not_take_its_group_along(tmp_path):
@@ -168,7 +170,7 @@ def often(monkeypatch):
 def test_a_recorded_step_is_the_step(tmp_path, monkeypatch, no_loop, often, method, family):
     alone, _ = run(tmp_path, method, family, 0, **often)
     no_loop()
-    monkeypatch.setattr(RECORDER_ON, lambda device: GraphRecorder(Tape))
+    monkeypatch.setattr(RECORDER_ON, lambda device, note: GraphRecorder(Tape, note))
     monkeypatch.setattr(Tape, "played", 0)
     together, _ = run(tmp_path, method, family, 7, **often)
     assert Tape.played
@@ -180,7 +182,7 @@ def test_steps_that_cannot_be_recorded_are_said_once(tmp_path, monkeypatch, ofte
         raise RuntimeError("not while a stream is captured")
 
     alone, _ = run(tmp_path, "fedavg", "mlp", 0, **often)
-    monkeypatch.setattr(RECORDER_ON, lambda device: GraphRecorder(refuse))
+    monkeypatch.setattr(RECORDER_ON, lambda device, note: GraphRecorder(refuse, note))
     together, notes = run(tmp_path, "fedavg", "mlp", 7, **often)
     said = "steps are not recorded as CUDA graphs: not while a stream is captured"
     assert notes == [said]

@@ -12,7 +12,7 @@ from raysim import load_config
 from raysim.core.components import Component
 from raysim.core.data import PARTITIONS, ListedIndices, Partition, Split
 from raysim.core.errors import DataError, SettingsError
-from raysim.core.seeds import sample_cohort
+from raysim.core.seeds import sample_cohort, stream
 
 COVERING: list[Partition] = [
     PARTITIONS.get(name).model_validate(fields)
@@ -95,7 +95,7 @@ def test_a_partition_is_a_pure_function_of_data_clients_and_seed(
 
     first = split(7)
     np.random.default_rng(1).random(10)
-    sample_cohort(7, 1, 10, 3)
+    sample_cohort(stream(7, "cohort", 1), 10, 3)
     assert split(7) == first
     assert split(8) != first
     assert len({tuple(held) for held in first}) == 10

@@ -1,0 +1,77 @@
+"""Inputs of a round: its cohort, learning rate, and the generators of the server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Generator, nn
+
+from raysim.config import Settings
+from raysim.core.errors import RunError
+from raysim.core.method import Round, Sampling
+from raysim.core.rules import Pass, Reduced
+from raysim.core.seeds import sample_cohort, stream, torch_generator
+from raysim.storage.checkpoints import Checkpoint
+
+
+def round_inputs(
+    settings: Settings,
+    network: nn.Module,
+    before: Checkpoint,
+    run: Callable[[Pass], Reduced],
+    note: Callable[[str], None],
+) -> Round:
+    """Return the input of `Method.round`; it depends on seed, round and committed state alone.
+
+    Args:
+        settings: The run's settings.
+        network: The network as it was built.
+        before: The committed state before the round.
+        run: Runs a pass.
+        note: Shows the user one line.
+
+    Raises:
+        RunError: the method's cohort is empty, or not of distinct clients.
+    """
+    number, seed, clients = before.number, settings.seed, len(before.losses)
+
+    def sample(*keys: int) -> tuple[int, ...]:
+        drawn = stream(seed, "sample", number, *keys)
+        return tuple(sample_cohort(drawn, clients, settings.cohort_size))
+
+    def generator(purpose: str) -> Generator:
+        return torch_generator(seed, f"server/{purpose}", number)
+
+    return Round(
+        number=number,
+        cohort=_cohort(settings, before),
+        clients=clients,
+        epochs=settings.local.epochs,
+        lr=settings.local.lr_at(number),
+        lr_at=settings.local.lr_at,
+        network=network,
+        run=run,
+        sample=sample,
+        generator=generator,
+        note=note,
+    )
+
+
+def _cohort(settings: Settings, before: Checkpoint) -> tuple[int, ...]:
+    losses = before.losses.view()
+    losses.flags.writeable = False
+    sampling = Sampling(
+        round_number=before.number,
+        clients=len(losses),
+        size=settings.cohort_size,
+        losses=losses,
+        generator=stream(settings.seed, "cohort", before.number),
+    )
+    drawn = [int(client) for client in settings.method.cohort(sampling, before.state)]
+    cohort = tuple(sorted(set(drawn)))
+    if not cohort or len(cohort) < len(drawn) or cohort[0] < 0 or cohort[-1] >= len(losses):
+        raise RunError(
+            f"method.name={settings.method.title}: the cohort of round {before.number + 1} must be"
+            f" distinct clients from 0 to {len(losses) - 1}, at least one; it is {drawn[:10]}"
+        )
+    return cohort

@@ -1,0 +1,82 @@
+"""Figures of a round's passes: bytes, losses, clients, spans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from raysim.core.rules import Pass
+from raysim.execution.messages import Failure
+from raysim.storage.trace import Span
+
+Columns = dict[str, npt.NDArray[np.float64]]
+
+
+@dataclass
+class _Account:
+    """Figures of the passes with one label."""
+
+    bytes_up: int = 0
+    bytes_down: int = 0
+    columns: list[Columns] = field(default_factory=list)
+
+    def trained(self, name: str) -> npt.NDArray[np.float64]:
+        """Return a column of the clients that took steps, pass after pass."""
+        both = [(columns[name], columns["steps"] > 0) for columns in self.columns]
+        return np.concatenate([values[took_steps] for values, took_steps in both] or [np.empty(0)])
+
+    def figures(self) -> dict[str, float]:
+        """Return the figures; losses are means over samples."""
+        weights = self.trained("samples")
+        losses = {
+            name: float(np.average(self.trained(name), weights=weights)) if len(weights) else 0.0
+            for name in ("train_loss", "objective")
+        }
+        return losses | {
+            "bytes_up": self.bytes_up,
+            "bytes_down": self.bytes_down,
+            "clients": len(np.unique(self.trained("client"))),
+        }
+
+
+@dataclass
+class RoundLog:
+    """Figures of a round's passes.
+
+    Attributes:
+        columns: Per pass, the columns of its clients in `clients.parquet`.
+        dropped: Clients that were dropped.
+        spans: Per worker, its phases.
+    """
+
+    columns: list[Columns] = field(default_factory=list)
+    dropped: list[Failure] = field(default_factory=list)
+    spans: dict[str, list[Span]] = field(default_factory=dict)
+    _accounts: dict[str, _Account] = field(default_factory=lambda: {"": _Account()})
+
+    def count(
+        self, work: Pass, bytes_up: int, bytes_down: int, columns: Columns, pass_number: int
+    ) -> None:
+        """Count a pass, under its label."""
+        account = self._accounts.setdefault(work.label, _Account())
+        account.bytes_up += bytes_up
+        account.bytes_down += bytes_down
+        account.columns.append(columns)
+        number = np.full(len(columns["client"]), pass_number)
+        self.columns.append({**columns, "pass": number})
+
+    def figures(self) -> dict[str, float]:
+        """Return columns of `metrics.parquet`: the round's own, then those of other labels."""
+        own: dict[str, float] = {}
+        for label, account in self._accounts.items():
+            prefix = f"{label}_" if label else ""
+            own |= {f"{prefix}{name}": value for name, value in account.figures().items()}
+        return own
+
+    def losses(self) -> dict[int, float]:
+        """Return the last train loss of each client that took steps in the round's own passes."""
+        account = self._accounts[""]
+        clients, losses = account.trained("client"), account.trained("train_loss")
+        return dict(zip(clients.astype(np.int64).tolist(), losses.tolist(), strict=True))

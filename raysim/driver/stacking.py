@@ -1,0 +1,147 @@
+"""Decision whether clients are trained stacked, made once, before the first round.
+
+It follows from settings, network, method and the actors' memory, and the checkpoint seals it: were
+it made while the run goes on, scheduling would decide a result's last bits. Whether a method's
+rules can be stacked is found by rehearsing a round on two clients with a few samples each.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import nn
+
+from raysim.config import Settings
+from raysim.core.method import ServerState
+from raysim.core.rules import Batch, Pass, Reduced, Upload
+from raysim.core.seeds import stream, torch_generator
+from raysim.core.tensors import Groups
+from raysim.driver.round_inputs import round_inputs
+from raysim.execution.partial_sum import PartialSum
+from raysim.federation.federation import Federation
+from raysim.federation.opened import OpenedSamples
+from raysim.storage.checkpoints import Checkpoint
+from raysim.training.job import ClientJob
+from raysim.training.network import Network
+from raysim.training.sequential import SequentialTrainer
+from raysim.training.stacked.stack_size import stack_size
+from raysim.training.stacked.trainer import StackedTrainer
+
+CPU = torch.device("cpu")
+CLIENTS = 2
+"""Clients of a rehearsal."""
+FEW_SAMPLES = 8
+"""Samples of a rehearsing client where its batch is all that it has."""
+
+
+def decide_stack_size(
+    settings: Settings,
+    federation: Federation,
+    network: nn.Module,
+    first: Checkpoint,
+    *,
+    describe: Callable[[], dict[str, Any]],
+    note: Callable[[str], None],
+) -> int:
+    """Return how many clients are trained stacked; 1 trains them one at a time.
+
+    Args:
+        settings: The run's settings.
+        federation: Its samples and client indices.
+        network: The network as it was built.
+        first: The checkpoint from which the run starts.
+        describe: Returns where the workers are.
+        note: Shows the user why clients are not stacked although `engine.vectorize` asks for it.
+    """
+    size = stack_size(settings, federation, network, describe, note)
+    if size > 1:
+        reason = Rehearsal(settings, federation, network).unsupported_reason(first)
+        if reason:
+            asked = settings.engine.vectorize
+            note(f"engine.vectorize={asked}: clients are trained one at a time: {reason}")
+            return 1
+    return size
+
+
+class _UnsupportedError(Exception):
+    """The stacked trainer cannot train these rules."""
+
+
+class Rehearsal:
+    """One round on few clients and samples, stacked, in this process; nothing is kept of it."""
+
+    def __init__(self, settings: Settings, federation: Federation, network: nn.Module) -> None:
+        self._settings, self._network = settings, network
+        placed = Network(copy.deepcopy(network)).placed(CPU)
+        self._sequential = SequentialTrainer(placed, settings.local, settings.engine.precision)
+        self._stacked = StackedTrainer(self._sequential, note=_ignore)
+        self._samples = OpenedSamples(federation, CPU)
+        self._initial: Groups = {}
+        self._states: dict[int, Groups] = {}
+
+    def unsupported_reason(self, first: Checkpoint) -> str | None:
+        """Return why a round from this checkpoint cannot be stacked, or None if it can."""
+        method = self._settings.method
+        self._initial = method.client_init(first.state)
+        now = round_inputs(self._settings, self._network, first, self.run, _ignore)
+        try:
+            method.round(now, ServerState(first.state.groups, first.state.info))
+        except _UnsupportedError as error:
+            return str(error)
+        except Exception:  # of any kind, and not for stacking: the run itself will meet it
+            return None
+        return None
+
+    def run(self, work: Pass) -> Reduced:
+        """Run a pass on its first clients."""
+        clients = [int(client) for client in islice(work.clients, CLIENTS)]
+        jobs = [self._job(work, client) for client in clients]
+        total = PartialSum()
+        for client, upload in zip(clients, self._train(jobs), strict=True):
+            total.add({"client": client}, upload, total.check(upload), 1, len(clients))
+            self._states[client] = {
+                **self._states.get(client, {}),
+                **upload.state,
+                **upload.round_state,
+            }
+        return total.reduced(len(clients), total.columns())
+
+    def _train(self, jobs: list[ClientJob]) -> list[Upload]:
+        if not any(job.epochs for job in jobs):
+            return [self._sequential.run(job)[0] for job in jobs]
+        try:
+            return [upload for upload, _ in self._stacked.run(jobs)]
+        except Exception as error:  # a rule or a module may raise anything
+            raise _UnsupportedError(" ".join(str(error).split()) or repr(error)) from error
+
+    def _job(self, work: Pass, client: int) -> ClientJob:
+        size = self._settings.local.batch_size
+        few = slice(0, FEW_SAMPLES if size == "full" else size + 1)
+        data = self._samples.client(client)
+        return ClientJob(
+            rules=work.rules,
+            epochs=min(work.epochs_of(client), 1),
+            lr=work.lr_of(client),
+            trainable=work.trainable,
+            data=Batch(data.x[few], data.y[few]),
+            broadcast=work.broadcast,
+            state=self._states.get(client, self._initial),
+            personal=work.personal.get(client, {}),
+            augment=_unchanged,
+            batches=stream(0, "rehearsal", client),
+            torch_seed=0,
+            generator=partial(torch_generator, 0),
+        )
+
+
+def _unchanged(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return x
+
+
+def _ignore(text: str) -> None:
+    """Show nothing: a rehearsal is not the run."""

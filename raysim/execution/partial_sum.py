@@ -1,0 +1,151 @@
+"""Partial sums: what a worker adds up over clients, and the driver over workers.
+
+A partial sum is the same whatever the order of adding and merging: sums are exact integers, and
+records are sorted by client where they are read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from raysim.core.errors import RunError
+from raysim.core.exact import Addend, ExactSum
+from raysim.core.packed import PackedTensors
+from raysim.core.rules import Reduced, Upload
+from raysim.core.tensors import Layout, flatten, nbytes, unflatten
+
+CPU = torch.device("cpu")
+Columns = dict[str, npt.NDArray[np.float64]]
+
+
+@dataclass
+class PartialSum:
+    """Exact sum of some clients' uploads, with their records.
+
+    Attributes:
+        clients: The clients, in the order in which they were added.
+        weight: Their total weight.
+        sum: The sum of `Upload.sums`; None before the first client.
+        records: Per client, the numbers of its row in `clients.parquet`.
+        scalars: Names of the records that the method's server reads.
+        rows: Per client, its `Upload.rows`.
+        bytes_up: Bytes that the clients sent.
+        wrote_state: Clients that wrote client state.
+        wrote_round_state: Clients that wrote round state.
+    """
+
+    clients: list[int] = field(default_factory=list)
+    weight: int = 0
+    sum: ExactSum | None = None
+    records: list[Mapping[str, float]] = field(default_factory=list)
+    scalars: frozenset[str] = frozenset()
+    rows: dict[int, PackedTensors] = field(default_factory=dict)
+    bytes_up: int = 0
+    wrote_state: list[int] = field(default_factory=list)
+    wrote_round_state: list[int] = field(default_factory=list)
+
+    def check(self, upload: Upload) -> Addend:
+        """Check that an upload can be added; return its sums, ready for `add`.
+
+        Raises:
+            RunError: a value is not finite or out of range, or the upload has other tensors than
+                those before it; the message names the tensor.
+        """
+        sums = flatten(upload.sums)
+        layout = Layout.of(sums)
+        if self.sum and self.sum.layout != layout:
+            raise RunError("its upload has other tensors than the clients before it")
+        addend = Addend.of(layout, sums)
+        _check_finite(upload)
+        return addend
+
+    def add(
+        self,
+        record: Mapping[str, float],
+        upload: Upload,
+        addend: Addend,
+        weight: int,
+        total_weight: int,
+    ) -> None:
+        """Add one client's upload, which `check` has checked; this does not fail.
+
+        Args:
+            record: Numbers of its row in `clients.parquet`; `client` is its id.
+            upload: The upload.
+            addend: What `check` returned.
+            weight: The client's weight.
+            total_weight: Weight of all clients of the pass.
+        """
+        client = int(record["client"])
+        self.sum = self.sum or ExactSum(addend.layout)
+        self.sum.add(addend, weight / total_weight)
+        self.clients.append(client)
+        self.weight += weight
+        self.records.append({**record, **upload.scalars, **upload.metrics})
+        self.scalars = frozenset(upload.scalars)
+        if upload.rows:
+            self.rows[client] = PackedTensors.of(upload.rows)
+        if upload.state:
+            self.wrote_state.append(client)
+        if upload.round_state:
+            self.wrote_round_state.append(client)
+        self.bytes_up += bytes_up(upload)
+
+    def merge(self, other: PartialSum) -> None:
+        """Add another partial sum, of other clients of the same pass."""
+        if not other.clients:
+            return
+        if other.sum is not None:
+            self.sum = self.sum or ExactSum(other.sum.layout)
+            self.sum.merge(other.sum)
+        self.clients += other.clients
+        self.weight += other.weight
+        self.records += other.records
+        self.scalars = other.scalars
+        self.rows |= other.rows
+        self.bytes_up += other.bytes_up
+        self.wrote_state += other.wrote_state
+        self.wrote_round_state += other.wrote_round_state
+
+    def columns(self) -> Columns:
+        """Return the records as columns [n], by client."""
+        ordered = sorted(self.records, key=lambda record: record["client"])
+        names = dict.fromkeys(name for record in ordered for name in record)
+        return {n: np.array([record.get(n, np.nan) for record in ordered]) for n in names}
+
+    def reduced(self, total_weight: int, columns: Columns) -> Reduced:
+        """Return the result of a pass whose clients weigh `total_weight` in all."""
+        means = self.sum.mean(self.weight, total_weight) if self.sum else {}
+        return Reduced(
+            tuple(sorted(self.clients)),
+            unflatten(means),
+            {client: packed.open(CPU) for client, packed in self.rows.items()},
+            {name: columns[name] for name in sorted(self.scalars)},
+        )
+
+
+def bytes_up(upload: Upload) -> int:
+    """Return the bytes that an upload sends: its tensors, and four for each scalar."""
+    if upload.bytes_up is not None:
+        return upload.bytes_up
+    return nbytes(upload.sums) + nbytes(upload.rows) + 4 * len(upload.scalars)
+
+
+def _check_finite(upload: Upload) -> None:
+    """Check the parts of an upload that are not summed.
+
+    Raises:
+        RunError: a value is not finite; it names the tensor or the number.
+    """
+    groups = {**upload.rows, **upload.state, **upload.round_state}
+    tensors = flatten(groups).items()
+    bad = [n for n, t in tensors if t.is_floating_point() and not bool(t.isfinite().all())]
+    bad += [name for name, value in upload.scalars.items() if not math.isfinite(value)]
+    if bad:
+        raise RunError(f"its update is not finite ({bad[0]}): try a smaller local.lr")
