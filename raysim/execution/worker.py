@@ -35,6 +35,7 @@ from raysim.federation.evaluation_sets import EVALUATION_ROWS, EvaluationSet
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
 from raysim.storage.client_states import ClientStates
+from raysim.storage.environment import environment
 from raysim.storage.trace import Stopwatch
 from raysim.training.job import ClientJob, LocalLosses
 from raysim.training.network import Network
@@ -77,6 +78,7 @@ class Worker:
         self._name = f"{socket.gethostname()} {os.getpid()}"
         self.watch = Stopwatch(settings.trace)
         self.device = device_of(settings.engine)
+        self._environment = environment(self.device)
         federation = spec.federation.here()
         module = settings.method.network(federation.network(settings.seed))
         network = Network(module).placed(self.device)
@@ -91,11 +93,12 @@ class Worker:
         self._scores: Scores = {}
 
     def about(self, share: float) -> dict[str, Any]:
-        """Return the device, and for a GPU the bytes of its memory in this worker's share."""
-        if self.device.type != "cuda":
-            return {"device": str(self.device)}
-        memory = torch.cuda.get_device_properties(self.device).total_memory
-        return {"device": str(self.device), "memory": int(share * memory)}
+        """Return device and environment, and of a GPU the bytes of memory in a share of it."""
+        about: dict[str, Any] = {"device": str(self.device), "environment": self._environment}
+        if self.device.type == "cuda":
+            memory = torch.cuda.get_device_properties(self.device).total_memory
+            about["memory"] = int(share * memory)
+        return about
 
     def train(self, order: Order, groups: Sequence[tuple[int, ...]]) -> None:
         """Train groups of clients of a pass and add them to what this worker holds."""
