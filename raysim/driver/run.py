@@ -30,8 +30,9 @@ from raysim.federation.federation import Federation
 from raysim.storage.atomic import write_json
 from raysim.storage.checkpoints import Checkpoint, Checkpoints, save_tensors
 from raysim.storage.client_states import ClientStates
+from raysim.storage.environment import node_differences
 from raysim.storage.recorder import Row, RunRecorder, summarise
-from raysim.storage.run_directory import RunDir
+from raysim.storage.run_directory import RunDirectory
 from raysim.storage.trace import DRIVER, Stopwatch, TraceWriter
 from raysim.training.stacked.stack_size import clients_together
 
@@ -56,7 +57,7 @@ class Result:
 def drive(
     settings: Settings,
     federation: Federation,
-    run_dir: RunDir,
+    run_dir: RunDirectory,
     listener: Listener,
     own_task: bool = False,
 ) -> Result:
@@ -76,7 +77,7 @@ def drive(
     with (
         ray_session(settings.engine),
         _closing(make_executor(spec, watch)) as executor,
-        run_dir.claim(settings, own_task),
+        run_dir.lock(settings, own_task),
     ):
         checkpoints = Checkpoints(run_dir.checkpoints)
         checkpoint = checkpoints.latest(listener.note) or first
@@ -128,7 +129,7 @@ class _Run:
 
     settings: Settings
     federation: Federation
-    run_dir: RunDir
+    run_dir: RunDirectory
     executor: Executor
     evaluator: Evaluator
     watch: Stopwatch
@@ -261,6 +262,9 @@ class _Run:
         """Write where the work runs whenever that has changed."""
         before, self.workers = self.workers, self.executor.describe()
         if self.workers == before:
+        difference = node_differences(self.workers["actors"])
+        if difference and difference != node_differences(before.get("actors", [])):
+            self.listener.note(difference)
             return
         self.run_dir.save_environment(**self.workers)
         if before:
