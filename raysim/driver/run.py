@@ -234,10 +234,8 @@ class _Run:
             )
         self.recorder.add(row, log.columns, evaluation.clients)
         self.committed = after
-        if after.number % self.settings.checkpoint_every == 0:
-            begun = perf_counter()
+        if after.number % self.settings.checkpoint_every == 0 or self._is_done(after.number):
             self._save(after)
-            row["checkpoint_seconds"] = perf_counter() - begun
         self.recorder.publish(row)
         release_freed_memory()
         self.listener.round_done(row)
@@ -262,20 +260,25 @@ class _Run:
         """Write where the work runs whenever that has changed."""
         before, self.workers = self.workers, self.executor.describe()
         if self.workers == before:
+            return
+        self.run_dir.save_environment(**self.workers)
         difference = node_differences(self.workers["actors"])
         if difference and difference != node_differences(before.get("actors", [])):
             self.listener.note(difference)
-            return
-        self.run_dir.save_environment(**self.workers)
         if before:
             return
         if any(actor.get("gpus") and actor["device"] == "cpu" for actor in self.workers["actors"]):
             self.listener.note("GPUs are declared to Ray but absent: actors train on the CPU")
 
     def _save(self, checkpoint: Checkpoint) -> None:
-        self.recorder.flush()
-        self.checkpoints.save(checkpoint)
+        """Write model and checkpoint; the row has their seconds before the checkpoint is seen."""
+        begun = perf_counter()
         save_tensors(self.run_dir.model, self.settings.method.deployed(checkpoint.state))
+
+        def record() -> None:
+            self.recorder.add_checkpoint(checkpoint.number, perf_counter() - begun)
+
+        self.checkpoints.save(checkpoint, record)
 
     def _rescue(self, checkpoint: Checkpoint) -> None:
         """Keep what is committed when the run ends early."""
@@ -287,10 +290,10 @@ class _Run:
             self.listener.note(f"the last rounds could not be checkpointed: {error}")
 
     def _finish(self, checkpoint: Checkpoint) -> Result:
-        self._save(checkpoint)
+        deployed = self.settings.method.deployed(checkpoint.state)
+        save_tensors(self.run_dir.model, deployed)  # schema 0 wrote it after the checkpoint
         self.recorder.close()
         summary = summarise(self.recorder.rows, self.settings.target_accuracy)
         write_json(self.run_dir.summary, summary)
         self.listener.finished(summary)
-        deployed = self.settings.method.deployed(checkpoint.state)
         return Result(self.run_dir.path, summary, self.recorder.table(), dict(deployed))
