@@ -80,6 +80,7 @@ def drive(
         run_dir.lock(settings, own_task),
     ):
         checkpoints = Checkpoints(run_dir.checkpoints)
+        checkpoints.clean()
         checkpoint = checkpoints.latest(listener.note) or first
         run_dir.save_partition(federation.shares.whole)
         run_dir.save_environment()
@@ -274,11 +275,8 @@ class _Run:
         """Write model and checkpoint; the row has their seconds before the checkpoint is seen."""
         begun = perf_counter()
         save_tensors(self.run_dir.model, self.settings.method.deployed(checkpoint.state))
-
-        def record() -> None:
-            self.recorder.add_checkpoint(checkpoint.number, perf_counter() - begun)
-
-        self.checkpoints.save(checkpoint, record)
+        number, record = checkpoint.number, self.recorder.add_checkpoint
+        self.checkpoints.save(checkpoint, lambda: record(number, perf_counter() - begun))
 
     def _rescue(self, checkpoint: Checkpoint) -> None:
         """Keep what is committed when the run ends early."""

@@ -49,7 +49,10 @@ class Checkpoints:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        for half_written in folder.glob(".round_*"):
+
+    def clean(self) -> None:
+        """Delete half-written checkpoints, which a killed run leaves."""
+        for half_written in self._folder.glob(".round_*"):
             shutil.rmtree(half_written)
 
     def save(
