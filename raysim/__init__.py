@@ -24,7 +24,8 @@ from raysim.core.rules import Batch, Outputs, Pass, Reduced, Rules, Trained, Upl
 from raysim.driver.listener import Listener, Started
 from raysim.driver.run import Result, drive
 from raysim.federation.federation import Task, from_settings, from_task
-from raysim.storage.run_directory import RunDir
+from raysim.storage.run_directory import RunDirectory
+from raysim.storage.schema import current_settings
 
 __all__ = [
     "Batch",
@@ -67,6 +68,7 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
 
     Raises:
         SettingsError: the preset is unknown, a key is unknown, or a value is out of range.
+        RunError: the file is the `config.json` of a newer version.
     """
     import_module("raysim.workloads")  # registers datasets, partitions and models
     presets: Mapping[str, Any] = import_module("raysim.workloads.presets").PRESETS
@@ -74,7 +76,7 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
     if name in presets:
         raw = presets[name].settings.to_dict()
     elif Path(name).suffix in (".toml", ".json"):
-        raw = read_file(Path(name))
+        raw = current_settings(Path(name), read_file(Path(name)))
         if raw.pop("own_task", False):  # the config.json of such a run
             raise SettingsError(f"{name}: this run had a task of its own, which no file holds")
     else:
@@ -98,7 +100,9 @@ def run(settings: Settings, task: Task | None = None, listener: Listener | None 
         KeyboardInterrupt: the run was interrupted and can be resumed.
     """
     settings = _adapt(settings, task)
-    run_dir = RunDir(Path(settings.out) if settings.out else RunDir.default(settings.method.title))
+    run_dir = RunDirectory(
+        Path(settings.out) if settings.out else RunDirectory.default(settings.method.title)
+    )
     run_dir.check(settings, own_task=task is not None)
     return _drive(settings, task, run_dir, listener or Listener())
 
@@ -117,7 +121,7 @@ def resume(
         RaysimError: the directory holds no run, a finished run, or every checkpoint is damaged.
     """
     import_module("raysim.workloads")
-    directory = RunDir(Path(run_dir))
+    directory = RunDirectory(Path(run_dir))
     raw, own_task = directory.read_config()
     if own_task and task is None:
         raise RunError(f"{run_dir}: this run has a task of its own; raysim.resume needs its `task`")
@@ -130,7 +134,9 @@ def _adapt(settings: Settings, task: Task | None) -> Settings:
     return settings.model_copy(update={"clients": len(task.clients)}) if task else settings
 
 
-def _drive(settings: Settings, task: Task | None, run_dir: RunDir, listener: Listener) -> Result:
+def _drive(
+    settings: Settings, task: Task | None, run_dir: RunDirectory, listener: Listener
+) -> Result:
     if task:
         return drive(settings, from_task(task), run_dir, listener, own_task=True)
     root: Callable[[], Path] = import_module("raysim.workloads.datasets.fetch").data_root

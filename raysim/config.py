@@ -29,6 +29,8 @@ from raysim.core.errors import SettingsError
 from raysim.core.method import METHODS, Method
 from raysim.core.rules import Weighting
 
+RENAMED = {"profile": "trace"}  # settings of earlier versions, and their present names
+
 
 class Group(BaseModel):
     """A frozen group of settings that knows no other keys than its own."""
@@ -259,6 +261,8 @@ def _explain(error: ValidationError, model: type[BaseModel], prefix: str = "") -
     first = error.errors(include_url=False)[0]
     location = [str(part) for part in first["loc"]]
     if first["type"] == "extra_forbidden":
+        if renamed := RENAMED.get(prefix + ".".join(location)):
+            return f"{location[0]}: no such setting; it is called {renamed!r} now"
         known = list(_group_at(model, location[:-1]).model_fields)
         if model is not Settings:
             known.append("name")

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from raysim.core.components import look_up
 from raysim.core.errors import RunError
-from raysim.tuning.folder import make
+from raysim.storage.lock import make_folder
 from raysim.tuning.plots import draw
 from raysim.tuning.search import Search, SearchOptions, bytes_sent
 from raysim.tuning.storage import missing_file, reason, shown
@@ -61,7 +61,7 @@ def tune(
     asked.check()
     resolved = find(name).resolve(overrides)
     if storage is None:
-        make(out)
+        make_folder(out)
         storage = f"sqlite:///{(out / 'study.db').absolute()}"
     with closing(Search(called or name, storage, asked, resolved)) as search:
         outcome = Tuner(search, out, Lines(console, search)).run(trials, jobs)

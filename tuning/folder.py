@@ -1,34 +1,24 @@
-"""The folder of a study: where its trials' runs are, and who may write there."""
+"""Study folders: the run directories of the trials, the lock, and the study's id."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import optuna
 
 from raysim.core.errors import RunError
 from raysim.storage.atomic import write_json
+from raysim.storage.lock import lock_folder
+from raysim.storage.schema import SCHEMA, check_schema
 
 
-def make(path: Path) -> None:
-    """Make a folder, if it is not there.
-
-    Raises:
-        RunError: it cannot be made.
-    """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"out={path}: cannot be written: {error.strerror}") from error
-
-
-class Folder:
-    """A study's folder, which `study.json` and the study in its storage both know by an id.
+class StudyFolder:
+    """Folder of one study; `study.json` and the study's storage hold the same id.
 
     So a study never takes another's runs for its own, and two tuners with folders of their own
     never share a study.
@@ -43,41 +33,44 @@ class Folder:
         return self.path.absolute() / "trials" / f"{number:04d}"
 
     @contextmanager
-    def claimed(self, study: optuna.Study) -> Iterator[None]:
-        """Hold the folder for this process and this study; a killed process lets go of it.
+    def lock(self, study: optuna.Study) -> Iterator[None]:
+        """Lock the folder for this process and this study.
 
         Raises:
-            RunError: another tuner holds it, it holds another study, or the study has another.
+            RunError: another tuner holds the lock, the folder holds another study or one of a newer
+                version, or the study has another folder.
         """
-        make(self.path)
-        with (self.path / ".lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise RunError(f"out={self.path}: another tuner is at work there") from error
+        with lock_folder(self.path, "another tuner is at work there"):
             self._match(study)
             yield
 
     def _match(self, study: optuna.Study) -> None:
-        name, known, found = study.study_name, study.user_attrs.get("folder"), self._id()
+        """Check that folder and study belong together; a new study gets this folder."""
+        name, known, found = study.study_name, study.user_attrs.get("folder"), self._read()
         if found is None and (known is None or not study.get_trials(deepcopy=False)):
             new = uuid4().hex
             study.set_user_attr("folder", new)
-            write_json(self._about, {"name": name, "folder": new})
+            write_json(self._about, {"schema": SCHEMA, "name": name, "folder": new})
         elif found is None:
             raise RunError(
                 f"out={self.path}: study {name} has its trials in another folder; name that one"
             )
-        elif found != known:
+        elif found["folder"] != known:
             raise RunError(
                 f"out={self.path}: holds the trials of a study that is not in this storage; choose"
                 " another --out"
             )
+        elif "schema" not in found:
+            write_json(self._about, {"schema": SCHEMA, **found})
 
-    def _id(self) -> str | None:
+    def _read(self) -> dict[str, Any] | None:
+        """Return what `study.json` holds; None where there is no study yet."""
         if not self._about.exists():
             return None
         try:
-            return str(json.loads(self._about.read_text(encoding="utf-8"))["folder"])
+            found: dict[str, Any] = dict(json.loads(self._about.read_text(encoding="utf-8")))
+            found["folder"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunError(f"{self._about}: is damaged: {error}; restore it") from error
+        check_schema(self._about, found)
+        return found

@@ -16,8 +16,10 @@ from optuna.storages import RDBStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
+from raysim.config import parse
 from raysim.core.errors import RunError, SettingsError
 from raysim.core.seeds import torch_seed
+from raysim.storage.schema import renamed
 from raysim.tuning.storage import reason, shown
 from raysim.tuning.study import Range, Resolved, grid
 
@@ -25,6 +27,8 @@ SAMPLERS = ("tpe", "random", "grid", "gp")
 PRUNERS = ("median", "hyperband", "none")
 OBJECTIVES = {"accuracy": StudyDirection.MAXIMIZE, "bytes": StudyDirection.MINIMIZE}
 """What can be sought: accuracy on the held-out samples, and bytes sent both ways."""
+UNCOMPARED = {"engine", "out"}
+"""Settings in which the calls of one study may differ."""
 
 
 @dataclass(frozen=True)
@@ -188,12 +192,14 @@ class Search:
     def _check_same(self, storage: str) -> None:
         """Refuse to mix trials that cannot be compared."""
         searched = {
-            "settings": self.resolved.settings.model_dump(mode="json", exclude={"engine", "out"}),
+            "settings": self.resolved.settings.model_dump(mode="json", exclude=UNCOMPARED),
             "space": _written(self.resolved.space),
             "sampler": self.asked.sampler,
             "objectives": list(self.asked.objectives),
         }
         found, empty = self.study.user_attrs, not self.study.get_trials(deepcopy=False)
+        if isinstance(settings := found.get("settings"), Mapping):
+            found = {**found, "settings": _current(settings)}
         for key, value in searched.items():
             if key not in found or (empty and key != "objectives"):  # which no trial depends on yet
                 self.study.set_user_attr(key, value)
@@ -206,6 +212,15 @@ class Search:
 
 def _written(space: Mapping[str, Range]) -> dict[str, str]:
     return {key: optuna.distributions.distribution_to_json(space[key]) for key in space}
+
+
+def _current(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a study, which an earlier version may have written, as of today."""
+    current = renamed(settings)
+    try:
+        return parse(current).model_dump(mode="json", exclude=UNCOMPARED)
+    except SettingsError:  # the caller names the difference
+        return current
 
 
 def _what(key: str) -> str:

@@ -14,7 +14,7 @@ from ray.exceptions import RayError, RayTaskError
 from raysim.execution.ray_runtime import ray_runtime
 from raysim.storage.atomic import write_json
 from raysim.tuning.events import add_bytes, describe
-from raysim.tuning.folder import Folder
+from raysim.tuning.folder import StudyFolder
 from raysim.tuning.search import Search, best, bytes_sent
 from raysim.tuning.slots import Report, Slot, finished, make_slots
 
@@ -96,7 +96,7 @@ class Tuner:
     """One study in one folder: trials are the runs `trials/0000` and so on."""
 
     def __init__(self, search: Search, out: Path, watcher: Watcher) -> None:
-        self.search, self.folder, self.watcher = search, Folder(out), watcher
+        self.search, self.folder, self.watcher = search, StudyFolder(out), watcher
         self._running: dict[ray.ObjectRef[Any], _Running] = {}
         self._left: list[Trial] = []
 
@@ -116,7 +116,7 @@ class Tuner:
         if self.search.asked.sampler == "grid":
             trials = min(trials, len(self.search.points))
         with (
-            self.folder.claimed(self.search.study),
+            self.folder.lock(self.search.study),
             ray_runtime(settings.engine.model_copy(update={"backend": "ray"})),
         ):
             describe(self.folder.path, self.search.resolved.space, self.search.asked.objectives)

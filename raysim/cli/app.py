@@ -26,7 +26,7 @@ from raysim.core.components import suggest
 from raysim.core.data import DATASETS, MODELS, PARTITIONS
 from raysim.core.errors import RaysimError, SettingsError
 from raysim.core.method import METHODS
-from raysim.storage.run_directory import RunDir
+from raysim.storage.run_directory import RunDirectory
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -57,7 +57,7 @@ def run(
 ) -> None:
     """Run a preset or a file of settings; an unfinished run at the same `out` goes on."""
     settings = raysim.load_config(config, _changes(overrides, profile))
-    out = Path(settings.out) if settings.out else RunDir.default(Path(config).stem)
+    out = Path(settings.out) if settings.out else RunDirectory.default(Path(config).stem)
     settings = settings.model_copy(update={"out": str(out)})
     preset = _presets().get(config)
     published = preset.published_for(settings) if preset else {}

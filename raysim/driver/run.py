@@ -31,8 +31,9 @@ from raysim.federation.federation import Federation
 from raysim.storage.atomic import write_json
 from raysim.storage.checkpoints import Checkpoint, Checkpoints, save_tensors
 from raysim.storage.client_states import ClientStates
+from raysim.storage.environment import node_differences
 from raysim.storage.recorder import Row, RunRecorder, summarise
-from raysim.storage.run_directory import RunDir
+from raysim.storage.run_directory import RunDirectory
 from raysim.storage.trace import DRIVER, Stopwatch, TraceWriter
 
 
@@ -78,14 +79,14 @@ class RunContext:
     evaluator: Evaluator
     watch: Stopwatch
     listener: Listener
-    run_dir: RunDir
+    run_dir: RunDirectory
     executor: Executor
 
 
 def drive(
     settings: Settings,
     federation: Federation,
-    run_dir: RunDir,
+    run_dir: RunDirectory,
     listener: Listener,
     own_task: bool = False,
 ) -> Result:
@@ -105,7 +106,7 @@ def drive(
     with (
         ray_runtime(settings.engine),
         closing(make_executor(spec, watch)) as executor,
-        run_dir.claim(settings, own_task),
+        run_dir.lock(settings, own_task),
     ):
         context = RunContext(
             settings=settings,
@@ -280,10 +281,8 @@ class Run:
         for client, loss in runner.log.losses().items():
             after.losses[client] = loss
         self.committed = after
-        if after.number % self.settings.checkpoint_every == 0:
-            begun = perf_counter()
+        if after.number % self.settings.checkpoint_every == 0 or self._is_done():
             self._save()
-            row["checkpoint_seconds"] = perf_counter() - begun
         self.recorder.publish(row)
         release_freed_memory()
         self.context.listener.round_done(row)
@@ -309,8 +308,11 @@ class Run:
         before, self.workers = self.workers, self.context.executor.describe()
         if self.workers == before:
             return
-        stacked = {"stack_size": self.committed.stack_size}
-        self.context.run_dir.save_environment(**self.workers, **stacked)
+        workers = {**self.workers, "stack_size": self.committed.stack_size}
+        self.context.run_dir.save_environment(**workers)
+        difference = node_differences(self.workers["actors"])
+        if difference and difference != node_differences(before.get("actors", [])):
+            self.context.listener.note(difference)
         if before:
             return
         if any(actor.get("gpus") and actor["device"] == "cpu" for actor in self.workers["actors"]):
@@ -319,10 +321,12 @@ class Run:
             )
 
     def _save(self) -> None:
-        self.recorder.flush()
-        self.checkpoints.save(self.committed)
+        """Write model and checkpoint; the row has their seconds before the checkpoint is seen."""
+        begun, number = perf_counter(), self.committed.number
         deployed = self.settings.method.deployed(self.committed.state)
         save_tensors(self.context.run_dir.model, deployed)
+        record = self.recorder.add_checkpoint
+        self.checkpoints.save(self.committed, lambda: record(number, perf_counter() - begun))
 
     def _rescue(self) -> None:
         """Checkpoint the committed rounds when the run ends early."""
@@ -334,10 +338,10 @@ class Run:
             self.context.listener.note(f"the last rounds could not be checkpointed: {error}")
 
     def _finish(self) -> Result:
-        self._save()
+        deployed = self.settings.method.deployed(self.committed.state)
+        save_tensors(self.context.run_dir.model, deployed)  # schema 0 wrote it after the checkpoint
         self.recorder.close()
         summary = summarise(self.recorder.rows, self.settings.target_accuracy)
         write_json(self.context.run_dir.summary, summary)
         self.context.listener.finished(summary)
-        deployed = self.settings.method.deployed(self.committed.state)
         return Result(self.context.run_dir.path, summary, self.recorder.table(), dict(deployed))

@@ -33,6 +33,7 @@ from raysim.federation.evaluation_sets import EVALUATION_ROWS, EvaluationSet
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
 from raysim.storage.client_states import ClientStates, StateVersion
+from raysim.storage.environment import environment
 from raysim.storage.trace import Stopwatch
 from raysim.training.job import ClientJob, LocalLosses
 from raysim.training.network import Network
@@ -74,6 +75,7 @@ class Worker:
         self._settings = settings
         self.watch = Stopwatch(settings.trace)
         self.device = device_of(settings.engine)
+        self._environment = environment(self.device)
         federation = spec.federation.here()
         module = settings.method.network(federation.network(settings.seed))
         network = Network(module).placed(self.device)
@@ -88,11 +90,12 @@ class Worker:
         self._result = WorkerResult(self._name)
 
     def about(self, gpus: float) -> dict[str, Any]:
-        """Return the device, and for a GPU the bytes of its memory that this worker may use."""
-        if self.device.type != "cuda":
-            return {"device": str(self.device)}
-        memory = torch.cuda.get_device_properties(self.device).total_memory
-        return {"device": str(self.device), "memory": int(gpus * memory)}
+        """Return device and environment, and for a GPU the bytes of memory that this may use."""
+        about: dict[str, Any] = {"device": str(self.device), "environment": self._environment}
+        if self.device.type == "cuda":
+            memory = torch.cuda.get_device_properties(self.device).total_memory
+            about["memory"] = int(gpus * memory)
+        return about
 
     def train(self, message: PassMessage, groups: Sequence[tuple[int, ...]]) -> None:
         """Train groups of clients of a pass; hold the sum of their uploads."""

@@ -1,4 +1,4 @@
-"""Writing files so that a crash leaves the old one or the new one, never half of it."""
+"""Atomic writes: a crash leaves the old file or the new one, never half of one."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from raysim.core.errors import MachineError
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Write a file in the body.
+    """Turn errors of the disk in the body into a MachineError.
 
     Raises:
-        MachineError: the disk refuses; it names the file and the reason.
+        MachineError: the file cannot be written; names the file and the reason.
     """
     try:
         yield
@@ -34,7 +34,7 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file aside with `write(path)` and rename it into place.
 
     Raises:
-        MachineError: the disk refuses.
+        MachineError: the file cannot be written.
     """
     aside = _aside(path)
     with writing(path):
@@ -53,11 +53,18 @@ def write_json(path: Path, values: Any) -> None:
     replace_file(path, lambda aside: aside.write_text(text, encoding="utf-8"))
 
 
-def replace_folder(path: Path, write: Callable[[Path], object]) -> None:
+def replace_folder(
+    path: Path, write: Callable[[Path], object], before_rename: Callable[[], object] = lambda: None
+) -> None:
     """Write a folder aside with `write(folder)`, force it to disk and rename it into place.
 
+    Args:
+        path: The folder.
+        write: Writes its files.
+        before_rename: Called when the new folder is on disk and readers still see the old one.
+
     Raises:
-        MachineError: the disk refuses.
+        MachineError: the folder cannot be written.
     """
     aside = _aside(path)
     with writing(path):
@@ -66,6 +73,7 @@ def replace_folder(path: Path, write: Callable[[Path], object]) -> None:
             write(aside)
             for file in [*aside.iterdir(), aside]:
                 _force_to_disk(file)
+            before_rename()
             if path.exists():
                 shutil.rmtree(path)
             aside.replace(path)
@@ -75,7 +83,7 @@ def replace_folder(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def _aside(path: Path) -> Path:
-    """Return a name that no other process uses, on this node or another that shares the disk."""
+    """Return a temporary name that no other process uses, also on nodes that share the disk."""
     return path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
 
 

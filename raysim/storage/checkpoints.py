@@ -59,12 +59,19 @@ class Checkpoints:
         self._folder = folder
 
     def clean(self) -> None:
-        """Delete half-written checkpoints."""
+        """Delete half-written checkpoints, which a killed run leaves."""
         for half_written in self._folder.glob(".round_*"):
             shutil.rmtree(half_written)
 
-    def save(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint and delete all but the last two."""
+    def save(
+        self, checkpoint: Checkpoint, before_rename: Callable[[], object] = lambda: None
+    ) -> None:
+        """Write a checkpoint and delete all but the last two.
+
+        Args:
+            checkpoint: The checkpoint.
+            before_rename: Called when it is on disk and not yet found by `latest`.
+        """
 
         def write(folder: Path) -> None:
             save_file(contiguous(flatten(checkpoint.state.groups)), folder / STATE)
@@ -79,7 +86,7 @@ class Checkpoints:
             }
             (folder / "state.json").write_text(json.dumps(_sealed(body), indent=2))
 
-        replace_folder(self._path(checkpoint.number), write)
+        replace_folder(self._path(checkpoint.number), write, before_rename)
         for number in self.numbers()[:-KEPT]:
             shutil.rmtree(self._path(number))
 

@@ -1,10 +1,10 @@
-"""What a run records: tables, TensorBoard events and the summary.
+"""Records of a run: tables, TensorBoard events and the summary.
 
 `metrics.parquet` has a row per round, `clients.parquet` a row per client and round. Both are
-replaced whole, aside and renamed, so they are readable at any moment; how often is bounded by the
-time that writing takes, so a long run does not spend it on writing. `clients.parquet` is a folder
-of parts, each of which is closed when it is long enough: what is held in memory stays bounded.
-`client_accuracy.parquet` has a row per client, of the last evaluation.
+replaced aside and renamed, so they are readable at any moment. How often they are written is
+bounded by the time that writing takes. `clients.parquet` is a folder of files; a file that is long
+enough is closed, so that the rows held in memory stay bounded. `client_accuracy.parquet` has a row
+per client, of the last evaluation.
 """
 
 from __future__ import annotations
@@ -27,13 +27,18 @@ from raysim.storage.tensorboard_events import Events
 
 Row = dict[str, Any]
 Columns = Mapping[str, npt.NDArray[Any]]
-PART_ROWS = 50_000
+FILE_ROWS = 50_000
+"""Rows after which a file of `clients.parquet` is closed."""
 WRITING_SHARE = 0.01
-"""The part of a run's time that may go into writing tables between checkpoints."""
+"""Share of a run's time that may go into writing tables between checkpoints."""
 
 
 class RunRecorder:
-    """The records of one run directory."""
+    """Recorder of one run directory: rows of rounds and clients, and events.
+
+    Attributes:
+        rows: A row per recorded round; its `checkpoint_seconds` are 0 until it is checkpointed.
+    """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         self._folder = folder
@@ -43,24 +48,27 @@ class RunRecorder:
         self._settings = settings
         self._client_rows: list[pa.Table] = []
         self._accuracy: pa.Table | None = None
-        self._part = 0
+        self._file = 0
         self.rows: list[Row] = []
         self._events: Events | None = None
         self._next_write = 0.0
 
     def open(self, rounds: int) -> None:
-        """Keep the records of the rounds that are committed, drop later ones, open the events.
+        """Read the records of the committed rounds, delete later ones, create the event file.
 
-        Events are made anew from the kept rows, so a resumed run has none twice.
+        Events are written anew from the rows, so that a resumed run has none twice.
+
+        Args:
+            rounds: Number of the last committed round.
 
         Raises:
-            RunError: a table is damaged, or the disk refuses.
+            RunError: a table is damaged, or a file cannot be written.
         """
         self.rows = [row for row in self._read_metrics() if row["round"] <= rounds]
         self._reopen_clients(rounds)
         for old in self._folder.glob("events.out.tfevents.*"):
             old.unlink()
-        self._events = Events(self._folder)
+        self._events = Events.create(self._folder)
         self._emit_hyperparameters(self._events)
         moment = time() - sum(row["seconds"] for row in self.rows)
         for row in self.rows:
@@ -68,26 +76,41 @@ class RunRecorder:
             self._emit(row, moment)
 
     def add(self, row: Row, columns: Sequence[Columns], accuracy: Columns | None = None) -> None:
-        """Record a round: its row, per pass the columns of its clients, and clients' accuracies."""
+        """Record a round.
+
+        Args:
+            row: Its row of `metrics.parquet`.
+            columns: Columns of its clients, by pass.
+            accuracy: Columns of the evaluated clients, if any.
+        """
         self.rows.append(row)
         self._client_rows += [_client_table(row["round"], values) for values in columns]
         if accuracy:
             self._accuracy = _client_table(row["round"], accuracy)
 
+    def add_checkpoint(self, number: int, seconds: float) -> None:
+        """Write everything, with the seconds of a round's checkpoint in its row.
+
+        Call it before the checkpoint can be found: a run that resumes from it reads this row.
+        """
+        row = next(row for row in reversed(self.rows) if row["round"] == number)
+        row["checkpoint_seconds"] = seconds
+        self.flush()
+
     def publish(self, row: Row) -> None:
-        """Let readers see a recorded round: its events now, the tables when they are due."""
+        """Show a recorded round to readers: its events now, the tables when they are due."""
         self._emit(row, time())
         if perf_counter() >= self._next_write:
             self.flush()
 
     def flush(self) -> None:
-        """Write everything that is recorded."""
+        """Write all recorded rows and events."""
         begun = perf_counter()
         if self.rows:
             table = self.table()
             replace_file(self._metrics_path, lambda path: pq.write_table(table, path))
         if self._client_rows:
-            self._write_part()
+            self._write_clients()
         if self._accuracy is not None:
             accuracy, self._accuracy = self._accuracy, None
             replace_file(self._accuracy_path, lambda path: pq.write_table(accuracy, path))
@@ -102,7 +125,7 @@ class RunRecorder:
         return pa.table({name: [row.get(name) for row in self.rows] for name in names})
 
     def close(self) -> None:
-        """Write everything and close the events."""
+        """Write everything and close the event file."""
         try:
             self.flush()
         finally:
@@ -110,16 +133,15 @@ class RunRecorder:
                 events, self._events = self._events, None
                 events.close()
 
-    def _write_part(self) -> None:
+    def _write_clients(self) -> None:
+        """Write the rows of the open file of `clients.parquet`; close it when it is long enough."""
         table = pa.concat_tables(self._client_rows, promote_options="default")
-        replace_file(self._part_path(), lambda aside: pq.write_table(table, aside))
+        path = self._clients_path / f"part-{self._file:06d}.parquet"
+        replace_file(path, lambda aside: pq.write_table(table, aside))
         self._client_rows = [table]
-        if len(table) >= PART_ROWS:
+        if len(table) >= FILE_ROWS:
             self._client_rows = []
-            self._part += 1
-
-    def _part_path(self) -> Path:
-        return self._clients_path / f"part-{self._part:06d}.parquet"
+            self._file += 1
 
     def _read_metrics(self) -> list[Row]:
         if not self._metrics_path.exists():
@@ -128,16 +150,16 @@ class RunRecorder:
         return rows
 
     def _reopen_clients(self, rounds: int) -> None:
-        """Go back to the last part that holds a committed round, and on from its rows."""
-        parts = sorted(self._clients_path.glob("part-*.parquet"))
-        while parts:
-            path = parts.pop()
+        """Delete the clients' rows of later rounds; reopen the last file that has others."""
+        files = sorted(self._clients_path.glob("part-*.parquet"))
+        while files:
+            path = files.pop()
             table = _read(path)
-            kept = table.filter(pc.less_equal(table["round"], rounds))
-            self._part = int(path.stem.removeprefix("part-"))
-            if len(kept):
-                self._client_rows = [kept]
-                self._write_part()
+            committed = table.filter(pc.less_equal(table["round"], rounds))
+            self._file = int(path.stem.removeprefix("part-"))
+            if len(committed):
+                self._client_rows = [committed]
+                self._write_clients()
                 return
             path.unlink()
 
@@ -170,7 +192,7 @@ def dotted(values: Mapping[str, Any], prefix: str = "") -> Row:
 def rounds_to_target(rows: Sequence[Row], target: float | None) -> float | None:
     """Return the rounds until the running maximum of the test accuracy reached a target.
 
-    Between the evaluation before and the one that reached it, the curve is interpolated, as in
+    The curve is interpolated between the evaluation that reached it and the one before, as in
     McMahan et al., section 3. None if there is no target or it was not reached.
     """
     before: tuple[float, float] | None = None
@@ -222,7 +244,7 @@ def _read(path: Path) -> pa.Table:
 
 
 def _client_table(number: int, columns: Columns) -> pa.Table:
-    whole = ("client", "samples", "steps", "pass")
-    typed = {n: v.astype(np.int64) if n in whole else v for n, v in columns.items()}
+    integers = ("client", "samples", "steps", "pass")
+    typed = {n: v.astype(np.int64) if n in integers else v for n, v in columns.items()}
     rows = len(next(iter(columns.values())))
     return pa.table({"round": np.full(rows, number), **typed})

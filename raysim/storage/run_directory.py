@@ -1,13 +1,12 @@
-"""The run directory: its files' names, and who may write to it."""
+"""Run directories: names of their files, the lock, settings, client indices and environment."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import platform
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -19,16 +18,19 @@ import pyarrow as pa
 import torch
 from pyarrow import ipc
 
-from raysim.config import Settings
+from raysim.config import Settings, parse
 from raysim.core.data import ClientIndices, ListedIndices
-from raysim.core.errors import RunError
+from raysim.core.errors import RunError, SettingsError
 from raysim.storage.atomic import replace_file, write_json
+from raysim.storage.environment import by_environment, environment
+from raysim.storage.lock import lock_folder
 from raysim.storage.recorder import dotted
+from raysim.storage.schema import SCHEMA, current_settings
 
 PACKAGES = ("raysim", "torch", "ray", "numpy", "pyarrow", "safetensors")
 
 
-class RunDir:
+class RunDirectory:
     """A run directory, locked by the process that writes to it."""
 
     def __init__(self, path: Path) -> None:
@@ -54,13 +56,13 @@ class RunDir:
         return path if not path.exists() else path.with_name(f"{path.name}-{os.getpid()}")
 
     def check(self, settings: Settings, own_task: bool) -> None:
-        """Check, without a trace, that a run with these settings may write here.
+        """Check that a run with these settings may write here; create nothing.
 
-        It may where there is nothing yet, where no round was recorded, or where an unfinished
-        run has equal settings.
+        It may where nothing exists yet, where no round was recorded, or where an unfinished run
+        has equal settings.
 
         Raises:
-            RunError: something else is there, or the folder cannot be written.
+            RunError: the folder holds something else, or cannot be written.
         """
         parent = next(p for p in (self.path, *self.path.absolute().parents) if p.exists())
         try:
@@ -73,9 +75,20 @@ class RunDir:
         if parent != self.path or not any(self.path.iterdir()):
             return
         found, found_task = self.read_config()
-        if not (self.metrics.exists() or self.checkpoints.exists()):
-            return
-        if difference := _difference(found, settings.to_dict()):
+        if self.metrics.exists() or self.checkpoints.exists():
+            self._check_unfinished(found, found_task, settings, own_task)
+
+    def _check_unfinished(
+        self, found: dict[str, Any], found_task: bool, settings: Settings, own_task: bool
+    ) -> None:
+        """Check that the run in this directory may go on with these settings."""
+        try:
+            values = parse(found).to_dict()
+        except SettingsError as error:
+            raise RunError(
+                f"out={self.path}: holds a run with other settings ({error}); choose another `out`"
+            ) from error
+        if difference := _difference(values, settings.to_dict()):
             raise RunError(f"out={self.path}: holds a run with {difference}; choose another `out`")
         if found_task != own_task:
             raise RunError(f"out={self.path}: holds a run of another task; choose another `out`")
@@ -83,43 +96,34 @@ class RunDir:
             raise RunError(f"out={self.path}: holds a finished run; choose another `out`")
 
     @contextmanager
-    def claim(self, settings: Settings, own_task: bool) -> Iterator[None]:
-        """Hold the directory for this process; a killed process lets go of it.
+    def lock(self, settings: Settings, own_task: bool) -> Iterator[None]:
+        """Lock the directory for this process and write the settings.
 
         Raises:
-            RunError: it cannot be written, or another process holds it.
+            RunError: it cannot be written, or another process holds the lock.
         """
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = (self.path / ".lock").open("w")
-        except OSError as error:
-            raise RunError(f"out={self.path}: cannot be written: {error.strerror}") from error
-        with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise RunError(f"out={self.path}: another process is writing to it") from error
-            write_json(self.config, {**settings.to_dict(), "own_task": own_task})
+        with lock_folder(self.path, "another process is writing to it"):
+            write_json(self.config, {"schema": SCHEMA, **settings.to_dict(), "own_task": own_task})
             yield
 
     def read_config(self) -> tuple[dict[str, Any], bool]:
         """Return the settings that the run was started with, and whether it has its own task.
 
         Raises:
-            RunError: the directory holds no run.
+            RunError: the directory holds no run, or one of a newer version.
         """
         try:
             values = json.loads(self.config.read_text(encoding="utf-8"))
             own_task = bool(values.pop("own_task"))
         except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
             raise RunError(f"{self.path}: holds no run (config.json: {error})") from error
-        return values, own_task
+        return current_settings(self.config, values), own_task
 
-    def save_partition(self, shares: ClientIndices) -> None:
-        """Save who holds which samples; a lazily computed population is its settings and seed."""
-        if not isinstance(shares, ListedIndices):
+    def save_partition(self, indices: ClientIndices) -> None:
+        """Save the samples of each client; nothing where settings and seed determine them."""
+        if not isinstance(indices, ListedIndices):
             return
-        lists = pa.LargeListArray.from_arrays(shares.offsets, shares.indices)
+        lists = pa.LargeListArray.from_arrays(indices.offsets, indices.indices)
         table = pa.table({"client": np.arange(len(lists)), "samples": lists})
 
         def write(path: Path) -> None:
@@ -128,20 +132,29 @@ class RunDir:
 
         replace_file(self.partition, write)
 
-    def save_environment(self, **values: Any) -> None:
-        """Write versions, machine and where the work runs."""
+    def save_environment(self, actors: Sequence[Mapping[str, Any]] = (), **resources: Any) -> None:
+        """Write versions, machine, actors, and of every node what decides bits.
+
+        Args:
+            actors: Each with what `Worker.about` returns, and its host.
+            resources: The backend, and what each actor reserves.
+        """
         write_json(
             self.environment,
             {
                 "started": self._opened,
                 "python": platform.python_version(),
                 "platform": platform.platform(),
-                "cpu": platform.processor() or platform.machine(),
                 "cpus": os.cpu_count(),
-                "cuda": torch.version.cuda if torch.cuda.is_available() else None,
                 "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
                 "packages": {name: _version(name) for name in PACKAGES},
-                **values,
+                "driver": environment(torch.device("cpu")),
+                **resources,
+                "actors": [
+                    {key: value for key, value in actor.items() if key != "environment"}
+                    for actor in actors
+                ],
+                "environments": by_environment(actors),
             },
         )
 
@@ -154,7 +167,7 @@ def _version(package: str) -> str | None:
 
 
 def _difference(found: dict[str, Any], wanted: dict[str, Any]) -> str | None:
-    """Return the first setting that differs and could change a result: where it runs cannot."""
+    """Return the first setting that differs, but for those that change no result."""
     for values in (found := dotted(found)), (wanted := dotted(wanted)):
         for key in [k for k in values if k in {"out", "trace"} or k.startswith("engine.")]:
             if key not in {"engine.precision", "engine.vectorize"}:

@@ -1,7 +1,7 @@
-"""TensorBoard events of a run, written as they come.
+"""TensorBoard events of a run.
 
-`torch.utils.tensorboard.SummaryWriter` writes from a thread of its own, which ends with a traceback
-on the terminal when the disk is full; here the error reaches the caller.
+`torch.utils.tensorboard.SummaryWriter` writes in a thread, which ends with a traceback on the
+terminal where the disk is full. This writer raises the error in the caller.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 from time import time
-from typing import Any
+from typing import Any, BinaryIO, Self
 
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.summary.writer.record_writer import RecordWriter
@@ -21,34 +21,40 @@ from raysim.storage.atomic import writing
 
 
 class Events:
-    """The event file of one process; readers see what was flushed.
+    """Open event file of one process; readers see flushed events.
 
-    Every method raises MachineError where the disk refuses.
+    Every method raises MachineError where the file cannot be written.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self._path = path
+        self._records = RecordWriter(file)
+
+    @classmethod
+    def create(cls, folder: Path) -> Self:
+        """Create an event file in a folder."""
         name = f"events.out.tfevents.{int(time()):010d}.{socket.gethostname()}.{os.getpid()}"
-        self._path = folder / name
-        with writing(self._path):
-            self._file = self._path.open("ab")
-        self._records = RecordWriter(self._file)
-        self._write(file_version="brain.Event:2")
-        self.flush()
+        path = folder / name
+        with writing(path):
+            events = cls(path, path.open("ab"))
+        events._write(file_version="brain.Event:2")
+        events.flush()
+        return events
 
     def scalar(self, name: str, value: float, step: int, moment: float) -> None:
-        """Write a value of a round, and when it was there in seconds since the epoch."""
+        """Write a value of a round; the moment is in seconds since the epoch."""
         summary = scalar(name, value)  # type: ignore[no-untyped-call]
         self._write(summary=summary, step=step, wall_time=moment)
 
     def hyperparameters(self, values: Mapping[str, Any]) -> None:
-        """Write settings, which TensorBoard compares."""
-        # Not the first, which lists what to compare: of many runs TensorBoard takes any one's, and
-        # without it all that they have. A study writes its own.
+        """Write settings for TensorBoard's table of hyperparameters."""
+        # Without the first summary TensorBoard shows the settings and figures of all runs; with it
+        # those that one of the runs lists.
         for summary in hparams(dict(values), {})[1:]:  # type: ignore[no-untyped-call]
             self._write(summary=summary)
 
     def flush(self) -> None:
-        """Let readers see what was written."""
+        """Flush the events written so far."""
         with writing(self._path):
             self._records.flush()
 

@@ -1,8 +1,8 @@
-"""Where the time of a round goes: columns of `metrics.parquet`, and a trace for Perfetto.
+"""Traces: spans of a round's phases by worker, for Perfetto and as columns of `metrics.parquet`.
 
-Workers and driver note spans of their phases. Of every worker's time in a round, what is in no span
-of its own is waiting: to be started, for a chunk, for others at the end, for the server. Evaluation
-comes after the round: its spans are in the trace, and in no column but `evaluation_seconds`.
+Workers and driver record spans of their phases. A worker waits whenever it is in none of its spans:
+for its start, for a chunk, for other workers at the end, for the server. Evaluation follows the
+round: its spans are in the trace, and in no column but `evaluation_seconds`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from raysim.storage.atomic import writing
 
 Phase = Literal["broadcast", "data", "training", "reduction", "placement", "evaluation"]
 Span = tuple[Phase, float, float]
-"""A phase, when it began in seconds since the epoch, and how many seconds it took."""
+"""A phase, its start in seconds since the epoch, and its duration in seconds."""
 Spans = Mapping[str, Sequence[Span]]
-"""Per worker, and for the driver, what it did when."""
+"""Spans by worker; the driver's under DRIVER."""
 
 WORKER_PHASES: tuple[Phase, ...] = ("broadcast", "data", "training", "reduction")
 DRIVER_PHASES: tuple[Phase, ...] = ("broadcast", "placement", "reduction")
@@ -28,7 +28,7 @@ DRIVER = "driver"
 
 
 class Stopwatch:
-    """Notes spans of one process, where that is asked for."""
+    """Recorder of the spans of one process; it records nothing where the trace is off."""
 
     def __init__(self, on: bool) -> None:
         self._on = on
@@ -36,7 +36,7 @@ class Stopwatch:
 
     @contextmanager
     def __call__(self, phase: Phase) -> Iterator[None]:
-        """Note how long the body takes."""
+        """Record the body as a span of a phase."""
         if not self._on:
             yield
             return
@@ -47,46 +47,44 @@ class Stopwatch:
             self._spans.append((phase, started, perf_counter() - begun))
 
     def take(self) -> list[Span]:
-        """Hand over the spans noted so far."""
+        """Return the spans recorded since the last call."""
         spans, self._spans = self._spans, []
         return spans
 
 
 class TraceWriter:
-    """Writer of a run's trace, and of its figures per round.
+    """Writer of a run's trace and of its columns per round.
 
-    The trace is in Chrome's JSON array format, which Perfetto (https://ui.perfetto.dev) opens, also
-    without the closing bracket: it is whole after every round. A run that goes on later starts
-    another file.
+    The trace is in Chrome's JSON array format. Perfetto (https://ui.perfetto.dev) opens it without
+    the closing bracket too, so the file is readable after every round. A resumed run starts another
+    file.
     """
 
     def __init__(self, folder: Path, first_round: int) -> None:
         self._path = folder / f"trace_{first_round:06d}.json"
-        with writing(self._path):
-            self._path.write_text("[\n", encoding="utf-8")
         self._lines: dict[str, int] = {}
 
     def round(
         self, number: int, seconds: float, workers: int, spans: Spans, evaluation: Spans
     ) -> dict[str, float]:
-        """Write a round's spans, by worker, and return its columns.
+        """Write a round's spans and return its columns.
 
         Args:
             number: The round.
-            seconds: How long it took, without evaluation.
-            workers: How many there are, also those who had nothing to do. One that was lost after
-                it had handed something over counts beside the one in its place.
-            spans: Per worker, and for the driver, what it did when.
-            evaluation: The same, of the evaluation after the round.
+            seconds: Duration of the round without evaluation.
+            workers: Number of workers, idle ones included. A worker that was lost after it had
+                returned results counts beside its successor.
+            spans: Spans of the round.
+            evaluation: Spans of the evaluation after the round.
 
         Returns:
-            Seconds of each phase added up over the workers, waiting among them, and the driver's
-            own seconds of broadcast, placement and reduction.
+            Seconds of each phase summed over the workers, waiting included, and the driver's
+            seconds of broadcast, placement and reduction.
         """
         self._write(number, [*spans.items(), *evaluation.items()])
-        busy = [noted for worker, noted in spans.items() if worker != DRIVER]
+        busy = [found for worker, found in spans.items() if worker != DRIVER]
         totals: dict[str, float] = {
-            phase: sum(_total(noted, phase) for noted in busy) for phase in WORKER_PHASES
+            phase: sum(_total(found, phase) for found in busy) for phase in WORKER_PHASES
         }
         totals["waiting"] = max(workers, len(busy)) * seconds - sum(totals.values())
         own = spans.get(DRIVER, ())
@@ -95,9 +93,9 @@ class TraceWriter:
         }
 
     def _write(self, number: int, spans: Sequence[tuple[str, Sequence[Span]]]) -> None:
-        """Add spans of a round to the trace."""
-        events = []
-        for worker, noted in spans:
+        """Append spans of a round to the trace; the first ones replace a file of the same name."""
+        first, events = not self._lines, []
+        for worker, found in spans:
             if worker not in self._lines:
                 self._lines[worker] = len(self._lines) + 1
                 events.append(self._event("M", worker, name="thread_name", args={"name": worker}))
@@ -105,10 +103,12 @@ class TraceWriter:
                 self._event(
                     "X", worker, name=phase, ts=start * 1e6, dur=took * 1e6, args={"round": number}
                 )
-                for phase, start, took in noted
+                for phase, start, took in found
             ]
-        with writing(self._path), self._path.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(event) + ",\n" for event in events)
+        lines = ["[\n"] if first else []
+        lines += [json.dumps(event) + ",\n" for event in events]
+        with writing(self._path), self._path.open("w" if first else "a", encoding="utf-8") as file:
+            file.writelines(lines)
 
     def _event(self, kind: str, worker: str, **values: object) -> dict[str, object]:
         return {"ph": kind, "pid": 1, "tid": self._lines[worker], **values}

@@ -328,7 +328,7 @@ class WideNet(SmallNet):
 
 
 def test_two_processes_cannot_write_to_one_directory(tmp_path):
-    code = "import fcntl, sys, time; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX);"
+    code = "import filelock, sys, time; lock = filelock.FileLock(sys.argv[1]); lock.acquire();"
     code += " print('held', flush=True); time.sleep(60)"
     (tmp_path / "run").mkdir()
     holder = subprocess.Popen(

@@ -192,6 +192,8 @@ def test_half_written_ones_are_removed_and_never_read(two):
     shutil.copytree(two / "round_000004", half)
     (half / "state.json").unlink()
     store = Checkpoints(two)
+    assert half.exists()
+    assert_equal(store.latest(CLIENTS, never), checkpoint(4))
     store.clean()
     assert not half.exists()
     assert_equal(store.latest(CLIENTS, never), checkpoint(4))

@@ -189,6 +189,15 @@ def test_the_first_round_is_published_at_once(tmp_path):
     recorder.close()
 
 
+def test_seconds_of_a_checkpoint_are_written_with_its_round(tmp_path, record):
+    recorder = record(1, 3, close=False)
+    recorder.add(row(4), [columns(4)])
+    recorder.add_checkpoint(3, 9.0)
+    expected = [row(1), row(2), row(3, checkpoint_seconds=9.0), row(4)]
+    assert pq.read_table(tmp_path / "metrics.parquet").to_pylist() == expected
+    assert rounds_in(tmp_path / "clients.parquet") == twice(1, 2, 3, 4)
+
+
 def test_half_written_tables_are_not_read(tmp_path, record):
     record(1, 1)
     (tmp_path / "clients.parquet/.part-000001.parquet.4711").write_bytes(b"half")
@@ -256,7 +265,7 @@ PARTS = {
 @pytest.mark.parametrize("kept", PARTS)
 def test_parts_roll_over_and_are_gone_on_with(tmp_path, record, kept, monkeypatch):
     """Parts of two rounds; rounds 2 and 4 end between parts, 1, 3 and 5 in the middle of one."""
-    monkeypatch.setattr(metrics, "PART_ROWS", 2 * CLIENTS)
+    monkeypatch.setattr(metrics, "FILE_ROWS", 2 * CLIENTS)
     record(1, 5)
     assert parts_in(tmp_path) == {0: twice(1, 2), 1: twice(3, 4), 2: twice(5)}
     record(kept + 1, 4)
@@ -264,7 +273,7 @@ def test_parts_roll_over_and_are_gone_on_with(tmp_path, record, kept, monkeypatc
 
 
 def test_a_part_that_is_too_long_at_once_is_closed(tmp_path, record, monkeypatch):
-    monkeypatch.setattr(metrics, "PART_ROWS", 1)
+    monkeypatch.setattr(metrics, "FILE_ROWS", 1)
     record(1, 3)
     assert parts_in(tmp_path) == {0: twice(1), 1: twice(2), 2: twice(3)}
 

@@ -1,8 +1,7 @@
-"""Who may write to a run directory, and what is said to those who may not."""
+"""Run directories: who may write to one, the lock, and what is written."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import subprocess
 import sys
@@ -10,18 +9,20 @@ import sys
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
+from filelock import FileLock, Timeout
 from pyarrow import ipc
 
 from raysim.core.data import ListedIndices
 from raysim.core.errors import RunError
-from raysim.storage.run_directory import RunDir
+from raysim.storage.run_directory import RunDirectory
 from tests.conftest import make_settings
 
 
 def start(path, own_task=False, finished=False, recorded=True, **overrides):
     """Leave a run directory behind as a run would."""
-    directory = RunDir(path)
-    with directory.claim(make_settings(path, **overrides), own_task):
+    directory = RunDirectory(path)
+    with directory.lock(make_settings(path, **overrides), own_task):
         pass
     if recorded:
         directory.checkpoints.mkdir(exist_ok=True)
@@ -32,14 +33,14 @@ def start(path, own_task=False, finished=False, recorded=True, **overrides):
 
 def refusal(path, own_task=False, **overrides):
     with pytest.raises(RunError) as caught:
-        RunDir(path).check(make_settings(path, **overrides), own_task)
+        RunDirectory(path).check(make_settings(path, **overrides), own_task)
     text = str(caught.value)
     assert len(text.splitlines()) == 1
     return text
 
 
 def allowed(path, own_task=False, **overrides):
-    RunDir(path).check(make_settings(path, **overrides), own_task)
+    RunDirectory(path).check(make_settings(path, **overrides), own_task)
     return True
 
 
@@ -147,30 +148,31 @@ def test_a_file_in_place_of_a_folder_is_refused(tmp_path, inside):
     assert file.read_text() == "mine"
 
 
-def test_a_folder_that_cannot_be_made_is_refused_when_claimed(tmp_path):
+def test_a_folder_that_cannot_be_made_is_refused_when_locked(tmp_path):
     (tmp_path / "file").write_text("")
     path = tmp_path / "file/run"
     with (
         pytest.raises(RunError, match="cannot be written") as caught,
-        RunDir(path).claim(make_settings(path), own_task=False),
+        RunDirectory(path).lock(make_settings(path), own_task=False),
     ):
         pass
     assert str(caught.value).startswith(f"out={path}: ")
 
 
 HOLD = """
-import fcntl, sys
-lock = open(sys.argv[1], "w")
-fcntl.flock(lock, fcntl.LOCK_EX)
-print("held", flush=True)
-sys.stdin.read()
+import sys
+from pathlib import Path
+from raysim.storage.lock import lock_folder
+with lock_folder(Path(sys.argv[1]), "held by another process"):
+    print("held", flush=True)
+    sys.stdin.read()
 """
 
 
 @pytest.fixture
 def holder(tmp_path):
     """Another process that holds the lock of a run directory."""
-    command = [sys.executable, "-c", HOLD, str(tmp_path / ".lock")]
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -182,37 +184,48 @@ def holder(tmp_path):
 def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path, holder):
     settings = make_settings(tmp_path)
     (tmp_path / "config.json").write_text("of the holder")
-    with pytest.raises(RunError) as caught, RunDir(tmp_path).claim(settings, own_task=False):
+    with pytest.raises(RunError) as caught, RunDirectory(tmp_path).lock(settings, own_task=False):
         pass
     assert str(caught.value) == f"out={tmp_path}: another process is writing to it"
     assert (tmp_path / "config.json").read_text() == "of the holder"
     holder.kill()
     holder.wait()
-    with RunDir(tmp_path).claim(settings, own_task=False):
-        assert RunDir(tmp_path).read_config() == (settings.to_dict(), False)
+    with RunDirectory(tmp_path).lock(settings, own_task=False):
+        assert RunDirectory(tmp_path).read_config() == (settings.to_dict(), False)
 
 
-def test_a_claim_is_held_until_its_end(tmp_path):
+def test_the_lock_is_held_until_the_end(tmp_path):
     def is_free():
-        with (tmp_path / ".lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return False
-            return True
+        lock = FileLock(tmp_path / ".lock", blocking=False)
+        try:
+            with lock:
+                return True
+        except Timeout:
+            return False
 
-    with RunDir(tmp_path).claim(make_settings(tmp_path), own_task=True):
+    with RunDirectory(tmp_path).lock(make_settings(tmp_path), own_task=True):
         assert not is_free()
-        second = RunDir(tmp_path).claim(make_settings(tmp_path), own_task=True)
+        second = RunDirectory(tmp_path).lock(make_settings(tmp_path), own_task=True)
         with pytest.raises(RunError, match="another process"), second:
             pass
     assert is_free()
     with (
         pytest.raises(ZeroDivisionError),
-        RunDir(tmp_path).claim(make_settings(tmp_path), own_task=True),
+        RunDirectory(tmp_path).lock(make_settings(tmp_path), own_task=True),
     ):
         raise ZeroDivisionError
     assert is_free()
+
+
+def test_a_lock_file_that_cannot_be_opened_is_one_line(tmp_path):
+    (tmp_path / ".lock").mkdir()
+    with (
+        pytest.raises(RunError, match="cannot be written: Is a directory") as caught,
+        RunDirectory(tmp_path).lock(make_settings(tmp_path), own_task=False),
+    ):
+        pass
+    assert str(caught.value).startswith(f"out={tmp_path}: ")
+    assert not (tmp_path / "config.json").exists()
 
 
 def test_settings_are_read_back(tmp_path):
@@ -224,7 +237,7 @@ def test_settings_are_read_back(tmp_path):
 
 def test_partition_is_read_back(tmp_path):
     parts = [np.array([5, 3]), np.array([0]), np.array([1, 2, 4])]
-    RunDir(tmp_path).save_partition(ListedIndices.of(parts))
+    RunDirectory(tmp_path).save_partition(ListedIndices.of(parts))
     with pa.memory_map(str(tmp_path / "partition.arrow")) as source:
         table = ipc.open_file(source).read_all()
     assert table.to_pydict() == {"client": [0, 1, 2], "samples": [[5, 3], [0], [1, 2, 4]]}
@@ -237,13 +250,18 @@ def test_a_lazy_population_is_not_written_down(tmp_path):
         def __getitem__(self, client):
             raise AssertionError("drawn without need")
 
-    RunDir(tmp_path).save_partition(Lazy())
+    RunDirectory(tmp_path).save_partition(Lazy())
     assert list(tmp_path.iterdir()) == []
 
 
 def test_environment_names_packages_and_where_the_work_runs(tmp_path):
-    RunDir(tmp_path).save_environment(backend="inline", actors=[{"device": "cpu"}])
+    node = {"torch": "2.9", "cpu_capability": "AVX2"}
+    actors = [{"host": h, "device": "cpu", "gpus": ["0"], "environment": node} for h in ("a", "b")]
+    RunDirectory(tmp_path).save_environment(backend="ray", actors=actors)
     found = json.loads((tmp_path / "environment.json").read_text())
-    assert found["backend"] == "inline" and found["actors"] == [{"device": "cpu"}]
+    assert found["backend"] == "ray"
+    assert found["actors"] == [{"host": h, "device": "cpu", "gpus": ["0"]} for h in ("a", "b")]
+    assert found["environments"] == [{"nodes": ["a", "b"], **node}]
     assert found["packages"]["numpy"] == np.__version__
     assert found["python"] == sys.version.split()[0]
+    assert found["driver"]["torch"] == torch.__version__

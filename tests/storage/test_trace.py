@@ -101,6 +101,15 @@ def test_figures_of_a_round_by_hand(tmp_path):
     assert [lines.count(line) for line in sorted(set(lines))] == [3, 5, 4, 1]
 
 
+def test_the_file_of_a_run_that_was_killed_is_replaced(tmp_path):
+    (tmp_path / "trace_000003.json").write_text("[\nhalf")
+    spans = {"a": [("training", 0.0, 4.0)]}
+    writer = TraceWriter(tmp_path, 3)
+    for number in (3, 4):
+        writer.round(number, 4.0, 1, spans, {})
+    assert [s["round"] for s in spans_of(tmp_path / "trace_000003.json")] == [3, 4]
+
+
 def test_a_lost_actor_and_its_successor_both_count(tmp_path):
     spans = {worker: [("training", 0.0, 4.0)] for worker in ("lost", "successor")}
     row = TraceWriter(tmp_path, 1).round(1, 4.0, 1, spans, {})

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import raysim
-from raysim.tuning.folder import Folder
+from raysim.tuning.folder import StudyFolder
 from raysim.tuning.search import SearchOptions
 from raysim.tuning.slots import make_slots
 from raysim.tuning.tuner import Tuner
@@ -68,8 +68,8 @@ def test_a_trial_that_fails_does_not_end_the_study(tmp_path, shared_ray):
 
 def test_a_second_tuner_is_refused(tmp_path):
     search = make_search(tmp_path)
-    claimed = make_tuner(search, tmp_path).folder.claimed(search.study)
-    with claimed, pytest.raises(raysim.RunError, match="another tuner is at work there"):
+    locked = make_tuner(search, tmp_path).folder.lock(search.study)
+    with locked, pytest.raises(raysim.RunError, match="another tuner is at work there"):
         make_tuner(search, tmp_path).run(1, 1)
 
 
@@ -81,9 +81,9 @@ def test_a_folder_that_cannot_be_made(tmp_path):
 
 def test_a_study_and_its_folder_belong_together(tmp_path):
     search, out = make_search(tmp_path), tmp_path / "out"
-    with Folder(out).claimed(search.study):
+    with StudyFolder(out).lock(search.study):
         search.next()
-    with Folder(out.rename(tmp_path / "moved")).claimed(search.study):  # which changes nothing
+    with StudyFolder(out.rename(tmp_path / "moved")).lock(search.study):  # which changes nothing
         pass
     with pytest.raises(raysim.RunError, match="study blobs has its trials in another folder"):
         make_tuner(search, tmp_path).run(1, 1)

@@ -1,0 +1,128 @@
+"""Environments: what decides the bits of a result besides settings and seeds, by node.
+
+Two nodes with equal environments compute the same bits on the CPU. Where they differ, a client's
+update may differ in its last bits by the node that trained it.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+VARIABLES = (
+    "ATEN_CPU_CAPABILITY",
+    "MKL_CBWR",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "ONEDNN_MAX_CPU_ISA",
+    "OPENBLAS_CORETYPE",
+    "NVIDIA_TF32_OVERRIDE",
+)
+"""Environment variables by which the libraries choose their kernels."""
+SHOWN_NODES = 3
+SHOWN_CHARACTERS = 60
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Return what decides bits in this process.
+
+    Args:
+        device: The device that the process computes on.
+    """
+    build = torch.__config__.show()
+    on_gpu = device.type == "cuda"
+    return {
+        "processor": _processor(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "torch_commit": torch.version.git_version,
+        "torch_libraries": _libraries(build),
+        "torch_blas": _torch_blas(build),
+        "numpy": np.__version__,
+        "numpy_blas": _numpy_blas(),
+        "gpu": torch.cuda.get_device_name(device) if on_gpu else None,
+        "cuda": torch.version.cuda if on_gpu else None,
+        "cudnn": torch.backends.cudnn.version() if on_gpu else None,  # type: ignore[no-untyped-call]
+    }
+
+
+def by_environment(actors: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the distinct environments of actors, each with its nodes; the most common first."""
+    found: list[tuple[Mapping[str, Any], list[str]]] = []
+    for actor in actors:
+        if "environment" not in actor:
+            continue
+        nodes = next((n for known, n in found if known == actor["environment"]), None)
+        if nodes is None:
+            found.append((actor["environment"], nodes := []))
+        nodes.append(actor.get("host", socket.gethostname()))
+    found.sort(key=lambda item: -len(item[1]))
+    return [{"nodes": sorted(set(nodes)), **values} for values, nodes in found]
+
+
+def node_differences(actors: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return one line that names the nodes that differ from most, and how; None if none does."""
+    if len(environments := by_environment(actors)) < 2:
+        return None
+    common, *others = environments
+    parts = [f"{_names(other['nodes'])}: {_difference(other, common)}" for other in others]
+    return (
+        "nodes differ, so that the last bits of results may depend on where clients are trained: "
+        + "; ".join(parts)
+    )
+
+
+def _difference(values: Mapping[str, Any], common: Mapping[str, Any]) -> str:
+    keys = [key for key in values if key != "nodes" and values[key] != common.get(key)]
+    return ", ".join(f"{k}={_short(values[k])} (most: {_short(common.get(k))})" for k in keys)
+
+
+def _names(nodes: Sequence[str]) -> str:
+    more = len(nodes) - SHOWN_NODES
+    return ", ".join(nodes[:SHOWN_NODES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
+
+
+def _processor() -> str:
+    """Return the processor's name, and its family and model where its name is no model's."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return platform.processor() or platform.machine()
+    first = text.split("\n\n", 1)[0]
+    fields: dict[str, str] = dict(re.findall(r"^([^\t:]+)\s*: (.*)$", first, flags=re.MULTILINE))
+    name = fields.get("model name", platform.machine())
+    return name + "".join(
+        f", {key} {fields[key]}" for key in ("cpu family", "model") if key in fields
+    )
+
+
+def _libraries(build: str) -> list[str]:
+    """Return the compiler and libraries of a build of torch, without its list of flags."""
+    lines = [line.strip().removeprefix("- ") for line in build.splitlines()[1:]]
+    return [line for line in lines if line and not line.startswith(("Build settings", "CPU cap"))]
+
+
+def _torch_blas(build: str) -> str | None:
+    match = re.search(r"BLAS_INFO=(\w+)", build)
+    return match[1] if match else None
+
+
+def _numpy_blas() -> str | None:
+    config: Any = np.show_config(mode="dicts")
+    blas = config.get("Build Dependencies", {}).get("blas", {})
+    return f"{blas['name']} {blas.get('version')}" if "name" in blas else None

@@ -1,0 +1,48 @@
+"""Locks of folders that one process at a time writes to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from raysim.core.errors import RunError
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, if it does not exist.
+
+    Raises:
+        RunError: it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"out={path}: cannot be written: {error.strerror}") from error
+
+
+@contextmanager
+def lock_folder(path: Path, held: str) -> Iterator[None]:
+    """Make a folder and hold its lock; the operating system releases that of a killed process.
+
+    Args:
+        path: The folder.
+        held: The message where another process holds the lock.
+
+    Raises:
+        RunError: the folder cannot be written, or another process holds the lock.
+    """
+    make_folder(path)
+    lock = FileLock(path / ".lock", blocking=False)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise RunError(f"out={path}: {held}") from error
+    except OSError as error:
+        raise RunError(f"out={path}: cannot be written: {error.strerror}") from error
+    try:
+        yield
+    finally:
+        lock.release()

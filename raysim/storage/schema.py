@@ -1,0 +1,74 @@
+"""Schema versions of run directories and studies, and settings that earlier versions wrote.
+
+`config.json` and `study.json` carry the key `schema`. Files without it are of version 0, which had
+other names for one setting and for the modules of workloads, studies and launchers. Settings that
+users write themselves have no key either, so the same names are read from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from raysim.config import RENAMED
+from raysim.core.errors import RunError
+
+SCHEMA = 1
+MOVED = ("workloads", "tuning", "cluster")
+"""Packages that stood beside `raysim` in version 0, and are inside it since version 1."""
+COMPONENTS = ("dataset", "partition", "model", "method")
+
+
+def check_schema(path: Path, values: Mapping[str, Any]) -> None:
+    """Check that this version can read a file.
+
+    Raises:
+        RunError: a newer version wrote it, or its schema is no version.
+    """
+    found = values.get("schema", 0)
+    if type(found) is not int or found < 0:
+        raise RunError(f"{path}: schema={found!r} is no version; restore the file")
+    if found > SCHEMA:
+        raise RunError(
+            f"{path}: schema={found} was written by a newer raysim, this one reads up to {SCHEMA};"
+            " use the newer one"
+        )
+
+
+def current_settings(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a file under the names of this version.
+
+    Raises:
+        RunError: a newer version wrote the file.
+    """
+    check_schema(path, values)
+    settings = {key: value for key, value in values.items() if key != "schema"}
+    return settings if "schema" in values else renamed(settings)
+
+
+def renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings of version 0 under the names of this version."""
+    result = dict(settings)
+    for old, new in RENAMED.items():
+        if old in result and new not in result:
+            result[new] = result.pop(old)
+    for kind in COMPONENTS:
+        component = result.get(kind)
+        if isinstance(component, Mapping) and isinstance(component.get("name"), str):
+            result[kind] = {**component, "name": _moved(component["name"])}
+    return result
+
+
+def _moved(name: str) -> str:
+    """Return the present path of a component; a user's own `workloads` folder keeps its name."""
+    module = name.partition(":")[0]
+    package, dot, _ = module.partition(".")
+    if package not in MOVED or not dot:
+        return name
+    try:
+        inside = find_spec(f"raysim.{module}") is not None
+    except ModuleNotFoundError:
+        inside = False
+    return f"raysim.{name}" if inside else name
