@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from raysim.core.data import Indices, Split
+from raysim.core.client_indices import Indices
+from raysim.core.data import Split
 from raysim.core.errors import DataError
 
 

@@ -66,7 +66,7 @@ def drive(
         RaysimError: a setting, a file or a client does not allow the run.
         KeyboardInterrupt: the run was interrupted; its last committed round is checkpointed.
     """
-    federation = federation.holding_out(settings.evaluation.holdout, settings.seed)
+    federation = federation.with_holdout(settings.evaluation.holdout, settings.seed)
     first = first_checkpoint(settings, federation)
     states = ClientStates(run_dir.states.absolute())
     check_space(settings, states, first.state)
@@ -80,7 +80,7 @@ def drive(
     ):
         checkpoints = Checkpoints(run_dir.checkpoints)
         checkpoint = checkpoints.latest(listener.note) or first
-        run_dir.save_partition(federation.shares.whole)
+        run_dir.save_partition(federation.client_indices)
         run_dir.save_environment()
         run = _Run(
             settings,
@@ -138,7 +138,7 @@ class _Run:
     committed: Checkpoint
 
     def __post_init__(self) -> None:
-        sizes = self.federation.shares.sizes
+        sizes = self.federation.training_sizes
         self.clients = len(sizes)
         self.workers: dict[str, Any] = {}
         together = clients_together(
@@ -253,7 +253,7 @@ class _Run:
 
     def _is_done(self, number: int) -> bool:
         target, rows = self.settings.target_accuracy, self.recorder.rows
-        accuracy = rows[-1]["test_accuracy"] if rows else None
+        accuracy = rows[-1].get("test_accuracy") if rows else None
         reached = target is not None and accuracy is not None and accuracy >= target
         return number >= self.settings.rounds or reached
 

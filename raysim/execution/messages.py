@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +16,8 @@ from raysim.core.tensors import Layout
 from raysim.storage.client_states import StateVersion
 from raysim.storage.trace import Span, Stopwatch
 
-Scores = dict[tuple[int, ...], tuple[float, npt.NDArray[np.int32]]]
-"""Per (set, batch): the sum of the losses, and the classes that were predicted [n]."""
+Scores = dict[tuple[int, ...], tuple[float, npt.NDArray[Any]]]
+"""Per (set, batch): the sum of the losses, and the predictions [n, ...]."""
 
 
 @dataclass(frozen=True)

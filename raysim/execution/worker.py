@@ -83,7 +83,7 @@ class Worker:
         self._loop = SequentialTrainer(network, settings.local, settings.engine.precision)
         self._data = OpenedSamples(federation, self.device)
         self._evaluated = spec.evaluated
-        self._sizes = federation.shares.sizes
+        self._sizes = federation.training_sizes
         self._augment = federation.inputs.augment
         self._states = ClientStates(spec.states)
         self._broadcast: tuple[tuple[int, int] | None, Groups, Groups] = (None, {}, {})
@@ -223,16 +223,15 @@ class Worker:
         return self._data.of_clients(self._evaluated[number - 1], batch)
 
 
-def _score(network: Network, samples: Batch) -> tuple[float, npt.NDArray[np.int32]]:
-    """Return the sum of the losses, and the predicted classes [n]."""
+def _score(network: Network, samples: Batch) -> tuple[float, npt.NDArray[Any]]:
+    """Return the sum of the losses, and the predictions [n, ...]."""
     loss, predicted = 0.0, []
     for start in range(0, len(samples.y), FORWARD_ROWS):
         rows = slice(start, start + FORWARD_ROWS)
-        batch = Batch(samples.x[rows], samples.y[rows])
-        logits = network(batch.x).logits.float()
-        classes = logits.argmax(1) if logits.shape[-1] > 1 else logits.squeeze(-1) > 0
-        loss += float(batch.loss(logits).double()) * len(batch.y)
-        predicted.append(classes.int().cpu().numpy())
+        batch = samples._replace(x=samples.x[rows], y=samples.y[rows])
+        outputs = network(batch.x).logits.float()
+        loss += float(batch.loss(outputs).double()) * len(batch.y)
+        predicted.append(batch.objective.predict(outputs).cpu().numpy())
     return loss, np.concatenate(predicted)
 
 

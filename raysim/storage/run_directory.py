@@ -20,7 +20,7 @@ import torch
 from pyarrow import ipc
 
 from raysim.config import Settings
-from raysim.core.data import ClientIndices, ListedIndices
+from raysim.core.client_indices import ClientIndices, ListedIndices
 from raysim.core.errors import RunError
 from raysim.storage.atomic import replace_file, write_json
 from raysim.storage.recorder import dotted
@@ -115,11 +115,11 @@ class RunDir:
             raise RunError(f"{self.path}: holds no run (config.json: {error})") from error
         return values, own_task
 
-    def save_partition(self, shares: ClientIndices) -> None:
-        """Save who holds which samples; a lazily computed population is its settings and seed."""
-        if not isinstance(shares, ListedIndices):
+    def save_partition(self, client_indices: ClientIndices) -> None:
+        """Save the samples of each client; drawn ones follow from settings and seed."""
+        if not isinstance(client_indices, ListedIndices):
             return
-        lists = pa.LargeListArray.from_arrays(shares.offsets, shares.indices)
+        lists = pa.LargeListArray.from_arrays(client_indices.offsets, client_indices.indices)
         table = pa.table({"client": np.arange(len(lists)), "samples": lists})
 
         def write(path: Path) -> None:

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import raysim
-from raysim.federation.federation import from_task
 from raysim.federation.opened import OpenedSamples
+from raysim.federation.task import from_task
 
 
 @pytest.mark.parametrize("places", [0, 1, 5, 13])

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 import raysim
 from raysim.config import LocalSettings
 from raysim.core.seeds import stream
-from raysim.federation.federation import InputPipeline
+from raysim.federation.input_pipeline import InputPipeline
 from raysim.methods.fsvrg import Fsvrg
 from raysim.training.job import Job
 from raysim.training.network import Network

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import ipc
 
-from raysim.core.data import ListedIndices
+from raysim.core.client_indices import ListedIndices
 from raysim.core.errors import RunError
 from raysim.storage.run_directory import RunDir
 from tests.conftest import make_settings
