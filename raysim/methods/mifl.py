@@ -160,8 +160,7 @@ def _send_staged(view: View, trained: Trained) -> Upload:
 
 
 def _logits(view: View, tensors: Tensors, samples: Batch) -> Tensor:
-    outputs = [view.at(tensors, x).logits for x in torch.split(samples.x, ROWS)]
-    return torch.cat(outputs).flatten(1)
+    return torch.cat([view.at(tensors, x).logits for x in torch.split(samples.x, ROWS)])
 
 
 def _mean(values: Tensor, batch: Batch) -> Tensor:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from io import StringIO
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -13,6 +16,7 @@ from torch import nn
 
 import raysim
 from raysim.cli.live_view import Lines
+from raysim.core.arrow import write_split
 from raysim.federation.task import from_task
 from tests.conftest import SmallNet, make_settings
 
@@ -123,6 +127,42 @@ def test_records_have_the_task_s_metrics_and_no_accuracy(tmp_path):
         assert result.summary[name] is None
     assert f"loss {last['test_loss']:.4f} after 2 rounds" in printed.getvalue()
     assert "accuracy" not in printed.getvalue()
+
+
+class Slopes(raysim.Dataset):
+    """Samples of `draw` with targets in two columns, prepared as a file."""
+
+    shape: ClassVar = (4,)
+    classes: ClassVar = 2
+
+    @property
+    def objective(self) -> raysim.Objective:
+        return raysim.Objective(squared_errors, {"mae": mae})
+
+    def prepare(self, root: Path, progress: Any) -> Mapping[str, Path]:
+        root.mkdir(parents=True)
+        paths = {name: root / f"{name}.arrow" for name in ("train", "test")}
+        for path, (x, y) in zip(paths.values(), (draw(90, 1, 2), draw(30, 2, 2)), strict=True):
+            write_split(path, raysim.Split(x, y.astype(np.float32)))
+        return paths
+
+
+class Affine(raysim.Model):
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        return nn.Linear(*shape, classes)
+
+
+def test_a_dataset_gives_its_objective(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYSIM_DATA", str(tmp_path / "data"))
+    parts = {"dataset.name": f"{__name__}:Slopes", "model.name": f"{__name__}:Affine"}
+    settings = make_settings(tmp_path / "run", **BASE, **parts, clients=6)
+    result = raysim.run(settings)
+    w, b = (result.params[name].numpy() for name in ("weight", "bias"))
+    x, y = draw(30, 2, 2)
+    errors = x @ w.T + b - y
+    last = result.metrics.to_pylist()[-1]
+    assert last["test_loss"] == pytest.approx((errors**2).sum(1).mean(), rel=1e-4)
+    assert last["test_mae"] == pytest.approx(np.abs(errors).mean(), rel=1e-4)
 
 
 class Staged(SmallNet):
