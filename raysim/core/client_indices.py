@@ -63,7 +63,7 @@ class ListedIndices:
         """Build the indices of K clients, each client's in ascending order.
 
         Args:
-            owners: The client that holds each sample [N]; -1 for a sample that nobody holds.
+            owners: The client that holds each sample [N]; -1 for an unused sample.
             clients: Number of clients K.
 
         Raises:

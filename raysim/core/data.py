@@ -74,7 +74,7 @@ class Dataset(Component, ABC):
         """
 
     def decode(self, x: Tensor) -> Tensor:
-        """Turn raw inputs [B, ...] as stored into what the network takes."""
+        """Decode stored raw inputs [B, ...] into inputs of the network."""
         return x
 
     def augment(self, x: Tensor, generator: torch.Generator) -> Tensor:

@@ -77,7 +77,7 @@ class Worker:
         self._name = f"{socket.gethostname()} {os.getpid()}"
         self.watch = Stopwatch(settings.trace)
         self.device = device_of(settings.engine)
-        federation = spec.federation.here()
+        federation = spec.federation.on_this_node()
         module = settings.method.network(federation.network(settings.seed))
         network = Network(module).placed(self.device)
         self._loop = SequentialTrainer(network, settings.local, settings.engine.precision)

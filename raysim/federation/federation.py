@@ -26,7 +26,7 @@ from raysim.federation.input_pipeline import InputPipeline, PreparedPipeline
 
 @dataclass(frozen=True)
 class Federation:
-    """Samples, client indices and network of a run; small to send, opened where it is used.
+    """Samples, client indices and network of a run; small to send, opened in each process.
 
     Attributes:
         train: The training samples, or the path of their prepared file.
@@ -53,11 +53,11 @@ class Federation:
         """Samples that each client trains on [K]."""
         return self.holdout.training_sizes(self.client_indices.sizes)
 
-    def here(self) -> Federation:
-        """Return this federation with files that this node has.
+    def on_this_node(self) -> Federation:
+        """Return this federation with paths that exist on this node.
 
-        The driver's, where the node sees them; else its own, in its own data root, prepared by the
-        first process that asks while the others wait.
+        These are the driver's paths where the node sees them, else paths under the node's own data
+        root. The first process to ask prepares the files, the others wait.
 
         Raises:
             DataError: they cannot be prepared; it names the node.

@@ -1,4 +1,4 @@
-"""Input pipelines: from raw inputs as stored to inputs as clients and the evaluation see them.
+"""Input pipelines, from stored raw inputs to the inputs of training and evaluation.
 
 Legend: n samples.
 """
@@ -23,7 +23,7 @@ class InputPipeline:
         return False
 
     def decode(self, x: Tensor) -> Tensor:
-        """Decode inputs that no client sees otherwise."""
+        """Decode inputs that are the same for all clients."""
         return x
 
     def client(self, x: Tensor, rows: Tensor, client: int) -> Tensor:

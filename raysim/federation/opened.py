@@ -1,4 +1,4 @@
-"""The samples of a federation in one process: read, decoded, and on a GPU where they fit."""
+"""Opened samples: a federation's samples as tensors in one process, on a GPU where they fit."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from raysim.federation.evaluation_sets import EvaluationSet
 from raysim.federation.federation import Federation, open_samples
 
 RESIDENT_FRACTION = 0.15
-"""Fraction of this process's GPU memory that a set of samples may take to be kept there."""
+"""Fraction of this process's GPU memory that a set of samples may take to stay there."""
 
 
 class OpenedSamples:
-    """The samples of a federation, opened in one process; they are read-only."""
+    """Samples of a federation as tensors in one process, read-only."""
 
     def __init__(self, federation: Federation, device: torch.device) -> None:
         self._client_indices = federation.client_indices
@@ -67,7 +67,7 @@ class OpenedSamples:
         return Batch(x, y, objective=self._objective)
 
     def _whole(self, client: int) -> Batch:
-        """Return all samples of one client as it sees them."""
+        """Return all samples of one client, transformed for it."""
         held = self._client_indices[client]
         rows, first, last = torch.from_numpy(held), int(held[0]), int(held[-1])
         consecutive = last - first + 1 == len(held) and bool((np.diff(held) == 1).all())
@@ -75,7 +75,7 @@ class OpenedSamples:
         return self._batch(self._inputs.client(x, rows, client), y)
 
     def _seen(self, samples: EvaluationSet, position: int) -> Batch:
-        """Return one client's evaluated samples as the client sees them."""
+        """Return one client's evaluated samples, transformed for it."""
         client = int(samples.clients[position])
         if samples.held_out:
             whole = self._whole(client)

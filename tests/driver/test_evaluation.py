@@ -35,7 +35,7 @@ class Plain(raysim.Partition):
 
 
 class Mirrored(Plain):
-    """In each client's view every third of its samples is mirrored, and all are scaled."""
+    """Pieces whose inputs are scaled per client, every third one mirrored."""
 
     def client_view(
         self, x: torch.Tensor, rows: torch.Tensor, client: int, seed: int
@@ -68,7 +68,7 @@ def right_in(params: Any, x: Any, y: Any) -> float:
 
 
 def f1_by_definition(predicted: Any, labels: Any) -> float:
-    """The mean of the harmonic means of precision and recall."""
+    """Return the mean over classes of the harmonic means of precision and recall."""
     scores = []
     for c in sorted({*predicted.tolist(), *labels.tolist()}):
         hits = int(((predicted == c) & (labels == c)).sum())
@@ -274,7 +274,7 @@ def test_the_same_figures_on_any_number_of_actors(tmp_path, shared_ray, partitio
 
 
 class Bomb(raysim.Listener):
-    """Breaks a run when a round is committed."""
+    """Listener that raises when a round is committed."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -321,7 +321,7 @@ def test_batches_hold_whole_clients():
 
 
 class Population:
-    """A million clients of four samples; counts who was asked for."""
+    """A million clients of four samples, with a log of the clients asked for."""
 
     sizes = np.broadcast_to(np.int64(4), 1_000_000)
 

@@ -164,11 +164,11 @@ def test_a_node_without_the_data_prepares_it_in_its_own_root(tmp_path):
     )
     roots = [tmp_path / "driver", tmp_path / "node"]
     federation = from_settings(settings, lambda: roots[0], lambda *_: None)
-    assert federation.here() is federation  # the node sees the driver's files
+    assert federation.on_this_node() is federation  # the node sees the driver's files
     expected = open_samples(federation.train)
     away = federation.train.parent.rename(tmp_path / "away")
     del roots[0]
-    own = federation.here()
+    own = federation.on_this_node()
     assert own.train.parent == roots[0] and own.test.parent == roots[0]
     assert (open_samples(own.train).x == expected.x).all() and away.exists()
 
@@ -179,7 +179,7 @@ def test_a_node_that_cannot_have_the_data_is_named(tmp_path):
 
     federation = replace(from_task(make_task(EQUAL)), train=tmp_path / "none", prepare=refuse)
     with pytest.raises(DataError, match=rf"^node {socket.gethostname()}: mnist: not to be fetched"):
-        federation.here()
+        federation.on_this_node()
 
 
 @pytest.mark.full

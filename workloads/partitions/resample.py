@@ -18,7 +18,7 @@ from raysim.core.seeds import stream
 
 
 class Resample(Partition):
-    """Each client draws samples from the whole data, without replacement within the client.
+    """Draw each client's samples from the whole data, without replacement within the client.
 
     Attributes:
         samples: Samples per client.
