@@ -16,18 +16,22 @@ from typing import Any
 
 from raysim import methods as _methods  # registers the methods
 from raysim.config import Settings, apply_overrides, parse, read_file
+from raysim.core.client_indices import ClientIndices, ListedIndices
 from raysim.core.components import suggest
-from raysim.core.data import ClientIndices, Dataset, ListedIndices, Model, Partition, Split
+from raysim.core.data import Dataset, Model, Partition, Split
 from raysim.core.errors import RaysimError, RunError, SettingsError
 from raysim.core.method import Method, Round, ServerState
+from raysim.core.objective import CLASSIFICATION, Objective
 from raysim.core.rules import Batch, Outputs, Pass, Reduced, Rules, Trained, Upload, View
 from raysim.driver.listener import Listener, Started
 from raysim.driver.run import Result, drive
-from raysim.federation.federation import Task, from_settings, from_task
+from raysim.federation.federation import from_settings
+from raysim.federation.task import Task, from_task
 from raysim.storage.run_directory import RunDirectory
 from raysim.storage.schema import current_settings
 
 __all__ = [
+    "CLASSIFICATION",
     "Batch",
     "ClientIndices",
     "Dataset",
@@ -35,6 +39,7 @@ __all__ = [
     "Listener",
     "Method",
     "Model",
+    "Objective",
     "Outputs",
     "Partition",
     "Pass",

@@ -259,7 +259,8 @@ OWN = """
 from typing import ClassVar
 from pydantic import Field
 from torch import nn
-from raysim.core.data import Dataset, ListedIndices, Model, Partition
+from raysim.core.client_indices import ListedIndices
+from raysim.core.data import Dataset, Model, Partition
 from raysim.methods.fedavg import FedAvg
 
 class Mine(FedAvg):

@@ -51,6 +51,9 @@ class Study:
             raise SettingsError(
                 "evaluation.holdout=0.0: a study chooses by held-out samples; it must be above 0"
             )
+        if "accuracy" not in settings.dataset.objective.metrics:
+            name = settings.dataset.title
+            raise SettingsError(f"dataset.name={name}: has no accuracy, by which a study chooses")
         if settings.out is not None:
             raise SettingsError(f"out={settings.out}: a study says it as --out")
         for key, values in space.items():

@@ -216,8 +216,8 @@ def show(
         root = import_module("raysim.workloads.datasets.fetch").data_root()
         prepared = settings.dataset.prepare(root, listener.preparing)
     train = open_split(prepared["train"])
-    shares = settings.partition.shares(train, settings.clients, settings.seed)
-    held = data_page.count(shares, train.y, settings.dataset.classes)
+    indices = settings.partition.client_indices(train, settings.clients, settings.seed)
+    held = data_page.count(indices, train.y, settings.dataset.classes)
     heading = data_page.title(settings)
     console.print(data_page.page(heading, held))
     if out:

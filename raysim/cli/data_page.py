@@ -16,8 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from raysim.config import Settings
-from raysim.core.counts import class_counts
-from raysim.core.data import ClientIndices, Indices
+from raysim.core.client_indices import ClientIndices, Indices, class_counts
 from raysim.core.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
@@ -46,15 +45,14 @@ class Holdings:
     samples: int
 
 
-def count(shares: ClientIndices, labels: Indices, classes: int) -> Holdings:
+def count(client_indices: ClientIndices, labels: Indices, classes: int) -> Holdings:
     """Count what clients hold, at most COUNTED_CLIENTS of them class by class."""
-    total = len(shares.sizes)
+    total = len(client_indices.sizes)
     clients = np.arange(total)
     if total > COUNTED_CLIENTS:
         clients = np.linspace(0, total - 1, COUNTED_CLIENTS).astype(np.int64)
-    return Holdings(
-        shares.sizes, clients, class_counts(shares, labels, classes, clients), len(labels)
-    )
+    counts = class_counts(client_indices, labels, classes, clients)
+    return Holdings(client_indices.sizes, clients, counts, len(labels))
 
 
 def title(settings: Settings) -> str:

@@ -63,10 +63,10 @@ class Lines(Listener):
 
     def figures(self, row: Mapping[str, Any]) -> dict[str, str]:
         """Return a round's figures as shown."""
-        accuracy, loss = row["test_accuracy"], row["test_loss"]
+        loss = row["test_loss"]
         return {
             "round": str(row["round"]),
-            "accuracy": "-" if accuracy is None else f"{accuracy:.2%}",
+            **_accuracy(row),
             "loss": "-" if loss is None else f"{loss:.4f}",
             "train loss": f"{row['train_loss']:.4f}",
             "clients/s": f"{row['clients'] / row['seconds']:.1f}",
@@ -134,15 +134,27 @@ class LiveView(Lines):
         return Group(table, self._bars)
 
 
+def _accuracy(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return a round's accuracy as shown; nothing of a task that is no classification."""
+    if "test_accuracy" not in row:
+        return {}
+    accuracy = row["test_accuracy"]
+    return {"accuracy": "-" if accuracy is None else f"{accuracy:.2%}"}
+
+
 def closing_lines(
     summary: Mapping[str, Any], run: Started | None, published: Mapping[str, float]
 ) -> list[str]:
     """Return the lines that end a run: its figures, beside the published ones."""
     lines = []
+    figure = None
     if summary["final_accuracy"] is not None:
+        figure = f"accuracy {summary['final_accuracy']:.2%} (best {summary['best_accuracy']:.2%})"
+    elif (loss := summary.get("final_loss")) is not None:
+        figure = f"loss {loss:.4f}"
+    if figure:
         lines.append(
-            f"accuracy {summary['final_accuracy']:.2%} (best {summary['best_accuracy']:.2%})"
-            f" after {summary['rounds']} rounds, {summary['seconds']:.1f} s,"
+            f"{figure} after {summary['rounds']} rounds, {summary['seconds']:.1f} s,"
             f" median {summary['seconds_per_round']:.3f} s a round"
         )
     if run and run.target:

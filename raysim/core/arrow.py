@@ -1,8 +1,8 @@
 """Prepared data on disk: one memory-mapped Arrow file per split.
 
-All workers of a node map the same file, so its pages are in memory once, and opening it costs the
-same whether it holds a thousand samples or a million. A split that is larger than memory is written
-part by part, each a record batch, and its inputs are gathered from the mapped parts on demand.
+All workers of a node map the same file, so its pages are in memory once, and opening takes the same
+time for a thousand samples and for a million. A split that is larger than memory is written as
+several record batches, and its inputs are gathered from the mapped batches on demand.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from raysim.core.data import Indices, Split
+from raysim.core.client_indices import Indices
+from raysim.core.data import Split
 from raysim.core.errors import DataError
 
 
@@ -30,11 +31,11 @@ def checksum(path: Path) -> str:
 
 
 class ConcatArray:
-    """Inputs [N, ...] that lie in several arrays; indexing copies the samples asked for.
+    """Inputs [N, ...] in several arrays, read as if concatenated; indexing copies samples.
 
-    It has the `len`, `shape` and `dtype` of the one array that they would make, and is indexed as
-    that array is, by a slice or by sample numbers. Samples are gathered from mapped pages, which
-    the system takes back when memory is short: a process holds no more than what it asked for.
+    It has the `len`, `shape` and `dtype` of the concatenation, and takes a slice or sample numbers
+    as index. Samples are gathered from mapped pages, which the system reclaims when memory is
+    short: a process holds only the samples that it copied.
     """
 
     def __init__(self, arrays: Sequence[npt.NDArray[Any]]) -> None:
@@ -52,7 +53,7 @@ class ConcatArray:
         wanted = self._rows[rows]  # [n]; as NumPy does, it counts from the end, and checks
         found = np.empty((len(wanted), *self.shape[1:]), self.dtype)
         part = np.searchsorted(self._starts, wanted, side="right") - 1
-        # Runs of samples in one part: each is copied once, straight to where it belongs.
+        # One copy per run of samples in one array, straight into the result.
         cuts = [0, *(np.flatnonzero(np.diff(part)) + 1), len(wanted)]
         for first, last in pairwise(cuts):
             if first < last:
@@ -83,8 +84,8 @@ def write_split(path: Path, split: Split | Iterable[Split]) -> None:
 
     Args:
         path: The file.
-        split: The samples, or one part of them after another, with inputs of one shape and dtype;
-            parts are written as they come, and not kept.
+        split: The samples, or an iterable of pieces with inputs of one shape and dtype; each piece
+            is written and released.
     """
     batches = map(_batch, [split] if isinstance(split, Split) else split)
     first = next(batches)
@@ -113,9 +114,9 @@ def verify_split(path: Path) -> None:
 
 
 def open_split(path: Path) -> Split:
-    """Map a prepared split; inputs and labels are read-only views of the file's pages.
+    """Map a prepared split; inputs and targets are read-only views of the file's pages.
 
-    Inputs written in several parts are a `ConcatArray`; the other arrays are copied together.
+    Inputs in several record batches become a `ConcatArray`; the other arrays are concatenated.
     """
     file = pa.ipc.open_file(pa.memory_map(str(path)))
     # Batch by batch: a table's `combine_chunks` would copy them.

@@ -1,4 +1,4 @@
-"""Components: the four pluggable pieces of an experiment, and the registries that name them.
+"""Components: methods, datasets, partitions and models, and the registries that name them.
 
 A component is a frozen, validated pydantic model: its fields are its settings. It is named in
 settings either by its registered name or as `package.module:Class`, so a user's own piece needs no
@@ -24,12 +24,12 @@ class Component(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     def settings(self) -> dict[str, Any]:
-        """Return this component as it is written in settings: its name and its fields."""
+        """Return this component's settings: its name and its fields."""
         return {"name": name_of(type(self)), **self.model_dump(mode="json")}
 
     @property
     def title(self) -> str:
-        """The name by which settings refer to this component."""
+        """Name of this component in settings."""
         return name_of(type(self))
 
 
@@ -45,16 +45,16 @@ def name_of(component: type[Component]) -> str:
 
 
 def suggest(word: str, known: list[str]) -> str:
-    """Return "; did you mean ...?" for a near miss, else the list of what is known."""
+    """Return "did you mean ...?" for a near miss, else the list of known words."""
     near = get_close_matches(word, known, n=1)
     return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
 
 
 def look_up(kind: str, name: str, known: Mapping[str, V]) -> V:
-    """Return the value of that name.
+    """Return the value of a name.
 
     Raises:
-        SettingsError: there is none.
+        SettingsError: the name is unknown.
     """
     if name not in known:
         raise SettingsError(f"{name}: no such {kind}; {suggest(name, sorted(known))}")
@@ -62,7 +62,7 @@ def look_up(kind: str, name: str, known: Mapping[str, V]) -> V:
 
 
 class Registry(Generic[C]):
-    """The named components of one kind ("method", "dataset", "partition" or "model")."""
+    """Registered components of one kind: "method", "dataset", "partition" or "model"."""
 
     def __init__(self, kind: str, base: type[C]) -> None:
         self.kind = kind

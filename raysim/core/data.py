@@ -1,4 +1,4 @@
-"""Interfaces of datasets, partitions and models, and how samples are held in memory.
+"""Interfaces of datasets, partitions and models, and the samples of a split in memory.
 
 Legend: N samples, K clients, B batch.
 """
@@ -6,115 +6,45 @@ Legend: N samples, K clients, B batch.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from raysim.core.client_indices import ClientIndices, limited
 from raysim.core.components import Component, Registry
-from raysim.core.errors import DataError
-from raysim.core.seeds import stream
-
-Indices = npt.NDArray[np.int64]
+from raysim.core.objective import CLASSIFICATION, Objective
 
 
 @dataclass(frozen=True)
 class Split:
-    """The samples of a training or test set: raw inputs [N, ...] and labels [N].
+    """Samples of a training or test set: raw inputs x [N, ...] and targets y [N, ...].
 
-    Arrays are read-only views of memory-mapped files or of shared memory where they can be; inputs
-    on disk in several parts are a `ConcatArray` (raysim.core.arrow), indexed alike. `columns` holds
-    further values per sample (a writer, a role, an age group) for partitions.
+    Targets are class numbers [N], or what the dataset's objective takes. Arrays are read-only views
+    of memory-mapped files or of shared memory where they can be; inputs on disk in several pieces
+    are a `ConcatArray` (raysim.core.arrow), indexed alike. `columns` holds further values per
+    sample (a writer, a role, an age group) for partitions.
     """
 
     x: npt.NDArray[Any]
-    y: npt.NDArray[np.int64]
+    y: npt.NDArray[Any]
     columns: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.y)
 
 
-class ClientIndices(Protocol):
-    """Who holds which samples: `sizes` [K] and, per client, the indices of its samples."""
-
-    @property
-    def sizes(self) -> Indices:
-        """Samples per client [K]; a lazily computed population may give a broadcast view."""
-        ...
-
-    def __getitem__(self, client: int) -> Indices:
-        """Return the indices of one client's samples."""
-        ...
-
-
-@dataclass(frozen=True)
-class ListedIndices:
-    """Client indices held as one list of indices [N'] cut at `offsets` [K+1]."""
-
-    indices: Indices
-    offsets: Indices
-
-    @classmethod
-    def of(cls, parts: Sequence[npt.NDArray[Any]]) -> ListedIndices:
-        """Build shares from one array of sample indices per client.
-
-        Raises:
-            DataError: a client has no samples.
-        """
-        sizes = np.array([len(part) for part in parts], dtype=np.int64)
-        if len(empty := np.flatnonzero(sizes == 0)):
-            raise DataError(
-                f"client {empty[0]} has no samples ({len(empty)} of {len(parts)} clients have"
-                " none): use fewer clients or another partition"
-            )
-        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        return cls(np.concatenate(parts).astype(np.int64), offsets)
-
-    @property
-    def sizes(self) -> Indices:
-        """Samples per client [K]."""
-        return np.diff(self.offsets)
-
-    def __getitem__(self, client: int) -> Indices:
-        return self.indices[self.offsets[client] : self.offsets[client + 1]]
-
-
-@dataclass(frozen=True)
-class LimitedIndices:
-    """Client indices of which each client keeps at most `limit` samples, in their order."""
-
-    whole: ClientIndices
-    limit: int
-    seed: int
-
-    @property
-    def sizes(self) -> Indices:
-        """Samples per client [K]; one number seen K times where `whole` has it so."""
-        sizes = self.whole.sizes
-        distinct = sizes[:1] if sizes.strides == (0,) else sizes
-        return np.broadcast_to(np.minimum(distinct, self.limit), sizes.shape)
-
-    def __getitem__(self, client: int) -> Indices:
-        rows = self.whole[client]
-        if len(rows) <= self.limit:
-            return rows
-        generator = stream(self.seed, "limit", client)
-        return rows[np.sort(generator.choice(len(rows), self.limit, replace=False, shuffle=False))]
-
-
 Progress = Callable[[str, int, int], None]
-"""Called with (what is being done, units done, units in all); units are bytes or steps."""
+"""Callback (description, units done, units in all); units are bytes or steps."""
 
 
 class Dataset(Component, ABC):
-    """A dataset: where its files come from, how they are checked and read."""
+    """A dataset: the origin of its files, their checks, and their decoding."""
 
     @property
     @abstractmethod
@@ -124,7 +54,12 @@ class Dataset(Component, ABC):
     @property
     @abstractmethod
     def classes(self) -> int:
-        """Number of classes C."""
+        """Number of classes C; of a network's outputs where targets are no class numbers."""
+
+    @property
+    def objective(self) -> Objective:
+        """Loss and metrics; the default is that of a classification."""
+        return CLASSIFICATION
 
     @abstractmethod
     def prepare(self, root: Path, progress: Progress) -> Mapping[str, Path]:
@@ -132,14 +67,14 @@ class Dataset(Component, ABC):
 
         Args:
             root: The data root, which holds a folder per dataset.
-            progress: Told how far the work is.
+            progress: Called as the work proceeds.
 
         Raises:
             DataError: a file is missing and cannot be fetched, or is damaged.
         """
 
     def decode(self, x: Tensor) -> Tensor:
-        """Turn raw inputs [B, ...] as stored into what the network takes."""
+        """Decode stored raw inputs [B, ...] into inputs of the network."""
         return x
 
     def augment(self, x: Tensor, generator: torch.Generator) -> Tensor:
@@ -153,27 +88,22 @@ class Dataset(Component, ABC):
 
 
 class Partition(Component, ABC):
-    """How samples are spread over clients: a pure function of data, clients and seed."""
+    """A rule that assigns samples to clients: a pure function of data, clients and seed."""
 
     limit: int | None = Field(
         default=None,
         ge=1,
-        description="samples that a client keeps at most, drawn by the seed; nobody has the others",
+        description="most samples of a client, drawn by the seed; the others are left out",
     )
 
-    def shares(self, data: Split, clients: int, seed: int) -> ClientIndices:
-        """Return who holds which samples.
+    def client_indices(self, data: Split, clients: int, seed: int) -> ClientIndices:
+        """Return the samples that each client holds, within the limit.
 
         Raises:
             DataError: the data cannot be split so.
         """
         whole = self.split(data, clients, seed)
-        if self.limit is None:
-            return whole
-        limited = LimitedIndices(whole, self.limit, seed)
-        if not isinstance(whole, ListedIndices):  # computed when asked for
-            return limited
-        return ListedIndices.of([limited[client] for client in range(clients)])
+        return whole if self.limit is None else limited(whole, self.limit, seed)
 
     @abstractmethod
     def split(self, data: Split, clients: int, seed: int) -> ClientIndices:
@@ -184,7 +114,7 @@ class Partition(Component, ABC):
         """
 
     def client_view(self, x: Tensor, rows: Tensor, client: int, seed: int) -> Tensor:
-        """Return decoded training inputs [n, ...] as one client sees them.
+        """Transform decoded training inputs [n, ...] for one client.
 
         Args:
             x: The inputs of the samples `rows` [n] of the training set, left as they are.
@@ -195,9 +125,9 @@ class Partition(Component, ABC):
         return x
 
     def test_view(self, x: Tensor, rows: Tensor, clients: int, seed: int) -> Tensor:
-        """Return decoded test inputs [n, ...] as the global model is evaluated on them.
+        """Transform decoded test inputs [n, ...] for the evaluation of the global model.
 
-        What a sample looks like depends on its index, not on the batch that it comes in.
+        The result depends on a sample's index, not on the batch that it comes in.
 
         Args:
             x: The inputs of the samples `rows` [n] of the test set, left as they are.
@@ -209,7 +139,7 @@ class Partition(Component, ABC):
 
 
 class Model(Component, ABC):
-    """A network description: its fields, and the module that they build."""
+    """A network description that builds a module from its fields."""
 
     @abstractmethod
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:

@@ -1,28 +1,28 @@
-"""Errors that a user can act on.
+"""Errors that a user can correct.
 
-Every one carries a single line that names the setting, file, client or tensor, its value, and what
-is allowed or what to do. The command line prints that line, without a traceback, and exits with 2.
+Each carries one line that names the setting, file, client or tensor, its value, and the allowed
+values or the next step. The command line prints this line without a traceback and exits with 2.
 """
 
 
 class RaysimError(Exception):
-    """Base of every error that is the user's to mend; its message is one line."""
+    """Base of all errors that a user can correct; its message is one line."""
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split()))
 
 
 class SettingsError(RaysimError):
-    """A setting is unknown, has the wrong type or is out of range."""
+    """Error of a setting: unknown, of the wrong type or out of range."""
 
 
 class DataError(RaysimError):
-    """A data file is missing, damaged or does not suit the partition asked for."""
+    """Error of data: missing, damaged or unsuited to the partition."""
 
 
 class RunError(RaysimError):
-    """A run directory, a checkpoint or a client cannot be used."""
+    """Error of a run directory, a checkpoint or a client."""
 
 
 class MachineError(RunError):
-    """A disk, a node or the cluster failed, not the experiment: the run can be resumed."""
+    """Failure of a disk, a node or the cluster, after which the run can be resumed."""

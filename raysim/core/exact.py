@@ -1,7 +1,7 @@
-"""Sums that do not depend on order, chunking or number of workers.
+"""Exact sums, independent of order, chunking and number of workers.
 
 Floating-point addition is not associative, integer addition is. Each client's contribution is
-rounded once, to round(p * value * 2^46) in int64, p being its share of the total weight; these
+rounded once, to round(p * value * 2^46) in int64, p being its fraction of the weight; these
 integers are added exactly. The resolution is 2^-46 = 1.4e-14, the range 1.3e5. The weight that
 arrived is an integer too and is divided out once, so dropped clients need no second pass.
 Integer tensors (BatchNorm's counters) take the maximum.
@@ -26,7 +26,7 @@ from raysim.core.tensors import Layout, Tensors
 SCALE = 2.0**46
 LIMIT = 1.3e5
 BLOCK = 32_768
-"""Values that are rounded or scaled at a time on a CPU, so that what is in between stays in cache.
+"""Values that are rounded or scaled at a time on a CPU, so that intermediate values stay in cache.
 
 All at once, 0.2M values took 1.2 times as long, 11M 2.3 times.
 """
@@ -40,7 +40,7 @@ ROUNDER_BITS = int(np.float64(ROUNDER).view(np.int64))
 
 @dataclass(frozen=True)
 class Addend:
-    """One client's tensors, checked; they must not change before they are added.
+    """Checked tensors of one client, not copied: valid until they change.
 
     Attributes:
         layout: Their layout.
@@ -82,8 +82,8 @@ class ExactSum:
         self._totals: dict[torch.dtype, Tensor] = {}
         self._rounders: Counter[torch.dtype] = Counter()  # that are in the totals
 
-    def add(self, addend: Addend, share: float) -> None:
-        """Add one client's tensors with its share p of the total weight, 0 < p <= 1."""
+    def add(self, addend: Addend, fraction: float) -> None:
+        """Add one client's tensors with its fraction p of the total weight, 0 < p <= 1."""
         for dtype, flats in addend.flats.items():
             if not dtype.is_floating_point:
                 self._accumulate(dtype, torch.cat([flat.to(torch.int64) for flat in flats]))
@@ -91,7 +91,7 @@ class ExactSum:
             if dtype not in self._totals:
                 size = sum(map(len, flats))
                 self._totals[dtype] = flats[0].new_zeros(size, dtype=torch.int64)
-            totals, factor = self._totals[dtype], share * SCALE
+            totals, factor = self._totals[dtype], fraction * SCALE
             if totals.device.type == "cpu" and addend.largest * factor <= 2.0**51:
                 _add_with_rounder(totals, flats, factor)
                 self._rounders[dtype] += 1
@@ -134,7 +134,7 @@ class ExactSum:
 
         Args:
             arrived: The weight that was added.
-            total: The weight that the shares p refer to; `arrived` is less after drops.
+            total: The weight that the fractions p refer to; `arrived` is less after drops.
         """
         scale = total / arrived / SCALE
         buffers = {
@@ -155,7 +155,7 @@ class ExactSum:
 def _add_with_rounder(totals: Tensor, flats: Sequence[Tensor], factor: float) -> None:
     """Add the values times the factor, each rounded, and ROUNDER_BITS each, to int64 totals.
 
-    By NumPy, whose int64 sums are twice as fast as torch's.
+    NumPy's int64 sums are twice as fast as torch's.
     """
     sums, scaled, at = totals.numpy(), np.empty(BLOCK), 0
     bits = scaled.view(np.int64)

@@ -1,4 +1,4 @@
-"""The weight layers of a network, in forward order.
+"""Weight layers of a network, in forward order.
 
 A weight layer is a fully connected, convolutional, recurrent or embedding module. Modules are taken
 in definition order across the stages `features`, `hidden` and `head`, which is the forward order
@@ -21,10 +21,10 @@ WEIGHT_LAYERS = (nn.Linear, nn.modules.conv._ConvNd, nn.RNNBase, nn.Embedding)
 
 @dataclass(frozen=True)
 class WeightLayer:
-    """A weight layer and what belongs to it.
+    """A weight layer with its tensors and those of the modules that follow it.
 
     Attributes:
-        path: Where its module is in the network, for example "features.0".
+        path: Path of its module in the network, for example "features.0".
         module: The module.
         weights: Names of its own weights, biases left out.
         parameters: Names of all parameters that belong to it.

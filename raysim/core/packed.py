@@ -1,4 +1,4 @@
-"""Groups of tensors on the wire: one flat array of bytes per dtype, mapped without a copy."""
+"""Packed tensors: one flat array of bytes per dtype, mapped without a copy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def to_arrays(buffers: dict[torch.dtype, Tensor]) -> Buffers:
 
 
 def as_tensor(array: npt.NDArray[Any], dtype: torch.dtype | None = None) -> Tensor:
-    """Return a view of an array, or of its bytes as another dtype; it must not be written to."""
+    """Return a read-only view of an array, or of its bytes as another dtype."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
         tensor = torch.from_numpy(array)
@@ -30,29 +30,29 @@ def as_tensor(array: npt.NDArray[Any], dtype: torch.dtype | None = None) -> Tens
 
 @dataclass(frozen=True)
 class PackedTensors:
-    """Groups of tensors as they travel."""
+    """Groups of tensors as flat arrays of bytes, for transport between processes."""
 
     layout: Layout
     arrays: Buffers
 
     @classmethod
     def of(cls, groups: Groups) -> PackedTensors:
-        """Pack groups for travel."""
+        """Pack groups of tensors."""
         return cls.of_tensors(flatten(groups))
 
     @classmethod
     def of_tensors(cls, tensors: Tensors) -> PackedTensors:
-        """Pack one set of tensors for travel."""
+        """Pack one set of tensors."""
         layout = Layout.of(tensors)
         with torch.no_grad():
             return cls(layout, to_arrays(layout.pack(tensors)))
 
     def open(self, device: torch.device) -> dict[str, dict[str, Tensor]]:
-        """Return the groups; on the CPU as read-only views of the travelled bytes."""
+        """Return the groups; on the CPU as read-only views of the packed bytes."""
         return unflatten(self.open_tensors(device))
 
     def open_tensors(self, device: torch.device) -> dict[str, Tensor]:
-        """Return one set of tensors; on the CPU as read-only views of the travelled bytes."""
+        """Return one set of tensors; on the CPU as read-only views of the packed bytes."""
         return self.layout.unpack(
             {dtype: as_tensor(array, dtype).to(device) for dtype, array in self.arrays.items()}
         )

@@ -16,9 +16,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from raysim.core.objective import CLASSIFICATION, Objective
 from raysim.core.tensors import Groups, Tensors
 
 Weighting = Literal["examples", "uniform"]
@@ -44,7 +44,7 @@ class Outputs(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Samples: inputs x [B, ...] and labels y [B].
+    """Samples: inputs x [B, ...] and targets y [B, ...], with the objective that compares them.
 
     A batch of local training is a view of a buffer that the next epoch overwrites. Where clients
     are trained together the smaller batches are padded; `weights` [B] is then 1 for a sample and 0
@@ -54,27 +54,17 @@ class Batch(NamedTuple):
     x: Tensor
     y: Tensor
     weights: Tensor | None = None
+    objective: Objective = CLASSIFICATION
 
-    def loss(self, logits: Tensor) -> Tensor:
-        """Return the mean cross-entropy; binary where there is one logit per sample."""
+    def loss(self, outputs: Tensor) -> Tensor:
+        """Return the mean loss of a network's outputs; by default their cross-entropy."""
         if self.weights is not None:
-            return self.mean(self.losses(logits))
-        if logits.shape[-1] == 1:
-            return F.binary_cross_entropy_with_logits(logits.squeeze(-1), self.y.to(logits.dtype))
-        return F.cross_entropy(logits, self.y)
+            return self.mean(self.losses(outputs))
+        return self.objective.mean_loss(outputs, self.y)
 
-    def losses(self, logits: Tensor) -> Tensor:
-        """Return the cross-entropy of each sample [B], as `loss` has it.
-
-        Without an index, whose backward pass is a scatter where clients are trained together:
-        CUDA's deterministic one sorts, in dozens of kernels a step.
-        """
-        if logits.shape[-1] == 1:
-            y = self.y.to(logits.dtype)
-            return F.binary_cross_entropy_with_logits(logits.squeeze(-1), y, reduction="none")
-        classes = torch.arange(logits.shape[-1], device=logits.device)
-        others = self.y.unsqueeze(-1) != classes  # [B, C]
-        return -F.log_softmax(logits, dim=-1).masked_fill(others, 0).sum(-1)
+    def losses(self, outputs: Tensor) -> Tensor:
+        """Return the loss of each sample [B]."""
+        return self.objective.losses(outputs, self.y)
 
     def mean(self, values: Tensor) -> Tensor:
         """Return the mean over the batch of one value per sample [B]."""
@@ -85,7 +75,7 @@ class Batch(NamedTuple):
     def size(self) -> Tensor:
         """Return the number of samples, padding left out."""
         if self.weights is None:
-            return self.y.new_full((), len(self.y))
+            return self.y.new_full((), len(self.y), dtype=torch.int64)
         return self.weights.sum()
 
     def padded_with_zeros(self, values: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Random streams: every draw comes from a generator keyed by (seed, purpose, keys...).
+"""Random streams: generators keyed by (seed, purpose, keys...), the source of every draw.
 
 A stream depends on its key alone, never on what was drawn before it, so the order in which clients
 train, and where, cannot change a result.

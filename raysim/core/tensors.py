@@ -1,4 +1,4 @@
-"""Named tensors, and flat buffers that carry them.
+"""Named tensors, and the flat buffers in which they travel.
 
 `Tensors` is one named set (a model, a control variate); `Groups` names several such sets. For
 transport a set is packed into one flat buffer per dtype: one copy in, aligned views out.
@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 ALIGNMENT = 64
-"""Bytes at whose multiples tensors begin, as those do that torch allocates.
+"""Bytes to which tensors are aligned, as in torch's own allocations.
 
-Of the same values elsewhere some products have other bits: MKL's on Zen 4, for example.
+At other addresses some products of the same values have other bits, for example MKL's on Zen 4.
 """
 Tensors = Mapping[str, Tensor]
 Groups = Mapping[str, Tensors]
@@ -50,7 +50,7 @@ def parameter_names(network: nn.Module) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Layout:
-    """Names, dtypes and shapes of a set of tensors, in the order in which they are packed."""
+    """Names, dtypes and shapes of a set of tensors, in packing order."""
 
     entries: tuple[tuple[str, torch.dtype, torch.Size], ...]
 
@@ -60,9 +60,9 @@ class Layout:
         return cls(tuple((name, t.dtype, t.shape) for name, t in tensors.items()))
 
     def flats(self, tensors: Tensors) -> dict[torch.dtype, list[Tensor]]:
-        """Return the tensors per dtype, flat and detached; they are copied only where they must.
+        """Return the tensors per dtype, flat and detached, copied only where not contiguous.
 
-        Between them are zeros, so that in a buffer of them all each is aligned.
+        Zeros between them keep each tensor aligned in a buffer of them all.
         """
         parts: dict[torch.dtype, list[Tensor]] = {}
         for name, dtype, _ in self.entries:
@@ -76,7 +76,7 @@ class Layout:
         return {dtype: torch.cat(flats) for dtype, flats in self.flats(tensors).items()}
 
     def unpack(self, buffers: Mapping[torch.dtype, Tensor]) -> dict[str, Tensor]:
-        """Return the named views of flat buffers; nothing is copied."""
+        """Return the named tensors as views of flat buffers."""
         views: dict[str, Tensor] = {}
         offsets = dict.fromkeys(buffers, 0)
         for name, dtype, shape in self.entries:
@@ -87,18 +87,18 @@ class Layout:
 
 
 def _padded(elements: int, dtype: torch.dtype) -> int:
-    """Return a number of elements, rounded up to what ends at a multiple of ALIGNMENT bytes."""
+    """Round a number of elements up to a multiple of ALIGNMENT bytes."""
     step = ALIGNMENT // dtype.itemsize
     return -(-elements // step) * step
 
 
 def aligned(tensor: Tensor) -> Tensor:
-    """Return a tensor that begins at a multiple of ALIGNMENT bytes: itself, or a copy."""
+    """Return the tensor, or a copy where it is not aligned to ALIGNMENT bytes."""
     return tensor.clone() if tensor.data_ptr() % ALIGNMENT else tensor
 
 
 def contiguous(tensors: Tensors) -> dict[str, Tensor]:
-    """Return copies that can be saved: contiguous, and none sharing memory with another."""
+    """Return contiguous copies that share no memory, as safetensors needs them."""
     return {n: t.detach().clone(memory_format=torch.contiguous_format) for n, t in tensors.items()}
 
 
@@ -108,7 +108,7 @@ def flatten(groups: Groups) -> dict[str, Tensor]:
 
 
 def unflatten(tensors: Tensors) -> dict[str, dict[str, Tensor]]:
-    """Undo `flatten`."""
+    """Return the groups of a set of tensors named `group/name`."""
     groups: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         group, _, name = key.partition("/")

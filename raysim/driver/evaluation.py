@@ -7,14 +7,13 @@ added in the order of the batches, so the result does not depend on how they wer
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from raysim.config import Settings
-from raysim.core.data import Indices
 from raysim.core.errors import RunError
 from raysim.core.packed import PackedTensors
 from raysim.core.tensors import Tensors
@@ -26,53 +25,24 @@ from raysim.federation.evaluation_sets import (
     client_test_set,
     held_out_set,
 )
-from raysim.federation.federation import Federation, opened
+from raysim.federation.federation import Federation, open_samples
 from raysim.storage.trace import Span
 
 CLIENT_FIGURES = ("client_accuracy_mean", *(f"client_accuracy_d{tenth}" for tenth in range(1, 10)))
 """The mean over clients, and the deciles, of which d5 is the median."""
 Figures = dict[str, float | None]
 """Columns of `metrics.parquet`, by name."""
-Classes = npt.NDArray[np.int32]
-
-
-@dataclass(frozen=True)
-class Score:
-    """Figures of a set of N samples."""
-
-    loss: float
-    accuracy: float
-    macro_f1: float
-
-    @classmethod
-    def of(cls, loss: float, predicted: Classes, labels: Indices) -> Score:
-        """Score predicted classes [N] against labels [N], given the sum of the losses."""
-        rows = len(labels)
-        right = int(np.count_nonzero(predicted == labels))
-        return cls(loss / rows, right / rows, macro_f1(predicted, labels))
-
-
-def macro_f1(predicted: Classes, labels: Indices) -> float:
-    """Return the mean of F1_c = 2 TP_c / (actual_c + predicted_c).
-
-    The mean is over the classes c that occur among the labels [N] or the predicted classes [N];
-    TP_c counts the samples of class c that were predicted as such.
-    """
-    classes = 1 + int(max(labels.max(), predicted.max()))
-    right = labels[predicted == labels]
-    both = np.bincount(labels, minlength=classes) + np.bincount(predicted, minlength=classes)
-    there = both > 0
-    return float(np.mean(2 * np.bincount(right, minlength=classes)[there] / both[there]))
+Values = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What an evaluation found.
+    """The result of an evaluation.
 
     Attributes:
         figures: The figures of the round.
-        clients: Where asked for, columns [n]: clients, samples in their test shares, accuracies.
-        spans: Per worker, what it did when, where a trace is asked for.
+        clients: Under `evaluation.clients`, columns [n]: clients, their test samples, accuracies.
+        spans: Under `trace`, the spans of each worker.
     """
 
     figures: Figures
@@ -84,8 +54,8 @@ class Evaluator:
     """Evaluates the global model of one run.
 
     Attributes:
-        sent: What workers evaluate besides the test set, in the order of their numbers.
-        none: What a round without evaluation has.
+        sent: Sets that workers evaluate besides the test set, in the order of their numbers.
+        none: The evaluation of a round that has none.
     """
 
     def __init__(self, settings: Settings, federation: Federation) -> None:
@@ -93,22 +63,27 @@ class Evaluator:
 
         Raises:
             SettingsError: no client has a sample to hold out.
-            DataError: clients' own test shares cannot be drawn.
+            DataError: clients' own test samples cannot be drawn.
         """
-        train, test = opened(federation.train).y, opened(federation.test).y
+        train, test = open_samples(federation.train).y, open_samples(federation.test).y
+        indices = federation.client_indices
         sent: dict[str, EvaluationSet] = {}
         if settings.evaluation.holdout:
-            sent["holdout"] = held_out_set(federation.shares)
+            sent["holdout"] = held_out_set(indices, federation.holdout)
         self._own: EvaluationSet | None = None
         if settings.evaluation.clients:
-            shares = federation.shares.whole
-            self._own = client_test_set(shares, train, test, settings.seed)
+            self._own = client_test_set(indices, train, test, settings.seed)
             if federation.inputs.per_client:
                 sent["clients"] = self._own
         self.sent = tuple(sent.values())
-        drawn = {name: (train if s.held_out else test)[s.rows] for name, s in sent.items()}
-        self._labels = {"test": test, **drawn}
-        names = [f"{name}_{part.name}" for name in self._scored() for part in fields(Score)]
+        drawn = {
+            name: (train if chosen.held_out else test)[chosen.samples.indices]
+            for name, chosen in sent.items()
+        }
+        self._targets: dict[str, Values] = {"test": test, **drawn}
+        self._metrics = federation.objective.metrics
+        columns = ("loss", *self._metrics)
+        names = [f"{name}_{column}" for name in self._scored() for column in columns]
         names += CLIENT_FIGURES if self._own else ()
         self.none = Evaluation(dict.fromkeys(names))
 
@@ -117,26 +92,28 @@ class Evaluator:
         found, spans = self._predictions(executor, deployed)
         figures: Figures = {}
         for name in self._scored():
-            score = Score.of(*found[name], self._labels[name])
-            figures |= {f"{name}_{part}": value for part, value in asdict(score).items()}
+            (loss, predicted), targets = found[name], self._targets[name]
+            figures[f"{name}_loss"] = loss / len(targets)
+            for metric, figure in self._metrics.items():
+                figures[f"{name}_{metric}"] = float(figure(predicted, targets))
         evaluation = Evaluation(figures, spans=spans)
         if self._own is None:
             return evaluation
         if "clients" in found:
-            right = found["clients"][1] == self._labels["clients"]
+            right = found["clients"][1] == self._targets["clients"]
         else:  # all see the test set alike, so what is right in it is so in every client's share
-            right = (found["test"][1] == self._labels["test"])[self._own.rows]
+            right = (found["test"][1] == self._targets["test"])[self._own.samples.indices]
         return _with_clients(evaluation, self._own, right)
 
     def _scored(self) -> list[str]:
         """Return the names of the sets that have a score of their own."""
-        return [name for name in self._labels if name != "clients"]
+        return [name for name in self._targets if name != "clients"]
 
     def _predictions(
         self, executor: Executor, deployed: Tensors
-    ) -> tuple[dict[str, tuple[float, Classes]], dict[str, list[Span]]]:
-        """Return for each set the sum of the losses and the predicted classes [N]; the spans."""
-        rows = len(self._labels["test"])
+    ) -> tuple[dict[str, tuple[float, Values]], dict[str, list[Span]]]:
+        """Return for each set the sum of the losses and the predictions [N, ...]; the spans."""
+        rows = len(self._targets["test"])
         cuts = [*range(0, rows, EVALUATION_ROWS), rows]
         sizes = [np.diff(cuts), *(samples.batch_sizes for samples in self.sent)]
         costs: dict[Item, float] = {
@@ -152,7 +129,7 @@ class Evaluator:
             scores |= part.scores
             spans.setdefault(part.worker, []).extend(part.spans)
         found = {}
-        for number, name in enumerate(self._labels):
+        for number, name in enumerate(self._targets):
             losses, predicted = zip(
                 *(scores[number, batch] for batch in range(len(sizes[number]))), strict=True
             )
@@ -164,14 +141,15 @@ def _with_clients(
     found: Evaluation, own: EvaluationSet, right: npt.NDArray[np.bool_]
 ) -> Evaluation:
     """Add the figures of single clients, given which of their samples [N'] were predicted right."""
-    hits = np.add.reduceat(right, own.offsets[:-1], dtype=np.int64)
-    accuracies = hits / own.sizes
+    sizes = own.samples.sizes
+    hits = np.add.reduceat(right, own.samples.offsets[:-1], dtype=np.int64)
+    accuracies = hits / sizes
     deciles = np.quantile(accuracies, np.arange(1, 10) / 10)
     values = [float(accuracies.mean()), *deciles.tolist()]
-    clients = {"client": own.clients, "samples": own.sizes, "accuracy": accuracies}
+    clients = {"client": own.clients, "samples": sizes, "accuracy": accuracies}
     figures = {**found.figures, **dict(zip(CLIENT_FIGURES, values, strict=True))}
     return replace(found, figures=figures, clients=clients)
 
 
 def _ignore(done: int) -> None:
-    """Evaluation is too short to be followed."""
+    """Ignore progress: an evaluation is short."""

@@ -1,14 +1,15 @@
-"""What is checked of a run before anything is started or written."""
+"""Preflight checks: everything that is checked before a run starts or writes anything."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from raysim.config import Settings
 from raysim.core.errors import SettingsError
 from raysim.core.method import ServerState
+from raysim.core.objective import Objective
 from raysim.core.rules import Batch
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
@@ -31,9 +32,10 @@ def first_checkpoint(settings: Settings, federation: Federation) -> tuple[nn.Mod
             f" this one lacks {', '.join(lacking)}"
         )
     network = method.network(model)
-    never_trained = np.full(len(federation.shares.sizes), np.nan)
+    never_trained = np.full(len(federation.training_sizes), np.nan)
     first = Checkpoint(0, method.init(network), never_trained)
-    _try_sample(network, OpenedSamples(federation, torch.device("cpu")).test(0, 1))
+    _check_objective(settings, federation.objective)
+    _try_samples(network, OpenedSamples(federation, torch.device("cpu")).test(0, 2))
     return network, first
 
 
@@ -50,11 +52,73 @@ def check_space(settings: Settings, states: ClientStates, state: ServerState) ->
     states.check_space(round(expected), versions, size)
 
 
-def _try_sample(network: nn.Module, sample: Batch) -> None:
-    """Check that a network takes the data, before anything starts."""
+def _check_objective(settings: Settings, objective: Objective) -> None:
+    """Check that the objective has what the settings need.
+
+    Raises:
+        SettingsError: it has not.
+    """
+    if "loss" in objective.metrics:
+        raise SettingsError("objective.metrics: no metric may be named loss")
+    target, given = settings.target_accuracy, ", ".join(objective.metrics) or "none"
+    if target is not None and "accuracy" not in objective.metrics:
+        raise SettingsError(
+            f"target_accuracy={target}: the task's metrics are {given}; use target_accuracy=none"
+        )
+    needs_classes = {
+        f"local.temperature={settings.local.temperature}": settings.local.temperature != 1,
+        "evaluation.clients=true": settings.evaluation.clients,
+    }
+    for setting, needed in needs_classes.items():
+        if needed and not objective.classifies:
+            raise SettingsError(f"{setting}: the task is no classification; leave it out")
+
+
+def _try_samples(network: nn.Module, samples: Batch) -> None:
+    """Check that a network takes the data, and the objective its outputs, before anything starts.
+
+    Raises:
+        SettingsError: they do not.
+    """
+    outputs = _outputs_of(network, samples)
+    if outputs.dim() < 2:
+        raise SettingsError(
+            f"the model's outputs have shape {[*outputs.shape]}: must be [B, ...] with two"
+            " dimensions or more"
+        )
+    together = _losses(samples, outputs)
+    rows = [slice(row, row + 1) for row in range(len(samples.y))]
+    alone = [_losses(samples._replace(y=samples.y[row]), outputs[row]) for row in rows]
+    # [B, 1] minus [B] is [B, B]: its mean per row has the right shape but mixes samples.
+    if not torch.allclose(together, torch.cat(alone), 1e-3, 1e-5, equal_nan=True):
+        raise SettingsError(
+            "objective.losses: a sample's loss depends on other samples of its batch; compare"
+            f" outputs {[*outputs.shape]} with targets {[*samples.y.shape]} row by row"
+        )
+
+
+def _losses(samples: Batch, outputs: Tensor) -> Tensor:
+    """Return the losses of a few samples [B]."""
+    shapes = f"outputs {[*outputs.shape]} and targets {[*samples.y.shape]}"
+    try:
+        losses = torch.as_tensor(samples.losses(outputs))
+    except Exception as error:  # a user's function may raise anything
+        raise SettingsError(
+            f"objective.losses: {shapes}: {' '.join(str(error).split())}"
+        ) from error
+    if losses.shape != samples.y.shape[:1]:
+        raise SettingsError(
+            f"objective.losses: must return one loss per sample [{len(samples.y)}]; of {shapes} it"
+            f" returned {[*losses.shape]}"
+        )
+    return losses
+
+
+def _outputs_of(network: nn.Module, sample: Batch) -> Tensor:
+    """Return a network's outputs for a few samples."""
     try:
         with torch.no_grad():
-            Network(network).eval().forward(sample.x)
+            return Network(network).eval().forward(sample.x).logits.float()
     except SettingsError:
         raise
     except Exception as error:  # a user's module may raise anything

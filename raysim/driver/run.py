@@ -96,7 +96,7 @@ def drive(
         RaysimError: a setting, a file or a client does not allow the run.
         KeyboardInterrupt: the run was interrupted; its last committed round is checkpointed.
     """
-    federation = federation.holding_out(settings.evaluation.holdout, settings.seed)
+    federation = federation.with_holdout(settings.evaluation.holdout, settings.seed)
     network, first = first_checkpoint(settings, federation)
     states = ClientStates(run_dir.states.absolute())
     check_space(settings, states, first.state)
@@ -145,7 +145,7 @@ class Run:
 
     def __init__(self, context: RunContext) -> None:
         self.context, self.settings = context, context.settings
-        self.clients = len(context.federation.shares.sizes)
+        self.clients = len(context.federation.training_sizes)
         self.checkpoints = Checkpoints(context.run_dir.checkpoints)
         self.recorder = RunRecorder(context.run_dir.path, self.settings.to_dict())
         self.trace: TraceWriter | None = None
@@ -178,7 +178,7 @@ class Run:
         """
         context = self.context
         self.restore()
-        context.run_dir.save_partition(context.federation.shares.whole)
+        context.run_dir.save_partition(context.federation.client_indices)
         context.run_dir.save_environment()
         self._decide_stack_size()
         context.listener.started(self._started())
@@ -227,7 +227,7 @@ class Run:
         context = self.context
         return PassContext(
             settings=self.settings,
-            sizes=context.federation.shares.sizes,
+            sizes=context.federation.training_sizes,
             executor=context.executor,
             watch=context.watch,
             listener=context.listener,
@@ -299,7 +299,7 @@ class Run:
 
     def _is_done(self) -> bool:
         target, rows = self.settings.target_accuracy, self.recorder.rows
-        accuracy = rows[-1]["test_accuracy"] if rows else None
+        accuracy = rows[-1].get("test_accuracy") if rows else None
         reached = target is not None and accuracy is not None and accuracy >= target
         return self.committed.number >= self.settings.rounds or reached
 

@@ -18,7 +18,7 @@ from torch import nn
 
 from raysim.config import Settings
 from raysim.core.method import ServerState
-from raysim.core.rules import Batch, Pass, Reduced, Upload
+from raysim.core.rules import Pass, Reduced, Upload
 from raysim.core.seeds import stream, torch_generator
 from raysim.core.tensors import Groups
 from raysim.driver.round_inputs import round_inputs
@@ -128,7 +128,7 @@ class Rehearsal:
             epochs=min(work.epochs_of(client), 1),
             lr=work.lr_of(client),
             trainable=work.trainable,
-            data=Batch(data.x[few], data.y[few]),
+            data=data._replace(x=data.x[few], y=data.y[few]),
             broadcast=work.broadcast,
             state=self._states.get(client, self._initial),
             personal=work.personal.get(client, {}),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from raysim.core.packed import PackedTensors
@@ -14,8 +14,8 @@ from raysim.execution.partial_sum import PartialSum
 from raysim.storage.client_states import StateVersion
 from raysim.storage.trace import Span
 
-Scores = dict[tuple[int, ...], tuple[float, npt.NDArray[np.int32]]]
-"""Per (set, batch): the sum of the losses, and the predicted classes [n]."""
+Scores = dict[tuple[int, ...], tuple[float, npt.NDArray[Any]]]
+"""Per (set, batch): the sum of the losses, and the predictions [n, ...]."""
 
 
 @dataclass(frozen=True)

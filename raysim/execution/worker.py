@@ -76,13 +76,13 @@ class Worker:
         self.watch = Stopwatch(settings.trace)
         self.device = device_of(settings.engine)
         self._environment = environment(self.device)
-        federation = spec.federation.here()
+        federation = spec.federation.on_this_node()
         module = settings.method.network(federation.network(settings.seed))
         network = Network(module).placed(self.device)
         self._sequential = SequentialTrainer(network, settings.local, settings.engine.precision)
         self._samples = OpenedSamples(federation, self.device)
         self._evaluated = spec.evaluated
-        self._sizes = federation.shares.sizes
+        self._sizes = federation.training_sizes
         self._augment = federation.inputs.augment
         self._states = ClientStates(spec.states)
         self._opened: tuple[tuple[int, int] | None, Groups, Groups] = (None, {}, {})
@@ -228,16 +228,15 @@ class Worker:
         return self._samples.of_clients(self._evaluated[number - 1], batch)
 
 
-def _score(network: Network, samples: Batch) -> tuple[float, npt.NDArray[np.int32]]:
-    """Return the sum of the losses, and the predicted classes [n]."""
+def _score(network: Network, samples: Batch) -> tuple[float, npt.NDArray[Any]]:
+    """Return the sum of the losses, and the predictions [n, ...]."""
     loss, predicted = 0.0, []
     for start in range(0, len(samples.y), FORWARD_ROWS):
         rows = slice(start, start + FORWARD_ROWS)
-        batch = Batch(samples.x[rows], samples.y[rows])
-        logits = network(batch.x).logits.float()
-        classes = logits.argmax(1) if logits.shape[-1] > 1 else logits.squeeze(-1) > 0
-        loss += float(batch.loss(logits).double()) * len(batch.y)
-        predicted.append(classes.int().cpu().numpy())
+        batch = samples._replace(x=samples.x[rows], y=samples.y[rows])
+        outputs = network(batch.x).logits.float()
+        loss += float(batch.loss(outputs).double()) * len(batch.y)
+        predicted.append(batch.objective.predict(outputs).cpu().numpy())
     return loss, np.concatenate(predicted)
 
 

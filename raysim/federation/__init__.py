@@ -1,4 +1,4 @@
-"""The federation: samples, which client holds which, and the network of a run.
+"""The federation: samples, client indices and network of a run.
 
 In: settings or a user's own task. Out: a small description, opened as tensors in each process.
 Imported by `training`, `execution` and `driver`; knows only `core` and `config`.

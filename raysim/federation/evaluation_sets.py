@@ -1,8 +1,7 @@
-"""Samples on which the global model is evaluated client by client.
+"""Evaluation sets: samples on which the global model is evaluated client by client.
 
 They are chosen once, before the first round, and travel to the workers with the federation. Of a
-large population a seeded sample of clients stands for all, so that evaluation costs no more than
-its share of the samples.
+large population a seeded sample of clients stands for all, which bounds the cost of evaluation.
 
 Legend: n clients, N' samples of theirs.
 """
@@ -14,88 +13,80 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from raysim.core.client_test import client_test
-from raysim.core.counts import class_counts
-from raysim.core.data import ClientIndices, Indices
+from raysim.core.client_indices import (
+    ClientIndices,
+    Holdout,
+    Indices,
+    ListedIndices,
+    class_counts,
+    client_test_indices,
+)
 from raysim.core.errors import DataError, SettingsError
-from raysim.core.holdout import TrainingIndices
 from raysim.core.seeds import stream
 
 EVALUATION_ROWS = 1000
-"""Samples of a batch, which is what a worker is handed."""
+"""Samples of an evaluated batch, the unit of work of a worker."""
 MOST_CLIENTS = 5_000
-"""Clients that are evaluated; of more, as many drawn by the seed."""
+"""Most clients that are evaluated; of a larger population so many are drawn by the seed."""
 
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """Samples of some clients, one client's after another's.
+    """Samples of some clients, cut into batches of whole clients.
 
     Attributes:
         held_out: Whether they are held-out training samples, or test samples.
         clients: The clients [n], ascending; each has at least one sample.
-        rows: Indices of their samples [N'].
-        offsets: Where each client's begin and end in `rows` [n+1].
-        cuts: Where batches of whole clients begin and end in `clients`; a batch has at most
+        samples: Per client, by position in `clients`, the indices of its samples.
+        cuts: Positions in `clients` where batches begin and end; a batch has at most
             EVALUATION_ROWS samples, or one client.
     """
 
     held_out: bool
     clients: Indices
-    rows: Indices
-    offsets: Indices
+    samples: ListedIndices
     cuts: Indices
 
     @classmethod
-    def of(cls, held_out: bool, clients: Indices, parts: Sequence[Indices]) -> EvaluationSet:
-        """Lay out clients [n] and the indices of each one's samples; leave out who has none."""
-        sizes = np.array([len(part) for part in parts])
-        offsets = np.concatenate([[0], np.cumsum(sizes[sizes > 0])])
-        return cls(held_out, clients[sizes > 0], np.concatenate(parts), offsets, _cuts(offsets))
-
-    @property
-    def sizes(self) -> Indices:
-        """Samples per client [n]."""
-        return np.diff(self.offsets)
+    def of(cls, held_out: bool, clients: Indices, per_client: Sequence[Indices]) -> EvaluationSet:
+        """Cut the samples of clients [n] into batches; leave out clients without samples."""
+        filled = np.array([len(indices) > 0 for indices in per_client], dtype=bool)
+        samples = ListedIndices.of([indices for indices in per_client if len(indices)])
+        return cls(held_out, clients[filled], samples, _cuts(samples.offsets))
 
     @property
     def batch_sizes(self) -> Indices:
         """Samples per batch."""
-        return np.diff(self.offsets[self.cuts])
-
-    def of_client(self, position: int) -> Indices:
-        """Return the indices of one client's samples."""
-        return self.rows[self.offsets[position] : self.offsets[position + 1]]
+        return np.diff(self.samples.offsets[self.cuts])
 
 
-def held_out_set(shares: TrainingIndices) -> EvaluationSet:
+def held_out_set(client_indices: ClientIndices, holdout: Holdout) -> EvaluationSet:
     """Return the samples that clients hold out.
 
     Raises:
         SettingsError: there are none.
     """
-    chosen = _chosen(len(shares.sizes), shares.seed)
-    samples = EvaluationSet.of(True, chosen, [_held_out(shares, k) for k in chosen.tolist()])
-    if not len(samples.rows):
+    chosen = _chosen(len(client_indices.sizes), holdout.seed)
+    per_client = [_held_out(client_indices[k], holdout, k) for k in chosen.tolist()]
+    if not any(map(len, per_client)):
         raise SettingsError(
-            f"evaluation.holdout={shares.holdout}: no client has two samples or more, so none can"
+            f"evaluation.holdout={holdout.fraction}: no client has two samples or more, so none can"
             " be held out; use evaluation.holdout=0"
         )
-    return samples
+    return EvaluationSet.of(True, chosen, per_client)
 
 
-def _held_out(shares: TrainingIndices, client: int) -> Indices:
-    rows = shares.whole[client]
-    return rows[shares.parts(client, len(rows))[1]]
+def _held_out(indices: Indices, holdout: Holdout, client: int) -> Indices:
+    return indices[holdout.divide(client, len(indices))[1]]
 
 
 def client_test_set(
-    shares: ClientIndices, train: Indices, test: Indices, seed: int
+    client_indices: ClientIndices, train: Indices, test: Indices, seed: int
 ) -> EvaluationSet:
     """Return each client's own test samples, drawn in the class proportions of all that it holds.
 
     Args:
-        shares: Who holds which training samples.
+        client_indices: The training samples that each client holds.
         train: The labels of the training set.
         test: The labels of the test set.
         seed: The run's seed.
@@ -103,11 +94,11 @@ def client_test_set(
     Raises:
         DataError: a client trains on a class of which the test set has no sample.
     """
-    chosen = _chosen(len(shares.sizes), seed)
+    chosen = _chosen(len(client_indices.sizes), seed)
     classes = 1 + int(max(train.max(), test.max()))
-    counts = class_counts(shares, train, classes, chosen)
+    counts = class_counts(client_indices, train, classes, chosen)
     try:
-        own = client_test(counts, test, len(test) / len(train), seed)
+        own = client_test_indices(counts, test, len(test) / len(train), seed)
     except DataError as error:
         raise DataError(f"evaluation.clients=true: {error}") from error
     return EvaluationSet.of(False, chosen, [own[position] for position in range(len(chosen))])
@@ -122,7 +113,7 @@ def _chosen(clients: int, seed: int) -> Indices:
 
 
 def _cuts(offsets: Indices) -> Indices:
-    """Return where batches of whole clients begin and end, for clients cut at offsets [n+1]."""
+    """Cut clients whose samples lie between offsets [n+1] into batches of whole clients."""
     cuts, n = [0], len(offsets) - 1
     while cuts[-1] < n:
         room = offsets[cuts[-1]] + EVALUATION_ROWS

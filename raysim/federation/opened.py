@@ -1,4 +1,4 @@
-"""The samples of a federation in one process: read, decoded, and on a GPU where they fit."""
+"""Opened samples: a federation's samples as tensors in one process, on a GPU where they fit."""
 
 from __future__ import annotations
 
@@ -12,22 +12,25 @@ import torch
 from torch import Tensor
 
 from raysim.core.arrow import ConcatArray
-from raysim.core.data import Indices, Split
+from raysim.core.client_indices import Indices
+from raysim.core.data import Split
 from raysim.core.packed import as_tensor
 from raysim.core.rules import Batch
 from raysim.core.tensors import aligned
 from raysim.federation.evaluation_sets import EvaluationSet
-from raysim.federation.federation import Federation, opened
+from raysim.federation.federation import Federation, open_samples
 
-RESIDENT_SHARE = 0.15
-"""Of this process's share of a GPU's memory that a set of samples may take to be kept there."""
+RESIDENT_FRACTION = 0.15
+"""Fraction of this process's GPU memory that a set of samples may take to stay there."""
 
 
 class OpenedSamples:
-    """The samples of a federation, opened in one process; they are read-only."""
+    """Samples of a federation as tensors in one process, read-only."""
 
     def __init__(self, federation: Federation, device: torch.device) -> None:
-        self._shares = federation.shares
+        self._client_indices = federation.client_indices
+        self._holdout = federation.holdout
+        self._objective = federation.objective
         self._inputs = federation.inputs
         self._device = device
         self._train = _open(federation.train)
@@ -39,64 +42,68 @@ class OpenedSamples:
     def client(self, client: int) -> Batch:
         """Return the samples that one client trains on, decoded."""
         whole = self._whole(client)
-        if not self._shares.holdout:
+        if not self._holdout.fraction:
             return whole
-        return _selected(whole, self._shares.parts(client, len(whole.y))[0])
+        return _selected(whole, self._holdout.divide(client, len(whole.y))[0])
 
     def of_clients(self, samples: EvaluationSet, number: int) -> Batch:
         """Return the samples of one of the batches that are evaluated client by client."""
         first, last = samples.cuts[number : number + 2].tolist()
         split = self._train if samples.held_out else self._test
         if not self._inputs.per_client:
-            rows = samples.rows[samples.offsets[first] : samples.offsets[last]]
+            offsets = samples.samples.offsets
+            rows = samples.samples.indices[offsets[first] : offsets[last]]
             x, y = split.take(torch.from_numpy(rows), self._device)
-            return Batch(self._inputs.decode(x), y)
+            return self._batch(self._inputs.decode(x), y)
         seen = [self._seen(samples, position) for position in range(first, last)]
-        return Batch(torch.cat([data.x for data in seen]), torch.cat([data.y for data in seen]))
+        return self._batch(torch.cat([data.x for data in seen]), torch.cat([d.y for d in seen]))
 
     def test(self, start: int, stop: int) -> Batch:
         """Return a range of test samples, decoded."""
         x, y = self._test.take(slice(start, stop), self._device)
-        return Batch(self._inputs.test(x, torch.arange(start, start + len(y))), y)
+        return self._batch(self._inputs.test(x, torch.arange(start, start + len(y))), y)
+
+    def _batch(self, x: Tensor, y: Tensor) -> Batch:
+        return Batch(x, y, objective=self._objective)
 
     def _whole(self, client: int) -> Batch:
-        """Return all samples of one client as it sees them."""
-        held = self._shares.whole[client]
+        """Return all samples of one client, transformed for it."""
+        held = self._client_indices[client]
         rows, first, last = torch.from_numpy(held), int(held[0]), int(held[-1])
         consecutive = last - first + 1 == len(held) and bool((np.diff(held) == 1).all())
         x, y = self._train.take(slice(first, last + 1) if consecutive else rows, self._device)
-        return Batch(self._inputs.client(x, rows, client), y)
+        return self._batch(self._inputs.client(x, rows, client), y)
 
     def _seen(self, samples: EvaluationSet, position: int) -> Batch:
-        """Return one client's evaluated samples as the client sees them."""
+        """Return one client's evaluated samples, transformed for it."""
         client = int(samples.clients[position])
         if samples.held_out:
             whole = self._whole(client)
-            return _selected(whole, self._shares.parts(client, len(whole.y))[1])
-        rows = torch.from_numpy(samples.of_client(position))
+            return _selected(whole, self._holdout.divide(client, len(whole.y))[1])
+        rows = torch.from_numpy(samples.samples[position])
         x, y = self._test.take(rows, self._device)
-        return Batch(self._inputs.client(x, rows, client), y)
+        return self._batch(self._inputs.client(x, rows, client), y)
 
 
 def _selected(whole: Batch, positions: Indices) -> Batch:
     chosen = torch.from_numpy(positions).to(whole.y.device)
-    return Batch(_rows(whole.x, chosen), _rows(whole.y, chosen))
+    return whole._replace(x=_rows(whole.x, chosen), y=_rows(whole.y, chosen))
 
 
 def _rows(values: Tensor, rows: Tensor) -> Tensor:
-    """Return rows of a tensor; of 600 images in bytes, indexing it took 28 times as long."""
+    """Return rows of a tensor; indexing took 28 times as long on 600 images in bytes."""
     return values.index_select(0, rows)
 
 
 @dataclass(frozen=True)
 class _Samples:
-    """Raw inputs [N, ...] and labels [N]; inputs in parts on disk are read when asked for."""
+    """Raw inputs [N, ...] and targets [N, ...]; inputs in pieces on disk are read on demand."""
 
     x: Tensor | ConcatArray
     y: Tensor
 
     def take(self, rows: slice | Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return the inputs and labels of some samples, on the device.
+        """Return the inputs and targets of some samples, on the device.
 
         Inputs are aligned: where a user's own array begins differs from process to process.
         """
@@ -113,19 +120,19 @@ class _Samples:
 
 
 def _open(split: Split | Path) -> _Samples:
-    found = opened(split)
+    found = open_samples(split)
     x: Any = found.x  # an array, or `ConcatArray`
     return _Samples(x if isinstance(x, ConcatArray) else as_tensor(x), as_tensor(found.y))
 
 
 def _room(device: torch.device) -> float:
-    """Return how many bytes of a GPU a set of samples may take.
+    """Return the bytes of a GPU that a set of samples may take.
 
-    An actor may use the part `engine.gpus_per_actor` of it; see `ClientActor.start`.
+    An actor may use the fraction `engine.gpus_per_actor` of it; see `ClientActor.start`.
     """
     free, total = torch.cuda.mem_get_info(device)
     own = torch.cuda.get_per_process_memory_fraction(device) * total
-    return min(RESIDENT_SHARE * own, free)
+    return min(RESIDENT_FRACTION * own, free)
 
 
 def _resident(split: _Samples, room: float, device: torch.device) -> _Samples:

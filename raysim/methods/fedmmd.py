@@ -49,7 +49,8 @@ class FedMmd(FedAvg):
 
     def _discrepancy(self, view: View, outputs: Outputs, batch: Batch) -> Tensor:
         frozen = view.at(view.broadcast["model"], batch.x).logits
-        return self.lam * squared_mmd(frozen, outputs.logits, batch, self.kernels, self.factor)
+        x, y = frozen.flatten(1), outputs.logits.flatten(1)
+        return self.lam * squared_mmd(x, y, batch, self.kernels, self.factor)
 
 
 def squared_mmd(x: Tensor, y: Tensor, batch: Batch, kernels: int, factor: float) -> Tensor:

@@ -49,4 +49,4 @@ class TwoStreamL2(FedAvg):
 
     def _distance(self, view: View, outputs: Outputs, batch: Batch) -> Tensor:
         frozen = view.at(view.broadcast["model"], batch.x).logits  # [N, C]
-        return self.lam * batch.mean((outputs.logits - frozen).square().sum(dim=1))
+        return self.lam * batch.mean((outputs.logits - frozen).square().flatten(1).sum(dim=1))

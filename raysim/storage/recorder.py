@@ -197,7 +197,7 @@ def rounds_to_target(rows: Sequence[Row], target: float | None) -> float | None:
     """
     before: tuple[float, float] | None = None
     for row in rows:
-        accuracy = row["test_accuracy"]
+        accuracy = row.get("test_accuracy")  # a task that is no classification has none
         if target is None or accuracy is None or row["round"] < 1:
             continue
         if accuracy >= target:
@@ -213,8 +213,9 @@ def rounds_to_target(rows: Sequence[Row], target: float | None) -> float | None:
 def summarise(rows: Sequence[Row], target: float | None) -> Row:
     """Return the figures of a run, as in `summary.json`; a method's warm-up is left out."""
     counted = [row for row in rows if row["round"] >= 1]
-    accuracies = [row["test_accuracy"] for row in counted if row["test_accuracy"] is not None]
-    last = next((row for row in reversed(counted) if row["test_accuracy"] is not None), counted[-1])
+    evaluated = [row for row in counted if row["test_loss"] is not None]
+    accuracies = [row["test_accuracy"] for row in evaluated if "test_accuracy" in row]
+    last = (evaluated or counted)[-1]
     seconds = sum(
         row["seconds"] + (row["evaluation_seconds"] or 0) + row["checkpoint_seconds"]
         for row in counted
@@ -225,7 +226,8 @@ def summarise(rows: Sequence[Row], target: float | None) -> Row:
         **{
             f"final_{name.removeprefix('test_')}": value
             for name, value in last.items()
-            if name == "test_macro_f1" or name.startswith(("holdout_", "client_accuracy_"))
+            if name.startswith(("holdout_", "client_accuracy_"))
+            or (name.startswith("test_") and name != "test_accuracy")
         },
         "rounds_to_target": rounds_to_target(rows, target),
         "rounds": len(counted),

@@ -19,7 +19,7 @@ import torch
 from pyarrow import ipc
 
 from raysim.config import Settings, parse
-from raysim.core.data import ClientIndices, ListedIndices
+from raysim.core.client_indices import ClientIndices, ListedIndices
 from raysim.core.errors import RunError, SettingsError
 from raysim.storage.atomic import replace_file, write_json
 from raysim.storage.environment import by_environment, environment
@@ -119,11 +119,11 @@ class RunDirectory:
             raise RunError(f"{self.path}: holds no run (config.json: {error})") from error
         return current_settings(self.config, values), own_task
 
-    def save_partition(self, indices: ClientIndices) -> None:
-        """Save the samples of each client; nothing where settings and seed determine them."""
-        if not isinstance(indices, ListedIndices):
+    def save_partition(self, client_indices: ClientIndices) -> None:
+        """Save the samples of each client; drawn ones follow from settings and seed."""
+        if not isinstance(client_indices, ListedIndices):
             return
-        lists = pa.LargeListArray.from_arrays(indices.offsets, indices.indices)
+        lists = pa.LargeListArray.from_arrays(client_indices.offsets, client_indices.indices)
         table = pa.table({"client": np.arange(len(lists)), "samples": lists})
 
         def write(path: Path) -> None:

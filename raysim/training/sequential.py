@@ -74,8 +74,8 @@ class SequentialTrainer:
         """Return a resident buffer for samples like these, in which each epoch is laid out."""
         n = len(data.y)
         if self._buffer is None or len(self._buffer.y) < n:
-            self._buffer = Batch(torch.empty_like(data.x), torch.empty_like(data.y))
-        return Batch(self._buffer.x[:n], self._buffer.y[:n])
+            self._buffer = data._replace(x=torch.empty_like(data.x), y=torch.empty_like(data.y))
+        return data._replace(x=self._buffer.x[:n], y=self._buffer.y[:n])
 
     def at(self, tensors: Tensors, x: Tensor) -> Outputs:
         """Return the outputs at any tensors, in evaluation mode, without gradient."""
@@ -160,7 +160,8 @@ class _ClientTraining:
             index = torch.from_numpy(order).to(data.y.device)
             x = torch.index_select(inputs, 0, index, out=buffer.x)
             y = torch.index_select(data.y, 0, index, out=buffer.y)
-            yield from map(Batch, x.split_with_sizes(sizes), y.split_with_sizes(sizes))
+            for pair in zip(x.split_with_sizes(sizes), y.split_with_sizes(sizes), strict=True):
+                yield Batch(*pair, objective=data.objective)
 
     def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Take one step of SGD; return the plain loss and the objective before it."""

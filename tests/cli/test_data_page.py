@@ -14,7 +14,7 @@ from rich.console import Console
 
 import raysim
 from raysim.cli.data_page import COUNTED_CLIENTS, check_drawing, count, draw, heat_map, page, title
-from raysim.core.data import ListedIndices
+from raysim.core.client_indices import ListedIndices
 from raysim.core.errors import DataError, SettingsError
 from raysim.workloads.partitions.resample import Resample
 
@@ -88,7 +88,7 @@ def test_title_names_dataset_partition_clients_and_seed():
 
 def test_heat_map_has_clients_down_and_classes_across(tmp_path):
     counts = np.array([[0, 20], [40, 60], [80, 100]])
-    path = tmp_path / "shares.png"
+    path = tmp_path / "indices.png"
     draw("three clients of two classes", holdings(counts.tolist()), path)
     pixels = imread(path)
     assert pixels.shape == (900, 900, 4)

@@ -1,4 +1,4 @@
-"""Prepared splits, whole and in parts, against the arrays that they were made from."""
+"""Prepared splits, in one batch or several, against the arrays that they were made from."""
 
 import tracemalloc
 from collections.abc import Iterator

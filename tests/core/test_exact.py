@@ -1,4 +1,4 @@
-"""The exact sum: its value, and that order and grouping cannot change it."""
+"""Exact sums against float64, in any order and grouping."""
 
 from __future__ import annotations
 
@@ -76,13 +76,13 @@ def test_every_value_is_rounded_once(dtype, largest):
     generator = torch.Generator().manual_seed(0)
     parts = [torch.randn(BLOCK + 7, generator=generator).to(dtype) for _ in range(2)]
     parts[0][1] = -largest
-    shares = (0.3, 0.7)
+    fractions = (0.3, 0.7)
     result = ExactSum(Layout.of({"a": parts[0]}))
-    for part, share in zip(parts, shares, strict=True):
-        result.add(Addend.of(result.layout, {"a": part}), share)
+    for part, fraction in zip(parts, fractions, strict=True):
+        result.add(Addend.of(result.layout, {"a": part}), fraction)
     first, second = (
-        [round(value * (share * SCALE)) for value in part.tolist()]
-        for part, share in zip(parts, shares, strict=True)
+        [round(value * (fraction * SCALE)) for value in part.tolist()]
+        for part, fraction in zip(parts, fractions, strict=True)
     )
     totals = result.totals()[dtype].tolist()
     assert totals[: BLOCK + 7] == [a + b for a, b in zip(first, second, strict=True)]

@@ -1,4 +1,4 @@
-"""What is evaluated, and that its figures are those of the deployed model, computed apart."""
+"""Figures of evaluations against those of the deployed model, computed apart."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ import torch
 from torch import nn
 
 import raysim
-from raysim.core.client_test import client_test
-from raysim.core.counts import class_counts
-from raysim.core.data import ListedIndices
-from raysim.core.holdout import TrainingIndices
-from raysim.driver.evaluation import CLIENT_FIGURES, macro_f1
-from raysim.federation import evaluation_sets as client_samples
+from raysim.core.client_indices import Holdout, ListedIndices, class_counts, client_test_indices
+from raysim.core.objective import macro_f1
+from raysim.driver.evaluation import CLIENT_FIGURES
+from raysim.federation import evaluation_sets
 from raysim.federation.evaluation_sets import client_test_set, held_out_set
 from tests.conftest import UNEQUAL, SmallNet, make_settings, make_task, samples
 
@@ -37,7 +35,7 @@ class Plain(raysim.Partition):
 
 
 class Mirrored(Plain):
-    """In each client's view every third of its samples is mirrored, and all are scaled."""
+    """Pieces whose inputs are scaled per client, every third one mirrored."""
 
     def client_view(
         self, x: torch.Tensor, rows: torch.Tensor, client: int, seed: int
@@ -70,7 +68,7 @@ def right_in(params: Any, x: Any, y: Any) -> float:
 
 
 def f1_by_definition(predicted: Any, labels: Any) -> float:
-    """The mean of the harmonic means of precision and recall."""
+    """Return the mean over classes of the harmonic means of precision and recall."""
     scores = []
     for c in sorted({*predicted.tolist(), *labels.tolist()}):
         hits = int(((predicted == c) & (labels == c)).sum())
@@ -138,12 +136,11 @@ def test_a_network_of_one_logit(tmp_path):
     assert result.summary["final_macro_f1"] == pytest.approx(expected, abs=1e-12)
 
 
-def divided(task: raysim.Task, share: float) -> list[list[tuple[Any, Any]]]:
-    """Per client what it trains on and what it holds out."""
-    sizes = [len(y) for _, y in task.clients]
-    shares = TrainingIndices(ListedIndices.of([np.arange(n) for n in sizes]), share, seed=0)
+def divided(task: raysim.Task, fraction: float) -> list[list[tuple[Any, Any]]]:
+    """Return, per client, the samples that it trains on and those that it holds out."""
+    holdout = Holdout(fraction, seed=0)
     return [
-        [(x[part], y[part]) for part in shares.parts(client, len(y))]
+        [(x[positions], y[positions]) for positions in holdout.divide(client, len(y))]
         for client, (x, y) in enumerate(task.clients)
     ]
 
@@ -183,10 +180,10 @@ def test_the_holdout_is_scored_as_the_test_set_is(tmp_path):
     assert result.summary["final_holdout_loss"] == last["holdout_loss"]
 
 
-def expected_shares(shares: Any, train: Any, test: Any, ratio: float) -> list[Any]:
-    counts = class_counts(shares, train, 3, np.arange(len(shares.sizes)))
-    drawn = client_test(counts, test, ratio, 0)
-    return [drawn[client] for client in range(len(shares.sizes))]
+def expected_tests(indices: Any, train: Any, test: Any, ratio: float) -> list[Any]:
+    clients = len(indices.sizes)
+    drawn = client_test_indices(class_counts(indices, train, 3, np.arange(clients)), test, ratio, 0)
+    return [drawn[client] for client in range(clients)]
 
 
 def check_client_figures(result: raysim.Result, accuracies: list[float], sizes: list[int]) -> None:
@@ -218,10 +215,10 @@ def test_clients_are_evaluated_on_test_samples_in_their_class_proportions(tmp_pa
     labels = np.concatenate([y for _, y in clients])
     cuts = np.cumsum([len(own) for own in rows])[:-1]
     whole = ListedIndices.of(np.split(np.arange(len(labels)), cuts))
-    shares = expected_shares(whole, labels, test[1], 300 / len(labels))
-    assert all(set(test[1][own]) == {c} for c, own in enumerate(shares[:3]))
-    accuracies = [right_in(result.params, test[0][own], test[1][own]) for own in shares]
-    check_client_figures(result, accuracies, [len(own) for own in shares])
+    own_tests = expected_tests(whole, labels, test[1], 300 / len(labels))
+    assert all(set(test[1][own]) == {c} for c, own in enumerate(own_tests[:3]))
+    accuracies = [right_in(result.params, test[0][own], test[1][own]) for own in own_tests]
+    check_client_figures(result, accuracies, [len(own) for own in own_tests])
 
 
 @pytest.mark.parametrize("partition", ["Plain", "Mirrored"])
@@ -235,17 +232,17 @@ def test_clients_are_evaluated_through_their_own_view(tmp_path, partition):
         signs = np.where(np.arange(len(inputs)) % 3 == 0, -1, 1)[:, None]
         return inputs / 2 * (signs * (client + 1) if partition == "Mirrored" else 1)
 
-    shares = expected_shares(whole, y, test_y, 2500 / 4000)
+    own_tests = expected_tests(whole, y, test_y, 2500 / 4000)
     accuracies = [
         right_in(result.params, seen(test_x[own], client).astype(np.float32), test_y[own])
-        for client, own in enumerate(shares)
+        for client, own in enumerate(own_tests)
     ]
-    check_client_figures(result, accuracies, [len(own) for own in shares])
-    parts = TrainingIndices(whole, 0.2, seed=0)
+    check_client_figures(result, accuracies, [len(own) for own in own_tests])
+    holdout = Holdout(0.2, seed=0)
     held_x, held_y = [], []
     for client in range(6):
         rows = whole[client]
-        held = parts.parts(client, len(rows))[1]
+        held = holdout.divide(client, len(rows))[1]
         held_x.append(seen(x[rows], client)[held])
         held_y.append(y[rows][held])
     expected = right_in(
@@ -277,7 +274,7 @@ def test_the_same_figures_on_any_number_of_actors(tmp_path, shared_ray, partitio
 
 
 class Bomb(raysim.Listener):
-    """Breaks a run when a round is committed."""
+    """Listener that raises when a round is committed."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -297,7 +294,7 @@ def test_a_resumed_run_has_the_same_figures_and_the_file_of_its_last_round(tmp_p
     resumed = raysim.resume(tmp_path / "broken", task)
     assert evaluated(resumed.metrics) == evaluated(straight.metrics)
     figures = [{n: v for n, v in r.summary.items() if "final" in n} for r in (straight, resumed)]
-    assert figures[0] == figures[1] and len(figures[0]) == 1 + 1 + 3 + 10
+    assert figures[0] == figures[1] and len(figures[0]) == 3 + 3 + 10
     tables = [pq.read_table(r.run_dir / "client_accuracy.parquet") for r in (straight, resumed)]
     assert tables[0].equals(tables[1]) and set(tables[0]["round"].to_pylist()) == {5}
 
@@ -314,17 +311,17 @@ def test_rounds_without_evaluation_have_the_columns_but_no_figures(tmp_path):
 
 def test_batches_hold_whole_clients():
     sizes = np.array([400, 400, 400, 2500, 10, 990, 1])
-    held = client_samples.EvaluationSet.of(True, np.arange(7), [np.arange(n) for n in sizes])
+    held = evaluation_sets.EvaluationSet.of(True, np.arange(7), [np.arange(n) for n in sizes])
     assert held.cuts.tolist() == [0, 2, 3, 4, 6, 7]
     assert held.batch_sizes.tolist() == [800, 400, 2500, 1000, 1]
-    parts = [np.array([5]), np.array([], np.int64), np.array([2, 9])]
-    few = client_samples.EvaluationSet.of(False, np.array([3, 4, 8]), parts)
-    assert few.clients.tolist() == [3, 8] and few.sizes.tolist() == [1, 2]
-    assert few.of_client(1).tolist() == [2, 9]
+    per_client = [np.array([5]), np.array([], np.int64), np.array([2, 9])]
+    few = evaluation_sets.EvaluationSet.of(False, np.array([3, 4, 8]), per_client)
+    assert few.clients.tolist() == [3, 8] and few.samples.sizes.tolist() == [1, 2]
+    assert few.samples[1].tolist() == [2, 9]
 
 
 class Population:
-    """A million clients of four samples; counts who was asked for."""
+    """A million clients of four samples, with a log of the clients asked for."""
 
     sizes = np.broadcast_to(np.int64(4), 1_000_000)
 
@@ -337,16 +334,16 @@ class Population:
 
 
 def test_of_many_clients_the_seed_draws_some(monkeypatch):
-    monkeypatch.setattr(client_samples, "MOST_CLIENTS", 50)
+    monkeypatch.setattr(evaluation_sets, "MOST_CLIENTS", 50)
     population, labels = Population(), np.arange(100) % 4
-    held = held_out_set(TrainingIndices(population, 0.25, seed=3))
+    held = held_out_set(population, Holdout(0.25, seed=3))
     asked = population.asked.copy()
     own = client_test_set(population, labels, np.arange(20) % 4, seed=3)
-    other = held_out_set(TrainingIndices(population, 0.25, seed=4))
+    other = held_out_set(population, Holdout(0.25, seed=4))
     assert held.clients.tolist() == own.clients.tolist() == asked
     assert asked == sorted(set(asked)) and len(asked) == 50
     assert asked[-1] > 500_000 > asked[0]
-    assert held.sizes.tolist() == [1] * 50
+    assert held.samples.sizes.tolist() == [1] * 50
     assert len(set(other.clients) & set(asked)) < 5
 
 

@@ -22,7 +22,8 @@ from raysim.execution.cluster_health import ClusterHealth
 from raysim.execution.ray_pool import ActorPool
 from raysim.execution.resources import ActorPlan
 from raysim.execution.worker import WorkerSpec
-from raysim.federation.federation import from_settings, from_task, opened
+from raysim.federation.federation import from_settings, open_samples
+from raysim.federation.task import from_task
 from raysim.storage.trace import Stopwatch
 from tests.conftest import EQUAL, make_settings, make_task, model_of
 from tests.faults.namespaces import network
@@ -163,13 +164,13 @@ def test_a_node_without_the_data_prepares_it_in_its_own_root(tmp_path):
     )
     roots = [tmp_path / "driver", tmp_path / "node"]
     federation = from_settings(settings, lambda: roots[0], lambda *_: None)
-    assert federation.here() is federation  # the node sees the driver's files
-    expected = opened(federation.train)
+    assert federation.on_this_node() is federation  # the node sees the driver's files
+    expected = open_samples(federation.train)
     away = federation.train.parent.rename(tmp_path / "away")
     del roots[0]
-    own = federation.here()
+    own = federation.on_this_node()
     assert own.train.parent == roots[0] and own.test.parent == roots[0]
-    assert (opened(own.train).x == expected.x).all() and away.exists()
+    assert (open_samples(own.train).x == expected.x).all() and away.exists()
 
 
 def test_a_node_that_cannot_have_the_data_is_named(tmp_path):
@@ -178,7 +179,7 @@ def test_a_node_that_cannot_have_the_data_is_named(tmp_path):
 
     federation = replace(from_task(make_task(EQUAL)), train=tmp_path / "none", prepare=refuse)
     with pytest.raises(DataError, match=rf"^node {socket.gethostname()}: mnist: not to be fetched"):
-        federation.here()
+        federation.on_this_node()
 
 
 @pytest.mark.full

@@ -19,7 +19,7 @@ from raysim.execution.actor import ClientActor
 from raysim.execution.ray_pool import ActorPool
 from raysim.execution.resources import ActorPlan
 from raysim.execution.worker import WorkerSpec
-from raysim.federation.federation import from_task
+from raysim.federation.task import from_task
 from raysim.storage.trace import Stopwatch
 from tests.conftest import EQUAL, make_settings, make_task
 

@@ -1,4 +1,4 @@
-"""The samples of a federation, opened: they lie where every process has them alike."""
+"""Opened samples of a federation: aligned in memory, the same in every process."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import torch
 from torch import nn
 
 import raysim
-from raysim.federation.federation import from_task
 from raysim.federation.opened import OpenedSamples
+from raysim.federation.task import from_task
 
 
 @pytest.mark.parametrize("places", [0, 1, 5, 13])
 def test_inputs_are_aligned_wherever_a_users_arrays_and_a_clients_rows_begin(places):
-    """Where they are not, products on some processors have other bits (MKL's on Zen 4)."""
+    """Check alignment, without which products may have other bits (MKL's on Zen 4)."""
     y = np.arange(10) % 3
     x = np.zeros(70 + places, dtype=np.float32)[places:].reshape(10, 7)
     x[:] = np.arange(70).reshape(10, 7)

@@ -12,7 +12,7 @@ from torch import nn
 import raysim
 from raysim.core.layers import weight_layers
 from raysim.core.seeds import sample_cohort, stream
-from raysim.federation.federation import from_task
+from raysim.federation.task import from_task
 from raysim.methods.divide_and_conquer import largest_rise
 from tests.conftest import UNEQUAL, Notes, SmallNet, make_settings, make_task
 from tests.methods.test_oracle import assert_close

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import raysim
-from raysim.federation.federation import from_task
+from raysim.federation.task import from_task
 from raysim.methods.fedfusion import FedFusion, Fused
 from raysim.training.network import Network
 from tests.conftest import SmallNet, make_settings, make_task

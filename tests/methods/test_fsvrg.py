@@ -13,7 +13,7 @@ import torch.nn.functional as F
 import raysim
 from raysim.config import LocalSettings
 from raysim.core.seeds import stream, torch_generator
-from raysim.federation.federation import InputPipeline
+from raysim.federation.input_pipeline import InputPipeline
 from raysim.methods.fsvrg import Fsvrg
 from raysim.training.job import ClientJob
 from raysim.training.network import Network

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 import raysim
 from raysim.core.rules import Rules
 from raysim.core.seeds import stream
-from raysim.federation.federation import from_task
+from raysim.federation.task import from_task
 from raysim.methods.fedavg import FedAvg
 from tests.conftest import UNEQUAL, make_settings, make_task
 from tests.methods import common

@@ -100,7 +100,7 @@ def run(tmp_path, sizes=SIZES, **overrides):
 
 
 def start_of(task):
-    from raysim.federation.federation import from_task
+    from raysim.federation.task import from_task
 
     parameters = dict(from_task(task).network(0).named_parameters())
     return [parameters[name].detach().numpy().astype(np.float64) for name in NAMES]

@@ -67,6 +67,7 @@ def test_summary_by_hand():
     assert summarise(rows, 0.5) == {
         "final_accuracy": 0.5,
         "best_accuracy": 0.75,
+        "final_loss": 0.5,
         "rounds_to_target": 1.5,
         "rounds": 4,
         "seconds": 1.0 + 9.0 + 3.0 + 4.0 + 3 * 0.5 + 4 * 0.25,

@@ -13,7 +13,7 @@ import torch
 from filelock import FileLock, Timeout
 from pyarrow import ipc
 
-from raysim.core.data import ListedIndices
+from raysim.core.client_indices import ListedIndices
 from raysim.core.errors import RunError
 from raysim.storage.run_directory import RunDirectory
 from tests.conftest import make_settings

@@ -47,6 +47,10 @@ def test_an_override_fixes_what_was_tried(tmp_path):
     [
         ({"method.mu": 0.1, "local.lr": 0.1}, "local.lr, method.mu: all are fixed"),
         ({"evaluation.holdout": 0.0}, "evaluation.holdout=0.0: a study chooses by held-out"),
+        (
+            {"dataset.name": "tests.driver.test_regression:Slopes"},
+            r"dataset.name=tests.driver.test_regression:Slopes: has no accuracy, by which a study",
+        ),
         ({"out": "here"}, "out=here: a study says it as --out"),
         ({"local.lr": -1.0}, "local.lr=-1.0: must be greater than 0"),
         ({"method.name": "fedavg"}, "method.mu: no such setting"),

@@ -21,7 +21,8 @@ import numpy.typing as npt
 from pydantic import Field
 from torch import Tensor
 
-from raysim.core.data import Dataset, Indices, Progress, Split
+from raysim.core.client_indices import Indices
+from raysim.core.data import Dataset, Progress, Split
 from raysim.core.errors import DataError
 from raysim.workloads.datasets.leaf import User, read_leaf
 from raysim.workloads.datasets.prepared import prepare_once

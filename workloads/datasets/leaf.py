@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from raysim.core.data import Indices, Progress, Split
+from raysim.core.client_indices import Indices
+from raysim.core.data import Progress, Split
 from raysim.core.errors import DataError
 
 SPLITS = ("train", "test")

@@ -28,7 +28,8 @@ import pyarrow.compute as pc
 from pydantic import Field
 from torch import Tensor
 
-from raysim.core.data import Dataset, Indices, Progress, Split
+from raysim.core.client_indices import Indices
+from raysim.core.data import Dataset, Progress, Split
 from raysim.core.errors import DataError
 from raysim.core.seeds import stream
 from raysim.workloads.datasets.prepared import prepare_once

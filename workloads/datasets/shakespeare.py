@@ -26,7 +26,8 @@ import numpy.typing as npt
 from pydantic import Field
 from torch import Tensor
 
-from raysim.core.data import Dataset, Indices, Progress, Split
+from raysim.core.client_indices import Indices
+from raysim.core.data import Dataset, Progress, Split
 from raysim.core.errors import DataError
 from raysim.workloads.datasets.fetch import Source, obtain
 from raysim.workloads.datasets.leaf import User, joined, read_leaf

@@ -23,7 +23,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from raysim.core.data import Dataset, Indices, Progress, Split
+from raysim.core.client_indices import Indices
+from raysim.core.data import Dataset, Progress, Split
 from raysim.core.seeds import stream
 from raysim.workloads.datasets.prepared import prepare_once
 

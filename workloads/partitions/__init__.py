@@ -1,1 +1,1 @@
-"""Partitions: how samples are spread over clients, as pure functions of labels and seed."""
+"""Partitions: rules that assign samples to clients, pure functions of labels and seed."""

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from raysim.core.data import Indices, ListedIndices, Partition, Split
+from raysim.core.client_indices import Indices, ListedIndices
+from raysim.core.data import Partition, Split
 from raysim.core.errors import DataError
 from raysim.core.seeds import stream
 from raysim.workloads.partitions.checks import column
-from raysim.workloads.partitions.owners import shares_of
 
 
 class ByKey(Partition):
@@ -59,7 +59,7 @@ class ByKey(Partition):
             )
         owners = np.full(len(values), -1)
         owners[self._chosen(fitting, sizes, clients, seed)] = np.arange(clients)
-        return shares_of(owners[of_sample], clients)
+        return ListedIndices.of_owners(owners[of_sample], clients)
 
     def _chosen(self, fitting: Indices, sizes: Indices, clients: int, seed: int) -> Indices:
         if self.choose == "largest":

@@ -1,4 +1,4 @@
-"""What several partitions require of their data."""
+"""Checks that several partitions make of their data."""
 
 from __future__ import annotations
 

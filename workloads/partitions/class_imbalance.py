@@ -1,4 +1,4 @@
-"""Clients with unequal numbers of samples and unequal class shares.
+"""Clients with unequal numbers of samples and unequal class proportions.
 
 Source: Chandran et al., Weight Divergence Driven Divide-and-Conquer Approach for Optimal Federated
 Learning from non-IID Data, 2021, section 4.1, which follows Wang et al., Federated Learning with
@@ -15,7 +15,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from raysim.core.data import Indices
+from raysim.core.client_indices import Indices
 from raysim.workloads.partitions.dirichlet import Dirichlet, cut
 
 
@@ -34,6 +34,6 @@ class ClassImbalance(Dirichlet):
         counts = np.zeros((len(totals), clients), dtype=np.int64)
         for number, total in enumerate(totals[:, None]):
             takers = np.flatnonzero(counts.sum(axis=0) < totals.sum() / clients)
-            shares = generator.dirichlet(np.full(len(takers), self.alpha))
-            counts[number, takers] = cut(shares, total)
+            fractions = generator.dirichlet(np.full(len(takers), self.alpha))
+            counts[number, takers] = cut(fractions, total)
         return counts

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from raysim.core.data import ListedIndices, Partition, Split
+from raysim.core.client_indices import ListedIndices
+from raysim.core.data import Partition, Split
 from raysim.core.errors import DataError
 from raysim.core.seeds import stream
 from raysim.workloads.partitions.checks import one_sample_each
-from raysim.workloads.partitions.owners import shares_of
 
 
 class Classes(Partition):
@@ -54,7 +54,7 @@ class Classes(Partition):
                 )
             if len(holders):
                 owners[members] = np.resize(holders, len(members))  # in turns
-        return shares_of(owners, clients)
+        return ListedIndices.of_owners(owners, clients)
 
     def _held(
         self, classes: int, clients: int, generator: np.random.Generator

@@ -2,12 +2,12 @@
 
 Source: Chandran et al., Weight Divergence Driven Divide-and-Conquer Approach for Optimal Federated
 Learning from non-IID Data, 2021, section 4.1: of ten classes each client holds five; in the first a
-share p of the images is turned grey, in the second 1-p. From FedMA's published code (Wang et al.,
-Federated Learning with Matched Averaging, ICLR 2020), which that follows: the classes are dealt at
-random, and half of the test images are grey.
+fraction p of the images is turned grey, in the second 1-p. From FedMA's published code (Wang et
+al., Federated Learning with Matched Averaging, ICLR 2020), which that follows: the classes are
+dealt at random, and half of the test images are grey.
 
 Deviations: grey is the luminance of ITU-R BT.601, where that code repeats the red channel; and the
-shares hold for a client and for the test set as a whole, where that code has them in each class.
+fractions hold for a client and for the test set as a whole, where that code has them in each class.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from raysim.core.data import ListedIndices, Partition, Split
+from raysim.core.client_indices import ListedIndices
+from raysim.core.data import Partition, Split
 from raysim.core.errors import DataError
 from raysim.core.seeds import stream
 from raysim.workloads.partitions.split_classes import SplitClasses
@@ -30,7 +31,7 @@ LUMINANCE = (0.299, 0.587, 0.114)
 
 
 class ColorSkew(Partition):
-    """Deal the classes to two clients at random; turn a share of each one's images grey.
+    """Deal the classes to two clients at random; turn a fraction of each one's images grey.
 
     Grey is computed on decoded inputs, its value in all three channels. Where decoding normalises
     channels, it is the luminance of the normalised channels: no colour is left, but the weights of
@@ -38,7 +39,7 @@ class ColorSkew(Partition):
     luminance), and a grey image has equal channels after normalisation, not before it.
 
     Attributes:
-        p: Share of grey images in the first client; the second has 1-p.
+        p: Fraction of grey images in the first client; the second has 1-p.
     """
 
     p: Annotated[float, Field(ge=0, le=1)] = 0.95
@@ -62,9 +63,9 @@ class ColorSkew(Partition):
         Raises:
             DataError: the inputs are not images of three channels.
         """
-        share = self.p if client == 0 else 1 - self.p
+        fraction = self.p if client == 0 else 1 - self.p
         order = stream(seed, "color-skew", client).permutation(len(rows))
-        return _turn_grey(x, order < round(share * len(rows)))
+        return _turn_grey(x, order < round(fraction * len(rows)))
 
     def test_view(self, x: Tensor, rows: Tensor, clients: int, seed: int) -> Tensor:
         """Turn every other test image [n, 3, H, W] grey: one of samples 2i and 2i+1, by lot.

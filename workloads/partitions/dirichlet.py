@@ -1,4 +1,4 @@
-"""Clients whose class shares follow a Dirichlet distribution.
+"""Clients whose class proportions follow a Dirichlet distribution.
 
 Source: Yurochkin et al., Bayesian Nonparametric Federated Learning of Neural Networks, ICML 2019,
 section 4: for each class, proportions over the K clients are drawn from Dir_K(alpha) and the
@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from raysim.core.data import Indices, ListedIndices, Partition, Split
+from raysim.core.client_indices import Indices, ListedIndices
+from raysim.core.data import Partition, Split
 from raysim.core.errors import DataError
 from raysim.core.seeds import stream
 from raysim.workloads.partitions.checks import one_sample_each
-from raysim.workloads.partitions.owners import shares_of
 
 REDRAWS = 500
 """Draws after which a partition is given up."""
@@ -49,7 +49,7 @@ class Dirichlet(Partition):
         for label, of_class in zip(classes, counts, strict=True):
             members = generator.permutation(np.flatnonzero(data.y == label))
             owners[members] = np.repeat(np.arange(clients), of_class)
-        return shares_of(owners, clients)
+        return ListedIndices.of_owners(owners, clients)
 
     def _counts(self, data: Split, clients: int, generator: np.random.Generator) -> Indices:
         """Draw counts [C, K] until each client has its minimum."""
@@ -67,13 +67,13 @@ class Dirichlet(Partition):
 
     def _draw(self, totals: Indices, clients: int, generator: np.random.Generator) -> Indices:
         """Draw how many samples of each class, of `totals` [C], each client holds [C, K]."""
-        shares = generator.dirichlet(np.full(clients, self.alpha), size=len(totals))  # [C, K]
-        return cut(shares, totals[:, None])
+        fractions = generator.dirichlet(np.full(clients, self.alpha), size=len(totals))  # [C, K]
+        return cut(fractions, totals[:, None])
 
 
-def cut(shares: npt.NDArray[np.float64], totals: Indices) -> Indices:
-    """Return whole numbers [..., K] that add up to `totals` [..., 1], near shares [..., K]."""
+def cut(fractions: npt.NDArray[np.float64], totals: Indices) -> Indices:
+    """Return whole numbers [..., K] near `fractions` [..., K] of their sums, `totals` [..., 1]."""
     # Cutting at rounded running sums gives each sample to exactly one client.
-    ends = np.floor(np.cumsum(shares, axis=-1) * totals).astype(np.int64)
+    ends = np.floor(np.cumsum(fractions, axis=-1) * totals).astype(np.int64)
     ends[..., -1:] = totals
     return np.diff(np.minimum(ends, totals), axis=-1, prepend=0)

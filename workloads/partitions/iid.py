@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from raysim.core.data import ListedIndices, Partition, Split
+from raysim.core.client_indices import ListedIndices
+from raysim.core.data import Partition, Split
 from raysim.core.seeds import stream
 from raysim.workloads.partitions.checks import one_sample_each
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raysim.core.data import Indices
+from raysim.core.client_indices import Indices
 from raysim.core.seeds import stream
 from raysim.workloads.partitions.iid import Iid
 

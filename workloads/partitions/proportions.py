@@ -15,7 +15,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from raysim.core.data import Indices
+from raysim.core.client_indices import Indices
 from raysim.workloads.partitions.dirichlet import Dirichlet, cut
 
 SMALLEST = 1e-9

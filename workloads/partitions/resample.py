@@ -1,4 +1,4 @@
-"""Populations larger than the data: clients draw from one pool that they share.
+"""Populations larger than the data: clients draw samples from one pool.
 
 Each client's samples depend on the seed and its own number alone and are drawn when asked for, so
 a population costs nothing until its clients train.
@@ -6,40 +6,19 @@ a population costs nothing until its clients train.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
-import numpy as np
 from pydantic import Field
 
-from raysim.core.data import Indices, Partition, Split
+from raysim.core.client_indices import DrawnIndices, Indices
+from raysim.core.data import Partition, Split
 from raysim.core.errors import DataError
 from raysim.core.seeds import stream
 
 
-@dataclass(frozen=True)
-class ResampledIndices:
-    """Indices drawn on demand: `samples` of a pool of `pool` for each of `clients` clients."""
-
-    pool: int
-    clients: int
-    samples: int
-    seed: int
-
-    @property
-    def sizes(self) -> Indices:
-        """Samples per client [K], one number seen K times."""
-        return np.broadcast_to(np.int64(self.samples), self.clients)
-
-    def __getitem__(self, client: int) -> Indices:
-        if not 0 <= client < self.clients:
-            raise IndexError(f"client {client}: must be in 0..{self.clients - 1}")
-        generator = stream(self.seed, "resample", client)
-        return generator.choice(self.pool, size=self.samples, replace=False)
-
-
 class Resample(Partition):
-    """Each client draws samples from the whole data, without replacement within the client.
+    """Draw each client's samples from the whole data, without replacement within the client.
 
     Attributes:
         samples: Samples per client.
@@ -47,7 +26,7 @@ class Resample(Partition):
 
     samples: Annotated[int, Field(ge=1)] = 60
 
-    def split(self, data: Split, clients: int, seed: int) -> ResampledIndices:
+    def split(self, data: Split, clients: int, seed: int) -> DrawnIndices:
         """Describe the population; nothing is drawn yet.
 
         Raises:
@@ -58,4 +37,9 @@ class Resample(Partition):
                 f"partition.samples={self.samples}: the dataset has {len(data)} training samples;"
                 " a client draws each at most once"
             )
-        return ResampledIndices(len(data), clients, self.samples, seed)
+        return DrawnIndices(clients, self.samples, partial(_draw, len(data), self.samples, seed))
+
+
+def _draw(pool: int, samples: int, seed: int, client: int) -> Indices:
+    """Draw one client's samples from the pool."""
+    return stream(seed, "resample", client).choice(pool, size=samples, replace=False)

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from raysim.core.data import ListedIndices, Partition, Split
+from raysim.core.client_indices import ListedIndices
+from raysim.core.data import Partition, Split
 from raysim.core.errors import DataError
 from raysim.core.seeds import stream
 from raysim.workloads.partitions.checks import one_sample_each

@@ -12,7 +12,8 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from raysim.core.data import ListedIndices, Partition, Split
+from raysim.core.client_indices import ListedIndices
+from raysim.core.data import Partition, Split
 from raysim.core.seeds import stream
 from raysim.workloads.partitions.checks import column, one_sample_each
 

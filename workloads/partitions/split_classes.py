@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from raysim.core.data import ListedIndices, Partition, Split
+from raysim.core.client_indices import ListedIndices
+from raysim.core.data import Partition, Split
 from raysim.core.errors import DataError
 from raysim.core.seeds import stream
-from raysim.workloads.partitions.owners import shares_of
 
 
 class SplitClasses(Partition):
@@ -41,4 +41,4 @@ class SplitClasses(Partition):
         owners = np.arange(len(labels)) % clients
         if self.shuffle:
             owners = stream(seed, "split-classes").permutation(owners)
-        return shares_of(owners[of_sample], clients)
+        return ListedIndices.of_owners(owners[of_sample], clients)

@@ -61,7 +61,7 @@ def stack_size(
     memories = [actor.get("memory") for actor in describe()["actors"]]
     if not all(memories):
         return 1  # on a CPU clients one at a time are faster
-    samples = int(federation.shares.sizes.max())
+    samples = int(federation.training_sizes.max())
     size = settings.local.batch_size
     rows = samples if size == "full" else min(size, samples)
     x = OpenedSamples(federation, torch.device("cpu")).test(0, 1).x

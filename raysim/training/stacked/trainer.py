@@ -194,7 +194,7 @@ class _StackedTraining:
 
                 def one(live: Tensors, fixed: Tree, batch: Tree, *given: Tensors) -> Any:
                     gradients, carry = given
-                    return direct(self._view(live, fixed), gradients, _Stacked(**batch), carry)
+                    return direct(self._view(live, fixed), gradients, self._samples(batch), carry)
 
                 named = dict(zip(self.names, directions, strict=True))
                 directed, carry = self._together(one, batch, named, self.carry)
@@ -210,11 +210,14 @@ class _StackedTraining:
         return every(self.live, self.fixed, *stacked)
 
     def _forward(self, live: Tensors, fixed: Tree, batch: Tree) -> tuple[Tensor, Tensor, Tensors]:
-        samples = _Stacked(**batch)
+        samples = self._samples(batch)
         outputs, buffers = self._outputs(live, samples)
         value = objective(self.rules, self._view(live, fixed), outputs, samples)
         with torch.no_grad():
             return value, value if self.plain else samples.loss(outputs.logits), buffers
+
+    def _samples(self, batch: Tree) -> Batch:
+        return _Stacked(**batch, objective=self.job.data.objective)
 
     def _outputs(self, tensors: Tensors, batch: Batch) -> tuple[Outputs, Tensors]:
         """Return outputs in training mode, and the statistics that BatchNorm would record."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import nn
 
 from raysim import Model, Partition, Round, ServerState, Split
-from raysim.core.data import Indices
+from raysim.core.client_indices import DrawnIndices, Indices
 from raysim.core.method import Metrics
 from raysim.core.rules import Pass
 from raysim.core.seeds import stream
@@ -19,19 +19,6 @@ from raysim.workloads.models.parts import fully_connected
 from raysim.workloads.models.stages import Staged
 
 LEAST, MOST = 1, 5000
-
-
-@dataclass(frozen=True)
-class DrawnShares:
-    """Clients of given sizes [K] that draw their samples from one pool when asked for."""
-
-    pool: int
-    sizes: Indices
-    seed: int
-
-    def __getitem__(self, client: int) -> Indices:
-        generator = stream(self.seed, "drawn", client)
-        return generator.choice(self.pool, size=int(self.sizes[client]), replace=False)
 
 
 class LogNormal(Partition):
@@ -45,10 +32,17 @@ class LogNormal(Partition):
     median: float = Field(default=60, gt=0)
     sigma: float = Field(default=1.5, ge=0)
 
-    def split(self, data: Split, clients: int, seed: int) -> DrawnShares:
+    def split(self, data: Split, clients: int, seed: int) -> DrawnIndices:
         draws = stream(seed, "sizes").lognormal(np.log(self.median), self.sigma, clients)
         most = min(MOST, len(data))
-        return DrawnShares(len(data), np.clip(draws.round(), LEAST, most).astype(np.int64), seed)
+        sizes = np.clip(draws.round(), LEAST, most).astype(np.int64)
+        return DrawnIndices(clients, sizes, partial(_draw, len(data), sizes, seed))
+
+
+def _draw(pool: int, sizes: Indices, seed: int, client: int) -> Indices:
+    """Draw one client's samples from the pool."""
+    generator = stream(seed, "drawn", client)
+    return generator.choice(pool, size=int(sizes[client]), replace=False)
 
 
 class Perceptron(Model):

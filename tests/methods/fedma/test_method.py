@@ -15,7 +15,7 @@ import raysim
 from raysim.core.method import Round, ServerState
 from raysim.core.rules import Batch, Reduced, Trained, View
 from raysim.core.seeds import stream
-from raysim.federation.federation import from_task
+from raysim.federation.task import from_task
 from raysim.methods.fedma.method import FedMa
 from raysim.training.network import Network
 from tests.conftest import UNEQUAL, SmallNet, make_settings, make_task

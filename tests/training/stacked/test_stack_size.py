@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from raysim.federation.federation import from_task
 from raysim.federation.opened import _room
+from raysim.federation.task import from_task
 from raysim.training.stacked.stack_size import fitting, groups_of, stack_size
 from tests.methods.test_contract import make_task, settings_for
 

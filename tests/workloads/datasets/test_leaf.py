@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raysim.core.data import Indices
+from raysim.core.client_indices import Indices
 from raysim.core.errors import DataError
 from raysim.workloads.datasets.leaf import Leaf, User, read_leaf
 

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from raysim.core.data import ClientIndices, Split
+from raysim.core.client_indices import ClientIndices
+from raysim.core.data import Split
 
 
 def labelled(samples: int, classes: int = 10, seed: int = 0) -> Split:
@@ -26,9 +27,9 @@ def balanced(per_class: int, classes: int = 10) -> Split:
     return Split(np.zeros((len(y), 1), np.uint8), y)
 
 
-def counts_of(data: Split, shares: ClientIndices, classes: int = 10) -> np.ndarray:
+def counts_of(data: Split, indices: ClientIndices, classes: int = 10) -> np.ndarray:
     """Return the samples per client and class [K, C]."""
-    held = [data.y[shares[client]] for client in range(len(shares.sizes))]
+    held = [data.y[indices[client]] for client in range(len(indices.sizes))]
     return np.array([np.bincount(labels, minlength=classes) for labels in held])
 
 

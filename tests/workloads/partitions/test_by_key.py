@@ -24,11 +24,11 @@ def play() -> Split:
 
 def roles_of(data: Split, partition: ByKey, clients: int, seed: int = 0) -> list[str]:
     """Return the client's roles, each of which must hold all samples of its role and no other."""
-    shares = partition.split(data, clients, seed)
+    indices = partition.split(data, clients, seed)
     roles = []
     for client in range(clients):
-        (role,) = set(data.columns["role"][shares[client]])
-        assert np.array_equal(shares[client], np.flatnonzero(data.columns["role"] == role))
+        (role,) = set(data.columns["role"][indices[client]])
+        assert np.array_equal(indices[client], np.flatnonzero(data.columns["role"] == role))
         roles.append(role)
     return roles
 
@@ -48,8 +48,8 @@ def test_minimum_and_at_least_choose_keys(play: Split) -> None:
 def test_at_least_holds_for_every_sample_of_a_key() -> None:
     columns = {"user": np.array([7, 7, 8, 8]), "quality": np.array([1.0, 0.2, 0.5, 0.5])}
     data = Split(np.zeros((4, 1)), np.zeros(4, np.int64), columns)
-    shares = ByKey(key="user", at_least={"quality": 0.5}).split(data, 1, 0)
-    assert shares[0].tolist() == [2, 3]
+    indices = ByKey(key="user", at_least={"quality": 0.5}).split(data, 1, 0)
+    assert indices[0].tolist() == [2, 3]
 
 
 def test_fewer_clients_than_keys_are_drawn_by_seed_or_the_largest(play: Split) -> None:

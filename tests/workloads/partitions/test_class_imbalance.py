@@ -12,13 +12,13 @@ from tests.workloads.partitions.conftest import balanced, counts_of
 
 
 @pytest.mark.parametrize("clients", [5, 10])
-def test_totals_and_class_shares_are_unequal(clients: int) -> None:
+def test_totals_and_class_proportions_are_unequal(clients: int) -> None:
     data = balanced(5000)
-    shares = ClassImbalance().split(data, clients, 0)
-    assert np.array_equal(np.sort(shares.indices), np.arange(50_000))
-    counts = counts_of(data, shares)
-    assert shares.sizes.max() > 1.2 * shares.sizes.min()
-    # Of Dir_K(0.5), the largest share of a class is 2.4 to 3.8 times the mean for K of 5 to 10.
+    indices = ClassImbalance().split(data, clients, 0)
+    assert np.array_equal(np.sort(indices.indices), np.arange(50_000))
+    counts = counts_of(data, indices)
+    assert indices.sizes.max() > 1.2 * indices.sizes.min()
+    # Of Dir_K(0.5), the largest fraction of a class is 2.4 to 3.8 times the mean for K of 5 to 10.
     assert (counts.max(axis=0) > 1.5 * counts.mean(axis=0)).all()
 
 
@@ -39,8 +39,8 @@ def test_class_proportions_of_the_first_class_have_the_dirichlet_variance() -> N
     # Nobody has its part yet: Var(p_k) = (1/K)(1 - 1/K) / (K a + 1), over 300 seeds.
     y = np.repeat(np.arange(2), 2000)
     data = Split(np.zeros((len(y), 1)), y)
-    shares = [ClassImbalance(minimum=1).split(data, 3, seed) for seed in range(300)]
-    first = np.array([counts_of(data, held, 2)[:, 0] for held in shares]) / 2000
+    indices = [ClassImbalance(minimum=1).split(data, 3, seed) for seed in range(300)]
+    first = np.array([counts_of(data, held, 2)[:, 0] for held in indices]) / 2000
     assert np.var(first) == pytest.approx(1 / 3 * 2 / 3 / 2.5, rel=0.15)
 
 

@@ -13,13 +13,13 @@ from tests.workloads.partitions.conftest import balanced, counts_of
 
 def test_femnist_star_has_20_of_26_classes_a_client() -> None:
     data = balanced(1000, 26)
-    shares = Classes(per_client=20).split(data, 100, 0)
-    counts = counts_of(data, shares, 26)
+    indices = Classes(per_client=20).split(data, 100, 0)
+    counts = counts_of(data, indices, 26)
     assert set((counts > 0).sum(axis=1)) == {20}
     # 100 * 20 / 26 = 76.9 holders of 1000 samples: 12.99 each.
     assert set((counts > 0).sum(axis=0)) == {76, 77}
     assert set(np.unique(counts)) == {0, 12, 13, 14}
-    assert np.array_equal(np.sort(shares.indices), np.arange(26_000))
+    assert np.array_equal(np.sort(indices.indices), np.arange(26_000))
 
 
 def test_two_of_ten_classes_are_equal_halves_of_equal_clients() -> None:
@@ -40,8 +40,8 @@ def test_holders_are_balanced_and_divide_a_class_equally(
     sizes = data.draw(st.lists(st.integers(12, 40), min_size=classes, max_size=classes))
     y = np.repeat(np.arange(classes), sizes)
     split = Split(np.zeros((len(y), 1)), y)
-    shares = Classes(per_client=per_client).split(split, clients, data.draw(st.integers(0, 99)))
-    counts = counts_of(split, shares, classes)
+    indices = Classes(per_client=per_client).split(split, clients, data.draw(st.integers(0, 99)))
+    counts = counts_of(split, indices, classes)
     assert set((counts > 0).sum(axis=1)) == {per_client}
     holders = (counts > 0).sum(axis=0)
     assert holders.max() - holders.min() <= 1
@@ -52,8 +52,8 @@ def test_holders_are_balanced_and_divide_a_class_equally(
 
 def test_classes_that_nobody_holds_are_left_out() -> None:
     data = balanced(6)
-    shares = Classes(per_client=2).split(data, 3, 1)
-    assert sorted(counts_of(data, shares).sum(axis=0)) == [0] * 4 + [6] * 6
+    indices = Classes(per_client=2).split(data, 3, 1)
+    assert sorted(counts_of(data, indices).sum(axis=0)) == [0] * 4 + [6] * 6
 
 
 def test_more_classes_than_there_are_is_refused() -> None:

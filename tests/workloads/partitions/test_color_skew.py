@@ -25,8 +25,8 @@ def is_grey(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_two_clients_hold_five_classes_each(seed: int) -> None:
     data = balanced(500)
-    shares = ColorSkew().split(data, 2, seed)
-    counts = counts_of(data, shares)
+    indices = ColorSkew().split(data, 2, seed)
+    counts = counts_of(data, indices)
     assert np.array_equal(np.sort(counts, axis=1), [[0] * 5 + [500] * 5] * 2)
     assert np.array_equal(counts.sum(axis=0), np.full(10, 500))
 
@@ -38,7 +38,7 @@ def test_the_classes_are_dealt_at_random() -> None:
 
 
 @pytest.mark.parametrize(("p", "grey"), [(0.95, (190, 10)), (0.75, (150, 50)), (0.5, (100, 100))])
-def test_exactly_the_asked_share_is_grey(p: float, grey: tuple[int, int]) -> None:
+def test_exactly_the_asked_fraction_is_grey(p: float, grey: tuple[int, int]) -> None:
     x, rows = images(200), torch.arange(200)
     kept = x.clone()
     views = [ColorSkew(p=p).client_view(x, rows, client, 3) for client in (0, 1)]

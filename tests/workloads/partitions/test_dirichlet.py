@@ -15,10 +15,10 @@ from raysim.workloads.partitions.dirichlet import Dirichlet
 MakeSplit = Callable[..., Split]
 
 
-def class_shares(data: Split, alpha: float) -> np.ndarray:
+def class_proportions(data: Split, alpha: float) -> np.ndarray:
     """Return each client's class proportions [K, C]."""
-    shares = Dirichlet(alpha=alpha).split(data, 20, 1)
-    counts = np.array([np.bincount(data.y[shares[k]], minlength=10) for k in range(20)])
+    indices = Dirichlet(alpha=alpha).split(data, 20, 1)
+    counts = np.array([np.bincount(data.y[indices[k]], minlength=10) for k in range(20)])
     proportions: np.ndarray = counts / counts.sum(axis=1, keepdims=True)
     return proportions
 
@@ -27,7 +27,7 @@ def test_a_small_alpha_concentrates_classes_and_a_large_one_spreads_them(
     make_split: MakeSplit,
 ) -> None:
     data = make_split(20_000)
-    largest = [class_shares(data, alpha).max(axis=1).mean() for alpha in (0.1, 1.0, 1e6)]
+    largest = [class_proportions(data, alpha).max(axis=1).mean() for alpha in (0.1, 1.0, 1e6)]
     assert largest[0] > 0.5 > largest[1] > largest[2]
     assert largest[2] < 0.13
 
@@ -36,8 +36,8 @@ def test_class_proportions_have_the_dirichlet_variance() -> None:
     # For p ~ Dir_K(a): Var(p_k) = (1/K)(1 - 1/K) / (K a + 1), over 200 classes of 1000 samples.
     y = np.repeat(np.arange(200), 1000)
     data = Split(np.zeros((len(y), 1), np.uint8), y)
-    shares = Dirichlet(alpha=0.5).split(data, 10, 0)
-    counts = np.array([np.bincount(y[shares[k]], minlength=200) for k in range(10)])
+    indices = Dirichlet(alpha=0.5).split(data, 10, 0)
+    counts = np.array([np.bincount(y[indices[k]], minlength=200) for k in range(10)])
     assert np.var(counts / 1000) == pytest.approx(0.1 * 0.9 / 6, rel=0.1)
 
 
@@ -46,14 +46,14 @@ def test_class_proportions_have_the_dirichlet_variance() -> None:
 def test_every_client_has_its_minimum(
     minimum: int, alpha: float, seed: int, make_split: MakeSplit
 ) -> None:
-    shares = Dirichlet(alpha=alpha, minimum=minimum).split(make_split(2000), 10, seed)
-    assert shares.sizes.min() >= minimum
+    indices = Dirichlet(alpha=alpha, minimum=minimum).split(make_split(2000), 10, seed)
+    assert indices.sizes.min() >= minimum
 
 
 def test_classes_of_uneven_size_and_gaps_in_labels() -> None:
     y = np.array([2] * 50 + [7] * 3 + [9])
-    shares = Dirichlet(alpha=1.0).split(Split(np.zeros((54, 1)), y), 3, 0)
-    assert np.array_equal(np.sort(shares.indices), np.arange(54))
+    indices = Dirichlet(alpha=1.0).split(Split(np.zeros((54, 1)), y), 3, 0)
+    assert np.array_equal(np.sort(indices.indices), np.arange(54))
 
 
 @pytest.mark.parametrize(("alpha", "minimum"), [(1e-6, 1), (0.5, 11)])

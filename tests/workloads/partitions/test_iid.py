@@ -21,8 +21,8 @@ def test_sizes_differ_by_at_most_one(
 
 def test_every_client_sees_the_classes_of_the_whole(make_split: Callable[..., Split]) -> None:
     data = make_split(60_000)
-    shares = Iid().split(data, 100, 3)
-    assert set(shares.sizes) == {600}
-    counts = np.array([np.bincount(data.y[shares[k]], minlength=10) for k in range(100)])
+    indices = Iid().split(data, 100, 3)
+    assert set(indices.sizes) == {600}
+    counts = np.array([np.bincount(data.y[indices[k]], minlength=10) for k in range(100)])
     assert counts.min() > 20
     assert counts.max() < 110

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 import raysim.workloads  # noqa: F401 - registers names
 from raysim import load_config
+from raysim.core.client_indices import ListedIndices
 from raysim.core.components import Component
-from raysim.core.data import PARTITIONS, ListedIndices, Partition, Split
+from raysim.core.data import PARTITIONS, Partition, Split
 from raysim.core.errors import DataError, SettingsError
 from raysim.core.seeds import sample_cohort, stream
 
@@ -61,13 +62,13 @@ def test_sizes_match_and_no_client_holds_a_sample_twice(
     partition: Partition, population: tuple[int, int, int, int], make_split: MakeSplit
 ) -> None:
     samples, classes, clients, seed = population
-    shares = partition.split(make_split(samples, classes, seed), clients, seed)
-    assert shares.sizes.shape == (clients,)
-    assert shares.sizes.min() >= 1
+    indices = partition.split(make_split(samples, classes, seed), clients, seed)
+    assert indices.sizes.shape == (clients,)
+    assert indices.sizes.min() >= 1
     for client in range(clients):
-        held = shares[client]
+        held = indices[client]
         assert held.dtype == np.int64
-        assert len(held) == shares.sizes[client]
+        assert len(held) == indices.sizes[client]
         assert len(np.unique(held)) == len(held)
         assert held.min() >= 0
         assert held.max() < samples
@@ -80,8 +81,8 @@ def test_every_sample_is_used_exactly_once(
     partition: Partition, population: tuple[int, int, int, int], make_split: MakeSplit
 ) -> None:
     samples, classes, clients, seed = population
-    shares = partition.split(make_split(samples, classes, seed), clients, seed)
-    used = np.concatenate([shares[client] for client in range(clients)])
+    indices = partition.split(make_split(samples, classes, seed), clients, seed)
+    used = np.concatenate([indices[client] for client in range(clients)])
     assert np.array_equal(np.sort(used), np.arange(samples))
 
 
@@ -90,8 +91,8 @@ def test_a_partition_is_a_pure_function_of_data_clients_and_seed(
     partition: Partition, make_split: MakeSplit
 ) -> None:
     def split(seed: int) -> list[list[int]]:
-        shares = partition.split(make_split(500), 10, seed)
-        return [shares[client].tolist() for client in range(10)]
+        indices = partition.split(make_split(500), 10, seed)
+        return [indices[client].tolist() for client in range(10)]
 
     first = split(7)
     np.random.default_rng(1).random(10)
@@ -113,9 +114,9 @@ def test_more_clients_than_samples_is_refused(partition: Partition, make_split: 
 def test_a_limit_keeps_that_many_of_a_client_s_samples(
     partition: Partition, limit: int, make_split: MakeSplit
 ) -> None:
-    whole = partition.shares(make_split(500), 10, 7)
+    whole = partition.client_indices(make_split(500), 10, 7)
     limited = type(partition).model_validate({**partition.model_dump(), "limit": limit})
-    few, again = (limited.shares(make_split(500), 10, seed) for seed in (7, 7))
+    few, again = (limited.client_indices(make_split(500), 10, seed) for seed in (7, 7))
     assert few.sizes.tolist() == np.minimum(whole.sizes, limit).tolist()
     assert isinstance(few, ListedIndices) == isinstance(whole, ListedIndices)  # saved with the run
     for client in range(10):
@@ -127,14 +128,14 @@ def test_a_limit_keeps_that_many_of_a_client_s_samples(
 def test_a_limit_takes_any_sample_alike_often(make_split: MakeSplit) -> None:
     times = np.zeros(30, int)
     for seed in range(2000):
-        times[PARTITIONS.get("iid")(limit=9).shares(make_split(30), 1, seed)[0]] += 1
+        times[PARTITIONS.get("iid")(limit=9).client_indices(make_split(30), 1, seed)[0]] += 1
     assert times.sum() == 18_000
     assert np.abs(times - 600).max() < 110  # five standard deviations
 
 
 def test_a_population_stays_lazy_under_a_limit(make_split: MakeSplit) -> None:
     resample = PARTITIONS.get("resample").model_validate({"samples": 5, "limit": 3})
-    sizes = resample.shares(make_split(500), 10**9, 0).sizes
+    sizes = resample.client_indices(make_split(500), 10**9, 0).sizes
     assert sizes.shape == (10**9,) and sizes.strides == (0,) and sizes[10**9 - 1] == 3
 
 

@@ -29,9 +29,9 @@ APTOS = labelled(7348, 696, 1507, 249, 202)  # as its grades are distributed
 def test_clients_are_equal_in_size_to_one_sample_a_class_and_use_every_sample(
     sizes: list[int], alpha: float, clients: int, seed: int
 ) -> None:
-    shares = Proportions(alpha=alpha).split(labelled(*sizes), clients, seed)
-    assert np.abs(shares.sizes - sum(sizes) / clients).max() <= len(sizes)
-    assert np.array_equal(np.sort(shares.indices), np.arange(sum(sizes)))
+    indices = Proportions(alpha=alpha).split(labelled(*sizes), clients, seed)
+    assert np.abs(indices.sizes - sum(sizes) / clients).max() <= len(sizes)
+    assert np.array_equal(np.sort(indices.indices), np.arange(sum(sizes)))
 
 
 def test_two_equal_classes_in_random_proportions() -> None:
@@ -39,9 +39,9 @@ def test_two_equal_classes_in_random_proportions() -> None:
     # all clients alike, and hardly at all for 500 of them: mean 1/2, variance 1/12.
     data = labelled(25_000, 25_000)
     counts = counts_of(data, Proportions().split(data, 500, 0), 2)
-    share = counts[:, 0] / counts.sum(axis=1)
-    assert share.mean() == pytest.approx(0.5, abs=0.01)
-    assert share.var() == pytest.approx(1 / 12, rel=0.1)
+    fraction = counts[:, 0] / counts.sum(axis=1)
+    assert fraction.mean() == pytest.approx(0.5, abs=0.01)
+    assert fraction.var() == pytest.approx(1 / 12, rel=0.1)
 
 
 def test_odds_between_classes_are_those_drawn() -> None:

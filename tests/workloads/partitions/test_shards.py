@@ -17,11 +17,11 @@ MakeSplit = Callable[..., Split]
 @pytest.mark.parametrize("size", [None, 300])
 def test_mcmahans_mnist_has_two_shards_of_300_and_at_most_two_classes(size: int | None) -> None:
     data = balanced(6000)
-    shares = Shards(size=size).split(data, 100, 0)
-    assert set(shares.sizes) == {600}
-    classes = [len(np.unique(data.y[shares[client]])) for client in range(100)]
+    indices = Shards(size=size).split(data, 100, 0)
+    assert set(indices.sizes) == {600}
+    classes = [len(np.unique(data.y[indices[client]])) for client in range(100)]
     assert max(classes) == 2
-    assert np.array_equal(np.sort(shares.indices), np.arange(60_000))
+    assert np.array_equal(np.sort(indices.indices), np.arange(60_000))
 
 
 @pytest.mark.parametrize(
@@ -36,11 +36,11 @@ def test_the_shards_of_papers_on_50000_images(
     shards: Shards, clients: int, classes: int, samples: int, most_classes: int
 ) -> None:
     data = balanced(50_000 // classes, classes)
-    shares = shards.split(data, clients, 0)
-    counts = counts_of(data, shares, classes)
+    indices = shards.split(data, clients, 0)
+    counts = counts_of(data, indices, classes)
     assert set(counts.sum(axis=1)) == {samples}
     assert (counts > 0).sum(axis=1).max() == most_classes
-    assert np.array_equal(np.sort(shares.indices), np.arange(50_000))
+    assert np.array_equal(np.sort(indices.indices), np.arange(50_000))
 
 
 @pytest.mark.parametrize("per_client", [1, 2, 3, 5])
@@ -49,8 +49,8 @@ def test_a_client_holds_whole_shards(make_split: MakeSplit, per_client: int) -> 
     order = np.argsort(data.y, kind="stable")
     place = np.empty(1000, dtype=np.int64)
     place[order] = np.arange(1000)
-    shares = Shards(per_client=per_client, size=20).split(data, 10, 0)
-    held = np.stack([place[shares[client]].reshape(per_client, 20) for client in range(10)])
+    indices = Shards(per_client=per_client, size=20).split(data, 10, 0)
+    held = np.stack([place[indices[client]].reshape(per_client, 20) for client in range(10)])
     assert np.array_equal(held[..., 0] % 20, np.zeros((10, per_client)))
     assert np.array_equal(held, held[..., :1] + np.arange(20))
     assert len(np.unique(held[..., 0])) == 10 * per_client
@@ -58,9 +58,9 @@ def test_a_client_holds_whole_shards(make_split: MakeSplit, per_client: int) -> 
 
 def test_shards_left_over_come_from_all_classes() -> None:
     data = balanced(600)
-    shares = Shards(per_client=1, size=100).split(data, 30, 0)
-    assert set(shares.sizes) == {100}
-    assert len(np.unique(data.y[shares.indices])) > 5
+    indices = Shards(per_client=1, size=100).split(data, 30, 0)
+    assert set(indices.sizes) == {100}
+    assert len(np.unique(data.y[indices.indices])) > 5
 
 
 def test_shards_that_need_more_than_there_is_are_refused(make_split: MakeSplit) -> None:

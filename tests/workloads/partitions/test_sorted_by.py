@@ -16,17 +16,17 @@ MakeSplit = Callable[..., Split]
 
 def test_equal_pieces_in_the_order_of_the_columns(make_split: MakeSplit) -> None:
     data = make_split(1003)
-    shares = SortedBy().split(data, 10, 0)
-    assert shares.sizes.tolist() == [101] * 3 + [100] * 7
-    rows = np.concatenate([shares[client] for client in range(10)])
+    indices = SortedBy().split(data, 10, 0)
+    assert indices.sizes.tolist() == [101] * 3 + [100] * 7
+    rows = np.concatenate([indices[client] for client in range(10)])
     met = list(zip(data.columns["age_group"][rows], data.columns["gender"][rows], strict=True))
     assert met == sorted(met)
 
 
 def test_the_first_column_comes_first(make_split: MakeSplit) -> None:
     data = make_split(400)
-    shares = SortedBy(columns=("gender", "age_group")).split(data, 2, 0)
-    rows = np.concatenate([shares[0], shares[1]])
+    indices = SortedBy(columns=("gender", "age_group")).split(data, 2, 0)
+    rows = np.concatenate([indices[0], indices[1]])
     met = list(zip(data.columns["gender"][rows], data.columns["age_group"][rows], strict=True))
     assert met == sorted(met)
 

@@ -11,9 +11,9 @@ from tests.workloads.partitions.conftest import balanced, counts_of
 
 def test_two_clients_hold_the_even_and_the_odd_classes() -> None:
     data = balanced(500)
-    shares = SplitClasses().split(data, 2, 0)
-    assert np.array_equal(shares[0], np.flatnonzero(data.y % 2 == 0))
-    assert np.array_equal(shares[1], np.flatnonzero(data.y % 2 == 1))
+    indices = SplitClasses().split(data, 2, 0)
+    assert np.array_equal(indices[0], np.flatnonzero(data.y % 2 == 0))
+    assert np.array_equal(indices[1], np.flatnonzero(data.y % 2 == 1))
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -40,8 +40,8 @@ def test_labels_with_gaps_are_classes_by_rank() -> None:
     y = np.array([3, 9, 3, 40])
     with pytest.raises(DataError, match="clients=2: 3 classes cannot be dealt equally"):
         SplitClasses().split(Split(np.zeros((4, 1)), y), 2, 0)
-    shares = SplitClasses().split(Split(np.zeros((4, 1)), y), 3, 0)
-    assert [shares[client].tolist() for client in range(3)] == [[0, 2], [1], [3]]
+    indices = SplitClasses().split(Split(np.zeros((4, 1)), y), 3, 0)
+    assert [indices[client].tolist() for client in range(3)] == [[0, 2], [1], [3]]
 
 
 def test_more_clients_than_classes_is_refused() -> None:

@@ -1,0 +1,225 @@
+"""Client indices: which samples each client holds, trains on, and is evaluated on.
+
+Everything that is drawn depends on the seed and the client alone, so it can be drawn when it is
+asked for, and a population costs nothing until its clients train.
+
+Legend: N samples, K clients, C classes, n clients or samples of a client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from raysim.core.errors import DataError
+from raysim.core.seeds import stream
+
+Indices = npt.NDArray[np.int64]
+
+
+class ClientIndices(Protocol):
+    """The samples that clients hold: `sizes` [K] and, per client, the indices of its samples."""
+
+    @property
+    def sizes(self) -> Indices:
+        """Samples per client [K]; clients of one size may give a broadcast view."""
+        ...
+
+    def __getitem__(self, client: int) -> Indices:
+        """Return the indices of one client's samples."""
+        ...
+
+
+@dataclass(frozen=True)
+class ListedIndices:
+    """Client indices held as one list of indices [N'] cut at `offsets` [K+1]."""
+
+    indices: Indices
+    offsets: Indices
+
+    @classmethod
+    def of(cls, per_client: Sequence[npt.NDArray[Any]]) -> ListedIndices:
+        """Build client indices from one array of sample indices per client.
+
+        Raises:
+            DataError: a client has no samples.
+        """
+        sizes = np.array([len(indices) for indices in per_client], dtype=np.int64)
+        if len(empty := np.flatnonzero(sizes == 0)):
+            raise DataError(
+                f"client {empty[0]} has no samples ({len(empty)} of {len(sizes)} clients have"
+                " none): use fewer clients or another partition"
+            )
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        return cls(np.concatenate(per_client).astype(np.int64), offsets)
+
+    @classmethod
+    def of_owners(cls, owners: Indices, clients: int) -> ListedIndices:
+        """Build the indices of K clients, each client's in ascending order.
+
+        Args:
+            owners: The client that holds each sample [N]; -1 for an unused sample.
+            clients: Number of clients K.
+
+        Raises:
+            DataError: a client has no samples.
+        """
+        sizes = np.bincount(owners[owners >= 0], minlength=clients)
+        held = np.argsort(owners, kind="stable")[len(owners) - sizes.sum() :]
+        return cls.of(np.split(held, np.cumsum(sizes)[:-1]))
+
+    @property
+    def sizes(self) -> Indices:
+        """Samples per client [K]."""
+        return np.diff(self.offsets)
+
+    def __getitem__(self, client: int) -> Indices:
+        return self.indices[self.offsets[client] : self.offsets[client + 1]]
+
+
+@dataclass(frozen=True)
+class DrawnIndices:
+    """Client indices that are drawn when they are asked for.
+
+    Attributes:
+        clients: Number of clients K.
+        size: Samples per client [K], or one number [] or [1] for all clients.
+        draw: `draw(client)`: the indices of one client's samples.
+    """
+
+    clients: int
+    size: int | Indices
+    draw: Callable[[int], Indices]
+
+    @property
+    def sizes(self) -> Indices:
+        """Samples per client [K]; a broadcast view of one number for all clients."""
+        return np.broadcast_to(np.asarray(self.size, dtype=np.int64), self.clients)
+
+    def __getitem__(self, client: int) -> Indices:
+        if not 0 <= client < self.clients:
+            raise IndexError(f"client {client}: must be in 0..{self.clients - 1}")
+        return self.draw(client)
+
+
+def limited(whole: ClientIndices, limit: int, seed: int) -> ClientIndices:
+    """Return client indices of which each client keeps at most `limit`, in their order."""
+    clients, draw = len(whole.sizes), partial(_draw_limited, whole, limit, seed)
+    if isinstance(whole, ListedIndices):
+        return ListedIndices.of([draw(client) for client in range(clients)])
+    return DrawnIndices(clients, np.minimum(_distinct(whole.sizes), limit), draw)
+
+
+@dataclass(frozen=True)
+class Holdout:
+    """The rule that divides each client's samples into those trained on and those held out.
+
+    Of n samples round(h*n) are held out (half to even), at least one where h > 0 and n > 1, and
+    never all of them. Where clients share samples, others may train on what one holds out.
+
+    Attributes:
+        fraction: The fraction h that is held out.
+        seed: The run's seed.
+    """
+
+    fraction: float = 0.0
+    seed: int = 0
+
+    def training_sizes(self, sizes: Indices) -> Indices:
+        """Return how many of their samples [K] clients train on [K]."""
+        distinct = _distinct(sizes)
+        return np.broadcast_to(distinct - self._held_out(distinct), sizes.shape)
+
+    def divide(self, client: int, n: int) -> tuple[Indices, Indices]:
+        """Return the positions among a client's n samples trained on, and held out, ascending."""
+        count = int(self._held_out(np.array([n]))[0])
+        held_out = np.zeros(n, dtype=bool)
+        generator = stream(self.seed, "holdout", client)
+        held_out[generator.choice(n, count, replace=False, shuffle=False)] = True
+        return np.flatnonzero(~held_out), np.flatnonzero(held_out)
+
+    def _held_out(self, sizes: Indices) -> Indices:
+        """Return how many samples clients of `sizes` [n] hold out [n]."""
+        wanted = np.maximum(np.rint(self.fraction * sizes), 1 if self.fraction else 0)
+        held_out: Indices = np.minimum(wanted, sizes - 1).astype(np.int64)
+        return held_out
+
+
+NO_HOLDOUT = Holdout()
+
+
+def class_counts(
+    client_indices: ClientIndices, labels: Indices, classes: int, clients: Indices
+) -> Indices:
+    """Return the samples of each of C classes that clients hold [n, C].
+
+    Args:
+        client_indices: The samples of all clients.
+        labels: The samples' class numbers [N], below C.
+        classes: Number of classes C.
+        clients: The clients that are counted [n].
+
+    Raises:
+        DataError: the labels are no class numbers.
+    """
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise DataError(f"targets {labels.dtype}{[*labels.shape]}: are no class numbers to count")
+    return np.stack(
+        [np.bincount(labels[client_indices[k]], minlength=classes) for k in clients.tolist()]
+    )
+
+
+def client_test_indices(
+    train_counts: Indices, test_labels: Indices, ratio: float, seed: int
+) -> ClientIndices:
+    """Draw test samples for K clients, each in the class proportions of its training samples.
+
+    A client of N samples (`train_counts` [K, C]) gets round(ratio*N) test samples, at least one, at
+    most as many as its classes allow without a sample twice, rounded by largest remainder. `ratio`
+    is mostly the size of the test set (`test_labels`) over that of the training set. Clients may
+    share test samples.
+
+    Raises:
+        DataError: a client trains on a class of which the test set has no sample.
+    """
+    of_class = [np.flatnonzero(test_labels == c) for c in range(train_counts.shape[1])]  # [C]
+    there = np.array([len(members) for members in of_class])  # [C]
+    if len(lacking := np.flatnonzero(train_counts.any(axis=0) & (there == 0))):
+        raise DataError(f"class {lacking[0]}: clients train on it; the test set has none of it")
+    held = train_counts.sum(axis=1, keepdims=True)  # [K, 1]
+    most = np.where(train_counts, there * held // np.maximum(train_counts, 1), len(test_labels))
+    sizes = np.clip(np.rint(ratio * held), 1, most.min(axis=1, keepdims=True)).astype(np.int64)
+    counts, rests = np.divmod(sizes * train_counts, held)
+    order = np.argsort(np.argsort(-rests, axis=1, kind="stable"), axis=1)
+    counts += order < sizes - counts.sum(axis=1, keepdims=True)
+    draw = partial(_draw_of_classes, of_class, counts, seed)
+    return DrawnIndices(len(counts), counts.sum(axis=1), draw)
+
+
+def _draw_limited(whole: ClientIndices, limit: int, seed: int, client: int) -> Indices:
+    """Draw at most `limit` of a client's indices, in their order."""
+    indices = whole[client]
+    if len(indices) <= limit:
+        return indices
+    generator = stream(seed, "limit", client)
+    chosen = generator.choice(len(indices), limit, replace=False, shuffle=False)
+    return indices[np.sort(chosen)]
+
+
+def _draw_of_classes(
+    of_class: Sequence[Indices], counts: Indices, seed: int, client: int
+) -> Indices:
+    """Draw as many indices of each class [C] as `counts` [K, C] says of a client."""
+    generator = stream(seed, "client-test", client)
+    wanted = zip(of_class, counts[client], strict=True)
+    return np.concatenate([generator.choice(own, n, replace=False) for own, n in wanted])
+
+
+def _distinct(sizes: Indices) -> Indices:
+    """Return sizes [K], or [1] where one number is broadcast to all clients."""
+    return sizes[:1] if sizes.strides == (0,) else sizes

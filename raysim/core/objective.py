@@ -1,0 +1,97 @@
+"""Objectives: the loss that clients minimise, and the metrics of an evaluation.
+
+Legend: B batch, N samples of a set, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Metric = Callable[[npt.NDArray[Any], npt.NDArray[Any]], float]
+
+
+def outputs_themselves(outputs: Tensor) -> Tensor:
+    """Return the outputs unchanged."""
+    return outputs
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Loss and metrics of a task; its functions are called with outputs in float32.
+
+    `Objective(losses, {"mae": mae})` gives the columns `test_loss` and `test_mae`. A classification
+    with a loss of its own is `dataclasses.replace(CLASSIFICATION, losses=...)`.
+
+    Attributes:
+        losses: `losses(outputs [B, ...], targets [B, ...])`: one loss per sample [B], of tensors
+            and free of branches on their values.
+        metrics: By name, `metric(predictions [N, ...], targets [N, ...])`: a figure of a set of
+            samples, of arrays.
+        predict: `predict(outputs [B, ...])`: the predictions [B, ...] that metrics compare.
+        classifies: Whether targets are class numbers [B] and outputs logits [B, C]; a temperature,
+            and accuracies of single clients, need it.
+    """
+
+    losses: Callable[[Tensor, Tensor], Tensor]
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    predict: Callable[[Tensor], Tensor] = outputs_themselves
+    classifies: bool = False
+
+    def mean_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean loss of a batch without padding."""
+        if self.losses is not cross_entropies:
+            return self.losses(outputs, targets).mean()
+        if outputs.shape[-1] == 1:
+            targets = targets.to(outputs.dtype)
+            return F.binary_cross_entropy_with_logits(outputs.squeeze(-1), targets)
+        return F.cross_entropy(outputs, targets)
+
+
+def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the cross-entropy of each sample [B]; binary where there is one logit per sample.
+
+    Without an index, whose backward pass is a scatter where clients are trained stacked: CUDA's
+    deterministic one sorts, in dozens of kernels a step.
+    """
+    if logits.shape[-1] == 1:
+        labels = labels.to(logits.dtype)
+        return F.binary_cross_entropy_with_logits(logits.squeeze(-1), labels, reduction="none")
+    classes = torch.arange(logits.shape[-1], device=logits.device)
+    others = labels.unsqueeze(-1) != classes  # [B, C]
+    return -F.log_softmax(logits, dim=-1).masked_fill(others, 0).sum(-1)
+
+
+def predicted_classes(logits: Tensor) -> Tensor:
+    """Return the class of each sample [B]; of one logit, whether it is positive."""
+    return (logits.argmax(1) if logits.shape[-1] > 1 else logits.squeeze(-1) > 0).int()
+
+
+def accuracy(predicted: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float:
+    """Return the fraction of predicted classes [N] that are the labels [N]."""
+    return int(np.count_nonzero(predicted == labels)) / len(labels)
+
+
+def macro_f1(predicted: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float:
+    """Return the mean of F1_c = 2 TP_c / (actual_c + predicted_c).
+
+    The mean is over the classes c that occur among the labels [N] or the predicted classes [N];
+    TP_c counts the samples of class c that were predicted as such.
+    """
+    classes = 1 + int(max(labels.max(), predicted.max()))
+    right = labels[predicted == labels]
+    both = np.bincount(labels, minlength=classes) + np.bincount(predicted, minlength=classes)
+    there = both > 0
+    return float(np.mean(2 * np.bincount(right, minlength=classes)[there] / both[there]))
+
+
+CLASSIFICATION = Objective(
+    cross_entropies, {"accuracy": accuracy, "macro_f1": macro_f1}, predicted_classes, True
+)

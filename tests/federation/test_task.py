@@ -1,0 +1,71 @@
+"""Tasks: targets are read as the objective needs them, or refused in one line."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import raysim
+from raysim.federation.task import from_task
+from tests.conftest import SmallNet
+
+
+def squared_errors(outputs, targets):
+    return (outputs[:, 0] - targets).square()
+
+
+REGRESSION = raysim.Objective(squared_errors)
+X = np.zeros((3, 12), np.float32)
+
+
+def read(*targets, objective=REGRESSION):
+    task = raysim.Task(SmallNet, [(X, y) for y in targets[:-1]], (X, targets[-1]), objective)
+    return from_task(task)
+
+
+def test_targets_that_are_fractions_are_read_in_float32():
+    y = np.array([0.25, -1.5, 3.0])
+    federation = read(y, torch.tensor(y), y)
+    assert federation.train.y.tolist() == [*y, *y] and federation.test.y.tolist() == [*y]
+    assert federation.train.y.dtype == federation.test.y.dtype == np.float32
+    assert federation.objective is REGRESSION
+
+
+def test_targets_may_have_dimensions():
+    assert read(np.ones((3, 2)), np.ones((3, 2))).train.y.shape == (3, 2)
+
+
+def test_whole_targets_stay_whole_numbers():
+    y = np.array([-5, 2, 2**40], np.int64)
+    assert read(y, y).train.y.tolist() == [-5, 2, 2**40]
+
+
+LABELS = np.array([0, 1, 2])
+REFUSED = {
+    "fractions": (
+        (LABELS + 0.5, LABELS, raysim.CLASSIFICATION),
+        r"client 0: targets float64\[3\] are no class numbers .* Task.objective",
+    ),
+    "columns": (
+        (LABELS, LABELS[:, None], raysim.CLASSIFICATION),
+        r"Task.test: targets int64\[3, 1\] are no class numbers",
+    ),
+    "shapes": ((LABELS, np.zeros((3, 2)), REGRESSION), "all targets must have one shape and dtype"),
+    "dtypes": ((LABELS, LABELS + 0.5, REGRESSION), "all targets must have one shape and dtype"),
+    "words": ((np.array(["a", "b", "c"]), LABELS, REGRESSION), "client 0: targets must be numbers"),
+    "too few": ((LABELS[:2], LABELS, REGRESSION), r"client 0: inputs \(3, 12\) and targets \(2,\)"),
+    "one": ((np.float32(1), LABELS, REGRESSION), r"client 0: inputs .* do not match"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_targets(case):
+    (train, test, objective), message = REFUSED[case]
+    with pytest.raises(raysim.RaysimError, match=message):
+        read(train, test, objective=objective)
+
+
+def test_class_numbers_may_come_as_floats():
+    federation = read(LABELS.astype(float), LABELS, objective=raysim.CLASSIFICATION)
+    assert federation.train.y.tolist() == [0, 1, 2] and federation.train.y.dtype == np.int64
