@@ -9,17 +9,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from pydantic import Field
-from torch import Tensor, nn
 
 from raysim.core.components import Component, Registry
 from raysim.core.errors import DataError
 from raysim.core.seeds import stream
+
+if TYPE_CHECKING:  # `raysim list presets` reads names of components alone, without torch
+    import torch
+    from torch import Tensor, nn
 
 Indices = npt.NDArray[np.int64]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from raysim.cli.app import pages
+from raysim.cli import pages
 from raysim.workloads.partitions.iid import Iid
 from raysim.workloads.presets import PRESETS, Preset
 from raysim.workloads.presets.preset import ORIGINS, departures, flat, names, origins
