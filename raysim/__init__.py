@@ -9,22 +9,50 @@ result.summary["final_accuracy"], result.metrics.to_pandas(), result.params
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from raysim import methods as _methods  # registers the methods
-from raysim.config import Settings, apply_overrides, parse, read_file
-from raysim.core.components import suggest
-from raysim.core.data import ClientIndices, Dataset, ListedIndices, Model, Partition, Split
-from raysim.core.errors import RaysimError, RunError, SettingsError
-from raysim.core.method import Method, Round, ServerState
-from raysim.core.rules import Batch, Outputs, Pass, Reduced, Rules, Trained, Upload, View
-from raysim.driver.listener import Listener, Started
-from raysim.driver.run import Result, drive
-from raysim.federation.federation import Task, from_settings, from_task
-from raysim.storage.run_directory import RunDir
+if TYPE_CHECKING:
+    from raysim.config import Settings
+    from raysim.core.data import ClientIndices, Dataset, ListedIndices, Model, Partition, Split
+    from raysim.core.errors import RaysimError, RunError, SettingsError
+    from raysim.core.method import Method, Round, ServerState
+    from raysim.core.rules import Batch, Outputs, Pass, Reduced, Rules, Trained, Upload, View
+    from raysim.driver.listener import Listener, Started
+    from raysim.driver.run import Result
+    from raysim.federation.federation import Task
+    from raysim.storage.run_directory import RunDir
+else:
+    _HOMES = {
+        "raysim.config": ("Settings",),
+        "raysim.core.data": (
+            *("ClientIndices", "Dataset", "ListedIndices", "Model", "Partition", "Split"),
+        ),
+        "raysim.core.errors": ("RaysimError", "RunError", "SettingsError"),
+        "raysim.core.method": ("Method", "Round", "ServerState"),
+        "raysim.core.rules": (
+            *("Batch", "Outputs", "Pass", "Reduced", "Rules", "Trained", "Upload", "View"),
+        ),
+        "raysim.driver.listener": ("Listener", "Started"),
+        "raysim.driver.run": ("Result",),
+        "raysim.federation.federation": ("Task",),
+    }
+
+    def __getattr__(name: str) -> Any:
+        """Import a name of the interface when it is first asked for; torch takes seconds."""
+        home = next((module for module, names in _HOMES.items() if name in names), None)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        import_module("raysim.methods")  # registers them
+        globals()[name] = found = getattr(import_module(home), name)
+        return found
+
+    def __dir__() -> list[str]:
+        """Return the names of the interface, imported or not."""
+        return sorted({*globals(), *__all__})
+
 
 __all__ = [
     "Batch",
@@ -42,8 +70,10 @@ __all__ = [
     "Result",
     "Round",
     "Rules",
+    "RunError",
     "ServerState",
     "Settings",
+    "SettingsError",
     "Split",
     "Started",
     "Task",
@@ -54,8 +84,6 @@ __all__ = [
     "resume",
     "run",
 ]
-
-del _methods
 
 
 def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) -> Settings:
@@ -68,18 +96,22 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
     Raises:
         SettingsError: the preset is unknown, a key is unknown, or a value is out of range.
     """
-    import_module("raysim.workloads")  # registers datasets, partitions and models
-    presets: Mapping[str, Any] = import_module("raysim.workloads.presets").PRESETS
+    from raysim import methods, workloads  # noqa: F401 - registers the components
+    from raysim.config import apply_overrides, parse, read_file
+    from raysim.core.components import suggest
+    from raysim.core.errors import SettingsError
+    from raysim.workloads.presets import PRESETS
+
     name = str(source)
-    if name in presets:
-        raw = presets[name].settings.to_dict()
+    if name in PRESETS:
+        raw = PRESETS[name].settings.to_dict()
     elif Path(name).suffix in (".toml", ".json"):
         raw = read_file(Path(name))
         if raw.pop("own_task", False):  # the config.json of such a run
             raise SettingsError(f"{name}: this run had a task of its own, which no file holds")
     else:
         raise SettingsError(
-            f"{name}: no such preset; {suggest(name, sorted(presets))} (or a .toml or .json file)"
+            f"{name}: no such preset; {suggest(name, sorted(PRESETS))} (or a .toml or .json file)"
         )
     return parse(apply_overrides(raw, overrides or {}))
 
@@ -97,10 +129,12 @@ def run(settings: Settings, task: Task | None = None, listener: Listener | None 
         RaysimError: something is wrong that you can mend; its message says what.
         KeyboardInterrupt: the run was interrupted and can be resumed.
     """
+    from raysim.storage.run_directory import RunDir
+
     settings = _adapt(settings, task)
     run_dir = RunDir(Path(settings.out) if settings.out else RunDir.default(settings.method.title))
     run_dir.check(settings, own_task=task is not None)
-    return _drive(settings, task, run_dir, listener or Listener())
+    return _drive(settings, task, run_dir, listener)
 
 
 def resume(
@@ -116,22 +150,34 @@ def resume(
     Raises:
         RaysimError: the directory holds no run, a finished run, or every checkpoint is damaged.
     """
-    import_module("raysim.workloads")
+    from raysim import methods, workloads  # noqa: F401 - registers the components
+    from raysim.config import parse
+    from raysim.core.errors import RunError
+    from raysim.storage.run_directory import RunDir
+
     directory = RunDir(Path(run_dir))
     raw, own_task = directory.read_config()
     if own_task and task is None:
         raise RunError(f"{run_dir}: this run has a task of its own; raysim.resume needs its `task`")
     if directory.summary.exists():
         raise RunError(f"{run_dir}: the run is finished; nothing is left to resume")
-    return _drive(_adapt(parse(raw), task), task, directory, listener or Listener())
+    return _drive(_adapt(parse(raw), task), task, directory, listener)
 
 
 def _adapt(settings: Settings, task: Task | None) -> Settings:
     return settings.model_copy(update={"clients": len(task.clients)}) if task else settings
 
 
-def _drive(settings: Settings, task: Task | None, run_dir: RunDir, listener: Listener) -> Result:
+def _drive(
+    settings: Settings, task: Task | None, run_dir: RunDir, listener: Listener | None
+) -> Result:
+    from raysim.driver.listener import Listener
+    from raysim.driver.run import drive
+    from raysim.federation.federation import from_settings, from_task
+    from raysim.workloads.datasets.fetch import data_root
+
+    listener = listener or Listener()
     if task:
         return drive(settings, from_task(task), run_dir, listener, own_task=True)
-    root: Callable[[], Path] = import_module("raysim.workloads.datasets.fetch").data_root
-    return drive(settings, from_settings(settings, root, listener.preparing), run_dir, listener)
+    federation = from_settings(settings, data_root, listener.preparing)
+    return drive(settings, federation, run_dir, listener)

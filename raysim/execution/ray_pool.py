@@ -21,6 +21,7 @@ from raysim.core.errors import MachineError, RaysimError, SettingsError
 from raysim.execution.actor import ActorHandle, ClientActor, Reference
 from raysim.execution.base import Call, FailedItem, Item
 from raysim.execution.cluster_health import ClusterHealth
+from raysim.execution.module_path import with_driver_path
 from raysim.execution.resources import ActorPlan
 from raysim.execution.schedule import IN_FLIGHT, Schedule, Speeds
 from raysim.execution.worker import WorkerSpec
@@ -81,7 +82,7 @@ class ActorPool:
             num_cpus=self._plan.cpus,
             num_gpus=self._plan.gpus,
             scheduling_strategy=None if get_current_placement_group() else "SPREAD",
-        )(ClientActor)
+        )(with_driver_path(ClientActor))
         self._places: list[ActorHandle] = []
         self._oldest: dict[Reference, int] = {}
         self._speeds = {name: Speeds(0) for name in get_args(Call)}
