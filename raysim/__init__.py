@@ -9,26 +9,52 @@ result.summary["final_accuracy"], result.metrics.to_pandas(), result.params
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from raysim import methods as _methods  # registers the methods
-from raysim.config import Settings, apply_overrides, parse, read_file
-from raysim.core.client_indices import ClientIndices, ListedIndices
-from raysim.core.components import suggest
-from raysim.core.data import Dataset, Model, Partition, Split
-from raysim.core.errors import RaysimError, RunError, SettingsError
-from raysim.core.method import Method, Round, ServerState
-from raysim.core.objective import CLASSIFICATION, Objective
-from raysim.core.rules import Batch, Outputs, Pass, Reduced, Rules, Trained, Upload, View
-from raysim.driver.listener import Listener, Started
-from raysim.driver.run import Result, drive
-from raysim.federation.federation import from_settings
-from raysim.federation.task import Task, from_task
-from raysim.storage.run_directory import RunDirectory
-from raysim.storage.schema import current_settings
+if TYPE_CHECKING:
+    from raysim.config import Settings
+    from raysim.core.client_indices import ClientIndices, ListedIndices
+    from raysim.core.data import Dataset, Model, Partition, Split
+    from raysim.core.errors import RaysimError, RunError, SettingsError
+    from raysim.core.method import Method, Round, Sampling, ServerState
+    from raysim.core.objective import CLASSIFICATION, Objective
+    from raysim.core.rules import Batch, Outputs, Pass, Reduced, Rules, Trained, Upload, View
+    from raysim.driver.listener import Listener, Started
+    from raysim.driver.run import Result
+    from raysim.federation.task import Task
+    from raysim.storage.run_directory import RunDirectory
+else:
+    _HOMES = {
+        "raysim.config": ("Settings",),
+        "raysim.core.client_indices": ("ClientIndices", "ListedIndices"),
+        "raysim.core.data": ("Dataset", "Model", "Partition", "Split"),
+        "raysim.core.errors": ("RaysimError", "RunError", "SettingsError"),
+        "raysim.core.method": ("Method", "Round", "Sampling", "ServerState"),
+        "raysim.core.objective": ("CLASSIFICATION", "Objective"),
+        "raysim.core.rules": (
+            *("Batch", "Outputs", "Pass", "Reduced", "Rules", "Trained", "Upload", "View"),
+        ),
+        "raysim.driver.listener": ("Listener", "Started"),
+        "raysim.driver.run": ("Result",),
+        "raysim.federation.task": ("Task",),
+    }
+
+    def __getattr__(name: str) -> Any:
+        """Import a name of the interface when it is first asked for; torch takes seconds."""
+        home = next((module for module, names in _HOMES.items() if name in names), None)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        import_module("raysim.methods")  # registers them
+        globals()[name] = found = getattr(import_module(home), name)
+        return found
+
+    def __dir__() -> list[str]:
+        """Return the names of the interface, imported or not."""
+        return sorted({*globals(), *__all__})
+
 
 __all__ = [
     "CLASSIFICATION",
@@ -48,8 +74,11 @@ __all__ = [
     "Result",
     "Round",
     "Rules",
+    "RunError",
+    "Sampling",
     "ServerState",
     "Settings",
+    "SettingsError",
     "Split",
     "Started",
     "Task",
@@ -60,8 +89,6 @@ __all__ = [
     "resume",
     "run",
 ]
-
-del _methods
 
 
 def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) -> Settings:
@@ -75,18 +102,23 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
         SettingsError: the preset is unknown, a key is unknown, or a value is out of range.
         RunError: the file is the `config.json` of a newer version.
     """
-    import_module("raysim.workloads")  # registers datasets, partitions and models
-    presets: Mapping[str, Any] = import_module("raysim.workloads.presets").PRESETS
+    from raysim import methods, workloads  # noqa: F401 - registers the components
+    from raysim.config import apply_overrides, parse, read_file
+    from raysim.core.components import suggest
+    from raysim.core.errors import SettingsError
+    from raysim.storage.schema import current_settings
+    from raysim.workloads.presets import PRESETS
+
     name = str(source)
-    if name in presets:
-        raw = presets[name].settings.to_dict()
+    if name in PRESETS:
+        raw = PRESETS[name].settings.to_dict()
     elif Path(name).suffix in (".toml", ".json"):
         raw = current_settings(Path(name), read_file(Path(name)))
         if raw.pop("own_task", False):  # the config.json of such a run
             raise SettingsError(f"{name}: this run had a task of its own, which no file holds")
     else:
         raise SettingsError(
-            f"{name}: no such preset; {suggest(name, sorted(presets))} (or a .toml or .json file)"
+            f"{name}: no such preset; {suggest(name, sorted(PRESETS))} (or a .toml or .json file)"
         )
     return parse(apply_overrides(raw, overrides or {}))
 
@@ -104,12 +136,14 @@ def run(settings: Settings, task: Task | None = None, listener: Listener | None 
         RaysimError: something is wrong that you can mend; its message says what.
         KeyboardInterrupt: the run was interrupted and can be resumed.
     """
+    from raysim.storage.run_directory import RunDirectory
+
     settings = _adapt(settings, task)
     run_dir = RunDirectory(
         Path(settings.out) if settings.out else RunDirectory.default(settings.method.title)
     )
     run_dir.check(settings, own_task=task is not None)
-    return _drive(settings, task, run_dir, listener or Listener())
+    return _drive(settings, task, run_dir, listener)
 
 
 def resume(
@@ -125,14 +159,18 @@ def resume(
     Raises:
         RaysimError: the directory holds no run, a finished run, or every checkpoint is damaged.
     """
-    import_module("raysim.workloads")
+    from raysim import methods, workloads  # noqa: F401 - registers the components
+    from raysim.config import parse
+    from raysim.core.errors import RunError
+    from raysim.storage.run_directory import RunDirectory
+
     directory = RunDirectory(Path(run_dir))
     raw, own_task = directory.read_config()
     if own_task and task is None:
         raise RunError(f"{run_dir}: this run has a task of its own; raysim.resume needs its `task`")
     if directory.summary.exists():
         raise RunError(f"{run_dir}: the run is finished; nothing is left to resume")
-    return _drive(_adapt(parse(raw), task), task, directory, listener or Listener())
+    return _drive(_adapt(parse(raw), task), task, directory, listener)
 
 
 def _adapt(settings: Settings, task: Task | None) -> Settings:
@@ -140,9 +178,16 @@ def _adapt(settings: Settings, task: Task | None) -> Settings:
 
 
 def _drive(
-    settings: Settings, task: Task | None, run_dir: RunDirectory, listener: Listener
+    settings: Settings, task: Task | None, run_dir: RunDirectory, listener: Listener | None
 ) -> Result:
+    from raysim.driver.listener import Listener
+    from raysim.driver.run import drive
+    from raysim.federation.federation import from_settings
+    from raysim.federation.task import from_task
+    from raysim.workloads.datasets.fetch import data_root
+
+    listener = listener or Listener()
     if task:
         return drive(settings, from_task(task), run_dir, listener, own_task=True)
-    root: Callable[[], Path] = import_module("raysim.workloads.datasets.fetch").data_root
-    return drive(settings, from_settings(settings, root, listener.preparing), run_dir, listener)
+    federation = from_settings(settings, data_root, listener.preparing)
+    return drive(settings, federation, run_dir, listener)

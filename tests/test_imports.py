@@ -40,7 +40,7 @@ PICKLERS = {"pickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve"}
 
 @dataclass(frozen=True)
 class Import:
-    """A module that a source names, where it does, and whether only when a function runs."""
+    """A module that a source names, where it does, and whether only in a function or for types."""
 
     module: str
     line: int
@@ -63,6 +63,13 @@ def imports(tree: ast.Module, module: str, is_package: bool = False) -> Iterator
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         for part in (node.body if isinstance(node.body, list) else [node.body])
+        for inner in ast.walk(part)
+    }
+    late |= {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for part in node.body
         for inner in ast.walk(part)
     }
     for node in ast.walk(tree):
@@ -186,6 +193,10 @@ WRONG = {
         "raysim.cli.app",
         "X = import_module('raysim.workloads.presets').PRESETS",
     ),
+    "too early, without types": (
+        "raysim.cli.app",
+        "if TYPE_CHECKING:\n    import torch\nelse:\n    import raysim.tuning",
+    ),
     "too early, f-string": ("raysim", "X = [import_module(f'raysim.workloads.{x}') for x in y]"),
     "too early, a default": ("raysim.cli.app", "def f(x=import_module('raysim.cluster')): ..."),
     "workloads reach up": ("raysim.workloads.models.x", "def f():\n    import raysim.tuning"),
@@ -212,6 +223,7 @@ RIGHT = {
         "raysim.cli.app",
         "import raysim\ndef f():\n    return import_module('raysim.tuning').Y",
     ),
+    "cli, for types": ("raysim.cli.app", "if TYPE_CHECKING:\n    import raysim.tuning"),
     "workloads": (
         "raysim.workloads.x",
         "from raysim.config import Settings\nfrom raysim import Model",

@@ -1,9 +1,28 @@
-"""What a run imports: some modules take seconds to import that no run needs."""
+"""Imports of commands and runs: some modules take seconds to import, and few commands need them."""
 
 from __future__ import annotations
 
+import ast
+import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+
+import raysim
+
+HEAVY = ("torch", "ray", "torchvision", "pyarrow", "scipy", "optuna")
+COMMAND = """
+import sys
+from raysim.cli.app import main
+
+sys.argv = ["raysim", *sys.argv[1:]]
+try:
+    main()
+finally:
+    print(*sys.modules, file=sys.stderr)
+"""
 
 RUN = """
 import sys
@@ -25,3 +44,64 @@ def test_a_run_imports_no_compiler(tmp_path):
     command = [sys.executable, "-c", RUN, str(tmp_path / "run")]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert done.stdout.split() == []
+
+
+def imported(program: str, *arguments: str) -> set[str]:
+    """Return the modules that a program has imported, which it prints to stderr."""
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return set(done.stderr.split())
+
+
+def test_the_interface_imports_nothing_heavy():
+    found = imported("import sys, raysim; print(*sys.modules, file=sys.stderr)")
+    assert "raysim" in found
+    assert found & {*HEAVY, "pydantic", "numpy"} == set()
+
+
+@pytest.mark.parametrize(
+    ("words", "more"),
+    [
+        (("--help",), ("numpy",)),
+        (("run", "--help"), ("numpy",)),
+        (("list", "presets"), ()),
+    ],
+)
+def test_help_and_the_list_of_presets_import_nothing_heavy(words, more):
+    found = imported(COMMAND, *words)
+    assert "raysim.cli.app" in found
+    assert found & {*HEAVY, *more} == set()
+
+
+@pytest.mark.parametrize(("words", "seconds"), [(("--help",), 1.0), (("list", "presets"), 2.0)])
+def test_help_and_the_list_of_presets_are_quick(words, seconds):
+    """In seconds of processor time, about four times what they take; torch alone takes more."""
+    took = []
+    for _ in range(2):
+        before = os.times()
+        subprocess.run([sys.executable, "-m", "raysim", *words], check=True, capture_output=True)
+        after = os.times()
+        took.append(sum(after[2:4]) - sum(before[2:4]))
+    assert min(took) < seconds
+
+
+def test_type_checkers_see_the_names_that_are_imported_late():
+    tree = ast.parse(Path(raysim.__file__).read_text(encoding="utf-8"))
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    typed = {
+        (alias.name, node.module)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    late = {(name, module) for module, names in raysim._HOMES.items() for name in names}
+    assert late == {(name, module) for name, module in typed if name in raysim.__all__}
+    assert {name for name, _ in late} | {"load_config", "run", "resume"} == set(raysim.__all__)
+
+
+def test_all_names_of_the_interface_can_be_had():
+    for name in raysim.__all__:
+        assert getattr(raysim, name).__name__ == name
+        assert name in dir(raysim)
+    with pytest.raises(AttributeError, match="'raysim' has no attribute 'Nonsense'"):
+        raysim.Nonsense  # noqa: B018 - asking for it is the test

@@ -25,7 +25,9 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 import raysim
+from raysim.config import parse
 from raysim.core.errors import RaysimError, SettingsError
+from raysim.execution.module_path import with_driver_path
 from raysim.execution.ray_runtime import alive_nodes
 from raysim.execution.resources import ActorPlan, plan_actors
 
@@ -109,7 +111,7 @@ class _Trial(raysim.Listener):
 
     def _run(self, settings: dict[str, Any]) -> None:
         try:
-            result = raysim.run(raysim.config.parse(settings), listener=self)
+            result = raysim.run(parse(settings), listener=self)
             self._say(finished(result.run_dir))
         except _Stopped:
             return
@@ -206,7 +208,7 @@ def make_slots(settings: raysim.Settings, jobs: int | None) -> list[Slot]:
             f" {fitting.actors} actors of engine.gpus_per_actor={settings.engine.gpus_per_actor:g}"
         )
     inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
-    actor = ray.remote(SlotActor)
+    actor = ray.remote(with_driver_path(SlotActor))
     plan = plan_actors(settings.engine.model_copy(update={"actors": slots * own}), nodes, 10**9)
     if settings.engine.actors == "auto":
         each = actor.options(num_cpus=plan.cpus, num_gpus=plan.gpus)

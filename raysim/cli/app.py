@@ -8,44 +8,38 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, RenderableType
 
 import raysim
-from raysim.cli import data_page, pages
+from raysim.cli.data import Overrides, data
 from raysim.cli.jobs import Address, Follow, job
-from raysim.cli.live_view import make_listener
-from raysim.config import parse_override
-from raysim.core.arrow import open_split
-from raysim.core.components import suggest
-from raysim.core.data import DATASETS, MODELS, PARTITIONS
 from raysim.core.errors import RaysimError, SettingsError
-from raysim.core.method import METHODS
-from raysim.storage.run_directory import RunDirectory
+from raysim.execution.module_path import put_working_directory_last
+
+if TYPE_CHECKING:
+    from raysim.core.components import Registry
+    from raysim.tuning.search import SearchOptions
 
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Simulate federated learning: a published experiment, or your own, with one command.",
 )
-data = typer.Typer(
-    no_args_is_help=True, help="Fetch datasets, see which are there, and how a preset splits them."
-)
 app.add_typer(data, name="data")
 app.add_typer(job, name="job")
 console = Console()
 
-Overrides = Annotated[
-    list[str] | None, typer.Argument(help="settings as dotted.key=value", show_default=False)
-]
 ProfileName = Annotated[
     str | None, typer.Option("--profile", help="resources; see raysim list profiles")
 ]
+KINDS = (
+    *("presets", "methods", "datasets", "partitions", "models"),
+    *("studies", "profiles", "manifests"),
+)
 
 
 @app.command()
@@ -56,17 +50,23 @@ def run(
     profile: ProfileName = None,
 ) -> None:
     """Run a preset or a file of settings; an unfinished run at the same `out` goes on."""
+    from raysim.storage.run_directory import RunDirectory
+    from raysim.workloads.presets import PRESETS
+
     settings = raysim.load_config(config, _changes(overrides, profile))
     out = Path(settings.out) if settings.out else RunDirectory.default(Path(config).stem)
     settings = settings.model_copy(update={"out": str(out)})
-    preset = _presets().get(config)
+    preset = PRESETS.get(config)
     published = preset.published_for(settings) if preset else {}
     _follow(lambda listener: raysim.run(settings, listener=listener), out, published)
 
 
 def _changes(overrides: list[str] | None, profile: str | None) -> dict[str, Any]:
     """Return the overrides typed, and those of a profile before them."""
-    chosen = import_module("raysim.cluster.profiles").find(profile).overrides if profile else {}
+    from raysim.cluster.profiles import find
+    from raysim.config import parse_override
+
+    chosen = find(profile).overrides if profile else {}
     return {**chosen, **dict(parse_override(text) for text in overrides or ())}
 
 
@@ -79,6 +79,8 @@ def resume(run_dir: Annotated[Path, typer.Argument(help="the run directory")]) -
 def _follow(
     work: Callable[[raysim.Listener], raysim.Result], out: Path, published: Mapping[str, float]
 ) -> None:
+    from raysim.cli.live_view import make_listener
+
     try:
         with make_listener(console, published) as listener:
             work(listener)
@@ -100,27 +102,51 @@ def list_(
     name: Annotated[str, typer.Argument(help="one of them, to read about it")] = "",
 ) -> None:
     """List what there is, or show one of them."""
-    import_module("raysim.workloads")
-    registries = {r.kind + "s": r for r in (METHODS, DATASETS, PARTITIONS, MODELS)}
-    kinds = ["presets", *registries, "studies", "profiles", "manifests"]
-    if kind and kind not in kinds:
-        raise SettingsError(f"list {kind}: no such kind; {suggest(kind, kinds)}")
+    if kind and kind not in KINDS:
+        from raysim.core.components import suggest
+
+        raise SettingsError(f"list {kind}: no such kind; {suggest(kind, list(KINDS))}")
     if kind == "manifests" and name:  # as it stands, to be redirected to a file
-        typer.echo(import_module("raysim.cluster.pages").manifest(name), nl=False)
+        from raysim.cluster.pages import manifest
+
+        typer.echo(manifest(name), nl=False)
         return
-    for each in [kind] if kind else kinds:
-        if each == "presets":
-            page = pages.preset(_presets(), name) if name else pages.presets(_presets())
-        elif each == "studies":
-            page = import_module("raysim.tuning.pages").page(name)
-        elif each == "profiles":
-            page = import_module("raysim.cluster.pages").profiles(name)
-        elif each == "manifests":
-            page = import_module("raysim.cluster.pages").manifests()
-        else:
-            registry = registries[each]
-            page = pages.component(registry, name) if name else pages.components(registry)
-        console.print(page)
+    for each in [kind] if kind else KINDS:
+        console.print(_page(each, name))
+
+
+def _page(kind: str, name: str) -> RenderableType:
+    """Return the table of a kind, or the page of one of its members."""
+    from raysim.cli import pages
+
+    if kind == "presets":
+        from raysim.workloads.presets import PRESETS
+
+        return pages.preset(PRESETS, name) if name else pages.presets(PRESETS)
+    if kind == "studies":
+        from raysim.tuning.pages import page
+
+        return page(name)
+    if kind == "profiles":
+        from raysim.cluster.pages import profiles
+
+        return profiles(name)
+    if kind == "manifests":
+        from raysim.cluster.pages import manifests
+
+        return manifests()
+    registry = _registry(kind)
+    return pages.component(registry, name) if name else pages.components(registry)
+
+
+def _registry(kind: str) -> Registry[Any]:
+    """Return the registry of a kind of components, filled."""
+    from raysim import methods, workloads  # noqa: F401 - registers the components
+    from raysim.core.data import DATASETS, MODELS, PARTITIONS
+    from raysim.core.method import METHODS
+
+    registries: tuple[Registry[Any], ...] = (METHODS, DATASETS, PARTITIONS, MODELS)
+    return next(registry for registry in registries if f"{registry.kind}s" == kind)
 
 
 @app.command()
@@ -149,11 +175,13 @@ def tune(
     profile: ProfileName = None,
 ) -> None:
     """Search settings with Optuna; the same command goes on with an interrupted study."""
+    from raysim.tuning import command
+
     try:
-        import_module("raysim.tuning.command").tune(
+        command.tune(
             study,
             _changes(overrides, profile),
-            _asked(sampler, pruner, objectives),
+            _search_options(sampler, pruner, objectives),
             trials=trials,
             jobs=jobs,
             out=out or Path("runs") / (name or study),
@@ -166,10 +194,12 @@ def tune(
         raise typer.Exit(130) from None
 
 
-def _asked(sampler: str, pruner: str | None, objectives: str) -> Any:
+def _search_options(sampler: str, pruner: str | None, objectives: str) -> SearchOptions:
+    from raysim.tuning.search import SearchOptions
+
     sought = tuple(objectives.split(","))
     pruned = pruner or ("median" if len(sought) == 1 else "none")
-    return import_module("raysim.tuning.search").SearchOptions(sampler, pruned, sought)
+    return SearchOptions(sampler, pruned, sought)
 
 
 @app.command()
@@ -179,63 +209,9 @@ def dashboard(
     port: Annotated[int, typer.Option(min=1, max=65535)] = 8080,
 ) -> None:
     """Show studies in a browser with optuna-dashboard, on this machine alone."""
-    import_module("raysim.tuning.command").serve(storage, host, port)
+    from raysim.tuning.command import serve
 
-
-def _presets() -> Mapping[str, Any]:
-    presets: Mapping[str, Any] = import_module("raysim.workloads.presets").PRESETS
-    return presets
-
-
-@data.command()
-def fetch(name: Annotated[str, typer.Argument(help="a dataset")]) -> None:
-    """Fetch, check and prepare a dataset."""
-    import_module("raysim.workloads")
-    dataset = DATASETS.get(name)()
-    with make_listener(console, {}) as listener:
-        paths = dataset.prepare(
-            import_module("raysim.workloads.datasets.fetch").data_root(), listener.preparing
-        )
-    for split, path in paths.items():
-        console.print(f"{name} {split}: {path}", highlight=False, soft_wrap=True)
-
-
-@data.command()
-def show(
-    config: Annotated[str, typer.Argument(help="a preset, or a .toml or .json file")],
-    overrides: Overrides = None,
-    out: Annotated[
-        Path | None, typer.Option(help="write a heat map of clients and classes there (PNG)")
-    ] = None,
-) -> None:
-    """Show which client holds what: samples, classes, and how many of each label."""
-    settings = raysim.load_config(config, dict(parse_override(text) for text in overrides or ()))
-    if out:
-        data_page.check_drawing(out)
-    with make_listener(console, {}) as listener:
-        root = import_module("raysim.workloads.datasets.fetch").data_root()
-        prepared = settings.dataset.prepare(root, listener.preparing)
-    train = open_split(prepared["train"])
-    indices = settings.partition.client_indices(train, settings.clients, settings.seed)
-    held = data_page.count(indices, train.y, settings.dataset.classes)
-    heading = data_page.title(settings)
-    console.print(data_page.page(heading, held))
-    if out:
-        data_page.draw(heading, held, out)
-        console.print(f"heat map: {out}", highlight=False, soft_wrap=True)
-
-
-@data.command(name="list")
-def list_data() -> None:
-    """List the datasets and which of them are prepared."""
-    import_module("raysim.workloads")
-    root: Path = import_module("raysim.workloads.datasets.fetch").data_root()
-    table = Table("dataset", "prepared", title=f"data root {root}", title_justify="left", box=None)
-    for name in DATASETS:
-        prepared = sorted((root / name / "prepared").rglob("*.arrow"))
-        size = sum(path.stat().st_size for path in prepared) / 1e6
-        table.add_row(name, f"{size:.0f} MB" if prepared else "no")
-    console.print(table)
+    serve(storage, host, port)
 
 
 @app.command()
@@ -257,17 +233,27 @@ def submit(
     follow: Follow = True,
 ) -> None:
     """Run a command of raysim on a Ray cluster, with this working directory; needs an `out`."""
+    from raysim.cluster import command
+
     if profile:
         words[1:1] = ["--profile", profile]
     _check_job(*words)
-    start = import_module("raysim.cluster.command").submit
-    more = {"address": address, "variables": env or (), "requirements": requirements}
-    raise typer.Exit(start(words, **more, follow=follow, console=console))
+    raise typer.Exit(
+        command.submit(
+            words,
+            address=address,
+            variables=env or (),
+            requirements=requirements,
+            follow=follow,
+            console=console,
+        )
+    )
 
 
 def _check_job(name: str, *rest: str) -> None:
     """Check what a job is told, as far as that can be done from here."""
-    command = import_module("raysim.cluster.command")
+    from raysim.cluster import command
+
     if name not in {"run", "tune", "resume"}:
         raise SettingsError(f"{name}: cannot be submitted; run, tune and resume can")
     asked = typer.main.get_group(app).commands[name].make_context(name, list(rest)).params
@@ -280,14 +266,16 @@ def _check_job(name: str, *rest: str) -> None:
         command.check_file(asked["config"])
         command.check_folder("out", settings.out)
     else:
-        import_module("raysim.tuning.command").find(asked["study"]).resolve(changes)
-        _asked(asked["sampler"], asked["pruner"], asked["objectives"]).check()
+        from raysim.tuning.command import find
+
+        find(asked["study"]).resolve(changes)
+        _search_options(asked["sampler"], asked["pruner"], asked["objectives"]).check()
         command.check_folder("--out", asked["out"])
 
 
 def main() -> None:
     """Run the command line; `package.module:Class` is looked for in the working directory too."""
-    sys.path.insert(0, str(Path.cwd()))
+    put_working_directory_last()
     try:
         app()
     except RaysimError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Annotated
 
 import typer
@@ -22,23 +21,30 @@ console = Console()
 @job.command(name="list")
 def list_jobs(address: Address = None) -> None:
     """List the jobs of a cluster."""
-    import_module("raysim.cluster.command").list_jobs(address=address, console=console)
+    from raysim.cluster import command
+
+    command.list_jobs(address=address, console=console)
 
 
 @job.command()
 def status(name: JobId, address: Address = None) -> None:
     """Say what has become of a job."""
-    import_module("raysim.cluster.command").status(name, address=address, console=console)
+    from raysim.cluster import command
+
+    command.status(name, address=address, console=console)
 
 
 @job.command()
 def logs(name: JobId, address: Address = None, follow: Follow = True) -> None:
     """Print a job's log; exits with the job's exit code where it is followed to its end."""
-    command = import_module("raysim.cluster.command")
+    from raysim.cluster import command
+
     raise typer.Exit(command.logs(name, address=address, follow=follow, console=console))
 
 
 @job.command()
 def stop(name: JobId, address: Address = None) -> None:
     """Stop a job after a checkpoint; submit the same command to go on."""
-    import_module("raysim.cluster.command").stop(name, address=address, console=console)
+    from raysim.cluster import command
+
+    command.stop(name, address=address, console=console)

@@ -9,16 +9,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
-import torch
 from pydantic import Field
-from torch import Tensor, nn
 
 from raysim.core.client_indices import ClientIndices, limited
 from raysim.core.components import Component, Registry
-from raysim.core.objective import CLASSIFICATION, Objective
+
+if TYPE_CHECKING:  # `raysim list presets` reads names of components alone, without torch
+    import torch
+    from torch import Tensor, nn
+
+    from raysim.core.objective import Objective
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class Dataset(Component, ABC):
     @property
     def objective(self) -> Objective:
         """Loss and metrics; the default is that of a classification."""
+        from raysim.core.objective import CLASSIFICATION
+
         return CLASSIFICATION
 
     @abstractmethod

@@ -7,11 +7,12 @@ train, and where, cannot change a result.
 from __future__ import annotations
 
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
-CPU = torch.device("cpu")
+if TYPE_CHECKING:
+    import torch
 
 
 def _digest(seed: int, purpose: str, keys: tuple[int, ...]) -> bytes:
@@ -38,7 +39,9 @@ def sample_cohort(generator: np.random.Generator, clients: int, size: int) -> li
 
 
 def torch_generator(
-    seed: int, purpose: str, *keys: int, device: torch.device = CPU
+    seed: int, purpose: str, *keys: int, device: torch.device | str = "cpu"
 ) -> torch.Generator:
     """Return torch's generator of one purpose on a device, keyed like `stream`."""
+    import torch
+
     return torch.Generator(device).manual_seed(torch_seed(seed, purpose, *keys))

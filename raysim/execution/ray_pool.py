@@ -22,6 +22,7 @@ from raysim.execution.actor import ActorHandle, ClientActor, Reference
 from raysim.execution.base import Call, FailedItem, Item
 from raysim.execution.cluster_health import ClusterHealth
 from raysim.execution.messages import WorkerResult
+from raysim.execution.module_path import with_driver_path
 from raysim.execution.resources import ActorPlan
 from raysim.execution.schedule import IN_FLIGHT, Schedule, Speeds
 from raysim.execution.worker import WorkerSpec
@@ -111,7 +112,7 @@ class ActorPool:
             num_cpus=self._plan.cpus,
             num_gpus=self._plan.gpus,
             scheduling_strategy=None if get_current_placement_group() else "SPREAD",
-        )(ClientActor)
+        )(with_driver_path(ClientActor))
         self._handles: list[ActorHandle] = []
         self._oldest: dict[Reference, int] = {}
         self._speeds = {name: Speeds(0) for name in get_args(Call)}

@@ -62,12 +62,14 @@ def head(tmp_path_factory) -> Iterator[Head]:
 
 @pytest.fixture
 def working_directory(tmp_path: Path) -> Path:
-    """A user's folder: settings, a method, and much that does not belong on a cluster."""
+    """A user's folder: settings, a method, names of packages, much that belongs on no cluster."""
     folder = tmp_path / "work"
     for path, text in {
         "my.toml": SETTINGS,
         "my_method.py": METHOD,
         "notes/read.me": "mine",
+        "cluster/__init__.py": "raise RuntimeError('cluster/ hides a package')",
+        "safetensors.py": "raise RuntimeError('safetensors.py hides a package')",
         ".env": "PASSWORD=1",
         ".git/config": "",
         "runs/first/model.safetensors": "large",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -41,7 +42,7 @@ def test_what_is_typed_wins_over_the_profile(
     raysim_command, working_directory, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(working_directory)
-    monkeypatch.syspath_prepend(working_directory)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(working_directory)])
     monkeypatch.setenv("RAYSIM_DATA", str(tmp_path / "data"))
     typed = ["engine.backend=inline", "engine.gpus_per_actor=0", "rounds=1", "out=out"]
     code, _, err = raysim_command("run", "my.toml", *typed, "--profile", "8x8-gpus")

@@ -9,6 +9,7 @@ import json
 import re
 import signal
 import subprocess
+import sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -55,7 +56,7 @@ def test_a_job_brings_its_own_code_and_goes_on_where_a_run_was_lost(
     head, working_directory, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(working_directory)
-    monkeypatch.syspath_prepend(working_directory)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(working_directory)])
     monkeypatch.setenv("RAYSIM_DATA", str(tmp_path / "data"))
     out = tmp_path / "run"
     lost = raysim.load_config("my.toml", {"out": str(out), "engine.backend": "inline"})
@@ -77,7 +78,10 @@ def test_a_job_brings_its_own_code_and_goes_on_where_a_run_was_lost(
     assert json.loads((out / "summary.json").read_text())["rounds"] == 3
     where = json.loads((out / "environment.json").read_text())
     assert where["backend"] == "ray"
-    assert head.packed("working_dir_files", "*", "*") == {"my.toml", "my_method.py", "notes"}
+    assert head.packed("working_dir_files", "*", "*") == {
+        *("my.toml", "my_method.py", "notes"),
+        *("cluster", "safetensors.py"),
+    }
     packages = head.packed("py_modules_files", "*", "*")
     assert packages == {"raysim"}
 

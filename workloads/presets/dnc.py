@@ -8,16 +8,6 @@ data, models and baselines the paper takes.
 
 from __future__ import annotations
 
-from raysim.config import LocalSettings, Settings
-from raysim.methods.divide_and_conquer import DivideAndConquer
-from raysim.workloads.datasets.cifar import Cifar10
-from raysim.workloads.datasets.shakespeare import Shakespeare
-from raysim.workloads.models.lstm import CharLstm
-from raysim.workloads.models.vgg import Vgg9
-from raysim.workloads.partitions.by_key import ByKey
-from raysim.workloads.partitions.class_imbalance import ClassImbalance
-from raysim.workloads.partitions.color_skew import ColorSkew
-from raysim.workloads.partitions.split_classes import SplitClasses
 from raysim.workloads.presets.preset import Paper, Preset, origins
 
 DNC = Paper(
@@ -29,19 +19,29 @@ DNC = Paper(
 
 COLOUR = Preset(
     "CIFAR-10, two clients of 5 classes, 95% and 5% grey: VGG9 divided after layer 5",
-    Settings(
-        dataset=Cifar10(augmented=True),
-        partition=ColorSkew(p=0.95),
-        model=Vgg9(),
-        method=DivideAndConquer(split=5, finetune_epochs=4, finetune_lr_factor=0.5),
-        clients=2,
-        rounds=18,
-        fraction=1.0,
-        weighting="uniform",
-        local=LocalSettings(
-            epochs=20, batch_size=64, lr=0.001, lr_decay=0.9, momentum=0.9, weight_decay=1e-4
-        ),
-    ),
+    {
+        "dataset": {"name": "cifar10", "augmented": True},
+        "partition": {"name": "color_skew", "p": 0.95},
+        "model": {"name": "vgg9"},
+        "method": {
+            "name": "divide_and_conquer",
+            "split": 5,
+            "finetune_epochs": 4,
+            "finetune_lr_factor": 0.5,
+        },
+        "clients": 2,
+        "rounds": 18,
+        "fraction": 1.0,
+        "weighting": "uniform",
+        "local": {
+            "epochs": 20,
+            "batch_size": 64,
+            "lr": 0.001,
+            "lr_decay": 0.9,
+            "momentum": 0.9,
+            "weight_decay": 1e-4,
+        },
+    },
     origins(
         printed="dataset.name partition model.name method.name method.split method.finetune_epochs"
         " method.finetune_lr_factor clients rounds weighting local.epochs local.lr local.lr_decay",
@@ -58,7 +58,7 @@ COLOUR_PREPASS = COLOUR.replace(
     "CIFAR-10, 95% and 5% grey: the split found by a pre-pass of 5 rounds",
     "figure 5",
     origins(printed="method.split method.prepass", chosen="method.probe method.min_rise"),
-    method=DivideAndConquer(split="auto", prepass=5, probe=3),
+    method={"name": "divide_and_conquer", "split": "auto", "prepass": 5, "probe": 3},
 )
 IMBALANCE = COLOUR.replace(
     "CIFAR-10, five clients of unequal size and class shares: VGG9 divided after layer 8",
@@ -66,7 +66,7 @@ IMBALANCE = COLOUR.replace(
     origins(printed="partition.name", inferred="partition.alpha partition.minimum"),
     {"final_accuracy": 0.871},
     "Also with clients=10. Weighted by samples, as FedMA's code does: weighting=examples.",
-    partition=ClassImbalance(alpha=0.5),
+    partition={"name": "class_imbalance", "alpha": 0.5},
     method={"split": 8},
     clients=5,
 )
@@ -74,13 +74,13 @@ IMBALANCE_PREPASS = IMBALANCE.replace(
     "CIFAR-10, unequal clients: divergence by layer after a pre-pass of 5 rounds",
     "figure 7",
     origins(printed="method.split method.prepass", chosen="method.probe method.min_rise"),
-    method=COLOUR_PREPASS.settings.method,
+    method=COLOUR_PREPASS.values["method"],
 )
 SINGLE_CLASS = IMBALANCE.replace(
     "CIFAR-10, ten clients of a class of their own",
     "section 4.3.2 (all methods below 15%)",
     origins(printed="partition clients", chosen="rounds method.split"),
-    partition=SplitClasses(),
+    partition={"name": "split_classes"},
     clients=10,
 )
 SHAKESPEARE = COLOUR.replace(
@@ -95,9 +95,9 @@ SHAKESPEARE = COLOUR.replace(
     "The paper prints a learning rate of 0.001 for all its experiments, at which SGD leaves this"
     " network at the most frequent character; 0.25 is that of FedMA's code for it. That code has"
     " batches of 50. In LEAF a window starts at each character; here at every tenth.",
-    dataset=Shakespeare(),
-    partition=ByKey(key="role", at_least={"characters": 10_000.0}),
-    model=CharLstm(),
+    dataset={"name": "shakespeare"},
+    partition={"name": "by_key", "key": "role", "at_least": {"characters": 10_000.0}},
+    model={"name": "char-lstm"},
     method={"split": 2},
     clients=66,
     rounds=9,

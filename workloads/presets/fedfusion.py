@@ -10,16 +10,6 @@ they are the paper's two such partitions of MNIST.
 
 from __future__ import annotations
 
-from raysim.config import LocalSettings, Settings
-from raysim.methods.fedfusion import FedFusion
-from raysim.workloads.datasets.cifar import Cifar10
-from raysim.workloads.datasets.mnist import Mnist
-from raysim.workloads.models.cifar import CifarCnn2
-from raysim.workloads.models.cnn import MnistCnn
-from raysim.workloads.partitions.iid import Iid
-from raysim.workloads.partitions.permuted import Permuted
-from raysim.workloads.partitions.shards import Shards
-from raysim.workloads.partitions.split_classes import SplitClasses
 from raysim.workloads.presets.fedmmd import CITATION
 from raysim.workloads.presets.preset import Paper, Preset, origins
 
@@ -27,18 +17,23 @@ FEDFUSION = Paper("FedFusion", CITATION, "the authors' code, github.com/thu-medi
 
 MNIST_BINARY = Preset(
     "MNIST, two clients of 5 digits each, operator multi",
-    Settings(
-        dataset=Mnist(normalised=True),
-        partition=SplitClasses(),
-        model=MnistCnn(),
-        method=FedFusion(operator="multi", ema=0.9),
-        clients=2,
-        rounds=500,
-        fraction=1.0,
-        local=LocalSettings(
-            epochs=5, batch_size=64, lr=0.003, lr_decay=0.985, momentum=0.9, weight_decay=5e-4
-        ),
-    ),
+    {
+        "dataset": {"name": "mnist", "normalised": True},
+        "partition": {"name": "split_classes"},
+        "model": {"name": "mnist-cnn"},
+        "method": {"name": "fedfusion", "operator": "multi", "ema": 0.9},
+        "clients": 2,
+        "rounds": 500,
+        "fraction": 1.0,
+        "local": {
+            "epochs": 5,
+            "batch_size": 64,
+            "lr": 0.003,
+            "lr_decay": 0.985,
+            "momentum": 0.9,
+            "weight_decay": 5e-4,
+        },
+    },
     origins(
         printed="dataset.name model.name method.name method.operator weighting local.lr"
         " local.lr_decay",
@@ -54,7 +49,7 @@ MNIST_NONIID = MNIST_BINARY.replace(
     "table 1b, figure 5b",
     origins(chosen="partition clients fraction"),
     {"final_accuracy": 0.9278},
-    partition=Shards(size=300, per_client=2),
+    partition={"name": "shards", "size": 300, "per_client": 2},
     clients=100,
     fraction=0.1,
 )
@@ -63,7 +58,7 @@ MNIST_PERMUTED = MNIST_NONIID.replace(
     "tables 1c and 2, figures 5c and 6",
     origins(printed="partition.name target_accuracy"),
     {"rounds_to_target": 92},
-    partition=Permuted(),
+    partition={"name": "permuted"},
     method={"operator": "conv"},
     target_accuracy=0.95,
     local={"lr": 0.002, "lr_decay": 0.99},
@@ -78,9 +73,9 @@ CIFAR10_IID = MNIST_BINARY.replace(
     ),
     {"final_accuracy": 0.8295},
     "Five clients a round are inferred, of ten that are chosen.",
-    dataset=Cifar10(augmented=True),
-    partition=Iid(),
-    model=CifarCnn2(),
+    dataset={"name": "cifar10", "augmented": True},
+    partition={"name": "iid"},
+    model={"name": "cifar-cnn-2"},
     clients=10,
     fraction=0.5,
     local={"lr": 0.005, "lr_decay": 0.99},

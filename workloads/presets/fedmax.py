@@ -9,21 +9,6 @@ that one of the two is likely a mistake; they stand here as printed.
 
 from __future__ import annotations
 
-from raysim.config import LocalSettings, Settings
-from raysim.methods.activation_l2 import ActivationL2
-from raysim.methods.fedmax import FedMax
-from raysim.workloads.datasets.cifar import Cifar10, Cifar100
-from raysim.workloads.datasets.emnist import Emnist
-from raysim.workloads.datasets.medical import Aptos, ChestXray
-from raysim.workloads.datasets.synthetic import Synthetic
-from raysim.workloads.models.cifar import CifarCnn5
-from raysim.workloads.models.mlp import SyntheticMlp
-from raysim.workloads.models.resnet import ResNet50
-from raysim.workloads.partitions.by_key import ByKey
-from raysim.workloads.partitions.classes import Classes
-from raysim.workloads.partitions.iid import Iid
-from raysim.workloads.partitions.proportions import Proportions
-from raysim.workloads.partitions.shards import Shards
 from raysim.workloads.presets.preset import Paper, Preset, origins
 
 FEDMAX = Paper(
@@ -39,25 +24,25 @@ FEWER_ROUNDS = {"epochs": 5, "lr_decay": 0.996}
 
 CIFAR10_NONIID = Preset(
     "CIFAR-10, 2 of 10 classes a client, 3000 rounds of 1 epoch",
-    Settings(
-        dataset=Cifar10(augmented=True),
-        partition=Shards(per_client=2),
-        model=CifarCnn5(),
-        method=FedMax(beta=1500.0),
-        clients=100,
-        rounds=3000,
-        fraction=0.1,
-        weighting="uniform",
-        local=LocalSettings(
-            epochs=1,
-            batch_size=100,
-            lr=0.1,
-            lr_decay=0.9992,
-            momentum=0.1,
-            nesterov=True,
-            weight_decay=5e-4,
-        ),
-    ),
+    {
+        "dataset": {"name": "cifar10", "augmented": True},
+        "partition": {"name": "shards", "per_client": 2},
+        "model": {"name": "cifar-cnn-5"},
+        "method": {"name": "fedmax", "beta": 1500.0},
+        "clients": 100,
+        "rounds": 3000,
+        "fraction": 0.1,
+        "weighting": "uniform",
+        "local": {
+            "epochs": 1,
+            "batch_size": 100,
+            "lr": 0.1,
+            "lr_decay": 0.9992,
+            "momentum": 0.1,
+            "nesterov": True,
+            "weight_decay": 5e-4,
+        },
+    },
     origins(
         printed="dataset.name partition model.name method.name method.beta clients rounds fraction"
         " local.epochs local.batch_size local.lr local.lr_decay",
@@ -74,19 +59,19 @@ CIFAR10_IID = CIFAR10_NONIID.replace(
     "CIFAR-10, IID, 3000 rounds of 1 epoch",
     LONG,
     published={"final_accuracy": 0.8366},
-    partition=Iid(),
+    partition={"name": "iid"},
 )
 CIFAR100_NONIID = CIFAR10_NONIID.replace(
     "CIFAR-100, 20 of 100 classes a client, 3000 rounds of 1 epoch",
     LONG,
     published={"final_accuracy": 0.4715},
-    dataset=Cifar100(augmented=True),
-    partition=Shards(per_client=20),
+    dataset={"name": "cifar100", "augmented": True},
+    partition={"name": "shards", "per_client": 20},
 )
 CIFAR100_IID = CIFAR100_NONIID.replace(
     "CIFAR-100, IID, 3000 rounds of 1 epoch",
     published={"final_accuracy": 0.5313},
-    partition=Iid(),
+    partition={"name": "iid"},
 )
 FEMNIST_NONIID = CIFAR10_NONIID.replace(
     "FEMNIST* (letters), 20 of 26 classes a client, 3000 rounds of 1 epoch",
@@ -94,15 +79,15 @@ FEMNIST_NONIID = CIFAR10_NONIID.replace(
     origins(inferred="dataset model.last_padding", printed="partition"),
     {"final_accuracy": 0.9405},
     "Printed: FEMNIST*, 26 classes. The code makes it of EMNIST's letters, padded to 32x32.",
-    dataset=Emnist(split="letters", padded=True, normalised=True),
-    partition=Classes(per_client=20),
-    model=CifarCnn5(last_padding=0),
+    dataset={"name": "emnist", "split": "letters", "padded": True, "normalised": True},
+    partition={"name": "classes", "per_client": 20},
+    model={"name": "cifar-cnn-5", "last_padding": 0},
 )
 FEMNIST_IID = FEMNIST_NONIID.replace(
     "FEMNIST* (letters), IID, 3000 rounds of 1 epoch",
     published={"final_accuracy": 0.9405},
     note="Table 1 prints the figures of the non-IID case here too.",
-    partition=Iid(),
+    partition={"name": "iid"},
 )
 
 
@@ -123,7 +108,7 @@ CIFAR10_L2 = CIFAR10_NONIID.replace(
     "figure 3b",
     origins(printed="method.name method.beta", inferred="method.per_sample"),
     note="beta goes from 1e-4 to 1e-1 there; also with 600 rounds of 5 epochs.",
-    method=ActivationL2(beta=1e-3),
+    method={"name": "activation_l2", "beta": 1e-3},
 )
 CIFAR10_TSNE = CIFAR10_NONIID.replace(
     "CIFAR-10, 10 clients of 2 random classes, all in each round: activations of 15 rounds",
@@ -144,10 +129,17 @@ SYNTHETIC = CIFAR10_NONIID.replace(
     ),
     note="Also with gamma1 and gamma2 of 0 and of 0.5. The code's last runs have 10 clients, all of"
     " them in each round; here it is the paper's 100 and a tenth of them.",
-    dataset=Synthetic(gamma1=1.0, gamma2=1.0, users=100, samples=500, test_samples=100),
-    partition=ByKey(key="user"),
-    model=SyntheticMlp(),
-    method=FedMax(beta=1000.0),
+    dataset={
+        "name": "synthetic",
+        "gamma1": 1.0,
+        "gamma2": 1.0,
+        "users": 100,
+        "samples": 500,
+        "test_samples": 100,
+    },
+    partition={"name": "by_key", "key": "user"},
+    model={"name": "synthetic-mlp"},
+    method={"name": "fedmax", "beta": 1000.0},
     rounds=200,
     local={"lr_decay": 0.992, "weight_decay": 0.0},
 )
@@ -165,21 +157,27 @@ APTOS_NONIID = CIFAR10_NONIID.replace(
     "Give ImageNet's weights as model.pretrained=PATH; without them it starts from random"
     " ones. The authors' code fits grades by regression, freezes the scales of BatchNorm, rotates,"
     " shears and flips images and adds those of another competition; this does not.",
-    dataset=Aptos(image_size=256, test_share=0.15),
-    partition=Proportions(alpha=1.0),
-    model=ResNet50(),
-    method=FedMax(beta=10_000.0),
+    dataset={"name": "aptos", "image_size": 256, "test_share": 0.15},
+    partition={"name": "proportions", "alpha": 1.0},
+    model={"name": "resnet50"},
+    method={"name": "fedmax", "beta": 10_000.0},
     rounds=300,
-    local=LocalSettings(
-        epochs=1, batch_size=32, lr=0.001, lr_decay=0.992, momentum=0.9, weight_decay=1e-4
-    ),
+    local={
+        "epochs": 1,
+        "batch_size": 32,
+        "lr": 0.001,
+        "lr_decay": 0.992,
+        "momentum": 0.9,
+        "nesterov": False,
+        "weight_decay": 1e-4,
+    },
 )
 APTOS_IID = APTOS_NONIID.replace(
     "APTOS, IID, ResNet-50 from ImageNet's weights",
     "table 2, figure 6",
     published={"final_macro_f1": 0.3451},
     note=APTOS_NONIID.note,
-    partition=Iid(),
+    partition={"name": "iid"},
 )
 XRAY_NONIID = APTOS_NONIID.replace(
     "Chest X-ray, random proportions of 2 classes a client, ResNet-50 from ImageNet's weights",
@@ -187,15 +185,15 @@ XRAY_NONIID = APTOS_NONIID.replace(
     published={"final_macro_f1": 0.7183},
     note="Give ImageNet's weights as model.pretrained=PATH; without them it starts from random"
     " ones. The published test set takes the place of a random 15%.",
-    dataset=ChestXray(image_size=256),
-    method=FedMax(beta=1000.0),
+    dataset={"name": "chest-xray", "image_size": 256},
+    method={"name": "fedmax", "beta": 1000.0},
 )
 XRAY_IID = XRAY_NONIID.replace(
     "Chest X-ray, IID, ResNet-50 from ImageNet's weights",
     "table 2, figure 6",
     published={"final_macro_f1": 0.8147},
     note=XRAY_NONIID.note,
-    partition=Iid(),
+    partition={"name": "iid"},
 )
 
 PRESETS = {

@@ -7,15 +7,6 @@ MNIST. The code of the authors' earlier paper has 2e-3 and 1e-4.
 
 from __future__ import annotations
 
-from raysim.config import LocalSettings, Settings
-from raysim.methods.fedmmd import FedMmd
-from raysim.workloads.datasets.cifar import Cifar10
-from raysim.workloads.datasets.mnist import Mnist
-from raysim.workloads.models.cifar import CifarCnn2
-from raysim.workloads.models.cnn import MnistCnn
-from raysim.workloads.partitions.iid import Iid
-from raysim.workloads.partitions.shards import Shards
-from raysim.workloads.partitions.split_classes import SplitClasses
 from raysim.workloads.presets.preset import Paper, Preset, origins
 
 CITATION = (
@@ -30,17 +21,17 @@ FEDMMD = Paper(
 
 CIFAR10_BINARY = Preset(
     "CIFAR-10, two clients of 5 classes each: rounds to 72%",
-    Settings(
-        dataset=Cifar10(augmented=True),
-        partition=SplitClasses(),
-        model=CifarCnn2(),
-        method=FedMmd(lam=0.1),
-        clients=2,
-        rounds=500,
-        fraction=1.0,
-        target_accuracy=0.72,
-        local=LocalSettings(epochs=2, batch_size=128, lr=0.02, lr_decay=0.999),
-    ),
+    {
+        "dataset": {"name": "cifar10", "augmented": True},
+        "partition": {"name": "split_classes"},
+        "model": {"name": "cifar-cnn-2"},
+        "method": {"name": "fedmmd", "lam": 0.1},
+        "clients": 2,
+        "rounds": 500,
+        "fraction": 1.0,
+        "target_accuracy": 0.72,
+        "local": {"epochs": 2, "batch_size": 128, "lr": 0.02, "lr_decay": 0.999},
+    },
     origins(
         printed="dataset.name partition.name model.name method.name method.lam clients fraction"
         " target_accuracy local.epochs local.batch_size",
@@ -57,7 +48,7 @@ CIFAR10_IID = CIFAR10_BINARY.replace(
     "CIFAR-10, two IID clients",
     "figure 4b",
     origins(chosen="target_accuracy"),
-    partition=Iid(),
+    partition={"name": "iid"},
     target_accuracy=None,
 )
 MNIST_BINARY = CIFAR10_BINARY.replace(
@@ -69,8 +60,8 @@ MNIST_BINARY = CIFAR10_BINARY.replace(
         chosen="dataset.padded dataset.normalised local.epochs local.batch_size target_accuracy",
     ),
     note="E and B are those of CIFAR-10.",
-    dataset=Mnist(),
-    model=MnistCnn(),
+    dataset={"name": "mnist"},
+    model={"name": "mnist-cnn"},
     target_accuracy=None,
     rounds=100,
     local={"lr": 0.01, "lr_decay": 1.0},
@@ -81,7 +72,7 @@ MNIST_NONIID = MNIST_BINARY.replace(
     origins(printed="partition target_accuracy local.epochs local.batch_size", chosen="rounds"),
     {"rounds_to_target": 72},
     "FedAvg's 128 rounds make this a reduction of 43.8%; the paper prints 23.4%.",
-    partition=Shards(size=300, per_client=2),
+    partition={"name": "shards", "size": 300, "per_client": 2},
     clients=100,
     fraction=0.1,
     target_accuracy=0.98,

@@ -9,19 +9,6 @@ public code, which came later.
 
 from __future__ import annotations
 
-from raysim.config import EvaluationSettings, LocalSettings, Settings
-from raysim.methods.fedavg import FedAvg
-from raysim.methods.fedprox import FedProx
-from raysim.methods.scaffold import Scaffold
-from raysim.workloads.datasets.cifar import Cifar10, Cifar100
-from raysim.workloads.datasets.femnist import Femnist
-from raysim.workloads.models.cifar import FlexChillCnn
-from raysim.workloads.models.mlp import FlexChillDnn
-from raysim.workloads.models.resnet import ResNet18
-from raysim.workloads.partitions.by_key import ByKey
-from raysim.workloads.partitions.dirichlet import Dirichlet
-from raysim.workloads.partitions.iid import Iid
-from raysim.workloads.partitions.shards import Shards
 from raysim.workloads.presets.preset import Paper, Preset, origins
 
 FLEXCHILL = Paper(
@@ -32,20 +19,24 @@ FLEXCHILL = Paper(
 
 CIFAR10 = Preset(
     "CIFAR-10, 5 shards of 200 a client, two convolutions",
-    Settings(
-        dataset=Cifar10(augmented=True),
-        partition=Shards(size=200, per_client=5),
-        model=FlexChillCnn(),
-        method=FedAvg(),
-        clients=50,
-        rounds=300,
-        fraction=0.2,
-        weighting="uniform",
-        local=LocalSettings(
-            epochs=10, batch_size=16, lr=0.001, weight_decay=1e-4, temperature=0.05
-        ),
-        evaluation=EvaluationSettings(clients=True),
-    ),
+    {
+        "dataset": {"name": "cifar10", "augmented": True},
+        "partition": {"name": "shards", "size": 200, "per_client": 5},
+        "model": {"name": "flexchill-cnn"},
+        "method": {"name": "fedavg"},
+        "clients": 50,
+        "rounds": 300,
+        "fraction": 0.2,
+        "weighting": "uniform",
+        "local": {
+            "epochs": 10,
+            "batch_size": 16,
+            "lr": 0.001,
+            "weight_decay": 1e-4,
+            "temperature": 0.05,
+        },
+        "evaluation": {"clients": True},
+    },
     origins(
         printed="dataset.name partition model method clients rounds fraction local.epochs"
         " local.batch_size local.lr local.temperature evaluation.clients",
@@ -59,8 +50,8 @@ CIFAR100 = CIFAR10.replace(
     "CIFAR-100, 5 shards of 200 a client, ResNet-18",
     "table 1, figure 4c",
     published={"final_client_accuracy_mean": 0.3063},
-    dataset=Cifar100(augmented=True),
-    model=ResNet18(),
+    dataset={"name": "cifar100", "augmented": True},
+    model={"name": "resnet18"},
     local={"temperature": 0.25},
 )
 FEMNIST = CIFAR10.replace(
@@ -69,9 +60,9 @@ FEMNIST = CIFAR10.replace(
     origins(printed="dataset.name", chosen="partition.minimum partition.choose"),
     {"final_client_accuracy_mean": 0.8086},
     "Ten of 36 clients a round: 0.28 of them.",
-    dataset=Femnist(),
-    partition=ByKey(key="writer"),
-    model=FlexChillDnn(),
+    dataset={"name": "femnist"},
+    partition={"name": "by_key", "key": "writer"},
+    model={"name": "flexchill-dnn"},
     clients=36,
     fraction=0.28,
 )
@@ -79,7 +70,7 @@ CIFAR10_IID = CIFAR10.replace(
     "CIFAR-10, IID, two convolutions",
     "table 2",
     published={"final_client_accuracy_mean": 0.5466},
-    partition=Iid(),
+    partition={"name": "iid"},
     local={"temperature": 1.0},
 )
 CIFAR10_CENTRALISED = CIFAR10_IID.replace(
@@ -99,7 +90,7 @@ CIFAR10_CKA = CIFAR10.replace(
     {"final_accuracy": 0.7276},
     "Table 5 prints 100 rounds, section 4.4 speaks of 300. The reference is the same with"
     " partition.name=iid local.temperature=1.",
-    partition=Dirichlet(alpha=0.5),
+    partition={"name": "dirichlet", "alpha": 0.5},
     clients=10,
     fraction=1.0,
     rounds=100,
@@ -110,7 +101,7 @@ CIFAR10_DIRICHLET = CIFAR10.replace(
     "CIFAR-10, 50 clients by Dirichlet 0.5, 5 a round",
     "appendix D, figures 10 to 13",
     origins(chosen="partition.minimum"),
-    partition=Dirichlet(alpha=0.5),
+    partition={"name": "dirichlet", "alpha": 0.5},
     fraction=0.1,
     rounds=100,
     local={"epochs": 5, "batch_size": 32},
@@ -119,14 +110,14 @@ CIFAR10_DIRICHLET = CIFAR10.replace(
 CIFAR10_FEDPROX = CIFAR10_DIRICHLET.replace(
     "CIFAR-10, 50 clients by Dirichlet 0.5, 5 a round, with FedProx",
     "appendix C, figure 9a",
-    method=FedProx(mu=0.01),
+    method={"name": "fedprox", "mu": 0.01},
     rounds=300,
 )
 CIFAR10_SCAFFOLD = CIFAR10_FEDPROX.replace(
     "CIFAR-10, 50 clients by Dirichlet 0.5, 5 a round, with SCAFFOLD",
     "appendix C, figure 9b",
     origins(chosen="method.lr_global"),
-    method=Scaffold(),
+    method={"name": "scaffold"},
 )
 
 PRESETS = {

@@ -8,16 +8,6 @@ normalised by channel, nothing cropped at random.
 
 from __future__ import annotations
 
-from raysim.methods.mifl import Mifl
-from raysim.workloads.datasets.cifar import Cifar10
-from raysim.workloads.datasets.imagenet import ImageNet
-from raysim.workloads.datasets.mimic3 import Mimic3
-from raysim.workloads.models.cifar import CifarCnn3
-from raysim.workloads.models.cnn import MnistCnn128
-from raysim.workloads.models.mlp import ThreeNNMimic
-from raysim.workloads.models.resnet import ResNet50
-from raysim.workloads.partitions.iid import Iid
-from raysim.workloads.partitions.sorted_by import SortedBy
 from raysim.workloads.presets.mnist import MNIST_FEDAVG, MNIST_NONIID
 from raysim.workloads.presets.preset import origins
 
@@ -26,27 +16,27 @@ MNIST_2NN_IID = MNIST_FEDAVG.replace(
     "tables 2 and 6a",
     origins(printed="method.name method.prune", chosen="method.mi_reference"),
     {"rounds_to_target": 33},
-    method=Mifl(),
+    method={"name": "mifl"},
 )
 MNIST_2NN_NONIID = MNIST_NONIID.replace(
     "MIFL on MNIST in 200 shards of 300, 2 a client, 2NN: rounds to 97%",
     "tables 2 and 6a",
-    MNIST_2NN_IID.origins,
+    MNIST_2NN_IID.marks,
     {"rounds_to_target": 90},
-    method=Mifl(),
+    method={"name": "mifl"},
 )
 MNIST_CNN_IID = MNIST_2NN_IID.replace(
     "MIFL on IID MNIST, CNN: rounds to 99%",
     "tables 2b, 3, 5 and 6b",
     published={"rounds_to_target": 7},
-    model=MnistCnn128(),
+    model={"name": "mnist-cnn-128"},
     target_accuracy=0.99,
 )
 MNIST_CNN_NONIID = MNIST_2NN_NONIID.replace(
     "MIFL on MNIST in 200 shards of 300, 2 a client, CNN: rounds to 99%",
     "tables 2b, 3, 5 and 6b",
     published={"rounds_to_target": 157},
-    model=MnistCnn128(),
+    model={"name": "mnist-cnn-128"},
     target_accuracy=0.99,
     rounds=600,
 )
@@ -55,8 +45,8 @@ CIFAR10 = MNIST_CNN_IID.replace(
     "tables 4 and 6b",
     origins(printed="dataset.name", chosen="dataset.normalised dataset.augmented"),
     {"rounds_to_target": 207},
-    dataset=Cifar10(),
-    model=CifarCnn3(),
+    dataset={"name": "cifar10"},
+    model={"name": "cifar-cnn-3"},
     target_accuracy=0.8,
     rounds=500,
     local={"batch_size": 50},
@@ -66,9 +56,9 @@ IMAGENET = CIFAR10.replace(
     "table 4",
     origins(printed="dataset.name dataset.image_size", chosen="dataset.normalised"),
     {"rounds_to_target": 71},
-    dataset=ImageNet(),
-    partition=Iid(),
-    model=ResNet50(),
+    dataset={"name": "imagenet"},
+    partition={"name": "iid"},
+    model={"name": "resnet50"},
     target_accuracy=0.7,
     rounds=150,
     local={"batch_size": 64},
@@ -78,9 +68,9 @@ MIMIC3 = MNIST_CNN_NONIID.replace(
     "tables 3, 5 and 6a",
     origins(printed="dataset"),
     {"rounds_to_target": 66},
-    dataset=Mimic3(),
-    partition=SortedBy(columns=("age_group", "gender")),
-    model=ThreeNNMimic(),
+    dataset={"name": "mimic3"},
+    partition={"name": "sorted_by", "columns": ("age_group", "gender")},
+    model={"name": "3nn-mimic"},
     target_accuracy=0.85,
     rounds=200,
     local={"batch_size": 50, "lr": 0.001},

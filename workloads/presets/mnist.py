@@ -5,13 +5,6 @@ MIFL (Uddin et al., IEEE TPDS 2021, section 5.1) repeats McMahan et al., AISTATS
 
 from __future__ import annotations
 
-from raysim.config import LocalSettings, Settings
-from raysim.methods.fedavg import FedAvg
-from raysim.workloads.datasets.mnist import Mnist
-from raysim.workloads.models.mlp import TwoNN
-from raysim.workloads.partitions.iid import Iid
-from raysim.workloads.partitions.resample import Resample
-from raysim.workloads.partitions.shards import Shards
 from raysim.workloads.presets.preset import Paper, Preset, origins
 
 MIFL = Paper(
@@ -22,17 +15,17 @@ MIFL = Paper(
 
 MNIST_FEDAVG = Preset(
     "FA on IID MNIST, 2NN: rounds to 97% at C=0.1, E=5, B=10 (published: 47)",
-    Settings(
-        dataset=Mnist(),
-        partition=Iid(),
-        model=TwoNN(),
-        method=FedAvg(),
-        clients=100,
-        rounds=100,
-        fraction=0.1,
-        target_accuracy=0.97,
-        local=LocalSettings(epochs=5, batch_size=10, lr=0.1),
-    ),
+    {
+        "dataset": {"name": "mnist"},
+        "partition": {"name": "iid"},
+        "model": {"name": "2nn"},
+        "method": {"name": "fedavg"},
+        "clients": 100,
+        "rounds": 100,
+        "fraction": 0.1,
+        "target_accuracy": 0.97,
+        "local": {"epochs": 5, "batch_size": 10, "lr": 0.1},
+    },
     origins(
         printed="dataset.name partition model method clients fraction weighting target_accuracy"
         " local.epochs local.batch_size local.lr",
@@ -46,18 +39,18 @@ MNIST_FEDAVG = Preset(
 MNIST_NONIID = MNIST_FEDAVG.replace(
     "FA on non-IID MNIST, 2NN: 200 shards of 300, 2 a client (published: 134)",
     published={"rounds_to_target": 134},
-    partition=Shards(size=300, per_client=2),
+    partition={"name": "shards", "size": 300, "per_client": 2},
     rounds=300,
 )
 
 MNIST_1000 = Preset(
     "1000 clients of 60 samples, 100 a round",
-    MNIST_FEDAVG.settings.model_copy(update={"clients": 1000}),
-    dict.fromkeys(MNIST_FEDAVG.origins, "chosen"),
+    {**MNIST_FEDAVG.values, "clients": 1000},
+    dict.fromkeys(MNIST_FEDAVG.marks, "chosen"),
 )
 MNIST_MILLION = MNIST_1000.replace(
     "1,000,000 clients that draw 60 samples each, 1000 a round",
-    partition=Resample(samples=60),
+    partition={"name": "resample", "samples": 60},
     clients=1_000_000,
     fraction=0.001,
     local={"epochs": 1},

@@ -1,12 +1,18 @@
-"""What a preset is: settings, what they reproduce and where each comes from, what was published."""
+"""What a preset is: settings, what they reproduce and where each comes from, what was published.
+
+Settings are held as plain values, as a file has them, and are validated when they are asked for:
+the components that they name import torch, which a list of presets does not need.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-from raysim.config import Settings
+if TYPE_CHECKING:
+    from raysim.config import Settings
 
 ORIGINS = {
     "printed": "in the paper",
@@ -58,21 +64,46 @@ class Preset:
 
     Attributes:
         about: What it is, in one line.
-        settings: The settings.
-        origins: Where settings come from, by dotted key; as `origins` makes it.
+        values: The settings that are not at their defaults, as a file has them.
+        marks: Where settings come from, by dotted key, as `origins` makes it; those that `base`
+            does not say already.
         paper: The paper that it reproduces; none where it has no published counterpart.
         place: Tables and figures of the paper.
         published: Published figures by their names in `summary.json`.
         note: What else one should know: what is not followed, what is hard to read.
+        base: The preset from which it is derived; `values` hold its settings too.
     """
 
     about: str
-    settings: Settings
-    origins: Mapping[str, str]
+    values: Mapping[str, Any]
+    marks: Mapping[str, str]
     paper: Paper | None = None
     place: str = ""
     published: Mapping[str, float] = field(default_factory=dict)
     note: str = ""
+    base: Preset | None = None
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The validated settings."""
+        from raysim import methods  # noqa: F401 - registers the methods
+        from raysim.config import parse
+
+        return parse(self.values)
+
+    @cached_property
+    def origins(self) -> Mapping[str, str]:
+        """Where settings come from, by dotted key: what is marked, and what holds of the base."""
+        if self.base is None:
+            return self.marks
+        known = names(self.settings)
+        kept = {
+            key: origin
+            for key, origin in self.base.origins.items()
+            if key in known
+            and not any(key == name or key.startswith(f"{name}.") for name in self.marks)
+        }
+        return {**kept, **self.marks}
 
     @property
     def source(self) -> str:
@@ -123,26 +154,15 @@ class Preset:
                 component that is named replaces what was said of its settings.
             published: Its published figures.
             note: What else one should know; this preset's note is not inherited.
-            **changes: Settings. A dict changes single ones of a group or component.
+            **changes: Settings. A dict changes single ones of a group or component; one with a
+                `name` replaces the component.
         """
-        update = {
-            key: getattr(self.settings, key).model_copy(update=change)
-            if isinstance(change, dict)
-            else change
-            for key, change in changes.items()
-        }
-        settings = self.settings.model_copy(update=update)
-        new = dict(origins or {})
-        kept = {
-            key: origin
-            for key, origin in self.origins.items()
-            if not any(key == name or key.startswith(f"{name}.") for name in new)
-        }
-        known = names(settings)
-        marks = {key: origin for key, origin in kept.items() if key in known} | new
-        return Preset(
-            about, settings, marks, self.paper, place or self.place, published or {}, note
-        )
+        values = dict(self.values)
+        for key, change in changes.items():
+            single = isinstance(change, Mapping) and "name" not in change
+            values[key] = {**values.get(key, {}), **change} if single else change
+        place, marks = place or self.place, origins or {}
+        return Preset(about, values, marks, self.paper, place, published or {}, note, base=self)
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -162,6 +182,8 @@ def names(settings: Settings) -> set[str]:
 
 def departures(settings: Settings) -> dict[str, Any]:
     """Return values by dotted key: the components' names, and what differs from the defaults."""
+    from raysim.config import Settings
+
     parts = ("dataset", "partition", "model", "method")
     plain = Settings(**{part: type(getattr(settings, part))() for part in parts})
     defaults = flat(plain.to_dict())

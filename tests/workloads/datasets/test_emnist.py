@@ -11,7 +11,7 @@ from raysim.core.arrow import open_split
 from raysim.core.data import DATASETS
 from raysim.core.errors import DataError
 from raysim.workloads.datasets.emnist import Emnist
-from raysim.workloads.datasets.idx import encode_idx
+from tests.workloads.datasets.idx_files import encode_idx
 
 
 def ignore(what: str, done: int, total: int) -> None:

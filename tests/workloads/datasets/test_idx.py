@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from raysim.core.errors import DataError
-from raysim.workloads.datasets.idx import decode_idx, encode_idx
+from raysim.workloads.datasets.idx import decode_idx
+from tests.workloads.datasets.idx_files import encode_idx
 
 PATH = Path("folder/some-idx3-ubyte")
 TWO_IMAGES = bytes([0, 0, 8, 3]) + struct.pack(">3I", 2, 2, 3) + bytes(range(12))

@@ -19,8 +19,8 @@ from raysim.core.arrow import open_split
 from raysim.core.data import DATASETS, Progress, Split
 from raysim.core.errors import DataError
 from raysim.workloads.datasets.fetch import Source, data_root
-from raysim.workloads.datasets.idx import encode_idx
 from raysim.workloads.datasets.mnist import FILES, IdxImages
+from tests.workloads.datasets.idx_files import encode_idx
 
 SIZES = {"train": 30, "test": 10}
 

@@ -1,0 +1,82 @@
+"""The command line: `raysim data fetch`, `show` and `list`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import raysim
+
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help="settings as dotted.key=value", show_default=False)
+]
+
+data = typer.Typer(
+    no_args_is_help=True, help="Fetch datasets, see which are there, and how a preset splits them."
+)
+console = Console()
+
+
+@data.command()
+def fetch(name: Annotated[str, typer.Argument(help="a dataset")]) -> None:
+    """Fetch, check and prepare a dataset."""
+    from raysim import workloads  # noqa: F401 - registers the datasets
+    from raysim.cli.live_view import make_listener
+    from raysim.core.data import DATASETS
+    from raysim.workloads.datasets.fetch import data_root
+
+    dataset = DATASETS.get(name)()
+    with make_listener(console, {}) as listener:
+        paths = dataset.prepare(data_root(), listener.preparing)
+    for split, path in paths.items():
+        console.print(f"{name} {split}: {path}", highlight=False, soft_wrap=True)
+
+
+@data.command()
+def show(
+    config: Annotated[str, typer.Argument(help="a preset, or a .toml or .json file")],
+    overrides: Overrides = None,
+    out: Annotated[
+        Path | None, typer.Option(help="write a heat map of clients and classes there (PNG)")
+    ] = None,
+) -> None:
+    """Show which client holds what: samples, classes, and how many of each label."""
+    from raysim.cli import data_page
+    from raysim.cli.live_view import make_listener
+    from raysim.config import parse_override
+    from raysim.core.arrow import open_split
+    from raysim.workloads.datasets.fetch import data_root
+
+    settings = raysim.load_config(config, dict(parse_override(text) for text in overrides or ()))
+    if out:
+        data_page.check_drawing(out)
+    with make_listener(console, {}) as listener:
+        prepared = settings.dataset.prepare(data_root(), listener.preparing)
+    train = open_split(prepared["train"])
+    indices = settings.partition.client_indices(train, settings.clients, settings.seed)
+    held = data_page.count(indices, train.y, settings.dataset.classes)
+    heading = data_page.title(settings)
+    console.print(data_page.page(heading, held))
+    if out:
+        data_page.draw(heading, held, out)
+        console.print(f"heat map: {out}", highlight=False, soft_wrap=True)
+
+
+@data.command(name="list")
+def list_data() -> None:
+    """List the datasets and which of them are prepared."""
+    from raysim import workloads  # noqa: F401 - registers the datasets
+    from raysim.core.data import DATASETS
+    from raysim.workloads.datasets.fetch import data_root
+
+    root = data_root()
+    table = Table("dataset", "prepared", title=f"data root {root}", title_justify="left", box=None)
+    for name in DATASETS:
+        prepared = sorted((root / name / "prepared").rglob("*.arrow"))
+        size = sum(path.stat().st_size for path in prepared) / 1e6
+        table.add_row(name, f"{size:.0f} MB" if prepared else "no")
+    console.print(table)

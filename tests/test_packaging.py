@@ -1,0 +1,134 @@
+"""Packaging: what is imported is declared, what is tested is pinned, types are shipped."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+SHIPPED = ("raysim", "workloads", "tuning", "cluster")
+PEERS = {"flwr", "pfl"}
+"""Other simulators, which benchmarks install into environments of their own."""
+
+
+def requirements(lines: list[str]) -> list[Requirement]:
+    return [Requirement(line) for line in lines if not line.startswith("raysim")]
+
+
+def names(lines: list[str]) -> set[str]:
+    return {canonicalize_name(requirement.name) for requirement in requirements(lines)}
+
+
+def imported(source: str) -> Iterator[tuple[str, bool]]:
+    """Yield the top-level modules that a source imports, and whether only inside a function."""
+    tree = ast.parse(source)
+    functions = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)]
+    late = {id(inner) for function in functions for inner in ast.walk(function)}
+    for node in ast.walk(tree):
+        modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            modules = [node.module]
+        yield from ((module.partition(".")[0], id(node) in late) for module in modules)
+
+
+DISTRIBUTIONS = packages_distributions()
+
+
+def undeclared(source: str, declared: set[str], optional: set[str]) -> list[str]:
+    """Return the packages that a source imports and that are not declared.
+
+    Args:
+        source: Its text.
+        declared: Packages that are always there.
+        optional: Packages of extras, to be imported inside functions alone.
+    """
+    missing = []
+    for module, late in imported(source):
+        if module in sys.stdlib_module_names or module in {"raysim", "tests"}:
+            continue
+        packages = {canonicalize_name(each) for each in DISTRIBUTIONS.get(module, [module])}
+        if not packages & (declared | optional if late else declared):
+            missing.append(module)
+    return missing
+
+
+DEPENDENCIES = names(PROJECT["dependencies"])
+OPTIONAL = names([line for extra, lines in EXTRAS.items() if extra != "dev" for line in lines])
+
+
+def test_shipped_sources_import_what_is_declared():
+    found = {
+        str(path.relative_to(ROOT)): missing
+        for folder in SHIPPED
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if (missing := undeclared(without_types(path), DEPENDENCIES, OPTIONAL))
+    }
+    assert found == {}
+
+
+def without_types(path: Path) -> str:
+    """Return a source without what it imports for type checkers alone."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree.body = [
+        node
+        for node in tree.body
+        if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    ]
+    return ast.unparse(tree)
+
+
+def test_tests_import_what_is_declared():
+    declared = DEPENDENCIES | OPTIONAL | names(EXTRAS["dev"]) | PEERS
+    found = {
+        str(path.relative_to(ROOT)): missing
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        if (missing := undeclared(path.read_text(encoding="utf-8"), declared, set()))
+    }
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "missing"),
+    [
+        ("import numpy.typing\nfrom PIL import Image", []),
+        ("import os, yaml.nodes", ["yaml"]),
+        ("from yaml import load", ["yaml"]),
+        ("def f():\n    import yaml", ["yaml"]),
+        ("import matplotlib", ["matplotlib"]),
+        ("def f():\n    from matplotlib.figure import Figure", []),
+        ("from . import yaml\nimport raysim.core, tests.common", []),
+    ],
+)
+def test_the_check_of_imports(source, missing):
+    assert undeclared(source, {"numpy", "pillow"}, {"matplotlib"}) == missing
+
+
+def test_every_dependency_is_pinned_to_a_version_that_is_allowed():
+    text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    pins = requirements([line for line in text.splitlines() if line and line[0] != "#"])
+    versions = {}
+    for pin in pins:
+        (specifier,) = pin.specifier
+        assert specifier.operator == "==", pin
+        assert canonicalize_name(pin.name) not in versions, pin
+        versions[canonicalize_name(pin.name)] = specifier.version
+    asked = [PROJECT["dependencies"], *EXTRAS.values()]
+    for requirement in (each for lines in asked for each in requirements(lines)):
+        assert requirement.specifier.contains(versions[canonicalize_name(requirement.name)])
+        assert {each.operator for each in requirement.specifier} == {">="}, "no upper bounds"
+
+
+def test_types_are_shipped():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert "py.typed" in settings["tool"]["setuptools"]["package-data"]["raysim"]
+    assert (ROOT / "raysim/py.typed").is_file()
