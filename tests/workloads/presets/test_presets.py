@@ -14,7 +14,7 @@ from raysim.workloads.partitions.iid import Iid
 from raysim.workloads.presets import PRESETS, Preset
 from raysim.workloads.presets.preset import ORIGINS, departures, flat, names, origins
 
-README = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+README = (Path(__file__).parents[3] / "workloads/README.md").read_text(encoding="utf-8")
 
 # From the papers' texts: K, C, rounds, E, B, lr, its decay a round; None for what they do not say,
 # or what the preset's note departs from.
@@ -223,5 +223,5 @@ def test_page_of_a_preset_without_a_paper():
     assert [line.split()[0] for line in lines if "=" in line] == ["chosen"]
 
 
-def test_readme_lists_all_presets():
+def test_the_readme_of_workloads_lists_all_presets():
     assert [name for name in PRESETS if f"`{name}`" not in README] == []
