@@ -1,4 +1,4 @@
-"""The folder of a study: where its trials' runs are, and who may write there."""
+"""Folder of a study: the run directories of its trials, locked by one tuner."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from raysim.core.errors import RunError
 from raysim.storage.atomic import write_json
 
 
-def make(path: Path) -> None:
-    """Make a folder, if it is not there.
+def make_folder(path: Path) -> None:
+    """Create a folder if it does not exist.
 
     Raises:
-        RunError: it cannot be made.
+        RunError: it cannot be created.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -28,10 +28,10 @@ def make(path: Path) -> None:
 
 
 class Folder:
-    """A study's folder, which `study.json` and the study in its storage both know by an id.
+    """Folder of a study, linked to it by an id in `study.json` and in the study's storage.
 
-    So a study never takes another's runs for its own, and two tuners with folders of their own
-    never share a study.
+    The id keeps a study from using the runs of another one, and two tuners with different folders
+    from sharing a study.
     """
 
     def __init__(self, path: Path) -> None:
@@ -39,22 +39,22 @@ class Folder:
         self._about = path / "study.json"
 
     def trial(self, number: int) -> Path:
-        """Return the run directory of a trial; a slot's working directory is another."""
+        """Return the run directory of a trial as an absolute path: slots run elsewhere."""
         return self.path.absolute() / "trials" / f"{number:04d}"
 
     @contextmanager
     def claimed(self, study: optuna.Study) -> Iterator[None]:
-        """Hold the folder for this process and this study; a killed process lets go of it.
+        """Lock the folder for this process and study; the lock ends with the process.
 
         Raises:
-            RunError: another tuner holds it, it holds another study, or the study has another.
+            RunError: another tuner has the lock, or folder and study belong to others.
         """
-        make(self.path)
+        make_folder(self.path)
         with (self.path / ".lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                raise RunError(f"out={self.path}: another tuner is at work there") from error
+                raise RunError(f"out={self.path}: another tuner is using this folder") from error
             self._match(study)
             yield
 
@@ -66,12 +66,12 @@ class Folder:
             write_json(self._about, {"name": name, "folder": new})
         elif found is None:
             raise RunError(
-                f"out={self.path}: study {name} has its trials in another folder; name that one"
+                f"out={self.path}: study {name} has its trials in another folder; pass it as --out"
             )
         elif found != known:
             raise RunError(
-                f"out={self.path}: holds the trials of a study that is not in this storage; choose"
-                " another --out"
+                f"out={self.path}: contains the trials of a study that is not in this storage;"
+                " choose another --out"
             )
 
     def _id(self) -> str | None:
@@ -80,4 +80,4 @@ class Folder:
         try:
             return str(json.loads(self._about.read_text(encoding="utf-8"))["folder"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RunError(f"{self._about}: is damaged: {error}; restore it") from error
+            raise RunError(f"{self._about}: damaged file: {error}; restore it") from error
