@@ -1,4 +1,4 @@
-"""Writing files so that a crash leaves the old one or the new one, never half of it."""
+"""Atomic writes: a crash leaves the old file or the new one, never a part of it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from raysim.core.errors import MachineError
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Write a file in the body.
+    """Context of a write; converts errors of the disk.
 
     Raises:
-        MachineError: the disk refuses; it names the file and the reason.
+        MachineError: the file cannot be written; the message names it and the cause.
     """
     try:
         yield
@@ -34,7 +34,7 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file aside with `write(path)` and rename it into place.
 
     Raises:
-        MachineError: the disk refuses.
+        MachineError: the file cannot be written.
     """
     aside = _aside(path)
     with writing(path):
@@ -57,7 +57,7 @@ def replace_folder(path: Path, write: Callable[[Path], object]) -> None:
     """Write a folder aside with `write(folder)`, force it to disk and rename it into place.
 
     Raises:
-        MachineError: the disk refuses.
+        MachineError: the folder cannot be written.
     """
     aside = _aside(path)
     with writing(path):
@@ -75,7 +75,7 @@ def replace_folder(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def _aside(path: Path) -> Path:
-    """Return a name that no other process uses, on this node or another that shares the disk."""
+    """Return a temporary path, unique per process and node."""
     return path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
 
 

@@ -28,11 +28,11 @@ KEPT = 2
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The server's state before a round.
+    """Server state after a committed round.
 
     Attributes:
-        number: Rounds committed; the next round to run.
-        state: The server's state.
+        number: Number of committed rounds, which is the number of the next round.
+        state: The server state.
     """
 
     number: int
@@ -40,12 +40,12 @@ class Checkpoint:
 
 
 def save_tensors(path: Path, tensors: Tensors) -> None:
-    """Write tensors as one safetensors file, aside and renamed."""
+    """Write tensors atomically as one safetensors file."""
     replace_file(path, lambda aside: save_file(contiguous(tensors), aside))
 
 
 class Checkpoints:
-    """The checkpoints of one run directory."""
+    """Checkpoints of one run directory."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -70,20 +70,20 @@ class Checkpoints:
             shutil.rmtree(self._path(number))
 
     def numbers(self) -> list[int]:
-        """Return the rounds of the checkpoints there are, ascending."""
+        """Return the rounds of the existing checkpoints, ascending."""
         found = (re.fullmatch(r"round_(-?\d+)", path.name) for path in self._folder.glob("round_*"))
         return sorted(int(match[1]) for match in found if match)
 
     def latest(self, report: Callable[[str], None]) -> Checkpoint | None:
-        """Return the newest checkpoint that is whole; None if there was never one.
+        """Return the newest intact checkpoint; None if there are no checkpoints.
 
-        Damaged ones are set aside as `damaged_round_...`.
+        Damaged ones are renamed to `damaged_round_...`.
 
         Args:
-            report: Told of every damaged checkpoint.
+            report: Called with a message for every damaged checkpoint.
 
         Raises:
-            RunError: there are checkpoints, and all are damaged.
+            RunError: all checkpoints are damaged.
         """
         numbers = self.numbers()
         damaged: list[int] = []

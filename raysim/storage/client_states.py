@@ -1,11 +1,11 @@
-"""State that clients keep between their participations, in files beside the run.
+"""Client states, in files of the run directory.
 
-One file per client and version, named by the round and pass that wrote it. The driver tells a pass
-which version of each client to read: the latest of those that were handed over. So a chunk that is
-trained again reads what it read the first time and writes the same bytes to the same name: a lost,
-retried or duplicated chunk changes nothing. Workers read by name, as a listing that a network file
-system has cached may lack the newest. What one pass of a round leaves for the next goes with the
-round. Versions are kept back to the older of the last two checkpoints; a resumed run deletes those
+There is one file per client and state version, named by the round and pass that wrote it. The
+driver sends with a pass the version of each client to read, the latest of the returned chunks. A
+chunk that is trained again reads the same version and writes the same bytes to the same name, so
+that a lost, retried or duplicated chunk changes nothing. Workers open files by name, because
+listings of a network file system may be stale. Round states are deleted at the end of their round.
+Versions are retained back to the older of the last two checkpoints; a resumed run deletes those
 after its checkpoint.
 """
 
@@ -29,11 +29,11 @@ from raysim.storage.atomic import replace_file
 StateVersion = tuple[int, int]
 """Round number and pass number."""
 NEVER = (-1, -1)
-"""For a client that has none; passes are counted from 0."""
+"""Version of a client without a state; passes are counted from 0."""
 
 
 class ClientStates:
-    """The client states of one run directory, readable and writable from every worker."""
+    """Client states of one run directory, readable and writable from every worker."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -51,19 +51,19 @@ class ClientStates:
             raise RunError(f"{path}: client state is damaged: {error}") from error
 
     def write(self, client: int, version: StateVersion, groups: Groups, keep_from: int) -> None:
-        """Write a version, and delete those that no kept checkpoint needs.
+        """Write a version, and delete the versions that no checkpoint needs.
+
+        An existing version is not overwritten: a repeated chunk has the same bytes, and an actor
+        that was wrongly counted as lost may have others.
 
         Args:
             client: The client's id.
-            version: Round and pass that write.
+            version: Round and pass of the writer.
             groups: The client's groups.
-            keep_from: Round of the older of the kept checkpoints.
-
-        A version that is there stays: whoever trains the client again has the same bytes, and an
-        actor that was given up for lost, and is not, may have others.
+            keep_from: Round of the oldest retained checkpoint.
 
         Raises:
-            MachineError: the disk refuses.
+            MachineError: the file cannot be written.
         """
         path = self._path(client, version)
         if not path.exists():
@@ -73,12 +73,12 @@ class ClientStates:
             self._path(client, stale).unlink(missing_ok=True)
 
     def delete(self, versions: Iterable[tuple[int, StateVersion]]) -> None:
-        """Delete versions of clients that nothing reads any more."""
+        """Delete versions of clients."""
         for client, version in versions:
             self._path(client, version).unlink(missing_ok=True)
 
     def versions(self, client: int) -> list[StateVersion]:
-        """Return the versions that are there."""
+        """Return the existing versions of a client."""
         try:
             found = [_version(path) for path in self._path(client, NEVER).parent.iterdir()]
         except FileNotFoundError:
@@ -86,10 +86,10 @@ class ClientStates:
         return [version for version in found if version is not None]
 
     def roll_back(self, round_number: int, clients: int) -> npt.NDArray[np.int64]:
-        """Delete every version that this round or a later one wrote, and half-written files.
+        """Delete the versions of this round and later ones, and partially written files.
 
         Returns:
-            The latest version that is left of each of so many clients, or NEVER [clients, 2].
+            The latest remaining version of each client, or NEVER [clients, 2].
         """
         latest = np.full((clients, 2), NEVER)
         for folder in self.folder.glob("[0-9]*/[0-9]*"):
@@ -107,8 +107,8 @@ class ClientStates:
         """Check that the states fit on the disk.
 
         Args:
-            clients: Clients that are expected to take part at least once.
-            versions: Further versions kept for checkpoints.
+            clients: Expected number of clients that take part at least once.
+            versions: Number of further versions, retained for checkpoints.
             size: Bytes of one client's state.
 
         Raises:

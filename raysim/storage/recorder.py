@@ -1,10 +1,9 @@
-"""What a run records: tables, TensorBoard events and the summary.
+"""Records of a run: tables, TensorBoard events and the summary.
 
 `metrics.parquet` has a row per round, `clients.parquet` a row per client and round. Both are
-replaced whole, aside and renamed, so they are readable at any moment; how often is bounded by the
-time that writing takes, so a long run does not spend it on writing. `clients.parquet` is a folder
-of parts, each of which is closed when it is long enough: what is held in memory stays bounded.
-`client_accuracy.parquet` has a row per client, of the last evaluation.
+replaced atomically, so that they are readable at any moment; writing takes at most WRITING_SHARE of
+a run's time. `clients.parquet` is a folder of part files of at least PART_ROWS rows, which bounds
+memory. `client_accuracy.parquet` has a row per client, of the last evaluation.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ Row = dict[str, Any]
 Columns = Mapping[str, npt.NDArray[Any]]
 PART_ROWS = 50_000
 WRITING_SHARE = 0.01
-"""The part of a run's time that may go into writing tables between checkpoints."""
+"""Fraction of a run's time that may be spent on writing tables between checkpoints."""
 
 
 class RunRecorder:
-    """The records of one run directory."""
+    """Records of one run directory."""
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         self._folder = folder
@@ -49,12 +48,12 @@ class RunRecorder:
         self._next_write = 0.0
 
     def open(self, rounds: int) -> None:
-        """Keep the records of the rounds that are committed, drop later ones, open the events.
+        """Load the records of the committed rounds, drop later ones, open the events.
 
-        Events are made anew from the kept rows, so a resumed run has none twice.
+        Events are written again from the loaded rows, so that a resumed run has no duplicates.
 
         Raises:
-            RunError: a table is damaged, or the disk refuses.
+            RunError: a table is damaged, or cannot be written.
         """
         self.rows = [row for row in self._read_metrics() if row["round"] <= rounds]
         self._reopen_clients(rounds)
@@ -68,20 +67,20 @@ class RunRecorder:
             self._emit(row, moment)
 
     def add(self, row: Row, columns: Sequence[Columns], accuracy: Columns | None = None) -> None:
-        """Record a round: its row, per pass the columns of its clients, and clients' accuracies."""
+        """Add a round: its row, the columns of its clients by pass, and client accuracies."""
         self.rows.append(row)
         self._client_rows += [_client_table(row["round"], values) for values in columns]
         if accuracy:
             self._accuracy = _client_table(row["round"], accuracy)
 
     def publish(self, row: Row) -> None:
-        """Let readers see a recorded round: its events now, the tables when they are due."""
+        """Write the events of a round, and the tables when they are due."""
         self._emit(row, time())
         if perf_counter() >= self._next_write:
             self.flush()
 
     def flush(self) -> None:
-        """Write everything that is recorded."""
+        """Write all records."""
         begun = perf_counter()
         if self.rows:
             table = self.table()
@@ -102,7 +101,7 @@ class RunRecorder:
         return pa.table({name: [row.get(name) for row in self.rows] for name in names})
 
     def close(self) -> None:
-        """Write everything and close the events."""
+        """Write all records and close the events."""
         try:
             self.flush()
         finally:
@@ -128,7 +127,7 @@ class RunRecorder:
         return rows
 
     def _reopen_clients(self, rounds: int) -> None:
-        """Go back to the last part that holds a committed round, and on from its rows."""
+        """Delete part files after the last committed round; continue the last remaining one."""
         parts = sorted(self._clients_path.glob("part-*.parquet"))
         while parts:
             path = parts.pop()
@@ -157,7 +156,7 @@ class RunRecorder:
 
 
 def dotted(values: Mapping[str, Any], prefix: str = "") -> Row:
-    """Return nested settings as one level of dotted keys."""
+    """Return nested settings by dotted key."""
     flat: Row = {}
     for key, value in values.items():
         if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""The run directory: its files' names, and who may write to it."""
+"""The run directory: names of its files, and the lock of its writer."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ class RunDir:
 
     @classmethod
     def default(cls, name: str) -> Path:
-        """Return a fresh path under `runs/`."""
+        """Return a new path under `runs/`."""
         moment = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
         path = Path("runs") / f"{name}-{moment}"
         return path if not path.exists() else path.with_name(f"{path.name}-{os.getpid()}")
 
     def check(self, settings: Settings, own_task: bool) -> None:
-        """Check, without a trace, that a run with these settings may write here.
+        """Check, without leaving files, that a run with these settings may write here.
 
-        It may where there is nothing yet, where no round was recorded, or where an unfinished
-        run has equal settings.
+        The directory must be empty, without a recorded round, or of an unfinished run with equal
+        settings.
 
         Raises:
-            RunError: something else is there, or the folder cannot be written.
+            RunError: the directory has other contents, or cannot be written.
         """
         parent = next(p for p in (self.path, *self.path.absolute().parents) if p.exists())
         try:
@@ -84,10 +84,10 @@ class RunDir:
 
     @contextmanager
     def claim(self, settings: Settings, own_task: bool) -> Iterator[None]:
-        """Hold the directory for this process; a killed process lets go of it.
+        """Lock the directory for this process; the lock ends with the process.
 
         Raises:
-            RunError: it cannot be written, or another process holds it.
+            RunError: it cannot be written, or another process has the lock.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -103,10 +103,10 @@ class RunDir:
             yield
 
     def read_config(self) -> tuple[dict[str, Any], bool]:
-        """Return the settings that the run was started with, and whether it has its own task.
+        """Return the settings of the run, and whether it has a task of its own.
 
         Raises:
-            RunError: the directory holds no run.
+            RunError: the directory contains no run.
         """
         try:
             values = json.loads(self.config.read_text(encoding="utf-8"))
@@ -116,7 +116,7 @@ class RunDir:
         return values, own_task
 
     def save_partition(self, shares: ClientIndices) -> None:
-        """Save who holds which samples; a lazily computed population is its settings and seed."""
+        """Save the client indices; those computed on demand follow from settings and seed."""
         if not isinstance(shares, ListedIndices):
             return
         lists = pa.LargeListArray.from_arrays(shares.offsets, shares.indices)
@@ -129,7 +129,7 @@ class RunDir:
         replace_file(self.partition, write)
 
     def save_environment(self, **values: Any) -> None:
-        """Write versions, machine and where the work runs."""
+        """Write versions, machine and workers."""
         write_json(
             self.environment,
             {
@@ -154,7 +154,7 @@ def _version(package: str) -> str | None:
 
 
 def _difference(found: dict[str, Any], wanted: dict[str, Any]) -> str | None:
-    """Return the first setting that differs and could change a result: where it runs cannot."""
+    """Return the first different setting that can change a result; resources cannot."""
     for values in (found := dotted(found)), (wanted := dotted(wanted)):
         for key in [k for k in values if k in {"out", "trace"} or k.startswith("engine.")]:
             if key not in {"engine.precision", "engine.vectorize"}:

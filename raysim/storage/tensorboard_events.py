@@ -1,7 +1,7 @@
-"""TensorBoard events of a run, written as they come.
+"""TensorBoard events of a run, written by the calling thread.
 
-`torch.utils.tensorboard.SummaryWriter` writes from a thread of its own, which ends with a traceback
-on the terminal when the disk is full; here the error reaches the caller.
+`torch.utils.tensorboard.SummaryWriter` writes from a thread of its own, which prints a traceback
+when the disk is full; here the error reaches the caller.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from raysim.storage.atomic import writing
 
 
 class Events:
-    """The event file of one process; readers see what was flushed.
+    """Event file of one process; readers see flushed events.
 
-    Every method raises MachineError where the disk refuses.
+    Every method raises MachineError if the file cannot be written.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -36,24 +36,23 @@ class Events:
         self.flush()
 
     def scalar(self, name: str, value: float, step: int, moment: float) -> None:
-        """Write a value of a round, and when it was there in seconds since the epoch."""
+        """Write a value of a round; `moment` is in seconds since the epoch."""
         summary = scalar(name, value)  # type: ignore[no-untyped-call]
         self._write(summary=summary, step=step, wall_time=moment)
 
     def hyperparameters(self, values: Mapping[str, Any]) -> None:
-        """Write settings, which TensorBoard compares."""
-        # Not the first, which lists what to compare: of many runs TensorBoard takes any one's, and
-        # without it all that they have. A study writes its own.
+        """Write settings for TensorBoard's HPARAMS tab."""
+        # Without the first summary, the list of columns: TensorBoard would use that of any one run.
         for summary in hparams(dict(values), {})[1:]:  # type: ignore[no-untyped-call]
             self._write(summary=summary)
 
     def flush(self) -> None:
-        """Let readers see what was written."""
+        """Flush the events to the file."""
         with writing(self._path):
             self._records.flush()
 
     def close(self) -> None:
-        """Write everything and close the file."""
+        """Flush the events and close the file."""
         with writing(self._path):
             self._records.close()
 

@@ -1,8 +1,8 @@
-"""Where the time of a round goes: columns of `metrics.parquet`, and a trace for Perfetto.
+"""Trace of a run's phases: columns of `metrics.parquet`, and a file for Perfetto.
 
-Workers and driver note spans of their phases. Of every worker's time in a round, what is in no span
-of its own is waiting: to be started, for a chunk, for others at the end, for the server. Evaluation
-comes after the round: its spans are in the trace, and in no column but `evaluation_seconds`.
+Workers and driver record spans of their phases. A worker's time in a round outside its spans is
+waiting: for its start, for a chunk, for others at the end, for the server. Evaluation comes after
+the round: its spans are in the trace, and in no column but `evaluation_seconds`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from raysim.storage.atomic import writing
 
 Phase = Literal["broadcast", "data", "training", "reduction", "placement", "evaluation"]
 Span = tuple[Phase, float, float]
-"""A phase, when it began in seconds since the epoch, and how many seconds it took."""
+"""Phase, start in seconds since the epoch, and duration in seconds."""
 Spans = Mapping[str, Sequence[Span]]
-"""Per worker, and for the driver, what it did when."""
+"""Spans of each worker and of the driver."""
 
 WORKER_PHASES: tuple[Phase, ...] = ("broadcast", "data", "training", "reduction")
 DRIVER_PHASES: tuple[Phase, ...] = ("broadcast", "placement", "reduction")
@@ -28,7 +28,7 @@ DRIVER = "driver"
 
 
 class Stopwatch:
-    """Notes spans of one process, where that is asked for."""
+    """Recorder of the spans of one process, if switched on."""
 
     def __init__(self, on: bool) -> None:
         self._on = on
@@ -36,7 +36,7 @@ class Stopwatch:
 
     @contextmanager
     def __call__(self, phase: Phase) -> Iterator[None]:
-        """Note how long the body takes."""
+        """Record the span of the body."""
         if not self._on:
             yield
             return
@@ -47,17 +47,16 @@ class Stopwatch:
             self._spans.append((phase, started, perf_counter() - begun))
 
     def take(self) -> list[Span]:
-        """Hand over the spans noted so far."""
+        """Return the recorded spans and clear them."""
         spans, self._spans = self._spans, []
         return spans
 
 
 class TraceWriter:
-    """Writer of a run's trace, and of its figures per round.
+    """Writer of a run's trace, and of its columns per round.
 
     The trace is in Chrome's JSON array format, which Perfetto (https://ui.perfetto.dev) opens, also
-    without the closing bracket: it is whole after every round. A run that goes on later starts
-    another file.
+    without the closing bracket: it is valid after every round. A resumed run starts another file.
     """
 
     def __init__(self, folder: Path, first_round: int) -> None:
@@ -69,19 +68,19 @@ class TraceWriter:
     def round(
         self, number: int, seconds: float, workers: int, spans: Spans, evaluation: Spans
     ) -> dict[str, float]:
-        """Write a round's spans, by worker, and return its columns.
+        """Write a round's spans and return its columns.
 
         Args:
             number: The round.
-            seconds: How long it took, without evaluation.
-            workers: How many there are, also those who had nothing to do. One that was lost after
-                it had handed something over counts beside the one in its place.
-            spans: Per worker, and for the driver, what it did when.
-            evaluation: The same, of the evaluation after the round.
+            seconds: Duration of the round without evaluation.
+            workers: Number of workers, including idle ones. A worker that was lost after it had
+                returned a chunk counts beside its replacement.
+            spans: Spans of the round, of each worker and of the driver.
+            evaluation: Spans of the evaluation after the round.
 
         Returns:
-            Seconds of each phase added up over the workers, waiting among them, and the driver's
-            own seconds of broadcast, placement and reduction.
+            Seconds of each phase and of waiting, summed over the workers, and the driver's seconds
+            of broadcast, placement and reduction.
         """
         self._write(number, [*spans.items(), *evaluation.items()])
         busy = [noted for worker, noted in spans.items() if worker != DRIVER]
