@@ -1,4 +1,4 @@
-"""What several partitions require of their data."""
+"""Checks of data that several partitions share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a preset is: settings, what they reproduce and where each comes from, what was published."""
+"""A preset: settings of a published experiment, their origins, and the published figures."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from raysim.config import Settings
 ORIGINS = {
     "printed": "in the paper",
     "inferred": "from its authors' public code, or from a paper that it cites",
-    "chosen": "here, as neither says",
+    "chosen": "here, if neither states it",
 }
-"""Where a setting can come from."""
+"""Origins of a setting."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Paper:
     Attributes:
         name: Its short name.
         citation: Authors, title, venue and year.
-        inferred_from: What settings are inferred from; empty where none is.
+        inferred_from: Source of inferred settings; empty if none is inferred.
     """
 
     name: str
@@ -32,11 +32,11 @@ class Paper:
 
 
 def origins(printed: str = "", inferred: str = "", chosen: str = "") -> dict[str, str]:
-    """Return where settings come from, by dotted key.
+    """Return the origins of settings, by dotted key.
 
     Args:
-        printed: Keys, separated by blanks. That of a group or component stands for those of its
-            settings that are not named themselves.
+        printed: Keys, separated by blanks. The key of a group or component covers those of its
+            settings that have no origin of their own.
         inferred: The same.
         chosen: The same.
 
@@ -57,45 +57,45 @@ class Preset:
     """A named experiment.
 
     Attributes:
-        about: What it is, in one line.
+        about: Description in one line.
         settings: The settings.
-        origins: Where settings come from, by dotted key; as `origins` makes it.
-        paper: The paper that it reproduces; none where it has no published counterpart.
-        place: Tables and figures of the paper.
+        origins: Origins of settings by dotted key, as returned by `origins`.
+        paper: The reproduced paper; None without a published counterpart.
+        reference: Tables and figures of the paper.
         published: Published figures by their names in `summary.json`.
-        note: What else one should know: what is not followed, what is hard to read.
+        note: Deviations from the paper, and ambiguities in it.
     """
 
     about: str
     settings: Settings
     origins: Mapping[str, str]
     paper: Paper | None = None
-    place: str = ""
+    reference: str = ""
     published: Mapping[str, float] = field(default_factory=dict)
     note: str = ""
 
     @property
     def source(self) -> str:
-        """The paper's name, and the tables and figures."""
-        return f"{self.paper.name}, {self.place}" if self.paper else "no published counterpart"
+        """The paper's name with tables and figures."""
+        return f"{self.paper.name}, {self.reference}" if self.paper else "no published counterpart"
 
     def origin(self, key: str) -> str | None:
-        """Return where a setting comes from; None where nothing says it."""
+        """Return the origin of a setting; None if it has none."""
         while key not in self.origins and "." in key:
             key = key.rpartition(".")[0]
         return self.origins.get(key)
 
     def by_origin(self) -> dict[str, dict[str, Any]]:
-        """Return values by dotted key, by origin: those that are named or not at their default."""
+        """Return settings with an origin of their own or a value that is not the default."""
         values = flat(self.settings.to_dict())
-        shown = departures(self.settings).keys() | self.origins.keys()
+        listed = departures(self.settings).keys() | self.origins.keys()
         return {
-            origin: {k: v for k, v in values.items() if k in shown and self.origin(k) == origin}
+            origin: {k: v for k, v in values.items() if k in listed and self.origin(k) == origin}
             for origin in ORIGINS
         }
 
     def published_for(self, settings: Settings) -> Mapping[str, float]:
-        """Return the published figures, as far as settings leave them comparable."""
+        """Return the published figures that are comparable with a run of these settings."""
         free = {"out", "rounds", "seed", "checkpoint_every", "on_client_error", "trace"}
         free |= {"engine", "evaluation"}
         mine, theirs = self.settings.to_dict(), settings.to_dict()
@@ -108,7 +108,7 @@ class Preset:
     def replace(
         self,
         about: str,
-        place: str = "",
+        reference: str = "",
         origins: Mapping[str, str] | None = None,
         published: Mapping[str, float] | None = None,
         note: str = "",
@@ -117,13 +117,13 @@ class Preset:
         """Return a preset of the same paper with other settings.
 
         Args:
-            about: What it is.
-            place: Tables and figures; none given, those of this preset.
-            origins: Where changed settings come from; all others keep their origin. A group or
-                component that is named replaces what was said of its settings.
-            published: Its published figures.
-            note: What else one should know; this preset's note is not inherited.
-            **changes: Settings. A dict changes single ones of a group or component.
+            about: Description in one line.
+            reference: Tables and figures; by default those of this preset.
+            origins: Origins of changed settings. The key of a group or component replaces the
+                origins of its settings; other settings inherit theirs.
+            published: Published figures; not inherited.
+            note: Deviations and ambiguities; not inherited.
+            **changes: Settings. A dict changes single settings of a group or component.
         """
         update = {
             key: getattr(self.settings, key).model_copy(update=change)
@@ -133,15 +133,15 @@ class Preset:
         }
         settings = self.settings.model_copy(update=update)
         new = dict(origins or {})
-        kept = {
+        inherited = {
             key: origin
             for key, origin in self.origins.items()
             if not any(key == name or key.startswith(f"{name}.") for name in new)
         }
         known = names(settings)
-        marks = {key: origin for key, origin in kept.items() if key in known} | new
+        marks = {key: origin for key, origin in inherited.items() if key in known} | new
         return Preset(
-            about, settings, marks, self.paper, place or self.place, published or {}, note
+            about, settings, marks, self.paper, reference or self.reference, published or {}, note
         )
 
 
@@ -155,13 +155,13 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def names(settings: Settings) -> set[str]:
-    """Return the dotted keys of settings, and those of their groups and components."""
+    """Return the dotted keys of all settings, groups and components."""
     keys = flat(settings.to_dict())
     return {key.rsplit(".", depth)[0] for key in keys for depth in range(key.count(".") + 1)}
 
 
 def departures(settings: Settings) -> dict[str, Any]:
-    """Return values by dotted key: the components' names, and what differs from the defaults."""
+    """Return component names and settings that differ from their defaults, by dotted key."""
     parts = ("dataset", "partition", "model", "method")
     plain = Settings(**{part: type(getattr(settings, part))() for part in parts})
     defaults = flat(plain.to_dict())

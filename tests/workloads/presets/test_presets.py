@@ -108,7 +108,7 @@ def test_papers_stand_beside_their_places_and_sources(name):
         assert preset.by_origin()["printed"] == preset.by_origin()["inferred"] == {}
         assert not preset.published
     else:
-        assert re.search(r"(table|figure|appendix|section)s? ", preset.place)
+        assert re.search(r"(table|figure|appendix|section)s? ", preset.reference)
         assert preset.paper.inferred_from or not preset.by_origin()["inferred"]
 
 
@@ -175,12 +175,12 @@ def test_replace_keeps_and_overrides_origins():
     assert other.settings.partition == Iid()
     assert (other.settings.local.epochs, other.settings.local.batch_size) == (2, 10)
     assert base.settings.local.epochs == 5
-    assert (other.paper, other.place, other.published) == (base.paper, "table 9", {})
+    assert (other.paper, other.reference, other.published) == (base.paper, "table 9", {})
     assert other.origin("local.epochs") == other.origin("local.lr") == "inferred"
     assert other.origin("clients") == "printed"
     assert base.origin("partition.size") == "printed"
     assert other.origin("partition.name") == "chosen"
-    assert base.replace("again").place == base.place
+    assert base.replace("again").reference == base.reference
 
 
 def test_published_figures_need_the_same_settings():
