@@ -1,1 +1,1 @@
-"""Partitions: how samples are spread over clients, as pure functions of labels and seed."""
+"""Partitions: assignments of samples to clients, as pure functions of labels and seed."""

@@ -30,7 +30,7 @@ LUMINANCE = (0.299, 0.587, 0.114)
 
 
 class ColorSkew(Partition):
-    """Deal the classes to two clients at random; turn a share of each one's images grey.
+    """Assign the classes to two clients at random; turn a fraction of each one's images grey.
 
     Grey is computed on decoded inputs, its value in all three channels. Where decoding normalises
     channels, it is the luminance of the normalised channels: no colour is left, but the weights of
@@ -38,7 +38,7 @@ class ColorSkew(Partition):
     luminance), and a grey image has equal channels after normalisation, not before it.
 
     Attributes:
-        p: Share of grey images in the first client; the second has 1-p.
+        p: Fraction of grey images in the first client; the second has 1-p.
     """
 
     p: Annotated[float, Field(ge=0, le=1)] = 0.95
