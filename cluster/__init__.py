@@ -1,1 +1,1 @@
-"""How experiments are launched on a cluster: jobs, resource profiles and manifests."""
+"""Launch runs and studies on a cluster: jobs, resource profiles and manifests."""

@@ -1,4 +1,4 @@
-"""What `raysim submit` and `raysim job` do."""
+"""Commands `raysim submit` and `raysim job`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from raysim.cluster.upload import check_uploaded, runtime_env
 from raysim.core.errors import SettingsError
 
 INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
 
 
 def submit(
-    words: Sequence[str],
+    arguments: Sequence[str],
     *,
     address: str | None,
     variables: Sequence[str],
@@ -25,33 +26,33 @@ def submit(
     follow: bool,
     console: Console,
 ) -> int:
-    """Start `raysim WORDS...` as a job; return its exit code, or 0 where it is not followed.
+    """Submit `raysim ARGUMENTS...` as a job; return its exit code, or 0 if it is not followed.
 
     Args:
-        words: What would be typed after `raysim`, checked already.
-        address: The URL of the cluster's dashboard.
+        arguments: Command line after `raysim`, already validated.
+        address: URL of the cluster's dashboard.
         variables: Environment variables of the job, as NAME=VALUE.
-        requirements: Packages that the nodes lack, as pip reads them.
-        follow: Whether to follow the log until the job ends.
-        console: Where to say it.
+        requirements: Requirements file of packages that the nodes lack.
+        follow: Follow the log until the job ends.
+        console: Console for messages and the log.
 
     Raises:
-        RaysimError: something is wrong that the user can mend.
+        RaysimError: a variable, the address, the token or the upload is wrong.
     """
-    here = Path.cwd()
-    environment = runtime_env(here, dict(_variable(text) for text in variables), requirements)
+    folder = Path.cwd()
+    environment = runtime_env(folder, dict(_variable(text) for text in variables), requirements)
     jobs = Jobs(address)
-    _say(console, f"uploading {here} to {jobs.address}")
-    job = jobs.submit(words, environment)
-    _say(console, f"job {job}: submitted")
+    _print(console, f"uploading {folder} to {jobs.address}")
+    job = jobs.submit(arguments, environment)
+    _print(console, f"job {job}: submitted")
     if follow:
         return logs(job, address=address, follow=True, console=console)
-    _say(console, _how(job, address))
+    _print(console, _next_commands(job, address))
     return 0
 
 
 def logs(job: str, *, address: str | None, follow: bool, console: Console) -> int:
-    """Print a job's log; return the job's exit code, or 0 where it is not followed.
+    """Print a job's log; return the job's exit code, or 0 if it is not followed.
 
     Raises:
         RaysimError: there is no such cluster or job, or the connection was lost.
@@ -63,36 +64,37 @@ def logs(job: str, *, address: str | None, follow: bool, console: Console) -> in
     try:
         details = jobs.follow(job, lambda text: console.out(text, end="", highlight=False))
     except KeyboardInterrupt:
-        _say(console, f"job {job}: goes on\n{_how(job, address)}")
+        _print(console, f"job {job}: still running\n{_next_commands(job, address)}")
         return INTERRUPTED
     if details.status == JobStatus.FAILED and details.driver_exit_code is None:
-        _say(console, details.message or "")  # it never started, or was killed: no log says why
-    _say(console, f"job {job}: {str(details.status).lower()}")
+        _print(console, details.message or "")  # never started or killed: the log has no reason
+    _print(console, f"job {job}: {str(details.status).lower()}")
     return exit_code(details)
 
 
 def status(job: str, *, address: str | None, console: Console) -> None:
-    """Print what has become of a job."""
-    _say(console, job_line(Jobs(address).details(job)))
+    """Print the status of a job."""
+    _print(console, job_line(Jobs(address).details(job)))
 
 
 def list_jobs(*, address: str | None, console: Console) -> None:
-    """Print the jobs of a cluster, a line each."""
+    """Print the jobs of a cluster, one per line."""
     for job in Jobs(address).all():
-        _say(console, job_line(job))
+        _print(console, job_line(job))
 
 
 def stop(job: str, *, address: str | None, console: Console) -> None:
-    """Ask a job to checkpoint and stop."""
+    """Stop a job after a checkpoint."""
     running = Jobs(address).stop(job)
-    _say(console, f"job {job}: {'stopping, after a checkpoint' if running else 'was not running'}")
+    status = "stopping, after a checkpoint" if running else "was not running"
+    _print(console, f"job {job}: {status}")
 
 
 def check_folder(setting: str, path: str | Path | None) -> None:
-    """Check that a job's results will outlive the job and the folder that was uploaded with it.
+    """Check that a job's results do not lie in its uploaded working directory.
 
     Raises:
-        SettingsError: the path is none, or relative to that folder.
+        SettingsError: the path is none, or relative.
     """
     if path is None or not Path(path).is_absolute():
         raise SettingsError(
@@ -102,10 +104,10 @@ def check_folder(setting: str, path: str | Path | None) -> None:
 
 
 def check_file(config: str) -> None:
-    """Check that settings in a file, where a run takes them from one, go with the job.
+    """Check that a settings file is uploaded with the job; presets need no file.
 
     Raises:
-        SettingsError: the file lies where nothing is uploaded from.
+        SettingsError: the file is outside the uploaded files.
     """
     if Path(config).suffix in {".toml", ".json"}:
         check_uploaded(Path(config), Path.cwd())
@@ -114,17 +116,17 @@ def check_file(config: str) -> None:
 def _variable(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not (name and equals):
-        raise SettingsError(f"--env={text}: environment variables are written NAME=VALUE")
+        raise SettingsError(f"--env={text}: must be NAME=VALUE")
     return name, value
 
 
-def _how(job: str, address: str | None) -> str:
-    at = f" --address {address}" if address else ""
+def _next_commands(job: str, address: str | None) -> str:
+    option = f" --address {address}" if address else ""
+    commands = {"follow": "logs", "status": "status", "stop": "stop"}
     return "\n".join(
-        f"{what}: raysim job {command} {job}{at}"
-        for what, command in {"follow": "logs", "ask": "status", "stop": "stop"}.items()
+        f"{purpose}: raysim job {command} {job}{option}" for purpose, command in commands.items()
     )
 
 
-def _say(console: Console, text: str) -> None:
+def _print(console: Console, text: str) -> None:
     console.print(text, highlight=False, markup=False, soft_wrap=True)

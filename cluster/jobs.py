@@ -1,7 +1,7 @@
-"""The jobs of a Ray cluster, over the API of its dashboard (`ray.job_submission`).
+"""Jobs of a Ray cluster, through the API of its dashboard (`ray.job_submission`).
 
-Where the cluster asks for a token, Ray takes it from here with RAY_AUTH_MODE=token: RAY_AUTH_TOKEN,
-else the file RAY_AUTH_TOKEN_PATH, else ~/.ray/auth_token.
+With RAY_AUTH_MODE=token, Ray sends the token of this machine: RAY_AUTH_TOKEN, else the file
+RAY_AUTH_TOKEN_PATH, else ~/.ray/auth_token.
 """
 
 from __future__ import annotations
@@ -23,42 +23,42 @@ from raysim.core.errors import RunError, SettingsError
 from raysim.execution.cluster_health import reach
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
-ENVIRONMENT = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
+ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
 CONNECT_SECONDS = 10.0
-CHATTY = ("ray", "ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk")
-"""Loggers that would mix with the job's own log."""
+RAY_LOGGERS = ("ray", "ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk")
+"""Loggers silenced below errors: their lines would mix with the job's log."""
 
 
 class Jobs:
-    """The jobs of one cluster.
+    """Jobs of one cluster.
 
     Args:
-        address: The URL of its dashboard; by default what the environment names.
+        address: URL of its dashboard; by default that of the environment variables.
 
     Raises:
-        SettingsError: the address is no URL.
-        RunError: there is no Ray cluster, or it does not take the token.
+        SettingsError: the address is not a URL.
+        RunError: no Ray cluster answers, or it rejects the token.
     """
 
     def __init__(self, address: str | None = None) -> None:
-        source, self.address = _chosen(address)
-        for name in CHATTY:
+        source, self.address = _resolve_address(address)
+        for name in RAY_LOGGERS:
             logging.getLogger(name).setLevel(logging.ERROR)
-        _reach(source, self.address)
+        _check_connection(source, self.address)
         os.environ["RAY_API_SERVER_ADDRESS"] = self.address  # Ray prefers it to an argument
-        with self._in_one_line():
+        with self._as_run_error():
             self._client = JobSubmissionClient()
 
-    def submit(self, words: Sequence[str], runtime_env: Mapping[str, Any]) -> str:
-        """Upload what a job needs and start `raysim WORDS...`; return the job's id."""
-        with self._in_one_line():
+    def submit(self, arguments: Sequence[str], runtime_env: Mapping[str, Any]) -> str:
+        """Upload the runtime environment and start `raysim ARGUMENTS...`; return the job's id."""
+        with self._as_run_error():
             return self._client.submit_job(
-                entrypoint=shlex.join(["python3", "-m", "raysim", *words]),
+                entrypoint=shlex.join(["python3", "-m", "raysim", *arguments]),
                 runtime_env=dict(runtime_env),
             )
 
     def follow(self, job: str, write: Callable[[str], None]) -> JobDetails:
-        """Write a job's log as it grows; return what became of the job when it has ended.
+        """Write a job's log as it grows; return the details of the ended job.
 
         Raises:
             RunError: there is no such job, or the connection was lost.
@@ -68,71 +68,74 @@ class Jobs:
             async for text in self._client.tail_job_logs(job):
                 write(text)
 
-        self.details(job)  # there is one
-        with self._in_one_line():
+        self.details(job)  # raises if there is no such job
+        with self._as_run_error():
             asyncio.run(tail())
         if not (details := self.details(job)).status.is_terminal():
-            raise RunError(f"{job}: the connection was lost; the job may well go on")
+            raise RunError(
+                f"{job}: the connection was lost; the job may still be running; follow it with:"
+                f" raysim job logs {job}"
+            )
         return details
 
     def log(self, job: str) -> str:
-        """Return what a job has logged so far."""
-        with self._in_one_line():
+        """Return the log of a job so far."""
+        with self._as_run_error():
             return self._client.get_job_logs(job)
 
     def stop(self, job: str) -> bool:
-        """Ask a job to checkpoint and stop; return whether it was running."""
-        with self._in_one_line():
+        """Stop a job after a checkpoint; return whether it was running."""
+        with self._as_run_error():
             return self._client.stop_job(job)
 
     def details(self, job: str) -> JobDetails:
-        """Return what Ray knows of a job."""
-        with self._in_one_line():
+        """Return the details of a job."""
+        with self._as_run_error():
             return self._client.get_job_info(job)
 
     def all(self) -> list[JobDetails]:
-        """Return the jobs that were submitted, the oldest first."""
-        with self._in_one_line():
+        """Return the submitted jobs, oldest first."""
+        with self._as_run_error():
             listed = [job for job in self._client.list_jobs() if job.submission_id]
         return sorted(listed, key=lambda job: job.start_time or 0)
 
     @contextmanager
-    def _in_one_line(self) -> Iterator[None]:
-        """Raise as a RunError what Ray raises of a request that failed."""
+    def _as_run_error(self) -> Iterator[None]:
+        """Convert errors of failed requests to a RunError of one line."""
         try:
             yield
         except AuthenticationError as error:
-            said = str(error).partition("\n")[0].partition(". ")[0]
+            summary = str(error).partition("\n")[0].partition(". ")[0]
             raise RunError(
-                f"{self.address}: {said} (RAY_AUTH_MODE=token, and the token in RAY_AUTH_TOKEN,"
-                " the file RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token)"
+                f"{self.address}: {summary} (set RAY_AUTH_MODE=token, and the token in"
+                " RAY_AUTH_TOKEN, the file RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token)"
             ) from error
         except (RuntimeError, ValueError, OSError, aiohttp.ClientError) as error:
             raise RunError(f"{self.address}: {error}") from error
 
 
 def exit_code(details: JobDetails) -> int:
-    """Return a finished job's exit code, as a command that had run here would have had it."""
+    """Return the exit code of a finished job's command."""
     return 0 if details.status == JobStatus.SUCCEEDED else details.driver_exit_code or 1
 
 
-def _chosen(given: str | None) -> tuple[str, str]:
-    """Return where the address comes from, and the URL."""
-    named = {"--address": given} | {name: os.environ.get(name) for name in ENVIRONMENT}
+def _resolve_address(address: str | None) -> tuple[str, str]:
+    """Return the name of the option or variable that gives the address, and the URL."""
+    sources = {"--address": address} | {name: os.environ.get(name) for name in ADDRESS_VARIABLES}
     source, url = next(
-        ((name, value) for name, value in named.items() if value), ("--address", DEFAULT_ADDRESS)
+        ((name, value) for name, value in sources.items() if value), ("--address", DEFAULT_ADDRESS)
     )
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise SettingsError(
             f"{source}={url}: must be the URL of a Ray dashboard, such as {DEFAULT_ADDRESS}"
-            " (--address overrules the environment)"
+            " (--address overrides the environment)"
         )
     return source, url.rstrip("/")
 
 
-def _reach(source: str, url: str) -> None:
-    """Knock; Ray itself would wait for minutes."""
+def _check_connection(source: str, url: str) -> None:
+    """Open a connection first: Ray's own attempts take minutes to fail."""
     parts = urlsplit(url)
     try:
         port = parts.port or {"http": 80, "https": 443}[parts.scheme]

@@ -18,15 +18,15 @@ MANIFESTS = Path(__file__).parent / "manifests"
 
 
 def job_line(job: JobDetails) -> str:
-    """Return a job's id, status, start, length and command."""
+    """Return a job's id, status, start, duration and command."""
     started, ended = job.start_time or 0, job.end_time or 0  # milliseconds
     moment = datetime.fromtimestamp(started / 1e3, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    lasted = f"{(ended - started) / 1e3:.0f} s" if ended else ""
-    return f"{job.submission_id}  {job.status.lower():9}  {moment}  {lasted:>7}  {job.entrypoint}"
+    duration = f"{(ended - started) / 1e3:.0f} s" if ended else ""
+    return f"{job.submission_id}  {job.status.lower():9}  {moment}  {duration:>7}  {job.entrypoint}"
 
 
 def profiles(name: str) -> RenderableType:
-    """Return the page of a profile, or the table of all without a name.
+    """Return the page of a profile, or without a name the table of all profiles.
 
     Raises:
         SettingsError: there is no such profile.
@@ -38,7 +38,7 @@ def profiles(name: str) -> RenderableType:
             for key, value in profile.overrides.items()
         ]
         return Group(Text(name, style="bold"), Text("\n".join([profile.about, *settings])))
-    table = Table("name", "what it is", title="profiles", title_justify="left", box=None)
+    table = Table("name", "description", title="profiles", title_justify="left", box=None)
     for each, profile in PROFILES.items():
         table.add_row(each, profile.about)
     return table
@@ -46,7 +46,7 @@ def profiles(name: str) -> RenderableType:
 
 def manifests() -> RenderableType:
     """Return the table of the manifests."""
-    table = Table("name", "what it is", title="manifests", title_justify="left", box=None)
+    table = Table("name", "description", title="manifests", title_justify="left", box=None)
     for name in manifest_names():
         heading = next(line for line in manifest(name).splitlines() if line.startswith("# "))
         table.add_row(name, heading.removeprefix("# "))
@@ -59,7 +59,7 @@ def manifest_names() -> list[str]:
 
 
 def manifest(name: str) -> str:
-    """Return a manifest as it stands.
+    """Return the text of a manifest.
 
     Raises:
         SettingsError: there is no such manifest.

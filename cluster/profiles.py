@@ -1,9 +1,9 @@
-"""Resource profiles: what to say of `engine.*` on a kind of machine.
+"""Resource profiles: `engine.*` settings for a kind of machine.
 
-A profile is a set of overrides. It comes before the overrides that are typed, which win, and after
-a preset or file, which it overrules. `engine.actors=auto` is in all of them: as many actors as the
-cores or the GPUs found hold, so a cluster of another size needs no other profile, and `raysim tune`
-makes each of them a slot for a trial.
+A profile is a set of overrides. They replace the settings of a preset or file and are replaced by
+the overrides of the command line. All profiles set `engine.actors=auto`, as many actors as fit on
+the cores or GPUs: a cluster of another size needs no other profile, and `raysim tune` turns each
+actor into a slot.
 """
 
 from __future__ import annotations
@@ -17,40 +17,45 @@ from raysim.core.components import look_up
 
 @dataclass(frozen=True)
 class Profile:
-    """Overrides by dotted key, and what they are for."""
+    """Overrides by dotted key, for a kind of machine.
+
+    Attributes:
+        about: The machine and its use, in one line.
+        overrides: Values by dotted key.
+    """
 
     about: str
     overrides: Mapping[str, Any]
 
 
 LAPTOP = Profile(
-    "cores alone: one actor of one thread a core, clients one at a time",
+    "CPU only: one actor with one thread per core, no stacked training",
     {
         "engine.actors": "auto",
-        "engine.threads_per_actor": 1,  # more would compete with the other actors
+        "engine.threads_per_actor": 1,  # more threads would compete with the other actors
         "engine.gpus_per_actor": 0.0,
-        "engine.vectorize": 0,  # on a CPU clients one at a time are faster
+        "engine.vectorize": 0,  # stacked training is slower on a CPU
     },
 )
 
 ONE_GPU = Profile(
-    "one machine with a GPU: two actors share it, each trains its part of a cohort together",
+    "one machine with GPUs: two actors per GPU, stacked training",
     {
         "engine.actors": "auto",
         "engine.threads_per_actor": 1,
-        "engine.gpus_per_actor": 0.5,  # the kernels of one run while the other gathers its batches
+        "engine.gpus_per_actor": 0.5,  # one actor computes while the other gathers batches
         "engine.vectorize": "auto",
     },
 )
 
 EIGHT_BY_EIGHT_GPUS = Profile(
-    "eight nodes of eight GPUs: an actor on each GPU, sixteen clients together",
+    "eight nodes with eight GPUs each: one actor per GPU, stacks of 16 clients",
     {
         "engine.actors": "auto",
         "engine.threads_per_actor": 1,
-        "engine.gpus_per_actor": 1.0,  # a whole GPU's memory for large networks
-        # A stack never leaves its actor: in stacks of 16 a cohort of 1000 keeps 63 of the 64 GPUs
-        # busy. "auto" finds 16 too, but other stacks, and other roundings, while a node is down.
+        "engine.gpus_per_actor": 1.0,  # large networks need a whole GPU's memory
+        # A stack is trained on one actor: stacks of 16 of a cohort of 1000 occupy 63 of 64 GPUs.
+        # "auto" gives 16 too, but other stacks, and other rounding, while a node is down.
         "engine.vectorize": 16,
     },
 )

@@ -1,7 +1,7 @@
-"""What a job takes with it: the code that is installed here, and the working directory.
+"""Uploaded files of a job: the raysim package of this machine, and the working directory.
 
-The nodes hold what raysim depends on; raysim itself comes from here, so that a change made here
-runs there, and so do methods, models and files of settings in the working directory.
+The nodes provide raysim's dependencies; raysim itself is uploaded, so that local changes run there,
+and so are methods, models and settings files in the working directory.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 from raysim.core.errors import SettingsError
 
-LEFT_OUT = ("runs", "data", "build", "dist")
-"""Folders of the working directory that stay here, as do hidden files and virtual environments."""
+EXCLUDED = ("runs", "data", "build", "dist")
+"""Folders that are not uploaded, like hidden files and virtual environments."""
 STOP_SECONDS = 60
-"""What a stopped job has for its checkpoint before it is killed; Ray's default is 3."""
+"""Seconds that a stopped job has for its checkpoint before it is killed; Ray's default is 3."""
 
 
 def runtime_env(
@@ -25,15 +25,15 @@ def runtime_env(
     """Return Ray's runtime environment of a job.
 
     Args:
-        folder: The working directory; what its .gitignore and .rayignore name stays here too.
+        folder: Working directory; files named by its .gitignore and .rayignore are not uploaded.
         variables: Environment variables of the job.
-        requirements: Packages that the nodes lack, as pip reads them.
+        requirements: Requirements file of packages that the nodes lack.
     """
     environments = [path.parent.name for path in folder.glob("*/pyvenv.cfg")]
     environment: dict[str, Any] = {
         "working_dir": str(folder),
         "py_modules": [str(_folder_of("raysim"))],
-        "excludes": [".?*", "*.egg-info", *(f"/{name}" for name in (*LEFT_OUT, *environments))],
+        "excludes": [".?*", "*.egg-info", *(f"/{name}" for name in (*EXCLUDED, *environments))],
         "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS), **variables},
     }
     if requirements:
@@ -42,22 +42,21 @@ def runtime_env(
 
 
 def check_uploaded(path: Path, folder: Path) -> None:
-    """Check that a file will be in the job's working directory too.
+    """Check that a file is uploaded to the job's working directory.
 
     Raises:
-        SettingsError: it lies elsewhere, or in what is left out.
+        SettingsError: it is outside the working directory, or excluded.
     """
     if path.is_absolute() or ".." in path.parts:
         raise SettingsError(f"{path}: must be a path inside the working directory {folder}")
-    if path.parts[0] in LEFT_OUT or any(part.startswith(".") for part in path.parts):
+    if path.parts[0] in EXCLUDED or any(part.startswith(".") for part in path.parts):
         raise SettingsError(
-            f"{path}: is not uploaded, as {', '.join(LEFT_OUT)} and hidden files are left out;"
-            " copy it elsewhere"
+            f"{path}: {', '.join(EXCLUDED)} and hidden files are not uploaded; copy it elsewhere"
         )
 
 
 def _folder_of(package: str) -> Path:
     spec = find_spec(package)
     if spec is None or spec.origin is None:
-        raise SettingsError(f"{package}: is not installed here, and a job needs it")
+        raise SettingsError(f"{package}: is not installed on this machine; a job uploads it")
     return Path(spec.origin).parent

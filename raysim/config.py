@@ -1,7 +1,7 @@
 """Settings: frozen, validated, read from presets, files and `dotted.key=value` overrides.
 
-Whatever is wrong with a setting is found here, before anything starts, and said in one line that
-names the setting, its value and what is allowed.
+Wrong settings are rejected here, before anything starts, with one line that names the setting, its
+value and the allowed range.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ RENAMED = {"profile": "trace"}  # settings of earlier versions, and their presen
 
 
 class Group(BaseModel):
-    """A frozen group of settings that knows no other keys than its own."""
+    """A frozen group of settings; unknown keys are rejected."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class LocalSettings(Group):
-    """Local training on a client: SGD, started anew every round."""
+    """Local training on a client: SGD, restarted every round."""
 
     epochs: int = Field(default=1, ge=1, description="local epochs E")
     batch_size: Annotated[int, Field(ge=1)] | Literal["full"] = Field(
         default=10, description='batch size B, or "full"'
     )
     lr: float = Field(default=0.1, gt=0, description="learning rate")
-    lr_decay: float = Field(default=1.0, gt=0, le=1, description="lr is times this every round")
-    momentum: float = Field(default=0.0, ge=0, lt=1, description="reset every round")
-    nesterov: bool = False
-    weight_decay: float = Field(default=0.0, ge=0)
+    lr_decay: float = Field(default=1.0, gt=0, le=1, description="factor of lr per round")
+    momentum: float = Field(default=0.0, ge=0, lt=1, description="of SGD, reset every round")
+    nesterov: bool = Field(default=False, description="Nesterov momentum; needs momentum above 0")
+    weight_decay: float = Field(default=0.0, ge=0, description="L2 penalty of SGD")
     temperature: float = Field(
-        default=1.0, gt=0, description="logits are divided by T before the loss, in training only"
+        default=1.0, gt=0, description="T, divides the logits in the training loss only"
     )
 
     def lr_at(self, round_number: int) -> float:
@@ -66,49 +66,50 @@ class LocalSettings(Group):
 
 
 class EvaluationSettings(Group):
-    """Evaluation of the global model on the test set, and on what else is asked for."""
+    """Evaluation of the global model: test set, holdout, and single clients."""
 
     every: int = Field(default=1, ge=1, description="rounds between evaluations")
     holdout: float = Field(
         default=0.0,
         ge=0,
         lt=1,
-        description="share of each client's samples that is kept from training and evaluated",
+        description="fraction of each client's samples that is kept from training and evaluated",
     )
     clients: bool = Field(
         default=False,
-        description="whether clients are evaluated one by one, on test samples in their class"
-        " proportions",
+        description="evaluate clients one by one, on test samples in their class proportions",
     )
 
 
 class EngineSettings(Group):
-    """Where and how clients are trained.
+    """Executor, resources and numerics of a run.
 
-    Backend, actors and their shares change no bit of a result on one machine type; `vectorize` and
-    `precision` change it by rounding, and what vectorize=auto finds depends on the actors.
+    Backend, actors and resources change no bit of a result on one machine type; `vectorize` and
+    `precision` change it by rounding, and the stack size of vectorize=auto depends on the actors.
     """
 
-    backend: Literal["ray", "inline"] = "ray"
+    backend: Literal["ray", "inline"] = Field(
+        default="ray", description="executor: a pool of Ray actors, or the driver's own process"
+    )
     actors: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
-        default="auto", description="workers; auto is one a core, or as many as the GPUs hold"
+        default="auto", description="number of actors; auto: one a core, or as many as the GPUs fit"
     )
     cpus_per_actor: Annotated[float, Field(gt=0)] | Literal["auto"] = Field(
-        default="auto", description="auto is min(1, CPUs / actors)"
+        default="auto", description="cores that an actor reserves; auto: min(1, CPUs / actors)"
     )
-    threads_per_actor: int = Field(default=1, ge=1)
-    gpus_per_actor: float = Field(default=0.0, ge=0, description="a fraction, or whole GPUs")
+    threads_per_actor: int = Field(default=1, ge=1, description="torch threads of an actor")
+    gpus_per_actor: float = Field(
+        default=0.0, ge=0, description="GPUs of an actor: a fraction of one, or whole GPUs"
+    )
     vectorize: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
         default=0,
-        description="clients trained together as one stack; 0 trains one at a time, auto as many"
-        " as the GPU's memory holds and every actor gets, and one at a time on a CPU",
+        description="stack size: clients trained at once; 0: no stacking; auto: by GPU memory",
     )
     client_timeout: Annotated[float, Field(gt=0)] | None = Field(
         default=None,
-        description="seconds a client, evaluated batch or final sum may take before its actor is"
-        " ended and counted as lost; none waits for ever",
+        description="seconds a client may take until its actor counts as lost; none: no timeout",
     )
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Literal["fp32", "bf16"] = Field(default="fp32", description="bf16: autocast")
     deterministic: bool = Field(default=True, description="deterministic algorithms on CUDA")
 
     @model_validator(mode="after")
@@ -133,7 +134,7 @@ def _component(registry: Registry[C]) -> tuple[BeforeValidator, PlainSerializer]
             )
         component = registry.get(name)
         fields = {key: item for key, item in value.items() if key != "name"}
-        try:  # as JSON, whose lists may become tuples and words enumerations
+        try:  # as JSON, so that lists may become tuples and strings enumerations
             return component.model_validate_json(json.dumps(fields, default=str))
         except ValidationError as error:
             raise SettingsError(_explain(error, component, f"{registry.kind}.")) from error
@@ -148,22 +149,20 @@ class Settings(Group):
     partition: Annotated[Partition, *_component(PARTITIONS)]
     model: Annotated[Model, *_component(MODELS)]
     method: Annotated[Method, *_component(METHODS)]
-    clients: int = Field(default=100, ge=1, le=10**9, description="clients K in all")
-    rounds: int = Field(default=100, ge=1, description="rounds at most")
-    fraction: float = Field(default=0.1, gt=0, le=1, description="share C of the clients a round")
-    seed: int = Field(default=0, ge=0)
-    weighting: Weighting = Field(default="examples", description="weights of the average")
+    clients: int = Field(default=100, ge=1, le=10**9, description="number of clients K")
+    rounds: int = Field(default=100, ge=1, description="maximum number of rounds")
+    fraction: float = Field(default=0.1, gt=0, le=1, description="fraction C of clients a round")
+    seed: int = Field(default=0, ge=0, description="seed of all random streams")
+    weighting: Weighting = Field(default="examples", description="weights of the mean")
     target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = Field(
-        default=None, description="stop when the test accuracy reaches it"
+        default=None, description="stop when the test accuracy reaches this value"
     )
-    out: str | None = Field(default=None, description="run directory; none makes one under runs/")
+    out: str | None = Field(default=None, description="run directory; none: a new one under runs/")
     checkpoint_every: int = Field(default=10, ge=1, description="rounds between checkpoints")
     on_client_error: Literal["stop", "drop"] = Field(
-        default="stop", description="what to do with a client that failed twice"
+        default="stop", description="a client that failed twice stops the run, or is dropped"
     )
-    trace: bool = Field(
-        default=False, description="note where a round's time goes: metrics, and a trace"
-    )
+    trace: bool = Field(default=False, description="record the time of a round's phases")
     local: LocalSettings = LocalSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     engine: EngineSettings = EngineSettings()
@@ -195,7 +194,7 @@ def parse(raw: Mapping[str, Any]) -> Settings:
     """Validate nested plain values.
 
     Raises:
-        SettingsError: with the first setting that is wrong, its value and what is allowed.
+        SettingsError: a setting is wrong; the message names it, its value and the allowed range.
     """
     try:
         return Settings.model_validate(raw)
@@ -224,7 +223,7 @@ def apply_overrides(raw: Mapping[str, Any], overrides: Mapping[str, Any]) -> dic
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """Split `dotted.key=value`; a value is read as JSON, `none` as None, else as a word.
+    """Split `dotted.key=value`; parse the value as JSON, `none` as None, else as a string.
 
     Raises:
         SettingsError: there is no `=`.
@@ -252,12 +251,12 @@ def read_file(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise SettingsError(f"{path}: cannot be read as settings: {error}") from error
     if not isinstance(values, dict):
-        raise SettingsError(f"{path}: must hold a table of settings")
+        raise SettingsError(f"{path}: must contain a table of settings")
     return values
 
 
 def _explain(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
-    """Return the first problem of a validation in one line."""
+    """Return the first validation error in one line."""
     first = error.errors(include_url=False)[0]
     location = [str(part) for part in first["loc"]]
     if first["type"] == "extra_forbidden":
@@ -294,10 +293,10 @@ def _group_at(model: type[BaseModel], location: list[str]) -> type[BaseModel]:
 
 
 def _without_union_tags(model: type[BaseModel], location: list[str]) -> list[str]:
-    kept: list[str] = []
+    fields: list[str] = []
     for part in location:
         if part not in model.model_fields:
             break
-        kept.append(part)
+        fields.append(part)
         model = _group_at(model, [part])
-    return kept
+    return fields

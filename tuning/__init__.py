@@ -1,1 +1,1 @@
-"""Studies with Optuna over a Ray cluster: what is searched, how, and the process that does it."""
+"""Optuna studies on a Ray cluster: search spaces, tuner and slots."""

@@ -1,4 +1,4 @@
-"""What `raysim tune` and `raysim dashboard` do."""
+"""Commands `raysim tune` and `raysim dashboard`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from raysim.core.errors import RunError
 from raysim.storage.lock import make_folder
 from raysim.tuning.plots import draw
 from raysim.tuning.search import Search, SearchOptions, bytes_sent
-from raysim.tuning.storage import missing_file, reason, shown
+from raysim.tuning.storage import error_line, is_missing_file, without_password
 from raysim.tuning.studies import STUDIES
-from raysim.tuning.study import Study, text_of
-from raysim.tuning.tuner import Outcome, Tuner, Watcher
+from raysim.tuning.study import Study, format_range
+from raysim.tuning.tuner import StudyListener, StudyResult, Tuner
 
 
 def find(name: str) -> Study:
-    """Return a study.
+    """Return a registered study.
 
     Raises:
         SettingsError: there is no such study.
@@ -33,91 +33,90 @@ def find(name: str) -> Study:
 def tune(
     name: str,
     overrides: Mapping[str, Any],
-    asked: SearchOptions,
+    options: SearchOptions,
     *,
     trials: int,
     jobs: int | None,
     out: Path,
     storage: str | None,
-    called: str | None,
+    study_name: str | None,
     console: Console,
-) -> Outcome:
-    """Search, and say what was found.
+) -> StudyResult:
+    """Run or resume a study and print its results.
 
     Args:
         name: The study.
-        overrides: Settings of all trials by dotted key; one that the study tries is fixed by it.
-        asked: How to search.
-        trials: Trials in all.
-        jobs: Trials at a time; None takes as many as fit.
-        out: Folder of the trials' runs and of the results.
-        storage: The database, as a URL; None is a SQLite file in `out`.
-        called: What it is called in the database; None is its own name.
-        console: Where to say it.
+        overrides: Settings of all trials by dotted key; they remove keys from the search space.
+        options: Sampler, pruner and objectives.
+        trials: Total number of trials.
+        jobs: Number of slots; None takes as many as fit.
+        out: Folder of the trials' run directories and of the results.
+        storage: Database URL; None creates a SQLite file in `out`.
+        study_name: Name in the database; None takes that of the study.
+        console: Console for messages.
 
     Raises:
-        RaysimError: something is wrong that the user can mend.
+        RaysimError: an option, a setting, the storage or the folder does not allow the study.
     """
-    asked.check()
+    options.check()
     resolved = find(name).resolve(overrides)
     if storage is None:
         make_folder(out)
         storage = f"sqlite:///{(out / 'study.db').absolute()}"
-    with closing(Search(called or name, storage, asked, resolved)) as search:
-        outcome = Tuner(search, out, Lines(console, search)).run(trials, jobs)
-        for path in draw(search.study, asked.objectives, out):
+    with closing(Search(study_name or name, storage, options, resolved)) as search:
+        result = Tuner(search, out, PlainStudyOutput(console, search)).run(trials, jobs)
+        for path in draw(search.study, options.objectives, out):
             console.print(f"plot: {path}", highlight=False, soft_wrap=True)
-    console.print(results(search, outcome))
-    if outcome.busy is not None:
-        console.print(f"slots were busy for {outcome.busy:.0%} of the time while trials remained")
-    for number, path in outcome.presets.items():
+    console.print(best_trials(search, result))
+    if result.busy is not None:
+        console.print(f"slots were busy for {result.busy:.0%} of the time while trials remained")
+    for number, path in result.presets.items():
         console.print(
             f"trial {number}: raysim run {path}", highlight=False, soft_wrap=True, markup=False
         )
-    return outcome
+    return result
 
 
-class Lines(Watcher):
-    """A line a trial."""
+class PlainStudyOutput(StudyListener):
+    """Plain output of a study: one line per trial."""
 
     def __init__(self, console: Console, search: Search) -> None:
         self._console, self._search = console, search
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def started(self, slots: int, done: int, trials: int) -> None:
-        """Say what is about to run."""
-        tried = ", ".join(f"{k} {text_of(v)}" for k, v in self._search.resolved.space.items())
-        self._say(f"{self._search.study.study_name}: {tried}")
-        self._say(f"{trials} trials, {done} of them done; {slots} at a time")
+        """Print the search space and the number of trials."""
+        space = ", ".join(f"{k} {format_range(v)}" for k, v in self._search.resolved.space.items())
+        self._print(f"{self._search.study.study_name}: {space}")
+        self._print(f"{trials} trials, {done} done; {slots} slots")
 
     def trial_done(self, trial: Any, seconds: float) -> None:
-        """Say what a trial came to."""
-        reason = trial.user_attrs.get("failed")
+        """Print a trial's state, values, parameters and duration."""
+        error = trial.user_attrs.get("failed")
         values = ", ".join(f"{value:.6g}" for value in trial.values or ())
-        came = reason or values or f"after round {trial.last_step}"
-        said = " ".join(
+        outcome = error or values or f"after round {trial.last_step}"
+        parameters = " ".join(
             f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}"
             for key, value in trial.params.items()
         )
-        self._say(
-            f"trial {trial.number} {trial.state.name.lower()}: {came}  {said}  {seconds:.1f} s"
-        )
+        state = trial.state.name.lower()
+        self._print(f"trial {trial.number} {state}: {outcome}  {parameters}  {seconds:.1f} s")
 
     def note(self, text: str) -> None:
-        """Say what a user should know."""
-        self._say(f"note: {text}")
+        """Print a note."""
+        self._print(f"note: {text}")
 
 
-def results(search: Search, outcome: Outcome) -> Table:
-    """Return the best trials; nothing was chosen by their figures of the test set."""
-    single = len(search.asked.objectives) == 1
+def best_trials(search: Search, result: StudyResult) -> Table:
+    """Return the table of the best trials; test accuracies had no influence on the selection."""
+    single = len(search.options.objectives) == 1
     table = Table(title="best trial" if single else "Pareto front", title_justify="left", box=None)
     names = ["trial", *search.resolved.space, "held-out accuracy", "test accuracy", "MB"]
     for column in names:
         table.add_column(column)
-    for trial in outcome.best:
+    for trial in result.best:
         summary = trial.user_attrs["summary"]
         table.add_row(
             str(trial.number),
@@ -133,7 +132,7 @@ def results(search: Search, outcome: Outcome) -> Table:
 
 
 def serve(storage: str, host: str, port: int) -> None:
-    """Show a storage's studies in optuna-dashboard until interrupted.
+    """Serve the studies of a storage with optuna-dashboard until interrupted.
 
     Raises:
         RunError: optuna-dashboard is not installed, or the storage cannot be used.
@@ -144,10 +143,10 @@ def serve(storage: str, host: str, port: int) -> None:
         raise RunError(
             "the dashboard needs optuna-dashboard: pip install 'raysim[dashboard]'"
         ) from error
-    if missing_file(storage):
-        raise RunError(f"{storage}: no such database; `raysim tune` makes one")
+    if is_missing_file(storage):
+        raise RunError(f"{storage}: no such database; `raysim tune` creates one")
     try:
         run_server(storage, host=host, port=port)
-    except Exception as error:  # whatever the database's driver, or the port, raises
-        where = f"{shown(storage)}: cannot be shown at {host}:{port}"
-        raise RunError(f"{where}: {reason(error)}") from error
+    except Exception as error:  # database drivers and sockets raise errors of their own
+        failure = f"{without_password(storage)}: cannot be served at {host}:{port}"
+        raise RunError(f"{failure}: {error_line(error)}") from error

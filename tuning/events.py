@@ -1,7 +1,7 @@
-"""What TensorBoard's HPARAMS tab shows of a study: what was tried, and what came of it.
+"""TensorBoard events of a study, for the HPARAMS tab.
 
-A trial is a run, whose own event files hold its settings and its figures by round; the study's file
-says which of them the tab compares.
+The event files of each trial hold its settings and its figures by round; the study's file lists the
+settings and metrics that the tab compares.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ METRICS = {
     "accuracy": summaries.Metric("holdout_accuracy", display_name="held-out accuracy"),
     "bytes": summaries.Metric("bytes", display_name="bytes sent"),
 }
-"""Scalars of a trial, by objective; the first is its run's."""
+"""Scalars of a trial by objective; `holdout_accuracy` is written by its run."""
 
 
 def describe(out: Path, space: Mapping[str, Range], objectives: tuple[str, ...]) -> None:
-    """Write what a study tries and seeks, in place of what an earlier call wrote."""
+    """Write the search space and objectives of a study; replace the file of an earlier call."""
     for old in out.glob("events.out.tfevents.*"):
         old.unlink()
-    tried = [summaries.HParam(key, _domain(values)) for key, values in space.items()]
-    about = summaries.hparams_config_pb(tried, [METRICS[objective] for objective in objectives])
+    parameters = [summaries.HParam(key, _domain(values)) for key, values in space.items()]
+    metrics = [METRICS[objective] for objective in objectives]
     with SummaryWriter(str(out)) as events:
-        events._get_file_writer().add_summary(about)
+        events._get_file_writer().add_summary(summaries.hparams_config_pb(parameters, metrics))
 
 
 def add_bytes(folder: Path, sent: int, rounds: int) -> None:
-    """Write the bytes that a whole trial sent, which no round of its run has."""
+    """Write the bytes that a whole trial sent; its run records bytes by round only."""
     with SummaryWriter(str(folder)) as events:
         events.add_scalar("bytes", sent, rounds)
 

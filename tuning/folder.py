@@ -20,8 +20,8 @@ from raysim.storage.schema import SCHEMA, check_schema
 class StudyFolder:
     """Folder of one study; `study.json` and the study's storage hold the same id.
 
-    So a study never takes another's runs for its own, and two tuners with folders of their own
-    never share a study.
+    The id keeps a study from using the runs of another one, and two tuners with different folders
+    from sharing a study.
     """
 
     def __init__(self, path: Path) -> None:
@@ -29,18 +29,18 @@ class StudyFolder:
         self._about = path / "study.json"
 
     def trial(self, number: int) -> Path:
-        """Return the run directory of a trial; a slot's working directory is another."""
+        """Return the run directory of a trial as an absolute path: slots run elsewhere."""
         return self.path.absolute() / "trials" / f"{number:04d}"
 
     @contextmanager
     def lock(self, study: optuna.Study) -> Iterator[None]:
-        """Lock the folder for this process and this study.
+        """Lock the folder for this process and this study; the lock ends with the process.
 
         Raises:
             RunError: another tuner holds the lock, the folder holds another study or one of a newer
                 version, or the study has another folder.
         """
-        with lock_folder(self.path, "another tuner is at work there"):
+        with lock_folder(self.path, "another tuner is using this folder"):
             self._match(study)
             yield
 
@@ -53,12 +53,12 @@ class StudyFolder:
             write_json(self._about, {"schema": SCHEMA, "name": name, "folder": new})
         elif found is None:
             raise RunError(
-                f"out={self.path}: study {name} has its trials in another folder; name that one"
+                f"out={self.path}: study {name} has its trials in another folder; pass it as --out"
             )
         elif found["folder"] != known:
             raise RunError(
-                f"out={self.path}: holds the trials of a study that is not in this storage; choose"
-                " another --out"
+                f"out={self.path}: contains the trials of a study that is not in this storage;"
+                " choose another --out"
             )
         elif "schema" not in found:
             write_json(self._about, {"schema": SCHEMA, **found})
@@ -71,6 +71,6 @@ class StudyFolder:
             found: dict[str, Any] = dict(json.loads(self._about.read_text(encoding="utf-8")))
             found["folder"]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RunError(f"{self._about}: is damaged: {error}; restore it") from error
+            raise RunError(f"{self._about}: damaged file: {error}; restore it") from error
         check_schema(self._about, found)
         return found

@@ -8,18 +8,18 @@ from rich.text import Text
 
 from raysim.tuning.command import find
 from raysim.tuning.studies import STUDIES
-from raysim.tuning.study import text_of
+from raysim.tuning.study import format_range
 
 
 def page(name: str) -> RenderableType:
-    """Return the page of a study, or the table of all without a name.
+    """Return the page of a study, or without a name the table of all studies.
 
     Raises:
         SettingsError: there is no such study.
     """
     if name:
         return _study(name)
-    table = Table("name", "what it is", title="studies", title_justify="left", box=None)
+    table = Table("name", "description", title="studies", title_justify="left", box=None)
     for each, study in STUDIES.items():
         table.add_row(each, study.about)
     return table
@@ -28,8 +28,8 @@ def page(name: str) -> RenderableType:
 def _study(name: str) -> RenderableType:
     study = find(name)
     fixed = " ".join(f"{key}={value}" for key, value in study.settings.items())
-    table = Table("setting", "what is tried", box=None)
+    table = Table("setting", "range", box=None)
     for key, values in study.space.items():
-        table.add_row(key, text_of(values))
+        table.add_row(key, format_range(values))
     head = Text(name, style="bold")
     return Group(head, Text(f"{study.about}\npreset {study.preset} {fixed}".rstrip()), table)

@@ -1,4 +1,4 @@
-"""Plots of a study, where matplotlib is there to draw them."""
+"""Plots of a study; they need matplotlib."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 import optuna
 from optuna.trial import TrialState
 
-FEWEST = 2
-"""Completed trials that an importance needs."""
+MIN_TRIALS = 2
+"""Completed trials that a plot of importances needs."""
 
 
 def draw(study: optuna.Study, objectives: tuple[str, ...], out: Path) -> list[Path]:
-    """Draw the history, what each setting matters, and the Pareto front; return the files."""
+    """Draw history or Pareto front, and importances; return the files, none without matplotlib."""
     done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
     if not find_spec("matplotlib") or not done:
         return []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what is experimental there, and matplotlib's own
+        warnings.simplefilter("ignore")  # Optuna's experimental features, and matplotlib's own
         plots = _plots(study, objectives, len(done))
         paths = []
         for name, axes in plots.items():
@@ -41,7 +41,7 @@ def _plots(study: optuna.Study, objectives: tuple[str, ...], done: int) -> dict[
         plots["pareto"] = visual.plot_pareto_front(study, target_names=list(objectives))
     else:
         plots["history"] = visual.plot_optimization_history(study)
-    if done >= FEWEST:
+    if done >= MIN_TRIALS:
         plots["importance"] = visual.plot_param_importances(
             study, target=lambda trial: trial.values[0], target_name=objectives[0]
         )

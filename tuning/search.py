@@ -1,4 +1,4 @@
-"""The search: Optuna's samplers, pruners and storage, asked and told by one process alone."""
+"""Search over settings with Optuna's samplers, pruners and storage, in one process only."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from raysim.config import parse
 from raysim.core.errors import RunError, SettingsError
 from raysim.core.seeds import torch_seed
 from raysim.storage.schema import renamed
-from raysim.tuning.storage import reason, shown
-from raysim.tuning.study import Range, Resolved, grid
+from raysim.tuning.storage import error_line, without_password
+from raysim.tuning.study import Range, ResolvedStudy, grid_points
 
 SAMPLERS = ("tpe", "random", "grid", "gp")
 PRUNERS = ("median", "hyperband", "none")
 OBJECTIVES = {"accuracy": StudyDirection.MAXIMIZE, "bytes": StudyDirection.MINIMIZE}
-"""What can be sought: accuracy on the held-out samples, and bytes sent both ways."""
+"""Objectives: accuracy on the held-out samples, and bytes sent both ways."""
 UNCOMPARED = {"engine", "out"}
 """Settings in which the calls of one study may differ."""
 
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """How to search.
+    """Options of a search.
 
     Attributes:
         sampler: One of SAMPLERS.
@@ -46,10 +46,10 @@ class SearchOptions:
     objectives: tuple[str, ...] = ("accuracy",)
 
     def check(self) -> None:
-        """Refuse what there is not, and what does not go together.
+        """Validate sampler, pruner and objectives.
 
         Raises:
-            SettingsError: such a thing.
+            SettingsError: one is unknown, or they cannot be combined.
         """
         for name, value, known in (
             ("sampler", self.sampler, SAMPLERS),
@@ -57,29 +57,31 @@ class SearchOptions:
         ):
             if value not in known:
                 raise SettingsError(f"{name}={value}: must be one of {', '.join(known)}")
-        sought = {*self.objectives}
-        if not sought or sought - {*OBJECTIVES} or len(sought) < len(self.objectives):
-            wanted = ",".join(self.objectives)
+        names = {*self.objectives}
+        if not names or names - {*OBJECTIVES} or len(names) < len(self.objectives):
             raise SettingsError(
-                f"objectives={wanted}: must be one or both of {', '.join(OBJECTIVES)}"
+                f"objectives={','.join(self.objectives)}: must be one or both of"
+                f" {', '.join(OBJECTIVES)}"
             )
         if len(self.objectives) > 1 and self.pruner != "none":
             raise SettingsError(
-                f"pruner={self.pruner}: a pruner compares one figure of unfinished trials, and"
-                f" there are {len(self.objectives)} objectives; use --pruner none"
+                f"pruner={self.pruner}: pruners support one objective only, but got"
+                f" {len(self.objectives)}; use --pruner none"
             )
 
 
 class Search:
     """An Optuna study; only this process talks to its storage."""
 
-    def __init__(self, name: str, storage: str, asked: SearchOptions, resolved: Resolved) -> None:
-        """Open a study, or go on with it.
+    def __init__(
+        self, name: str, storage: str, options: SearchOptions, resolved: ResolvedStudy
+    ) -> None:
+        """Create a study in a storage, or load it.
 
         Raises:
-            RunError: the storage cannot be used, or holds a study that searches otherwise.
+            RunError: the storage cannot be used, or its study has other settings or options.
         """
-        self.asked, self.resolved = asked, resolved
+        self.options, self.resolved = options, resolved
         self._reported: defaultdict[int, set[int]] = defaultdict(set)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         try:
@@ -87,14 +89,16 @@ class Search:
             self.study = optuna.create_study(
                 study_name=name,
                 storage=self._storage,
-                directions=[OBJECTIVES[objective] for objective in asked.objectives],
+                directions=[OBJECTIVES[objective] for objective in options.objectives],
                 pruner=self._pruner(),
                 load_if_exists=True,
             )
-        except Exception as error:  # whatever the database's own driver raises
-            raise RunError(f"storage={shown(storage)}: cannot be used: {reason(error)}") from error
+        except Exception as error:  # database drivers raise errors of their own
+            raise RunError(
+                f"storage={without_password(storage)}: cannot be used: {error_line(error)}"
+            ) from error
         try:
-            self._check_same(shown(storage))
+            self._check_compatible(without_password(storage))
         except RunError:
             self.close()
             raise
@@ -104,77 +108,75 @@ class Search:
         self._storage.remove_session()
         self._storage.engine.dispose()
 
-    def next(self) -> Trial:
-        """Return a new trial with its settings.
+    def ask(self) -> Trial:
+        """Return a new trial with its parameters.
 
-        The sampler's draws depend on the seed, the trial's number and the trials before it, so an
-        interrupted study goes on as it would have.
+        The draws depend on the seed, the trial's number and the trials before it, so that an
+        interrupted study continues with the same trials.
         """
         trials = self.study.get_trials(deepcopy=False)
         number = len(trials)
-        waiting = any(trial.state is TrialState.WAITING for trial in trials)  # lost when enqueued
-        if self.asked.sampler == "grid" and not waiting:
+        # A tuner that was killed after enqueue_trial left its grid point waiting.
+        waiting = any(trial.state is TrialState.WAITING for trial in trials)
+        if self.options.sampler == "grid" and not waiting:
             self.study.enqueue_trial(self.points[number])
         self.study.sampler = self._sampler(number)
         return self.study.ask(dict(self.resolved.space))
 
-    def unfinished(self) -> list[Trial]:
-        """Return the trials that were running when the tuner was lost."""
+    def running_trials(self) -> list[Trial]:
+        """Return the trials that were running when an earlier tuner ended."""
         running = self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         for trial in running:
             self._reported[trial.number].update(trial.intermediate_values)
         return [Trial(self.study, trial._trial_id) for trial in running]
 
     @property
-    def judges(self) -> bool:
-        """Whether a trial may be stopped before its end."""
-        return self.asked.pruner != "none"
+    def prunes(self) -> bool:
+        """True if trials may be pruned."""
+        return self.options.pruner != "none"
 
     def report(self, trial: Trial, curve: Mapping[int, float]) -> None:
-        """Note intermediate figures, by round.
-
-        What the storage has is left alone: a lost trial repeats some.
-        """
-        if len(self.asked.objectives) > 1:
+        """Report accuracies by round to Optuna, each round once: a lost trial repeats some."""
+        if len(self.options.objectives) > 1:
             return
-        known = self._reported[trial.number]
+        reported = self._reported[trial.number]
         for step, accuracy in curve.items():
-            if step not in known:
+            if step not in reported:
                 trial.report(accuracy, step)
-                known.add(step)
+                reported.add(step)
 
-    def gives_up(self, trial: Trial) -> bool:
-        """Return whether a trial should be stopped, by what it has reported."""
-        return self.judges and trial.should_prune()
+    def should_prune(self, trial: Trial) -> bool:
+        """Return whether the pruner stops a trial."""
+        return self.prunes and trial.should_prune()
 
     def tell(self, trial: Trial, summary: Mapping[str, Any]) -> FrozenTrial:
-        """Note what a trial came to."""
+        """Complete a trial with the summary of its run."""
         figures = {"accuracy": summary["final_holdout_accuracy"], "bytes": bytes_sent(summary)}
         trial.set_user_attr("summary", dict(summary))
-        return self.study.tell(trial.number, [figures[name] for name in self.asked.objectives])
+        return self.study.tell(trial.number, [figures[name] for name in self.options.objectives])
 
     def prune(self, trial: Trial) -> FrozenTrial:
-        """Note that a trial was stopped."""
+        """Mark a trial as pruned."""
         return self.study.tell(trial.number, state=TrialState.PRUNED)
 
-    def fail(self, trial: Trial, reason: str) -> FrozenTrial:
-        """Note that a trial failed."""
-        trial.set_user_attr("failed", reason)
+    def fail(self, trial: Trial, error: str) -> FrozenTrial:
+        """Mark a trial as failed."""
+        trial.set_user_attr("failed", error)
         return self.study.tell(trial.number, state=TrialState.FAIL)
 
     @property
     def points(self) -> list[dict[str, Any]]:
-        """The points of the grid."""
+        """Points of the grid, values by dotted key."""
         space = self.resolved.space
         return [
             dict(zip(space, point, strict=True))
-            for point in itertools.product(*(grid(values) for values in space.values()))
+            for point in itertools.product(*(grid_points(values) for values in space.values()))
         ]
 
     def _pruner(self) -> BasePruner:
-        if self.asked.pruner == "median":
+        if self.options.pruner == "median":
             return MedianPruner()
-        if self.asked.pruner == "hyperband":
+        if self.options.pruner == "hyperband":
             every = self.resolved.settings.evaluation.every
             return HyperbandPruner(min_resource=every, max_resource=self.resolved.settings.rounds)
         return NopPruner()
@@ -183,34 +185,34 @@ class Search:
         seed = torch_seed(self.resolved.settings.seed, "trial", number) % 2**32
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            if self.asked.sampler == "tpe":
+            if self.options.sampler == "tpe":
                 return TPESampler(seed=seed)
-            if self.asked.sampler == "gp":
+            if self.options.sampler == "gp":
                 return GPSampler(seed=seed)
         return RandomSampler(seed=seed)
 
-    def _check_same(self, storage: str) -> None:
-        """Refuse to mix trials that cannot be compared."""
-        searched = {
+    def _check_compatible(self, storage: str) -> None:
+        """Check that the storage's study has the same settings, space, sampler and objectives."""
+        expected = {
             "settings": self.resolved.settings.model_dump(mode="json", exclude=UNCOMPARED),
-            "space": _written(self.resolved.space),
-            "sampler": self.asked.sampler,
-            "objectives": list(self.asked.objectives),
+            "space": _space_to_json(self.resolved.space),
+            "sampler": self.options.sampler,
+            "objectives": list(self.options.objectives),
         }
         found, empty = self.study.user_attrs, not self.study.get_trials(deepcopy=False)
         if isinstance(settings := found.get("settings"), Mapping):
             found = {**found, "settings": _current(settings)}
-        for key, value in searched.items():
-            if key not in found or (empty and key != "objectives"):  # which no trial depends on yet
+        for key, value in expected.items():
+            if key not in found or (empty and key != "objectives"):  # no trial depends on them yet
                 self.study.set_user_attr(key, value)
             elif found[key] != value:
                 raise RunError(
-                    f"study {self.study.study_name} in {storage} has other {_what(key)}"
-                    f" ({_first_difference(found[key], value)}); give this one another --name"
+                    f"study {self.study.study_name} in {storage} differs in {key}"
+                    f" ({_first_difference(found[key], value)}); choose another --name"
                 )
 
 
-def _written(space: Mapping[str, Range]) -> dict[str, str]:
+def _space_to_json(space: Mapping[str, Range]) -> dict[str, str]:
     return {key: optuna.distributions.distribution_to_json(space[key]) for key in space}
 
 
@@ -223,16 +225,12 @@ def _current(settings: Mapping[str, Any]) -> dict[str, Any]:
         return current
 
 
-def _what(key: str) -> str:
-    return {"space": "ranges", "sampler": "draws"}.get(key, key)
-
-
-def _first_difference(found: Any, wanted: Any, prefix: str = "") -> str:
-    if isinstance(found, Mapping) and isinstance(wanted, Mapping):
-        for key in {**found, **wanted}:
-            if found.get(key) != wanted.get(key):
-                return _first_difference(found.get(key), wanted.get(key), f"{prefix}{key}.")
-    return f"{prefix.rstrip('.')}: {found}, here {wanted}".removeprefix(": ")
+def _first_difference(found: Any, expected: Any, prefix: str = "") -> str:
+    if isinstance(found, Mapping) and isinstance(expected, Mapping):
+        for key in {**found, **expected}:
+            if found.get(key) != expected.get(key):
+                return _first_difference(found.get(key), expected.get(key), f"{prefix}{key}.")
+    return f"{prefix.rstrip('.')}: {found}, here {expected}".removeprefix(": ")
 
 
 def bytes_sent(summary: Mapping[str, Any]) -> int:
@@ -242,6 +240,6 @@ def bytes_sent(summary: Mapping[str, Any]) -> int:
 
 
 def best(search: Search) -> list[FrozenTrial]:
-    """Return the best trial, or the Pareto front, by number."""
+    """Return the best trial, or the Pareto front, sorted by number."""
     done = search.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
     return sorted(search.study.best_trials, key=lambda trial: trial.number) if done else []

@@ -1,4 +1,4 @@
-"""Databases of studies, as messages name them."""
+"""Database URLs of studies, and errors of their drivers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 
-def shown(storage: str) -> str:
+def without_password(storage: str) -> str:
     """Return a database's URL without its password."""
     try:
         return make_url(storage).render_as_string()
@@ -16,19 +16,17 @@ def shown(storage: str) -> str:
         return storage
 
 
-def reason(error: Exception) -> str:
-    """Return in one line why a database cannot be used, whatever its driver raised."""
+def error_line(error: Exception) -> str:
+    """Return the cause of a database error in one line."""
     if isinstance(error, ImportError):
-        return (
-            "its driver is not installed; PostgreSQL's comes with pip install 'raysim[postgresql]'"
-        )
+        return "its driver is not installed; for PostgreSQL: pip install 'raysim[postgresql]'"
     while isinstance(error.__cause__, Exception):
         error = error.__cause__
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def missing_file(storage: str) -> bool:
-    """Return whether a URL names a SQLite file that is not there; to open it would make one."""
+def is_missing_file(storage: str) -> bool:
+    """Return whether a URL names a SQLite file that does not exist; opening would create it."""
     try:
         url = make_url(storage)
     except ArgumentError:

@@ -1,6 +1,6 @@
-"""The studies: one for each setting that the papers sweep, and two of the schedule.
+"""Named studies: one for each setting that the papers sweep, and two of the schedule.
 
-Ranges of the papers' own settings are those that their figures and tables go through.
+Ranges of method settings are those of the papers' figures and tables.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ STUDIES: Mapping[str, Study] = {
         },
     ),
     "mifl-prune": Study(
-        "the share of models that MIFL drops at each end, on MNIST in shards",
+        "the fraction of models that MIFL drops at each end, on MNIST in shards",
         "mifl-mnist-2nn-noniid",
         {"method.prune": FloatDistribution(0.05, 0.4)},
     ),
@@ -68,7 +68,7 @@ STUDIES: Mapping[str, Study] = {
         },
     ),
     "fedavg-schedule": Study(
-        "learning rate, local epochs E, batch size B and share C of clients on non-IID MNIST",
+        "learning rate, local epochs E, batch size B and fraction C on non-IID MNIST",
         "mnist-noniid",
         {
             "local.lr": FloatDistribution(1e-3, 0.5, log=True),

@@ -1,4 +1,4 @@
-"""What a study is: a preset, the settings that it tries, and the ranges of these."""
+"""A study: a preset, and ranges of some of its settings."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ import raysim
 from raysim.core.errors import SettingsError
 
 Range = CategoricalDistribution | FloatDistribution | IntDistribution
-"""What is tried of a setting."""
+"""Values that a study searches for one setting."""
 HOLDOUT = 0.1
-"""Share of each client's samples by which a study chooses, where nothing else is said."""
+"""Default of `evaluation.holdout` in a study."""
 GRID_POINTS = 9
-"""Points of a range of real numbers in a grid, evenly spaced on its own scale."""
+"""Grid points of a range of real numbers, evenly spaced on its linear or log scale."""
 
 
 @dataclass(frozen=True)
 class Study:
-    """A named search.
+    """A named search over settings.
 
     Attributes:
-        about: What it is, in one line.
-        preset: The preset that it starts from.
-        space: What is tried, by dotted key of the settings.
-        settings: What it changes in the preset, by dotted key.
+        about: Description in one line.
+        preset: Preset of the settings that are not searched.
+        space: Search space, ranges by dotted key.
+        settings: Overrides of the preset by dotted key.
     """
 
     about: str
@@ -35,65 +35,72 @@ class Study:
     space: Mapping[str, Range]
     settings: Mapping[str, Any] = field(default_factory=dict)
 
-    def resolve(self, overrides: Mapping[str, Any]) -> Resolved:
-        """Return the settings of its trials and what is tried; an override fixes what was tried.
+    def resolve(self, overrides: Mapping[str, Any]) -> ResolvedStudy:
+        """Return the study with overrides applied; an overridden setting is not searched.
 
         Raises:
-            SettingsError: an override is wrong, everything tried is fixed, the settings leave no
-                samples to choose by, or part of a range is refused.
+            SettingsError: an override is wrong, no setting is left to search, there is no holdout,
+                or the settings reject part of a range.
         """
         base = {"evaluation.holdout": HOLDOUT, "target_accuracy": None}
         settings = raysim.load_config(self.preset, base | dict(self.settings) | dict(overrides))
         space = {key: values for key, values in self.space.items() if key not in overrides}
         if not space:
-            raise SettingsError(f"{', '.join(self.space)}: all are fixed; nothing is left to try")
+            raise SettingsError(
+                f"{', '.join(self.space)}: all are fixed; leave at least one to search"
+            )
         if not settings.evaluation.holdout:
             raise SettingsError(
-                "evaluation.holdout=0.0: a study chooses by held-out samples; it must be above 0"
+                "evaluation.holdout=0.0: must be above 0; a study selects by held-out accuracy"
             )
         if "accuracy" not in settings.dataset.objective.metrics:
             name = settings.dataset.title
             raise SettingsError(f"dataset.name={name}: has no accuracy, by which a study chooses")
         if settings.out is not None:
-            raise SettingsError(f"out={settings.out}: a study says it as --out")
+            raise SettingsError(f"out={settings.out}: use the option --out for a study")
         for key, values in space.items():
-            for value in ends(values):
+            for value in limits(values):
                 settings.override({key: value})
-        return Resolved(settings, space)
+        return ResolvedStudy(settings, space)
 
 
 @dataclass(frozen=True)
-class Resolved:
-    """A study with its overrides: the settings of a trial but for what is tried, and that."""
+class ResolvedStudy:
+    """A study with overrides applied.
+
+    Attributes:
+        settings: Settings of every trial, without the searched values.
+        space: Search space, ranges by dotted key.
+    """
 
     settings: raysim.Settings
     space: Mapping[str, Range]
 
 
-def ends(values: Range) -> list[Any]:
-    """Return the ends of a range, or all choices."""
+def limits(values: Range) -> list[Any]:
+    """Return the limits of a range, or all choices."""
     if isinstance(values, CategoricalDistribution):
         return list(values.choices)
     return [values.low, values.high]
 
 
-def grid(values: Range) -> list[Any]:
-    """Return the points of a grid: all choices or whole numbers, GRID_POINTS real ones."""
+def grid_points(values: Range) -> list[Any]:
+    """Return the grid points of a range: all choices or integers, or GRID_POINTS real numbers."""
     if isinstance(values, CategoricalDistribution):
         return list(values.choices)
     if isinstance(values, IntDistribution):
         return list(range(values.low, values.high + 1, values.step))
     low, high = values.low, values.high
-    parts = [point / (GRID_POINTS - 1) for point in range(GRID_POINTS)]
+    fractions = [point / (GRID_POINTS - 1) for point in range(1, GRID_POINTS - 1)]
     if values.log:
-        inner = [low * (high / low) ** part for part in parts[1:-1]]
+        inner = [low * (high / low) ** fraction for fraction in fractions]
     else:
-        inner = [low + (high - low) * part for part in parts[1:-1]]
+        inner = [low + (high - low) * fraction for fraction in fractions]
     return [low, *inner, high]
 
 
-def text_of(values: Range) -> str:
-    """Return a range as it is shown."""
+def format_range(values: Range) -> str:
+    """Return a range as text."""
     if isinstance(values, CategoricalDistribution):
         return " | ".join(map(str, values.choices))
     return f"{values.low:g} to {values.high:g}{', log' if values.log else ''}"

@@ -1,6 +1,6 @@
-"""What is simulated: datasets, partitions and models, registered by name.
+"""Datasets, partitions and models, registered by name.
 
-Importing this package registers the names; a component's own module is imported when asked for.
+Importing this package registers the names; the module of a component is imported on first use.
 """
 
 from raysim.core.data import DATASETS, MODELS, PARTITIONS

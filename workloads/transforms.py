@@ -1,7 +1,7 @@
-"""Input transforms on whole batches of images, on the device that holds them.
+"""Input transforms of image batches, on the device of the images.
 
-Each takes images [n, C, H, W] and returns new ones; what it is given stays as it is. Generators
-live on the images' device, and a transform draws the same amount from them whatever it does.
+Each takes images [n, C, H, W] and returns new ones; the input is not changed. Generators live on
+the images' device, and a transform draws the same amount of numbers for every input.
 
 Legend: n samples, C channels, H height, W width.
 """
@@ -31,16 +31,16 @@ def normalise(x: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
     channels = x.shape[1]
     if not len(mean) == len(std) == channels:
         raise SettingsError(
-            f"normalise: {len(mean)} means and {len(std)} standard deviations are given for images"
-            f" of {channels} channels; allowed is one of each per channel"
+            f"normalise: {len(mean)} means and {len(std)} standard deviations for images of"
+            f" {channels} channels; must be one of each per channel"
         )
     if not min(std) > 0:
-        raise SettingsError(f"normalise: std={tuple(std)}; allowed are values above 0")
+        raise SettingsError(f"normalise: std={tuple(std)}: must be above 0")
     return (x - _per_channel(x, mean)) / _per_channel(x, std)
 
 
 def pad(x: Tensor, size: int) -> Tensor:
-    """Return images [n, C, size, size] with zeros around; an odd column or row more comes last.
+    """Pad images with zeros to [n, C, size, size]; odd padding has its extra pixel at the end.
 
     Raises:
         SettingsError: the images are larger than `size`.
@@ -48,15 +48,15 @@ def pad(x: Tensor, size: int) -> Tensor:
     height, width = x.shape[2:]
     if size < max(height, width):
         raise SettingsError(
-            f"pad: size={size} for images of {height}x{width} pixels; allowed is"
-            f" {max(height, width)} or more"
+            f"pad: size={size} for images of {height}x{width} pixels: must be at least"
+            f" {max(height, width)}"
         )
     top, left = (size - height) // 2, (size - width) // 2
     return F.pad(x, (left, size - width - left, top, size - height - top))
 
 
 def random_crop(x: Tensor, padding: int, generator: torch.Generator) -> Tensor:
-    """Pad with zeros on each side and cut a window of the old size, elsewhere in each sample.
+    """Pad with zeros on each side and crop each sample at a random offset to its old size.
 
     Args:
         x: Images [n, C, H, W].
@@ -67,12 +67,12 @@ def random_crop(x: Tensor, padding: int, generator: torch.Generator) -> Tensor:
         SettingsError: the padding is negative.
     """
     if padding < 0:
-        raise SettingsError(f"random_crop: padding={padding}; allowed is 0 or more")
+        raise SettingsError(f"random_crop: padding={padding}: must be at least 0")
     n, _, height, width = x.shape
     down, right = torch.randint(
         2 * padding + 1, (2, n), generator=generator, device=x.device
     )  # [n] each
-    # Every window of every sample, as a view of the padded images: no copy but the chosen ones.
+    # A view of all windows of the padded images; indexing copies the selected ones only.
     windows = F.pad(x, (padding,) * 4).unfold(2, height, 1).unfold(3, width, 1)
     return windows[torch.arange(n, device=x.device), :, down, right]  # [n, C, H, W]
 

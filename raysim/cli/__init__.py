@@ -1,5 +1,5 @@
-"""The command line: commands, pages of what there is, and the live view of a run.
+"""Command line: commands, pages of `raysim list`, and the live view of a run.
 
-In: what was typed. Out: lines, tables and an exit code.
-Imported by nobody; it may import everything, the other packages only inside functions.
+In: command-line arguments. Out: lines, tables and an exit code.
+No module imports it; it may import everything, the other packages only inside functions.
 """

@@ -1,7 +1,7 @@
-"""The command line: `raysim run`, `resume`, `tune`, `dashboard`, `list`, `data`, `submit`, `job`.
+"""Commands `raysim run`, `resume`, `tune`, `dashboard`, `list`, `data` and `submit`.
 
-Errors that a user can mend are one line on stderr and exit code 2; Ctrl-C checkpoints, says how to
-go on, and exits with 130.
+Errors of settings, files and machines are one line on stderr and exit code 2. Ctrl-C saves a
+checkpoint, prints the command that resumes the run, and exits with 130.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Simulate federated learning: a published experiment, or your own, with one command.",
+    help="Simulate federated learning: published experiments and your own.",
 )
 app.add_typer(data, name="data")
 app.add_typer(job, name="job")
 console = Console()
 
 ProfileName = Annotated[
-    str | None, typer.Option("--profile", help="resources; see raysim list profiles")
+    str | None, typer.Option("--profile", help="resource profile; see raysim list profiles")
 ]
 KINDS = (
     *("presets", "methods", "datasets", "partitions", "models"),
@@ -49,7 +49,7 @@ def run(
     *,
     profile: ProfileName = None,
 ) -> None:
-    """Run a preset or a file of settings; an unfinished run at the same `out` goes on."""
+    """Run a preset or a settings file; resume an unfinished run with the same `out`."""
     from raysim.storage.run_directory import RunDirectory
     from raysim.workloads.presets import PRESETS
 
@@ -62,7 +62,7 @@ def run(
 
 
 def _changes(overrides: list[str] | None, profile: str | None) -> dict[str, Any]:
-    """Return the overrides typed, and those of a profile before them."""
+    """Return the overrides of a profile, updated by those of the command line."""
     from raysim.cluster.profiles import find
     from raysim.config import parse_override
 
@@ -72,7 +72,7 @@ def _changes(overrides: list[str] | None, profile: str | None) -> dict[str, Any]
 
 @app.command()
 def resume(run_dir: Annotated[Path, typer.Argument(help="the run directory")]) -> None:
-    """Go on with a run that was interrupted or killed."""
+    """Resume a run that was interrupted or killed."""
     _follow(lambda listener: raysim.resume(run_dir, listener=listener), run_dir, {})
 
 
@@ -86,7 +86,7 @@ def _follow(
             work(listener)
     except KeyboardInterrupt:
         if (out / "config.json").exists():
-            hint = f"interrupted; go on with: raysim resume {out}"
+            hint = f"interrupted; resume with: raysim resume {out}"
             console.print(hint, highlight=False, soft_wrap=True)
         raise typer.Exit(130) from None
 
@@ -96,17 +96,17 @@ def list_(
     kind: Annotated[
         str,
         typer.Argument(
-            help="methods, presets, datasets, partitions, models, studies, profiles or manifests"
+            help="presets, methods, datasets, partitions, models, studies, profiles or manifests"
         ),
     ] = "",
-    name: Annotated[str, typer.Argument(help="one of them, to read about it")] = "",
+    name: Annotated[str, typer.Argument(help="name of one entry, to print its page")] = "",
 ) -> None:
-    """List what there is, or show one of them."""
+    """List presets, methods and other named things, or print the page of one."""
     if kind and kind not in KINDS:
         from raysim.core.components import suggest
 
         raise SettingsError(f"list {kind}: no such kind; {suggest(kind, list(KINDS))}")
-    if kind == "manifests" and name:  # as it stands, to be redirected to a file
+    if kind == "manifests" and name:  # plain text, to be redirected to a file
         from raysim.cluster.pages import manifest
 
         typer.echo(manifest(name), nl=False)
@@ -154,27 +154,25 @@ def tune(
     study: Annotated[str, typer.Argument(help="a study; see raysim list studies")],
     overrides: Overrides = None,
     *,
-    trials: Annotated[int, typer.Option(min=1, help="trials in all")] = 50,
+    trials: Annotated[int, typer.Option(min=1, help="total number of trials")] = 50,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="trials at a time; as many as fit")
+        int | None, typer.Option(min=1, help="number of slots; default: as many as fit")
     ] = None,
     storage: Annotated[
-        str | None, typer.Option(help="database URL; a SQLite file in the folder of the study")
+        str | None, typer.Option(help="database URL; default: a SQLite file in --out")
     ] = None,
     sampler: Annotated[str, typer.Option(help="tpe, random, grid or gp")] = "tpe",
     pruner: Annotated[
-        str | None, typer.Option(help="median, hyperband or none; median, none with two objectives")
+        str | None, typer.Option(help="median, hyperband or none; default: by --objectives")
     ] = None,
     objectives: Annotated[
         str, typer.Option(help="accuracy, bytes, or both: accuracy,bytes")
     ] = "accuracy",
-    name: Annotated[
-        str | None, typer.Option(help="what it is called in the database; STUDY")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="folder; runs/NAME")] = None,
+    name: Annotated[str | None, typer.Option(help="name in the database; default: STUDY")] = None,
+    out: Annotated[Path | None, typer.Option(help="folder; default: runs/NAME")] = None,
     profile: ProfileName = None,
 ) -> None:
-    """Search settings with Optuna; the same command goes on with an interrupted study."""
+    """Search settings with Optuna; the same command resumes an interrupted study."""
     from raysim.tuning import command
 
     try:
@@ -186,29 +184,29 @@ def tune(
             jobs=jobs,
             out=out or Path("runs") / (name or study),
             storage=storage,
-            called=name,
+            study_name=name,
             console=console,
         )
     except KeyboardInterrupt:
-        console.print("interrupted; the same command goes on", highlight=False)
+        console.print("interrupted; the same command resumes the study", highlight=False)
         raise typer.Exit(130) from None
 
 
 def _search_options(sampler: str, pruner: str | None, objectives: str) -> SearchOptions:
     from raysim.tuning.search import SearchOptions
 
-    sought = tuple(objectives.split(","))
-    pruned = pruner or ("median" if len(sought) == 1 else "none")
-    return SearchOptions(sampler, pruned, sought)
+    names = tuple(objectives.split(","))
+    pruner = pruner or ("median" if len(names) == 1 else "none")
+    return SearchOptions(sampler, pruner, names)
 
 
 @app.command()
 def dashboard(
     storage: Annotated[str, typer.Argument(help="the study's database URL")],
-    host: Annotated[str, typer.Option(help="address to listen at")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535)] = 8080,
+    host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="port to listen on")] = 8080,
 ) -> None:
-    """Show studies in a browser with optuna-dashboard, on this machine alone."""
+    """Serve the studies of a database with optuna-dashboard."""
     from raysim.tuning.command import serve
 
     serve(storage, host, port)
@@ -218,21 +216,21 @@ def dashboard(
 def submit(
     words: Annotated[
         list[str],
-        typer.Argument(metavar="-- COMMAND...", help="run, tune or resume, as you would type it"),
+        typer.Argument(metavar="-- COMMAND...", help="run, tune or resume, with its arguments"),
     ],
     *,
     address: Address = None,
     profile: ProfileName = None,
     env: Annotated[
-        list[str] | None, typer.Option(help="environment variable of the job, as NAME=VALUE")
+        list[str] | None, typer.Option(help="environment variable of the job, NAME=VALUE")
     ] = None,
     requirements: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="packages that the nodes lack, for pip"),
+        typer.Option(exists=True, dir_okay=False, help="requirements file of missing packages"),
     ] = None,
     follow: Follow = True,
 ) -> None:
-    """Run a command of raysim on a Ray cluster, with this working directory; needs an `out`."""
+    """Run a raysim command as a job on a Ray cluster; uploads the working directory."""
     from raysim.cluster import command
 
     if profile:
@@ -251,30 +249,30 @@ def submit(
 
 
 def _check_job(name: str, *rest: str) -> None:
-    """Check what a job is told, as far as that can be done from here."""
+    """Validate a job's command on this machine, before it is uploaded."""
     from raysim.cluster import command
 
     if name not in {"run", "tune", "resume"}:
-        raise SettingsError(f"{name}: cannot be submitted; run, tune and resume can")
-    asked = typer.main.get_group(app).commands[name].make_context(name, list(rest)).params
+        raise SettingsError(f"{name}: cannot be submitted; must be run, tune or resume")
+    options = typer.main.get_group(app).commands[name].make_context(name, list(rest)).params
     if name == "resume":
-        command.check_folder("RUN_DIR", asked["run_dir"])
+        command.check_folder("RUN_DIR", options["run_dir"])
         return
-    changes = _changes(asked["overrides"], asked["profile"])
+    changes = _changes(options["overrides"], options["profile"])
     if name == "run":
-        settings = raysim.load_config(asked["config"], changes)
-        command.check_file(asked["config"])
+        settings = raysim.load_config(options["config"], changes)
+        command.check_file(options["config"])
         command.check_folder("out", settings.out)
     else:
         from raysim.tuning.command import find
 
-        find(asked["study"]).resolve(changes)
-        _search_options(asked["sampler"], asked["pruner"], asked["objectives"]).check()
-        command.check_folder("--out", asked["out"])
+        find(options["study"]).resolve(changes)
+        _search_options(options["sampler"], options["pruner"], options["objectives"]).check()
+        command.check_folder("--out", options["out"])
 
 
 def main() -> None:
-    """Run the command line; `package.module:Class` is looked for in the working directory too."""
+    """Run the command line; `package.module:Class` may lie in the working directory."""
     put_working_directory_last()
     try:
         app()

@@ -1,4 +1,4 @@
-"""What `raysim data show` prints and draws: which client holds what.
+"""Page and heat map of `raysim data show`: samples and classes of each client.
 
 Legend: K clients in all, n of them counted, C classes.
 """
@@ -29,12 +29,12 @@ QUANTILES = {"min": 0.0, "25%": 0.25, "median": 0.5, "75%": 0.75, "max": 1.0}
 
 
 @dataclass(frozen=True)
-class Holdings:
-    """What clients hold.
+class ClientCounts:
+    """Number of samples per client and class.
 
     Attributes:
         sizes: Samples per client [K].
-        clients: The clients whose classes were counted [n]: all, or evenly spaced ones of many.
+        clients: Clients whose classes were counted [n]: all, or evenly spaced ones of many.
         counts: Their samples per class [n, C].
         samples: Samples of the training set.
     """
@@ -45,18 +45,18 @@ class Holdings:
     samples: int
 
 
-def count(client_indices: ClientIndices, labels: Indices, classes: int) -> Holdings:
-    """Count what clients hold, at most COUNTED_CLIENTS of them class by class."""
+def count(client_indices: ClientIndices, labels: Indices, classes: int) -> ClientCounts:
+    """Count the samples of all clients, and those per class of at most COUNTED_CLIENTS clients."""
     total = len(client_indices.sizes)
     clients = np.arange(total)
     if total > COUNTED_CLIENTS:
         clients = np.linspace(0, total - 1, COUNTED_CLIENTS).astype(np.int64)
     counts = class_counts(client_indices, labels, classes, clients)
-    return Holdings(client_indices.sizes, clients, counts, len(labels))
+    return ClientCounts(client_indices.sizes, clients, counts, len(labels))
 
 
 def title(settings: Settings) -> str:
-    """Return a line that says what is split how."""
+    """Return dataset, partition, clients and seed in one line."""
     fields = settings.partition.settings()
     set_ones = {key: value for key, value in fields.items() if value is not None and key != "name"}
     values = ", ".join(f"{key}={value}" for key, value in set_ones.items())
@@ -65,8 +65,8 @@ def title(settings: Settings) -> str:
     return f"{dataset}, {partition}, clients={settings.clients}, seed={settings.seed}"
 
 
-def page(heading: str, held: Holdings) -> RenderableType:
-    """Return the table of clients, with quantiles where there are more than it shows."""
+def page(heading: str, held: ClientCounts) -> RenderableType:
+    """Return the table of clients, with quantiles if it does not show all."""
     parts: list[RenderableType] = [Text(heading, style="bold"), _clients(held)]
     total = len(held.sizes)
     if total > SHOWN_CLIENTS:
@@ -79,7 +79,7 @@ def page(heading: str, held: Holdings) -> RenderableType:
     return Group(*parts)
 
 
-def _clients(held: Holdings) -> Table:
+def _clients(held: ClientCounts) -> Table:
     table = Table(box=None)
     for name in ("client", "samples", "classes"):
         table.add_column(name, justify="right")
@@ -101,7 +101,7 @@ def _add(table: Table, name: str, counts: Indices) -> None:
     table.add_row(name, str(counts.sum()), str(len(labels)), " ".join(words))
 
 
-def _quantiles(held: Holdings) -> Table:
+def _quantiles(held: ClientCounts) -> Table:
     table = Table("per client", box=None)
     for name in QUANTILES:
         table.add_column(name, justify="right")
@@ -113,19 +113,19 @@ def _quantiles(held: Holdings) -> Table:
 
 
 def check_drawing(path: Path) -> None:
-    """Require that a heat map can be drawn to a path.
+    """Check that a heat map can be drawn to a path.
 
     Raises:
-        SettingsError: it is no .png file in a folder that exists, or matplotlib is missing.
+        SettingsError: it is not a .png file in an existing folder, or matplotlib is missing.
     """
     if path.suffix != ".png" or not path.parent.is_dir():
-        raise SettingsError(f"--out={path}: must be a .png file in a folder that exists")
+        raise SettingsError(f"--out={path}: must be a .png file in an existing folder")
     if find_spec("matplotlib") is None:
         raise SettingsError(f"--out={path}: needs matplotlib; pip install 'raysim[plots]'")
 
 
-def heat_map(heading: str, held: Holdings) -> Figure:
-    """Return a heat map of samples, clients down and classes across."""
+def heat_map(heading: str, held: ClientCounts) -> Figure:
+    """Return a heat map of samples, one row per client and one column per class."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
@@ -142,7 +142,7 @@ def heat_map(heading: str, held: Holdings) -> Figure:
     return figure
 
 
-def draw(heading: str, held: Holdings, path: Path) -> None:
+def draw(heading: str, held: ClientCounts, path: Path) -> None:
     """Write the heat map as a PNG.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The command line: `raysim job list`, `status`, `logs` and `stop`, for jobs on a Ray cluster."""
+"""Commands `raysim job list`, `status`, `logs` and `stop`, for jobs on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from rich.console import Console
 
 Address = Annotated[
     str | None,
-    typer.Option(help="URL of the cluster's dashboard; RAY_API_SERVER_ADDRESS or RAY_ADDRESS"),
+    typer.Option(
+        help="URL of the cluster's dashboard; default: RAY_API_SERVER_ADDRESS or RAY_ADDRESS"
+    ),
 ]
-JobId = Annotated[str, typer.Argument(metavar="ID", help="the job")]
-Follow = Annotated[bool, typer.Option(help="whether to follow the log until the job ends")]
+JobId = Annotated[str, typer.Argument(metavar="ID", help="id of the job")]
+Follow = Annotated[bool, typer.Option(help="follow the log until the job ends")]
 
-job = typer.Typer(no_args_is_help=True, help="Follow, ask after and stop jobs on a Ray cluster.")
+job = typer.Typer(no_args_is_help=True, help="List, follow and stop jobs on a Ray cluster.")
 console = Console()
 
 
@@ -28,7 +30,7 @@ def list_jobs(address: Address = None) -> None:
 
 @job.command()
 def status(name: JobId, address: Address = None) -> None:
-    """Say what has become of a job."""
+    """Print the status of a job."""
     from raysim.cluster import command
 
     command.status(name, address=address, console=console)
@@ -36,7 +38,7 @@ def status(name: JobId, address: Address = None) -> None:
 
 @job.command()
 def logs(name: JobId, address: Address = None, follow: Follow = True) -> None:
-    """Print a job's log; exits with the job's exit code where it is followed to its end."""
+    """Print a job's log; with --follow, exit with the job's exit code."""
     from raysim.cluster import command
 
     raise typer.Exit(command.logs(name, address=address, follow=follow, console=console))
@@ -44,7 +46,7 @@ def logs(name: JobId, address: Address = None, follow: Follow = True) -> None:
 
 @job.command()
 def stop(name: JobId, address: Address = None) -> None:
-    """Stop a job after a checkpoint; submit the same command to go on."""
+    """Stop a job after a checkpoint; submitting the same command again resumes it."""
     from raysim.cluster import command
 
     command.stop(name, address=address, console=console)

@@ -1,4 +1,4 @@
-"""What a run looks like in a terminal: a live view, or plain lines where there is no terminal."""
+"""Output of a run: a live view in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -18,51 +18,51 @@ SHOWN_ROUNDS = 12
 PLAIN_PROGRESS_SECONDS = 5.0
 
 
-class Lines(Listener):
-    """Plain lines: one a round, for logs and pipes."""
+class PlainOutput(Listener):
+    """Plain output of a run, one line per round, for logs and pipes."""
 
     def __init__(self, console: Console, published: Mapping[str, float]) -> None:
         self._console = console
         self._published = published
         self._run: Started | None = None
         self._begun = perf_counter()
-        self._said = 0.0
+        self._last_progress = 0.0
 
-    def say(self, text: str) -> None:
-        """Print one line as it is."""
+    def print_line(self, text: str) -> None:
+        """Print one line without markup."""
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def preparing(self, what: str, done: int, total: int) -> None:
-        """Say that data is being fetched, now and then."""
-        if perf_counter() - self._said > PLAIN_PROGRESS_SECONDS or done == total:
-            self._said = perf_counter()
-            self.say(f"{what}: {done / max(total, 1):.0%}")
+        """Print the progress of data preparation every PLAIN_PROGRESS_SECONDS."""
+        if perf_counter() - self._last_progress > PLAIN_PROGRESS_SECONDS or done == total:
+            self._last_progress = perf_counter()
+            self.print_line(f"{what}: {done / max(total, 1):.0%}")
 
     def started(self, run: Started) -> None:
-        """Say what is about to run."""
+        """Print method, clients, rounds and run directory."""
         self._run, self._begun = run, perf_counter()
         goal = f", until {run.target:.1%}" if run.target else ""
         again = f", from round {run.round_number + 1}" if run.round_number > 0 else ""
-        self.say(
+        self.print_line(
             f"{run.method}: {run.clients} clients, {run.cohort} a round, {run.rounds}"
             f" rounds{goal}{again}; {run.path}"
         )
 
     def round_done(self, row: Mapping[str, Any]) -> None:
-        """Say how a round went."""
-        self.say("  ".join(f"{name} {value}" for name, value in self.figures(row).items()))
+        """Print the figures of a round."""
+        self.print_line("  ".join(f"{name} {value}" for name, value in self.figures(row).items()))
 
     def note(self, text: str) -> None:
-        """Say what a user should know."""
-        self.say(f"note: {text}")
+        """Print a note."""
+        self.print_line(f"note: {text}")
 
     def finished(self, summary: Mapping[str, Any]) -> None:
-        """Say what came of it."""
+        """Print the final figures."""
         for line in closing_lines(summary, self._run, self._published):
-            self.say(line)
+            self.print_line(line)
 
     def figures(self, row: Mapping[str, Any]) -> dict[str, str]:
-        """Return a round's figures as shown."""
+        """Return the figures of a round as text, by column."""
         loss = row["test_loss"]
         return {
             "round": str(row["round"]),
@@ -83,8 +83,8 @@ class Lines(Listener):
         return f"{minutes}:{seconds:02d}"
 
 
-class LiveView(Lines):
-    """A table of the last rounds above a bar of the round in progress, redrawn in place."""
+class LiveView(PlainOutput):
+    """Table of the last rounds above a progress bar of the current round, redrawn in place."""
 
     def __init__(self, console: Console, published: Mapping[str, float]) -> None:
         super().__init__(console, published)
@@ -101,7 +101,7 @@ class LiveView(Lines):
         self.live = Live(self._draw(), console=console, refresh_per_second=8)
 
     def preparing(self, what: str, done: int, total: int) -> None:
-        """Show how far the data is."""
+        """Show the progress of data preparation."""
         self._bars.update(self._task, description=what, completed=done, total=total)
         self.live.update(self._draw())
 
@@ -111,7 +111,7 @@ class LiveView(Lines):
         self._next_round(run.round_number + 1)
 
     def progress(self, done: int, total: int) -> None:
-        """Show how many clients of the round are done."""
+        """Show the number of clients done in the round."""
         self._bars.update(self._task, completed=done, total=total)
 
     def round_done(self, row: Mapping[str, Any]) -> None:
@@ -145,7 +145,7 @@ def _accuracy(row: Mapping[str, Any]) -> dict[str, str]:
 def closing_lines(
     summary: Mapping[str, Any], run: Started | None, published: Mapping[str, float]
 ) -> list[str]:
-    """Return the lines that end a run: its figures, beside the published ones."""
+    """Return the final lines of a run: its figures, beside the published ones."""
     lines = []
     figure = None
     if summary["final_accuracy"] is not None:
@@ -171,10 +171,10 @@ def closing_lines(
 
 
 @contextmanager
-def make_listener(console: Console, published: Mapping[str, float]) -> Iterator[Lines]:
+def make_listener(console: Console, published: Mapping[str, float]) -> Iterator[PlainOutput]:
     """Return the live view in a terminal, plain lines elsewhere."""
     if not console.is_terminal:
-        yield Lines(console, published)
+        yield PlainOutput(console, published)
         return
     view = LiveView(console, published)
     with view.live:

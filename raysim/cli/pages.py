@@ -1,4 +1,4 @@
-"""Pages that `raysim list` prints: what there is, and one of them in full."""
+"""Pages of `raysim list`: tables of components and presets, and one of them in full."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rich.text import Text
 from raysim.core.components import Component, Registry, look_up
 
 FORMULA = 4 * " "
-"""Indents what is not to be reflowed."""
+"""Indentation of formulas, which are not reflowed."""
 BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 
 
@@ -31,21 +31,21 @@ def components(registry: Registry[Any]) -> RenderableType:
 
 
 def presets(known: Mapping[str, Any]) -> RenderableType:
-    """Return the table of all presets, and where each is published."""
-    table = _empty("presets", "name", "what it is", "published in")
+    """Return the table of all presets, with the tables and figures that publish them."""
+    table = _empty("presets", "name", "description", "published in")
     for name, preset in known.items():
         table.add_row(name, preset.about, preset.source)
     return table
 
 
 def component(registry: Registry[Any], name: str) -> RenderableType:
-    """Return the page of one component: what it does and costs, its settings, its source.
+    """Return the page of one component: description, cost, settings and source.
 
     Raises:
         SettingsError: there is no such component.
     """
     found: type[Component] = registry.get(name)
-    settings = Table("setting", "default", "range", "what it is", box=None)
+    settings = Table("setting", "default", "range", "description", box=None)
     for key, field in found.model_fields.items():
         default = json.dumps(field.get_default(call_default_factory=True), default=str)
         settings.add_row(f"{registry.kind}.{key}", default, allowed(field), field.description or "")
@@ -57,7 +57,7 @@ def component(registry: Registry[Any], name: str) -> RenderableType:
 
 
 def _reflowed(documented: object) -> str:
-    """Return a docstring with a line a paragraph or list item, and formulas as they are."""
+    """Return a docstring with one line per paragraph or list item; formulas are left unchanged."""
     lines: list[str] = []
     for line in (inspect.getdoc(documented) or "").splitlines():
         goes_on = line.strip() and not line.startswith((FORMULA, "- "))
@@ -69,7 +69,7 @@ def _reflowed(documented: object) -> str:
 
 
 def preset(known: Mapping[str, Any], name: str) -> RenderableType:
-    """Return the page of one preset: what it reproduces, where its settings come from, all of them.
+    """Return the page of one preset: its paper, the origin of its settings, and all settings.
 
     Raises:
         SettingsError: there is no such preset.
@@ -93,7 +93,7 @@ def preset(known: Mapping[str, Any], name: str) -> RenderableType:
 
 
 def _origins(preset: Any) -> Table:
-    """Return which settings are printed, inferred or chosen."""
+    """Return the table of the printed, inferred and chosen settings."""
     table = Table("origin", "settings", box=None)
     for origin, values in preset.by_origin().items():
         if values:
@@ -106,17 +106,17 @@ def _origins(preset: Any) -> Table:
 
 
 def _written(value: Any) -> str:
-    """Return a value as it is written in an override."""
+    """Return a value in the syntax of an override."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def allowed(field: FieldInfo) -> str:
-    """Return the range of a setting, as its validation has it."""
+    """Return the allowed range of a setting."""
     return _range(field.annotation, field.metadata)
 
 
 def _range(kind: Any, limits: Sequence[Any]) -> str:
-    """Return the range of a type with these limits; "" where it has none."""
+    """Return the range of a type with these limits; "" if it has none."""
     if get_origin(kind) is Literal:
         return " | ".join(str(choice) for choice in get_args(kind))
     if get_origin(kind) is Annotated:
@@ -140,7 +140,7 @@ def _metadata(limit: Any) -> Sequence[Any]:
 
 
 def _table(title: str, rows: Mapping[str, str]) -> Table:
-    table = _empty(title, "name", "what it is")
+    table = _empty(title, "name", "description")
     for name, about in rows.items():
         table.add_row(name, about)
     return table

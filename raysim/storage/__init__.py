@@ -1,5 +1,5 @@
-"""Storage: everything that a run writes to disk and reads again.
+"""Storage: files of a run, written and read again.
 
-In: settings, states, rows, events. Out: files that are whole at any moment, and what they held.
+In: settings, states, rows, events. Out: files that are complete at any moment, and their contents.
 Imported by `execution`, `driver` and studies; knows only `core` and `config`.
 """

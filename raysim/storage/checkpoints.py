@@ -48,12 +48,12 @@ class Checkpoint:
 
 
 def save_tensors(path: Path, tensors: Tensors) -> None:
-    """Write tensors as one safetensors file, aside and renamed."""
+    """Write tensors atomically as one safetensors file."""
     replace_file(path, lambda aside: save_file(contiguous(tensors), aside))
 
 
 class Checkpoints:
-    """The checkpoints of one run directory."""
+    """Checkpoints of one run directory."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -98,14 +98,14 @@ class Checkpoints:
     def latest(self, clients: int, report: Callable[[str], None]) -> Checkpoint | None:
         """Return the newest checkpoint that is whole; None if there was never one.
 
-        Damaged ones are set aside as `damaged_round_...`.
+        Damaged ones are renamed to `damaged_round_...`.
 
         Args:
             clients: K, the number of clients.
             report: Called with a line for every damaged checkpoint.
 
         Raises:
-            RunError: there are checkpoints, and all are damaged.
+            RunError: all checkpoints are damaged.
         """
         numbers = self.numbers()
         damaged: list[int] = []

@@ -46,7 +46,7 @@ NEVER = (-1, -1)
 
 
 class ClientStates:
-    """The client states of one run directory, readable and writable from every worker."""
+    """Client states of one run directory, readable and writable from every worker."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -71,12 +71,12 @@ class ClientStates:
 
         Args:
             client: The client's id.
-            version: Round and pass that write.
+            version: Round and pass of the writer.
             groups: The client's groups.
             needed_from: Round of the older of the kept checkpoints.
 
         Raises:
-            MachineError: the disk refuses.
+            MachineError: the file cannot be written.
         """
         path = self._path(client, version)
         if not path.exists():
@@ -88,7 +88,7 @@ class ClientStates:
             self._path(client, stale).unlink(missing_ok=True)
 
     def delete(self, versions: Iterable[tuple[int, StateVersion]]) -> None:
-        """Delete versions of clients that nothing reads any more."""
+        """Delete versions of clients."""
         for client, version in versions:
             self._path(client, version).unlink(missing_ok=True)
 

@@ -179,7 +179,7 @@ class RunRecorder:
 
 
 def dotted(values: Mapping[str, Any], prefix: str = "") -> Row:
-    """Return nested settings as one level of dotted keys."""
+    """Return nested settings by dotted key."""
     flat: Row = {}
     for key, value in values.items():
         if isinstance(value, Mapping):

@@ -50,7 +50,7 @@ class RunDirectory:
 
     @classmethod
     def default(cls, name: str) -> Path:
-        """Return a fresh path under `runs/`."""
+        """Return a new path under `runs/`."""
         moment = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
         path = Path("runs") / f"{name}-{moment}"
         return path if not path.exists() else path.with_name(f"{path.name}-{os.getpid()}")
@@ -107,7 +107,7 @@ class RunDirectory:
             yield
 
     def read_config(self) -> tuple[dict[str, Any], bool]:
-        """Return the settings that the run was started with, and whether it has its own task.
+        """Return the settings of the run, and whether it has a task of its own.
 
         Raises:
             RunError: the directory holds no run, or one of a newer version.

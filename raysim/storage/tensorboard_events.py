@@ -59,7 +59,7 @@ class Events:
             self._records.flush()
 
     def close(self) -> None:
-        """Write everything and close the file."""
+        """Flush the events and close the file."""
         with writing(self._path):
             self._records.close()
 

@@ -239,7 +239,7 @@ def test_data_show(raysim_command, tmp_path):
         (["mnist-nonid"], "mnist-nonid: no such preset; did you mean 'mnist-noniid'?"),
         (["mnist-fedavg", "partition.name=by_key"], "partition.key=writer: no such column"),
         (["mnist-fedavg", "partition.name=split_classes"], "clients=100: 10 classes cannot be"),
-        (["mnist-fedavg", "--out", "a.pdf"], "--out=a.pdf: must be a .png file in a folder that"),
+        (["mnist-fedavg", "--out", "a.pdf"], "--out=a.pdf: must be a .png file in an existing"),
     ],
 )
 def test_data_show_refuses_in_one_line(raysim_command, arguments, said):
@@ -261,8 +261,7 @@ def test_studies_are_listed(raysim_command):
         (["fedprox-mu", "local.lr=-1"], "local.lr=-1: must be greater than 0"),
         (
             ["fedprox-mu", "--pruner", "median", "--objectives", "accuracy,bytes"],
-            "pruner=median: a pruner compares one figure of unfinished trials, and there are 2"
-            " objectives; use --pruner none",
+            "pruner=median: pruners support one objective only, but got 2; use --pruner none",
         ),
     ],
 )

@@ -117,7 +117,7 @@ def test_the_axes_count_clients_and_classes():
 
 def test_where_no_heat_map_can_be_drawn(tmp_path, monkeypatch):
     for wrong in (tmp_path / "a.jpg", tmp_path / "none" / "a.png"):
-        with pytest.raises(SettingsError, match=r"must be a \.png file in a folder that exists"):
+        with pytest.raises(SettingsError, match=r"must be a \.png file in an existing folder"):
             check_drawing(wrong)
     folder = tmp_path / "b.png"
     folder.mkdir()

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from raysim.cli import live_view
-from raysim.cli.live_view import Lines, LiveView, closing_lines, make_listener
+from raysim.cli.live_view import LiveView, PlainOutput, closing_lines, make_listener
 from raysim.driver.listener import Started
 
 SUMMARY = {
@@ -70,7 +70,7 @@ def plain(stream):
 
 
 def test_without_a_terminal_lines_are_plain(lines):
-    assert type(lines) is Lines
+    assert type(lines) is PlainOutput
 
 
 def test_lines_of_a_run(lines, said):

@@ -49,7 +49,7 @@ def test_what_is_typed_wins_over_the_profile(
     assert (code, err) == (0, "")
     engine = json.loads((working_directory / "out/config.json").read_text())["engine"]
     assert (engine["gpus_per_actor"], engine["vectorize"]) == (0, 16)
-    assert engine["actors"] == "auto"  # the file says 1; the profile overrules it
+    assert engine["actors"] == "auto"  # the file says 1; the profile replaces it
 
 
 def test_profiles_are_listed(raysim_command):

@@ -85,5 +85,5 @@ def test_a_job_whose_time_is_up_checkpoints(slurm, working_directory, tmp_path):
     job.send_signal(signal.SIGTERM)  # to the script alone, as Slurm does
     rest, err = job.communicate(timeout=PATIENCE_SECONDS)
     assert job.returncode == 130, err
-    assert f"interrupted; go on with: raysim resume {tmp_path / 'run'}" in rest
+    assert f"interrupted; resume with: raysim resume {tmp_path / 'run'}" in rest
     assert list((tmp_path / "run/checkpoints").iterdir())

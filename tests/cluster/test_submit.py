@@ -133,8 +133,8 @@ def test_a_job_that_is_left_stopped_and_submitted_again(head, working_directory,
     assert (following.returncode, err) == (130, "")
     job = re.search(r"job (\w+): submitted", said)[1]
     assert rest.endswith(
-        f"job {job}: goes on\nfollow: raysim job logs {job}\n"
-        f"ask: raysim job status {job}\nstop: raysim job stop {job}\n"
+        f"job {job}: still running\nfollow: raysim job logs {job}\n"
+        f"status: raysim job status {job}\nstop: raysim job stop {job}\n"
     )
 
     _, listed, _ = done(head, working_directory, "job", "list")
@@ -143,7 +143,7 @@ def test_a_job_that_is_left_stopped_and_submitted_again(head, working_directory,
     assert (code, stopping) == (0, f"job {job}: stopping, after a checkpoint\n")
     code, log, _ = done(head, working_directory, "job", "logs", job)
     assert code != 0 and log.endswith(f"job {job}: stopped\n")
-    assert f"interrupted; go on with: raysim resume {out}" in log
+    assert f"interrupted; resume with: raysim resume {out}" in log
     assert "stopped" in done(head, working_directory, "job", "status", job)[1]
     before = rounds_of(out)[-1]
     assert 3 <= before < 60 and list((out / "checkpoints").iterdir())
@@ -166,13 +166,13 @@ REFUSED = {
     "no out": (["run", "mnist-fedavg"], "out=none: must be an absolute path on storage that"),
     "relative out": (["run", "mnist-fedavg", "out=runs/x"], "out=runs/x: must be an absolute path"),
     "profile": (["run", "mnist-fedavg", "--profile", "one"], "one: no such profile; did you mean"),
-    "left out": (["run", "runs/best.json", "out=/x"], "runs/best.json: is not uploaded, as runs,"),
+    "left out": (["run", "runs/best.json", "out=/x"], "runs/best.json: runs, data, build, dist"),
     "elsewhere": (["run", "../best.json", "out=/x"], "../best.json: must be a path inside the"),
     "tune": (["tune", "fedmax-beta"], "--out=none: must be an absolute path"),
     "sampler": (["tune", "fedmax-beta", "--sampler", "best"], "sampler=best: must be one of"),
     "study": (["tune", "fedmax-bet", "--out", "/x"], "fedmax-bet: no such study; did you mean"),
     "resume": (["resume", "runs/x"], "RUN_DIR=runs/x: must be an absolute path"),
-    "command": (["data", "list"], "data: cannot be submitted; run, tune and resume can"),
+    "command": (["data", "list"], "data: cannot be submitted; must be run, tune or resume"),
 }
 
 
@@ -200,7 +200,7 @@ def test_an_option_that_the_command_lacks_is_refused(raysim_command):
 @pytest.mark.parametrize(
     ("words", "variables", "said"),
     [
-        (["--env", "X", *JOB], {}, "--env=X: environment variables are written NAME=VALUE"),
+        (["--env", "X", *JOB], {}, "--env=X: must be NAME=VALUE"),
         (["--address", "a:1", *JOB], {}, "--address=a:1: must be the URL of a Ray dashboard"),
         (JOB, {"RAY_ADDRESS": "10.0.0.1:6379"}, "RAY_ADDRESS=10.0.0.1:6379: must be the URL"),
         (["--address", "http://127.0.0.1:{port}", *JOB], {"RAY_ADDRESS": "x"}, "cannot be reached"),

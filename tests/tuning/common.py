@@ -10,7 +10,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 
 from raysim.tuning.search import Search, SearchOptions
 from raysim.tuning.study import Study
-from raysim.tuning.tuner import Tuner, Watcher
+from raysim.tuning.tuner import StudyListener, Tuner
 
 PRESET = {
     "dataset": {"name": "tests.blobs:Blobs"},
@@ -37,15 +37,15 @@ def make_study(folder: Path, **changes: Any) -> Study:
 
 
 def make_search(
-    folder: Path, asked: SearchOptions | None = None, storage: str | None = None, **overrides: Any
+    folder: Path, options: SearchOptions | None = None, storage: str | None = None, **overrides: Any
 ) -> Search:
     """Return a search in a SQLite file of a folder, or in another storage."""
     url = storage or f"sqlite:///{folder / 'study.db'}"
-    return Search("blobs", url, asked or SearchOptions(), make_study(folder).resolve(overrides))
+    return Search("blobs", url, options or SearchOptions(), make_study(folder).resolve(overrides))
 
 
-class Noting(Watcher):
-    """Remembers what it hears."""
+class RecordingListener(StudyListener):
+    """Listener that records notes and ended trials."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -59,7 +59,7 @@ class Noting(Watcher):
 
 
 def make_tuner(search: Search, folder: Path) -> Tuner:
-    return Tuner(search, folder / "out", Noting())
+    return Tuner(search, folder / "out", RecordingListener())
 
 
 def values(search: Search) -> list[Any]:

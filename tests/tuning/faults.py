@@ -10,15 +10,15 @@ from pathlib import Path
 
 from raysim.config import parse_override
 from raysim.tuning.search import SearchOptions
-from raysim.tuning.tuner import Tuner, Watcher
+from raysim.tuning.tuner import StudyListener, Tuner
 from tests.tuning.common import make_search
 
 RANDOM = SearchOptions(sampler="random")
 """Draws that do not depend on which trial ended first."""
 
 
-class Printing(Watcher):
-    """Prints what it hears at once: its process may be killed."""
+class Printing(StudyListener):
+    """Listener that prints notes at once: its process may be killed."""
 
     def note(self, text: str) -> None:
         print(text, flush=True)

@@ -38,7 +38,7 @@ def dashboard(tmp_path_factory) -> Iterator[tuple[psutil.Process, int]]:
     folder, port = tmp_path_factory.mktemp("dashboard"), free_port()
     search = make_search(folder)
     summary = {"final_holdout_accuracy": 0.5, "bytes_up": 1, "bytes_down": 1}
-    search.tell(search.next(), summary)
+    search.tell(search.ask(), summary)
     url = f"sqlite:///{folder / 'study.db'}"
     command = [sys.executable, "-m", "raysim", "dashboard", url, "--port", str(port)]
     with subprocess.Popen(command, cwd=ROOT) as process:

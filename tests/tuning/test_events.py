@@ -20,12 +20,14 @@ def hparams_tab(folder):
     multiplexer = EventMultiplexer().AddRunsFromDirectory(str(folder))
     multiplexer.Reload()
     context = Context(TBContext(data_provider=MultiplexerDataProvider(multiplexer, str(folder))))
-    asked = RequestContext()
-    found = context.hparams_metadata(asked, "")
+    request_context = RequestContext()
+    found = context.hparams_metadata(request_context, "")
     nothing = ListHyperparametersResult(hyperparameters=[], session_groups=[])
-    experiment: Experiment = context.experiment_from_metadata(asked, "", True, found, nothing)
+    experiment: Experiment = context.experiment_from_metadata(
+        request_context, "", True, found, nothing
+    )
     request = ListSessionGroupsRequest(slice_size=100, allowed_statuses=[0, 1, 2, 3])
-    groups = Handler(asked, context, "", request).run().session_groups
+    groups = Handler(request_context, context, "", request).run().session_groups
     return experiment, {group.name: group for group in groups}
 
 
@@ -38,8 +40,8 @@ def test_the_tab_compares_trials_by_what_was_tried_and_found(tmp_path, shared_ra
         tmp_path, SearchOptions(objectives=("accuracy", "bytes"), sampler="random")
     )
     for trials in (1, 3):  # a study that goes on describes itself again
-        outcome = make_tuner(search, tmp_path).run(trials, 1)
-    assert set(outcome.presets) == {trial.number for trial in search.study.best_trials}
+        result = make_tuner(search, tmp_path).run(trials, 1)
+    assert set(result.presets) == {trial.number for trial in search.study.best_trials}
     assert len(list((tmp_path / "out").glob("events.out.tfevents.*"))) == 1
     experiment, rows = hparams_tab(tmp_path / "out")
     assert [info.name for info in experiment.hparam_infos] == ["local.lr", "method.mu"]

@@ -87,7 +87,7 @@ def test_a_lost_slot_goes_on_from_its_checkpoint(tmp_path, shared_ray):
     killer.start()
     tuner.run(2, 1)
     killer.join()
-    assert [note.split(":")[0] for note in tuner.watcher.notes] == ["trial 0"]
+    assert [note.split(":")[0] for note in tuner.listener.notes] == ["trial 0"]
     check(search, tmp_path, 2)
     # The run is the one that it would have been.
     params = values(search)[0][1] | {"out": str(tmp_path / "straight"), "engine.backend": "inline"}
@@ -130,7 +130,7 @@ def test_eight_slots_on_two_gpus_outlive_faults_and_are_busy(tmp_path, shared_ra
     search = make_search(tmp_path, RANDOM, **overrides)
     numbered = len(search.study.get_trials())
     assert numbered < 16  # more than the slots remain
-    outcome = make_tuner(search, tmp_path).run(24, None)
+    result = make_tuner(search, tmp_path).run(24, None)
     check(search, tmp_path, 24)
-    print(f"busy: {outcome.busy:.1%} of the time of 8 slots, {24 - numbered} trials remaining")
-    assert outcome.busy >= 0.9
+    print(f"busy: {result.busy:.1%} of the time of 8 slots, {24 - numbered} trials remaining")
+    assert result.busy >= 0.9

@@ -12,7 +12,7 @@ from tests.tuning.common import make_search, values
 def play(search, trials, accuracy=lambda params: params["local.lr"]):
     """Run trials of an objective that costs nothing."""
     for _ in range(trials):
-        trial = search.next()
+        trial = search.ask()
         found = accuracy(trial.params)
         search.report(trial, {1: found})
         sent = int(100 * found)
@@ -24,13 +24,13 @@ def play(search, trials, accuracy=lambda params: params["local.lr"]):
     "sampler", ["tpe", "random", "grid", pytest.param("gp", marks=pytest.mark.full)]
 )
 def test_the_same_draws_twice_and_after_an_interruption(tmp_path, sampler):
-    asked = SearchOptions(sampler=sampler)
+    options = SearchOptions(sampler=sampler)
     for name in ("straight", "interrupted"):
         (tmp_path / name).mkdir()
-    straight = make_search(tmp_path / "straight", asked)
+    straight = make_search(tmp_path / "straight", options)
     play(straight, 12)  # the first ten draws of tpe and gp are random
-    play(make_search(tmp_path / "interrupted", asked), 5)
-    again = make_search(tmp_path / "interrupted", asked)
+    play(make_search(tmp_path / "interrupted", options), 5)
+    again = make_search(tmp_path / "interrupted", options)
     play(again, 7)
     assert values(straight) == values(again)
     assert len({tuple(trial[1].values()) for trial in values(straight)}) == 12
@@ -77,7 +77,7 @@ def test_two_objectives_give_the_pareto_front(tmp_path):
     figures = [(0.5, 10), (0.6, 10), (0.6, 30), (0.9, 50), (0.4, 5), (0.3, 8)]
     for accuracy, sent in figures:
         summary = {"final_holdout_accuracy": accuracy, "bytes_up": sent, "bytes_down": sent}
-        search.tell(search.next(), summary)
+        search.tell(search.ask(), summary)
     # Worse or equal in both than another: 0, 2 and 5.
     assert [trial.number for trial in best(search)] == [1, 3, 4]
     assert best(search)[1].values == [0.9, 100]
@@ -86,31 +86,31 @@ def test_two_objectives_give_the_pareto_front(tmp_path):
 def test_median_pruner_stops_the_worse_half_at_once(tmp_path):
     search = make_search(tmp_path, SearchOptions(pruner="median"))
     for number in range(6):
-        trial = search.next()
+        trial = search.ask()
         for step in (1, 2):
             search.report(trial, {step: number / 10})
-            assert not search.gives_up(trial)  # the first five are never stopped
+            assert not search.should_prune(trial)  # the first five are never stopped
         if number == 5:
             break
         search.tell(trial, {"final_holdout_accuracy": 0.1, "bytes_up": 1, "bytes_down": 1})
-    late = search.next()
+    late = search.ask()
     search.report(late, {1: 0.05})
-    assert search.gives_up(late)  # below the median, 0.2
+    assert search.should_prune(late)  # below the median, 0.2
     search.prune(late)
     assert values(search)[6][2] == "PRUNED"
 
 
 def test_a_step_that_was_reported_before_is_not_reported_again(tmp_path):
     search = make_search(tmp_path)
-    trial = search.next()
+    trial = search.ask()
     search.report(trial, {1: 0.5, 2: 0.6})
-    (again,) = make_search(tmp_path).unfinished()
+    (again,) = make_search(tmp_path).running_trials()
     search.report(again, {1: 0.5, 3: 0.7})  # a warning would fail the test
     assert values(search)[0][4] == {1: 0.5, 2: 0.6, 3: 0.7}
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("options", "message"),
     [
         (SearchOptions(sampler="best"), "sampler=best: must be one of tpe, random, grid, gp"),
         (SearchOptions(pruner="soon"), "pruner=soon: must be one of median, hyperband, none"),
@@ -124,24 +124,24 @@ def test_a_step_that_was_reported_before_is_not_reported_again(tmp_path):
         ),
         (
             SearchOptions(pruner="median", objectives=("accuracy", "bytes")),
-            "pruner=median: a pruner compares one figure .* 2 objectives; use --pruner none",
+            "pruner=median: pruners support one objective only, but got 2; use --pruner none",
         ),
     ],
 )
-def test_refusals(asked, message):
+def test_refusals(options, message):
     with pytest.raises(raysim.SettingsError, match=message):
-        asked.check()
+        options.check()
 
 
 def test_trials_that_cannot_be_compared_are_not_mixed(tmp_path):
     make_search(tmp_path, rounds=9)  # no trial was drawn for these
-    make_search(tmp_path).next()
+    make_search(tmp_path).ask()
     make_search(tmp_path, **{"engine.cpus_per_actor": 0.5})
-    with pytest.raises(raysim.RunError, match=r"other settings \(rounds: 4, here 9\)"):
+    with pytest.raises(raysim.RunError, match=r"differs in settings \(rounds: 4, here 9\)"):
         make_search(tmp_path, rounds=9)
-    with pytest.raises(raysim.RunError, match=r"other settings \(.*method.mu"):
+    with pytest.raises(raysim.RunError, match=r"differs in settings \(.*method.mu"):
         make_search(tmp_path, **{"method.mu": 0.5})
-    with pytest.raises(raysim.RunError, match=r"other draws \(tpe, here random"):
+    with pytest.raises(raysim.RunError, match=r"differs in sampler \(tpe, here random"):
         make_search(tmp_path, SearchOptions(sampler="random"))
 
 

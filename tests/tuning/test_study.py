@@ -7,7 +7,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 
 import raysim
 from raysim.tuning.studies import STUDIES
-from raysim.tuning.study import Study, grid
+from raysim.tuning.study import Study, grid_points
 from tests.tuning.common import make_study
 
 
@@ -46,12 +46,12 @@ def test_an_override_fixes_what_was_tried(tmp_path):
     ("overrides", "message"),
     [
         ({"method.mu": 0.1, "local.lr": 0.1}, "local.lr, method.mu: all are fixed"),
-        ({"evaluation.holdout": 0.0}, "evaluation.holdout=0.0: a study chooses by held-out"),
+        ({"evaluation.holdout": 0.0}, "evaluation.holdout=0.0: must be above 0; a study selects"),
         (
             {"dataset.name": "tests.driver.test_regression:Slopes"},
             r"dataset.name=tests.driver.test_regression:Slopes: has no accuracy, by which a study",
         ),
-        ({"out": "here"}, "out=here: a study says it as --out"),
+        ({"out": "here"}, "out=here: use the option --out for a study"),
         ({"local.lr": -1.0}, "local.lr=-1.0: must be greater than 0"),
         ({"method.name": "fedavg"}, "method.mu: no such setting"),
     ],
@@ -69,9 +69,9 @@ def test_a_range_that_the_settings_refuse(tmp_path):
 
 
 def test_grid():
-    assert grid(CategoricalDistribution(("a", "b"))) == ["a", "b"]
-    assert grid(IntDistribution(1, 7, step=3)) == [1, 4, 7]
-    assert grid(FloatDistribution(0.0, 4.0)) == [0.5 * i for i in range(9)]
+    assert grid_points(CategoricalDistribution(("a", "b"))) == ["a", "b"]
+    assert grid_points(IntDistribution(1, 7, step=3)) == [1, 4, 7]
+    assert grid_points(FloatDistribution(0.0, 4.0)) == [0.5 * i for i in range(9)]
     powers = [10 ** (i / 2 - 4) for i in range(9)]
-    points = grid(FloatDistribution(1e-4, 1.0, log=True))
+    points = grid_points(FloatDistribution(1e-4, 1.0, log=True))
     assert points == pytest.approx(powers) and points[0] == 1e-4 and points[-1] == 1.0

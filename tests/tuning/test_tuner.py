@@ -12,12 +12,12 @@ from raysim.tuning.folder import StudyFolder
 from raysim.tuning.search import SearchOptions
 from raysim.tuning.slots import make_slots
 from raysim.tuning.tuner import Tuner
-from tests.tuning.common import Noting, make_search, make_tuner, summaries, values
+from tests.tuning.common import RecordingListener, make_search, make_tuner, summaries, values
 
 
 def test_a_study(tmp_path, shared_ray):
     search = make_search(tmp_path)
-    outcome = make_tuner(search, tmp_path).run(5, 2)
+    result = make_tuner(search, tmp_path).run(5, 2)
     trials = search.study.get_trials()
     found = summaries(tmp_path)
     assert [t.number for t in trials] == [0, 1, 2, 3, 4] == sorted(found)
@@ -28,12 +28,12 @@ def test_a_study(tmp_path, shared_ray):
         rows = {row["round"]: row["holdout_accuracy"] for row in table.to_pylist()}
         assert trial.intermediate_values == {number: rows[number] for number in (1, 2, 3, 4)}
     best = max(trials, key=lambda trial: trial.value)
-    assert [trial.number for trial in outcome.best] == [best.number]
+    assert [trial.number for trial in result.best] == [best.number]
     # The file is a preset: it gives the same run again.
-    path = outcome.presets[best.number]
+    path = result.presets[best.number]
     again = raysim.run(raysim.load_config(path, {"out": str(tmp_path / "again")}))
     assert again.summary["final_holdout_accuracy"] == best.value
-    assert outcome.busy is not None and 0.5 < outcome.busy <= 1
+    assert result.busy is not None and 0.5 < result.busy <= 1
 
 
 def test_the_same_study_twice_gives_the_same_trials(tmp_path, shared_ray):
@@ -69,7 +69,7 @@ def test_a_trial_that_fails_does_not_end_the_study(tmp_path, shared_ray):
 def test_a_second_tuner_is_refused(tmp_path):
     search = make_search(tmp_path)
     locked = make_tuner(search, tmp_path).folder.lock(search.study)
-    with locked, pytest.raises(raysim.RunError, match="another tuner is at work there"):
+    with locked, pytest.raises(raysim.RunError, match="another tuner is using this folder"):
         make_tuner(search, tmp_path).run(1, 1)
 
 
@@ -82,14 +82,14 @@ def test_a_folder_that_cannot_be_made(tmp_path):
 def test_a_study_and_its_folder_belong_together(tmp_path):
     search, out = make_search(tmp_path), tmp_path / "out"
     with StudyFolder(out).lock(search.study):
-        search.next()
+        search.ask()
     with StudyFolder(out.rename(tmp_path / "moved")).lock(search.study):  # which changes nothing
         pass
     with pytest.raises(raysim.RunError, match="study blobs has its trials in another folder"):
         make_tuner(search, tmp_path).run(1, 1)
     other = make_search(tmp_path, storage=f"sqlite:///{tmp_path / 'other.db'}")
     with pytest.raises(raysim.RunError, match="a study that is not in this storage; choose an"):
-        Tuner(other, tmp_path / "moved", Noting()).run(1, 1)
+        Tuner(other, tmp_path / "moved", RecordingListener()).run(1, 1)
 
 
 @pytest.mark.full

@@ -1,1 +1,1 @@
-"""Datasets: where their published files come from, how they are checked and read."""
+"""Datasets: sources of the published files, checks, and preparation as Arrow files."""

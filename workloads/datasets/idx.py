@@ -1,4 +1,4 @@
-"""The idx format, in which MNIST and its relatives are published.
+"""The idx format of MNIST, Fashion-MNIST and EMNIST.
 
 Source: LeCun, Cortes and Burges, The MNIST database of handwritten digits, "file formats": two zero
 bytes, one byte for the type (8: unsigned bytes, the only one read here), one for the number of
@@ -21,7 +21,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def decode_idx(content: bytes, dimensions: int, path: Path) -> Bytes:
-    """Return the array that an idx file holds, as a read-only view of its bytes.
+    """Decode an idx file to an array, a read-only view of its bytes.
 
     Args:
         content: The file, decompressed.

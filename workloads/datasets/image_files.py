@@ -1,4 +1,4 @@
-"""Image files: found, decoded and resized part by part, so that memory holds a part at a time."""
+"""Image files, decoded and resized part by part to bound memory."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from raysim.workloads.datasets.images import Images
 from raysim.workloads.datasets.prepared import prepare_once
 
 PART_BYTES = 64 * 2**20
-"""Pixels that are decoded before they are written, and then lie together."""
+"""Bytes of pixels that are decoded at once and written as one part."""
 
 FORMATS = ("JPEG", "PNG")
 DAMAGE = (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError)
-"""What Pillow raises on files that are not whole images."""
+"""Errors that Pillow raises for damaged images."""
 
 Labelled = tuple[Path, int]
 """An image file and its label."""
 
 
 class Listing(Protocol):
-    """The image files of a split, in the order in which they are stored."""
+    """Image files of a split, in the order of storage."""
 
     def __len__(self) -> int: ...
 
@@ -44,10 +44,9 @@ class Listing(Protocol):
 
 @dataclass(frozen=True)
 class ClassFolders:
-    """The image files of folders [C], one for each class; files are sorted by name.
+    """Image files of folders [C], one per class; files are sorted by name.
 
-    The names of one folder are in memory at a time. Files whose names begin with a dot are no
-    images: systems leave them.
+    The names of one folder are in memory at a time. Files whose names begin with a dot are ignored.
     """
 
     folders: Sequence[Path]
@@ -63,7 +62,7 @@ class ClassFolders:
     @staticmethod
     def _names(folder: Path) -> list[str]:
         if not (names := visible(folder)):
-            raise DataError(f"{folder}: holds no images")
+            raise DataError(f"{folder}: contains no images")
         return names
 
 
@@ -83,7 +82,7 @@ def class_folders(folder: Path, classes: Sequence[str], published: str) -> Class
             f"{folder / lacking[0]}: not there; put the class folder there, from {published}"
         )
     if other := sorted(set(visible(folder)) - set(classes)):
-        raise DataError(f"{folder / other[0]}: is no class of this dataset; take it away")
+        raise DataError(f"{folder / other[0]}: is not a class of this dataset; remove it")
     return ClassFolders([folder / name for name in classes])
 
 
@@ -111,7 +110,7 @@ def read_image(path: Path, size: int, crop: bool) -> npt.NDArray[np.uint8]:
 
 
 def read_parts(
-    files: Listing, size: int, crop: bool, say: Callable[[int, int], None]
+    files: Listing, size: int, crop: bool, progress: Callable[[int, int], None]
 ) -> Iterator[Split]:
     """Yield the samples of image files in parts of at most PART_BYTES of pixels.
 
@@ -124,29 +123,29 @@ def read_parts(
     remaining = iter(files)
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes outside the interpreter lock
         while part := list(islice(remaining, rows)):
-            say(done, total)
+            progress(done, total)
             x = np.empty((len(part), 3, size, size), np.uint8)
             for row, pixels in enumerate(pool.map(read, (path for path, _ in part))):
                 x[row] = pixels
             yield Split(x, np.array([label for _, label in part], np.int64))
             done += len(part)
-    say(done, total)
+    progress(done, total)
 
 
 class ImageFiles(Images):
     """Colour images from JPEG or PNG files, resized when they are prepared.
 
-    What is prepared stays as it is when image files change; delete the folder `prepared` then.
+    Prepared files are not updated when image files change; delete the folder `prepared` then.
 
     Attributes:
         folder: The dataset's folder under the data root.
-        crop: Whether squares are cut out of images, instead of changing their proportions.
+        crop: Crop images to squares instead of changing their proportions.
     """
 
     image_size: int = Field(default=224, ge=1, le=4096, description="height and width in pixels")
     normalised: bool = Field(
         default=True,
-        description="by ImageNet's means and deviations, as pretrained networks expect",
+        description="normalise with ImageNet's means and deviations, as pretrained networks expect",
     )
     folder: ClassVar[str]
     crop: ClassVar[bool] = False
@@ -160,7 +159,7 @@ class ImageFiles(Images):
 
     @property
     def variant(self) -> str:
-        """Name of what is prepared with these settings."""
+        """Name of the prepared files of these settings."""
         return str(self.image_size)
 
     @abstractmethod

@@ -23,14 +23,14 @@ from raysim.workloads.datasets.image_files import ImageFiles, Listing, class_fol
 
 
 class ImageNet(ImageFiles):
-    """Photographs of a thousand kinds of things, larger than memory.
+    """Photographs of a thousand classes; larger than memory.
 
-    Nothing fetches it: the folders `train` and `val`, each with a folder for each class, belong in
+    Not downloaded: the folders `train` and `val`, each with a folder for each class, belong in
     the folder `imagenet` of the data root. Labels number the class folders in alphabetical order.
     """
 
     class_count: int = Field(
-        default=1000, ge=2, description="classes that are there; fewer than 1000 for a selection"
+        default=1000, ge=2, description="number of class folders; below 1000 for a subset"
     )
     folder: ClassVar[str] = "imagenet"
     published: ClassVar[str] = "https://www.image-net.org/challenges/LSVRC/2012"
@@ -38,7 +38,7 @@ class ImageNet(ImageFiles):
 
     @property
     def classes(self) -> int:
-        """As many as there are class folders."""
+        """Number of class folders."""
         return self.class_count
 
     def listed(self, folder: Path) -> Mapping[str, Listing]:

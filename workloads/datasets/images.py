@@ -1,4 +1,4 @@
-"""What all image datasets share: bytes on disk, floats for the network."""
+"""Base class of image datasets: bytes on disk, floats for the network."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Images(Dataset):
     std: ClassVar[tuple[float, ...]]
 
     def decode(self, x: Tensor) -> Tensor:
-        """Scale bytes [B, C, H, W] to [0, 1], then normalise them where asked."""
+        """Scale bytes [B, C, H, W] to [0, 1], then normalise them if `normalised` is set."""
         return self.scaled(x.float() / 255)
 
     def scaled(self, x: Tensor) -> Tensor:
-        """Return images with values in [0, 1], normalised where asked."""
+        """Normalise images with values in [0, 1] if `normalised` is set."""
         return normalise(x, self.mean, self.std) if self.normalised else x

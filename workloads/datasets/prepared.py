@@ -1,4 +1,4 @@
-"""Preparing a dataset once: one process at a time, all splits or none."""
+"""Preparation of a dataset: once, by one process at a time, all splits or none."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from raysim.core.errors import DataError
 
 @contextmanager
 def workspace(folder: Path) -> Iterator[Path]:
-    """Lock a dataset's folder and yield an empty work folder in it, removed afterwards.
+    """Lock a dataset's folder and yield an empty work folder in it, which is removed at the end.
 
     Raises:
-        DataError: the folder cannot be made or written.
+        DataError: the folder cannot be created or written.
     """
     work = folder / ".work"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".lock"):
-            shutil.rmtree(work, ignore_errors=True)  # left by a process that was killed
+            shutil.rmtree(work, ignore_errors=True)  # left over by a killed process
             work.mkdir()
             try:
                 yield work
@@ -34,7 +34,7 @@ def workspace(folder: Path) -> Iterator[Path]:
     except OSError as error:
         raise DataError(
             f"{folder}: cannot be used ({error});"
-            " RAYSIM_DATA must name a folder that can be written, with room for the dataset"
+            " RAYSIM_DATA must be a writable folder with space for the dataset"
         ) from error
 
 
@@ -42,43 +42,44 @@ def prepare_once(
     folder: Path,
     splits: Sequence[str],
     build: Callable[[Path], Mapping[str, Split | Iterable[Split]]],
-    say: Progress,
+    progress: Progress,
     variant: str = "",
 ) -> dict[str, Path]:
-    """Return the prepared files of a dataset, building them if they are not there.
+    """Return the prepared files of a dataset; prepare them first if they do not exist.
 
     A complete set is checked and used without a lock, so a data root may be read-only.
 
     Args:
         folder: The dataset's folder.
         splits: Names of the splits.
-        build: Given a work folder, reads the published files and returns all splits, each whole or
+        build: Reads the published files, given a work folder, and returns all splits, each whole or
             as parts to be written one after another.
-        say: Told how far the work is, in splits.
-        variant: Names the settings that the prepared samples depend on, where there are any.
+        progress: Called with the number of prepared splits.
+        variant: Name of the settings that the prepared samples depend on; "" if they depend on
+            none.
 
     Raises:
-        DataError: the published files cannot be had, or prepared data is damaged.
+        DataError: the published files are not available, or prepared data is damaged.
     """
     ready = folder / "prepared" / variant
     paths = {name: ready / f"{name}.arrow" for name in splits}
 
-    def there() -> bool:
+    def is_complete() -> bool:
         if complete := all(path.is_file() for path in paths.values()):
             for path in paths.values():
                 verify_split(path)
         return complete
 
-    if not there():
+    if not is_complete():
         with workspace(folder) as work:
-            if not there():
+            if not is_complete():
                 aside = work / "prepared"
                 aside.mkdir()
                 built = build(work)
                 for done, name in enumerate(splits):
-                    say(f"prepare {folder.name}", done, len(splits))
+                    progress(f"prepare {folder.name}", done, len(splits))
                     write_split(aside / f"{name}.arrow", built[name])
-                say(f"prepare {folder.name}", len(splits), len(splits))
+                progress(f"prepare {folder.name}", len(splits), len(splits))
                 shutil.rmtree(ready, ignore_errors=True)
                 ready.parent.mkdir(exist_ok=True)
                 aside.replace(ready)

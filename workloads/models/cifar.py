@@ -25,7 +25,7 @@ from pydantic import Field
 from torch import nn
 
 from raysim.core.data import Model
-from raysim.workloads.models.parts import Share, convolution, fully_connected, image_shape
+from raysim.workloads.models.parts import DropoutRate, convolution, fully_connected, image_shape
 from raysim.workloads.models.stages import Staged
 
 
@@ -36,7 +36,7 @@ class CifarCnn3(Model):
         """Build the network for images [channels, height, width].
 
         Raises:
-            SettingsError: the inputs are no images of at least 8x8 pixels.
+            SettingsError: the inputs are not images of at least 8x8 pixels.
         """
         channels, height, width = image_shape(self, shape, pixels=8)
         flat = 64 * (height // 8) * (width // 8)
@@ -65,7 +65,7 @@ class CifarCnn5(Model):
         """Build the network for images [channels, height, width].
 
         Raises:
-            SettingsError: the inputs are no images of at least 8x8 pixels, or 16x16 without the
+            SettingsError: the inputs are not images of at least 8x8 pixels, or 16x16 without the
                 last padding.
         """
         channels, height, width = image_shape(self, shape, pixels=8 if self.last_padding else 16)
@@ -94,15 +94,15 @@ def _bias_free(
 class CifarCnn2(Model):
     """FedMMD's and FedFusion's CIFAR-10 network: two 5x5 convolutions, 384 and 192 units."""
 
-    dropout: Share = Field(
-        default=0.2, description="share dropped of the 384 and of the 192 activations"
+    dropout: DropoutRate = Field(
+        default=0.2, description="dropout rate of the 384 and of the 192 activations"
     )
 
     def build(self, shape: tuple[int, ...], classes: int) -> Staged:
         """Build the network for images [channels, height, width].
 
         Raises:
-            SettingsError: the inputs are no images.
+            SettingsError: the inputs are not images.
         """
         channels, height, width = image_shape(self, shape, pixels=1)
         flat = 64 * -(-height // 4) * -(-width // 4)  # this pooling rounds up
@@ -132,7 +132,7 @@ class FlexChillCnn(Model):
         """Build the network for images [channels, height, width].
 
         Raises:
-            SettingsError: the inputs are no images of at least 16x16 pixels.
+            SettingsError: the inputs are not images of at least 16x16 pixels.
         """
         channels, *sides = image_shape(self, shape, pixels=16)
         height, width = (((side - 4) // 2 - 4) // 2 for side in sides)

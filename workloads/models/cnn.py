@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import nn
 
 from raysim.core.data import Model
-from raysim.workloads.models.parts import Share, convolution, fully_connected, image_shape
+from raysim.workloads.models.parts import DropoutRate, convolution, fully_connected, image_shape
 from raysim.workloads.models.stages import Staged
 
 
@@ -46,7 +46,7 @@ class MnistCnn128(Model):
         """Build the network for images [channels, height, width].
 
         Raises:
-            SettingsError: the inputs are no images.
+            SettingsError: the inputs are not images.
         """
         return _two_convolutions(self, shape, classes, units=128)
 
@@ -54,12 +54,12 @@ class MnistCnn128(Model):
 class MnistCnn(Model):
     """McMahan's MNIST network, with FedMMD's dropout: 512 units before the head."""
 
-    dropout: Share = Field(default=0.2, description="share dropped of the 512 activations")
+    dropout: DropoutRate = Field(default=0.2, description="dropout rate of the 512 activations")
 
     def build(self, shape: tuple[int, ...], classes: int) -> Staged:
         """Build the network for images [channels, height, width].
 
         Raises:
-            SettingsError: the inputs are no images.
+            SettingsError: the inputs are not images.
         """
         return _two_convolutions(self, shape, classes, units=512, dropout=self.dropout)

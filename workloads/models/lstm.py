@@ -24,23 +24,23 @@ from raysim.workloads.models.stages import Staged
 EMBEDDING = 8
 UNITS = 256
 HEAD_BOUND = 0.01
-"""The head's first weights are uniform between this and its negative."""
+"""The head's initial weights are uniform on [-HEAD_BOUND, HEAD_BOUND]."""
 
 
 class LastState(nn.Module):
-    """Takes the last hidden state from what an LSTM of one layer gives."""
+    """Selects the last hidden state of the outputs of an LSTM with one layer."""
 
-    def forward(self, given: tuple[Tensor, tuple[Tensor, Tensor]]) -> Tensor:
+    def forward(self, outputs: tuple[Tensor, tuple[Tensor, Tensor]]) -> Tensor:
         """Return the state [B, F] after the last symbol."""
-        _, (hidden, _) = given  # hidden: [1, B, F]
+        _, (hidden, _) = outputs  # hidden: [1, B, F]
         return hidden[-1]
 
 
 class CharLstm(Model):
     """An embedding of 8 dimensions, the last state of an LSTM of 256 units, and a head.
 
-    It predicts the next symbol, so that there are as many symbols as classes; inputs are integers
-    (torch.int32 or int64) in 0..classes-1.
+    It predicts the next symbol, so that classes are symbols; inputs are integers (torch.int32 or
+    int64) in 0..classes-1.
     """
 
     def build(self, shape: tuple[int, ...], classes: int) -> Staged:

@@ -72,11 +72,11 @@ class ThreeNNMimic(Model):
         """Build the network for inputs of any shape, which it flattens.
 
         Raises:
-            SettingsError: there are not 2 classes, which is what one logit tells apart.
+            SettingsError: the dataset does not have 2 classes.
         """
         if classes != 2:
             raise SettingsError(
-                f"model.name={self.title}: the dataset has {classes} classes; allowed are 2, as"
-                " this network has one logit"
+                f"model.name={self.title}: the dataset has {classes} classes; must be 2, as this"
+                " network has one logit"
             )
         return _perceptron(self, shape, (200, 100, 50), 1)

@@ -1,4 +1,4 @@
-"""Parts that several models share: convolutions, fully connected layers, dropout, shape checks."""
+"""Building blocks of models: convolutions, fully connected layers, dropout, shape checks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import nn
 from raysim.core.data import Model
 from raysim.core.errors import SettingsError
 
-Share = Annotated[float, Field(ge=0, lt=1)]
-"""A share of activations that dropout sets to zero in training."""
+DropoutRate = Annotated[float, Field(ge=0, lt=1)]
+"""Fraction of activations that dropout sets to zero in training."""
 
 
 def unsuitable(model: Model, shape: tuple[int, ...], allowed: str) -> SettingsError:
-    """Return the error of a model that cannot take inputs of `shape`."""
+    """Return the error of a model that does not support inputs of `shape`."""
     return SettingsError(
         f"model.name={model.title}: the dataset's inputs have shape {shape}; allowed are {allowed}"
     )
@@ -27,7 +27,7 @@ def image_shape(model: Model, shape: tuple[int, ...], pixels: int) -> tuple[int,
     """Return the channels, height and width of images with at least `pixels` on a side.
 
     Raises:
-        SettingsError: the inputs are no such images.
+        SettingsError: the inputs are not such images.
     """
     if len(shape) != 3 or shape[0] < 1 or min(shape[1:]) < pixels:
         raise unsuitable(
@@ -58,10 +58,10 @@ def fully_connected(widths: Sequence[int], dropout: float = 0.0) -> list[nn.Modu
     """Return layers from each width to the next, each with ReLU and dropout."""
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(widths):
-        layers += [nn.Linear(inputs, outputs), nn.ReLU(), *dropped(dropout)]
+        layers += [nn.Linear(inputs, outputs), nn.ReLU(), *dropout_layers(dropout)]
     return layers
 
 
-def dropped(share: float, kind: type[nn.Module] = nn.Dropout) -> list[nn.Module]:
-    """Return dropout of a share; nothing where it is 0, so that no draws are made."""
-    return [kind(share)] if share > 0 else []
+def dropout_layers(rate: float, kind: type[nn.Module] = nn.Dropout) -> list[nn.Module]:
+    """Return a dropout layer; no layer if the rate is 0, so that nothing is drawn."""
+    return [kind(rate)] if rate > 0 else []

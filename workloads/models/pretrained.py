@@ -1,4 +1,4 @@
-"""Reading a network's weights from a local file; nothing is downloaded, no code is run."""
+"""Loading of a network's weights from a local file; downloads nothing, executes no code."""
 
 from __future__ import annotations
 
@@ -12,23 +12,22 @@ from torch import Tensor, nn
 
 from raysim.core.errors import DataError, SettingsError
 
-UNCOUNTED = "num_batches_tracked"
-"""BatchNorm's counter, which old files lack; it starts at 0."""
+OPTIONAL_KEY = "num_batches_tracked"
+"""BatchNorm's counter, missing in old files; it starts at 0."""
 
 
 def load_weights(network: nn.Module, path: str, head: str) -> None:
     """Copy the weights of a file into a network.
 
     Args:
-        network: The network, as initialised.
+        network: The initialised network.
         path: A safetensors file, or a state_dict saved by torch.
-        head: Path of the last layer, which is left as it is where the file's has another number
-            of classes.
+        head: Path of the last layer; it stays as initialised if the file's layer has another
+            number of classes.
 
     Raises:
-        SettingsError: there is no such file.
-        DataError: the file cannot be read, or its first offending key is lacking, unknown or of
-            another shape.
+        SettingsError: the file does not exist.
+        DataError: the file cannot be read, or a key is missing, unknown or has another shape.
     """
     found = _read(Path(path))
     own = network.state_dict()
@@ -46,8 +45,8 @@ def load_weights(network: nn.Module, path: str, head: str) -> None:
 def _read(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise SettingsError(
-            f"model.pretrained={path}: no such file; allowed is the path of a local file of"
-            " weights (.safetensors, or saved by torch)"
+            f"model.pretrained={path}: no such file; must be a local file of weights"
+            " (.safetensors, or saved by torch)"
         )
     found: Any
     try:
@@ -55,13 +54,13 @@ def _read(path: Path) -> dict[str, Tensor]:
             found = safetensors.torch.load_file(path)
         else:
             found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged file can fail in any way
+    except Exception as error:  # damaged files raise errors of many types
         raise DataError(
             f"model.pretrained={path}: cannot be read as weights ({type(error).__name__});"
             " allowed are a .safetensors file and a state_dict saved by torch"
         ) from error
     if not isinstance(found, Mapping):
-        raise DataError(f"model.pretrained={path}: holds no state_dict but {_kind(found)}")
+        raise DataError(f"model.pretrained={path}: contains {_kind(found)}, not a state_dict")
     for name, value in found.items():
         if not isinstance(value, Tensor):
             raise DataError(
@@ -76,11 +75,11 @@ def _kind(value: object) -> str:
 
 
 def _mismatch(own: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str | None:
-    """Return what is wrong with the first offending key; None if nothing is."""
+    """Describe the first key that does not match; None if all match."""
     for name, tensor in own.items():
         given = found.get(name)
         if given is None:
-            if not name.endswith(UNCOUNTED):
+            if not name.endswith(OPTIONAL_KEY):
                 return f"lacks the key {name!r} of the network"
         elif given.shape != tensor.shape:
             return (

@@ -1,4 +1,4 @@
-"""Residual networks, which are torchvision's, in three stages.
+"""torchvision's residual networks, in three stages.
 
 Sources:
 - He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, as in torchvision.
@@ -28,11 +28,11 @@ from raysim.workloads.models.pretrained import load_weights
 from raysim.workloads.models.stages import Staged
 
 STRIDE = 32
-"""Of the last feature maps, in pixels of the input."""
+"""Stride of the last feature maps, in pixels of the input."""
 
 
 def _absolute(path: str) -> str:
-    """Return the path as every worker can open it, whatever its working directory."""
+    """Return an absolute path: workers have other working directories."""
     return str(Path(path).expanduser().absolute())
 
 
@@ -43,21 +43,21 @@ class _ResNet(Model):
 
     pretrained: Annotated[str, AfterValidator(_absolute)] | None = Field(
         default=None,
-        description="path of torchvision's weights, .safetensors or saved by torch; a head of"
-        " another number of classes is left as initialised",
+        description="file of torchvision's weights, .safetensors or saved by torch; a head with"
+        " another number of classes stays as initialised",
     )
 
     def build(self, shape: tuple[int, ...], classes: int) -> Staged:
         """Build the network for colour images [3, height, width].
 
         Raises:
-            SettingsError: the inputs are no such images of at least 32x32 pixels, or there is no
+            SettingsError: the inputs are not such images of at least 32x32 pixels, or there is no
                 file of weights.
-            DataError: the file's weights are not those of this network.
+            DataError: the file's weights do not match this network.
         """
         if image_shape(self, shape, pixels=STRIDE)[0] != 3:
             raise unsuitable(self, shape, "images of 3 channels")
-        import torchvision  # here: it imports torch's compiler, two seconds for who has no ResNet
+        import torchvision  # imports torch's compiler: two seconds that other models need not pay
 
         network = torchvision.models.get_model(self.network, weights=None, num_classes=classes)
         if self.pretrained is not None:
@@ -75,12 +75,12 @@ class _ResNet(Model):
 
 
 class ResNet18(_ResNet):
-    """torchvision's ResNet-18, with as many logits as there are classes."""
+    """torchvision's ResNet-18, with one logit per class."""
 
     network = "resnet18"
 
 
 class ResNet50(_ResNet):
-    """torchvision's ResNet-50, with as many logits as there are classes."""
+    """torchvision's ResNet-50, with one logit per class."""
 
     network = "resnet50"

@@ -1,4 +1,4 @@
-"""The three-stage module that every model here builds.
+"""Three-stage module, built by every model of this folder.
 
 Legend: B batch, F features, C classes.
 """
@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 
 class Staged(nn.Module):
-    """A network cut where methods look into it.
+    """Network of three stages.
 
     Attributes:
-        features: Inputs to a representation, [B, channels, height, width] or [B, F].
-        hidden: The representation to the input of the last fully connected layer, [B, F].
-        head: That layer, giving logits [B, C].
+        features: Maps inputs to feature maps [B, channels, height, width] or [B, F].
+        hidden: Maps them to the input of the last fully connected layer, [B, F].
+        head: The last fully connected layer, to logits [B, C].
     """
 
     def __init__(self, features: nn.Sequential, hidden: nn.Sequential, head: nn.Sequential) -> None:

@@ -15,25 +15,25 @@ from pydantic import Field
 from torch import nn
 
 from raysim.core.data import Model
-from raysim.workloads.models.parts import Share, convolution, dropped, image_shape
+from raysim.workloads.models.parts import DropoutRate, convolution, dropout_layers, image_shape
 from raysim.workloads.models.stages import Staged
 
 
 class Vgg9(Model):
     """FedMA's VGG9: convolutions of 32, 64 | 128, 128 | 256, 256 channels, 512 and 512 units."""
 
-    dropout: Share = Field(
-        default=0.1, description="share dropped before the first and after the second 512 units"
+    dropout: DropoutRate = Field(
+        default=0.1, description="dropout rate before the first and after the second 512 units"
     )
-    channel_dropout: Share = Field(
-        default=0.05, description="share of the channels dropped after the second pooling"
+    channel_dropout: DropoutRate = Field(
+        default=0.05, description="dropout rate of channels after the second pooling"
     )
 
     def build(self, shape: tuple[int, ...], classes: int) -> Staged:
         """Build the network for images [channels, height, width].
 
         Raises:
-            SettingsError: the inputs are no images of at least 8x8 pixels.
+            SettingsError: the inputs are not images of at least 8x8 pixels.
         """
         channels, height, width = image_shape(self, shape, pixels=8)
         flat = 256 * (height // 8) * (width // 8)
@@ -41,15 +41,15 @@ class Vgg9(Model):
             features=nn.Sequential(
                 *_block(channels, 32, 64),
                 *_block(64, 128, 128),
-                *dropped(self.channel_dropout, nn.Dropout2d),
+                *dropout_layers(self.channel_dropout, nn.Dropout2d),
                 *_block(128, 256, 256),
             ),
             hidden=nn.Sequential(
                 nn.Flatten(),
-                *dropped(self.dropout),
+                *dropout_layers(self.dropout),
                 *(nn.Linear(flat, 512), nn.ReLU()),
                 *(nn.Linear(512, 512), nn.ReLU()),
-                *dropped(self.dropout),
+                *dropout_layers(self.dropout),
             ),
             head=nn.Sequential(nn.Linear(512, classes)),
         )

@@ -21,7 +21,7 @@ from raysim.workloads.partitions.checks import column
 
 
 class ByKey(Partition):
-    """One client per value of a column; `clients` says how many of the values take part.
+    """One client per value of a column; `clients` is the number of values that take part.
 
     Clients are numbered in the order of their values. Samples of other values are left out.
 

@@ -1,4 +1,4 @@
-"""What a preset is: settings, what they reproduce and where each comes from, what was published.
+"""A preset: settings of a published experiment, their origins, and the published figures.
 
 Settings are held as plain values, as a file has them, and are validated when they are asked for:
 the components that they name import torch, which a list of presets does not need.
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 ORIGINS = {
     "printed": "in the paper",
     "inferred": "from its authors' public code, or from a paper that it cites",
-    "chosen": "here, as neither says",
+    "chosen": "here, if neither states it",
 }
-"""Where a setting can come from."""
+"""Origins of a setting."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Paper:
     Attributes:
         name: Its short name.
         citation: Authors, title, venue and year.
-        inferred_from: What settings are inferred from; empty where none is.
+        inferred_from: Source of inferred settings; empty if none is inferred.
     """
 
     name: str
@@ -38,11 +38,11 @@ class Paper:
 
 
 def origins(printed: str = "", inferred: str = "", chosen: str = "") -> dict[str, str]:
-    """Return where settings come from, by dotted key.
+    """Return the origins of settings, by dotted key.
 
     Args:
-        printed: Keys, separated by blanks. That of a group or component stands for those of its
-            settings that are not named themselves.
+        printed: Keys, separated by blanks. The key of a group or component covers those of its
+            settings that have no origin of their own.
         inferred: The same.
         chosen: The same.
 
@@ -63,12 +63,12 @@ class Preset:
     """A named experiment.
 
     Attributes:
-        about: What it is, in one line.
+        about: Description in one line.
         values: The settings that are not at their defaults, as a file has them.
         marks: Where settings come from, by dotted key, as `origins` makes it; those that `base`
             does not say already.
         paper: The paper that it reproduces; none where it has no published counterpart.
-        place: Tables and figures of the paper.
+        reference: Tables and figures of the paper.
         published: Published figures by their names in `summary.json`.
         note: What else one should know: what is not followed, what is hard to read.
         base: The preset from which it is derived; `values` hold its settings too.
@@ -78,7 +78,7 @@ class Preset:
     values: Mapping[str, Any]
     marks: Mapping[str, str]
     paper: Paper | None = None
-    place: str = ""
+    reference: str = ""
     published: Mapping[str, float] = field(default_factory=dict)
     note: str = ""
     base: Preset | None = None
@@ -107,26 +107,26 @@ class Preset:
 
     @property
     def source(self) -> str:
-        """The paper's name, and the tables and figures."""
-        return f"{self.paper.name}, {self.place}" if self.paper else "no published counterpart"
+        """The paper's name with tables and figures."""
+        return f"{self.paper.name}, {self.reference}" if self.paper else "no published counterpart"
 
     def origin(self, key: str) -> str | None:
-        """Return where a setting comes from; None where nothing says it."""
+        """Return the origin of a setting; None if it has none."""
         while key not in self.origins and "." in key:
             key = key.rpartition(".")[0]
         return self.origins.get(key)
 
     def by_origin(self) -> dict[str, dict[str, Any]]:
-        """Return values by dotted key, by origin: those that are named or not at their default."""
+        """Return settings with an origin of their own or a value that is not the default."""
         values = flat(self.settings.to_dict())
-        shown = departures(self.settings).keys() | self.origins.keys()
+        listed = departures(self.settings).keys() | self.origins.keys()
         return {
-            origin: {k: v for k, v in values.items() if k in shown and self.origin(k) == origin}
+            origin: {k: v for k, v in values.items() if k in listed and self.origin(k) == origin}
             for origin in ORIGINS
         }
 
     def published_for(self, settings: Settings) -> Mapping[str, float]:
-        """Return the published figures, as far as settings leave them comparable."""
+        """Return the published figures that are comparable with a run of these settings."""
         free = {"out", "rounds", "seed", "checkpoint_every", "on_client_error", "trace"}
         free |= {"engine", "evaluation"}
         mine, theirs = self.settings.to_dict(), settings.to_dict()
@@ -139,7 +139,7 @@ class Preset:
     def replace(
         self,
         about: str,
-        place: str = "",
+        reference: str = "",
         origins: Mapping[str, str] | None = None,
         published: Mapping[str, float] | None = None,
         note: str = "",
@@ -148,8 +148,8 @@ class Preset:
         """Return a preset of the same paper with other settings.
 
         Args:
-            about: What it is.
-            place: Tables and figures; none given, those of this preset.
+            about: Description in one line.
+            reference: Tables and figures; by default those of this preset.
             origins: Where changed settings come from; all others keep their origin. A group or
                 component that is named replaces what was said of its settings.
             published: Its published figures.
@@ -161,8 +161,8 @@ class Preset:
         for key, change in changes.items():
             single = isinstance(change, Mapping) and "name" not in change
             values[key] = {**values.get(key, {}), **change} if single else change
-        place, marks = place or self.place, origins or {}
-        return Preset(about, values, marks, self.paper, place, published or {}, note, base=self)
+        reference, marks = reference or self.reference, origins or {}
+        return Preset(about, values, marks, self.paper, reference, published or {}, note, base=self)
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -175,7 +175,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def names(settings: Settings) -> set[str]:
-    """Return the dotted keys of settings, and those of their groups and components."""
+    """Return the dotted keys of all settings, groups and components."""
     keys = flat(settings.to_dict())
     return {key.rsplit(".", depth)[0] for key in keys for depth in range(key.count(".") + 1)}
 

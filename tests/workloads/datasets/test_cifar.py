@@ -107,7 +107,7 @@ def test_damaged_cifar100_is_named_and_not_kept(tmp_path: Path, damage, message:
 
 
 def test_a_missing_cifar100_says_where_to_put_what(tmp_path: Path) -> None:
-    message = r"cifar100: train\.bin, test\.bin not there .*put them there, .*cifar-100-binary"
+    message = r"cifar100: train\.bin, test\.bin missing .*put them there, .*cifar-100-binary"
     with pytest.raises(DataError, match=message):
         Cifar100().prepare(tmp_path, ignore)
 

@@ -70,7 +70,7 @@ def test_truncated_images_are_named(tmp_path: Path) -> None:
     put(tmp_path, "letters", [1, 2])
     images = tmp_path / "emnist" / "emnist-letters-test-images-idx3-ubyte.gz"
     images.write_bytes(images.read_bytes()[:-20])
-    with pytest.raises(DataError, match=f"{images}: is no whole gzip file"):
+    with pytest.raises(DataError, match=f"{images}: not a complete gzip file"):
         Emnist().prepare(tmp_path, ignore)
     images.write_bytes(gzip.compress(encode_idx(np.zeros((2, 28, 28), np.uint8))[:-1]))
     with pytest.raises(DataError, match=r"test-images-idx3-ubyte: holds 1567 values; .* = 1568"):

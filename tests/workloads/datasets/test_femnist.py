@@ -124,7 +124,7 @@ def test_damage_is_named_and_leaves_nothing_prepared(tmp_path: Path, damage: str
 
 def test_where_nothing_is_the_error_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(
-        DataError, match=r"femnist/train: no \*\.json there.*preprocess\.sh -s niid"
+        DataError, match=r"femnist/train: no \*\.json found.*preprocess\.sh -s niid"
     ):
         Femnist().prepare(tmp_path, ignore)
 

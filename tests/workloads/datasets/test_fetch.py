@@ -74,7 +74,8 @@ def test_sources_complement_each_other(folder: Path) -> None:
 def test_a_damaged_file_is_named_and_left_alone(folder: Path, damage: bytes) -> None:
     (folder / "labels").write_bytes(damage)
     found = hashlib.md5(damage, usedforsecurity=False).hexdigest()
-    expected = f"{folder / 'labels'}: has md5 {found} .*{MD5S['labels']}; delete it to fetch it"
+    md5 = MD5S["labels"]
+    expected = f"{folder / 'labels'}: has md5 {found} .*{md5}; delete it to download it again"
     with pytest.raises(DataError, match=expected):
         get(folder, Source("a", leaves(**CONTENTS)))
     assert stored(folder) == {"labels": damage}
@@ -83,7 +84,7 @@ def test_a_damaged_file_is_named_and_left_alone(folder: Path, damage: bytes) -> 
 @pytest.mark.parametrize("cut", [0, 5, -9, -1])
 def test_a_truncated_gzip_is_named(folder: Path, cut: int) -> None:
     (folder / "images.gz").write_bytes(gzip.compress(CONTENTS["images"])[:cut])
-    with pytest.raises(DataError, match=r"images\.gz: .*; delete it to fetch it again"):
+    with pytest.raises(DataError, match=r"images\.gz: .*; delete it to download it again"):
         get(folder, Source("a", leaves(**CONTENTS)))
 
 
@@ -93,14 +94,14 @@ def test_when_all_fail_the_error_says_what_was_tried_and_what_to_do(folder: Path
         get(folder, Source("torchvision Some", fails), partial)
     message = str(caught.value)
     assert message == (
-        f"{folder}: images not there and not to be fetched (torchvision Some: no network;"
+        f"{folder}: images missing and could not be downloaded (torchvision Some: no network;"
         " pip some-data 1: has no images); put them there, plain or as .gz"
     )
     assert stored(folder) == {"labels": CONTENTS["labels"]}
 
 
 def test_without_a_source_the_error_says_so(folder: Path) -> None:
-    with pytest.raises(DataError, match=r"images, labels not there .*\(no source known\)"):
+    with pytest.raises(DataError, match=r"images, labels missing .*\(no source known\)"):
         get(folder)
 
 

@@ -69,15 +69,15 @@ def test_missing_files_are_named_with_how_to_get_them(tmp_path: Path, missing: s
     with pytest.raises(DataError) as caught:
         read(tmp_path)
     message = str(caught.value)
-    assert message.startswith(f"{tmp_path / missing}: no *.json there")
+    assert message.startswith(f"{tmp_path / missing}: no *.json found")
     assert "`the command` of https://github.com/TalwalkarLab/leaf" in message
     assert f"{tmp_path / 'train'} and {tmp_path / 'test'}" in message
 
 
 GOOD = json.dumps(content(al=[1, 2]), indent=1)
 DAMAGES = {
-    "truncated": (GOOD[:-20], r"line \d+, column \d+: no whole JSON file"),
-    "empty": ("", "line 1, column 1: no whole JSON file"),
+    "truncated": (GOOD[:-20], r"line \d+, column \d+: not a complete JSON file"),
+    "empty": ("", "line 1, column 1: not a complete JSON file"),
     "a list": ([1], "has no `users`"),
     "no user_data": ({"users": ["al"]}, "has no `user_data`"),
     "users no list": ({"users": "al", "user_data": {}}, "`users` must be a list of names"),
@@ -111,7 +111,7 @@ def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
     put(tmp_path, "test/a.json", content(al=[1]))
     path = put(tmp_path, "train/a.json", "")
     path.write_bytes(b'{"users": ["\xff\xfe"]}')
-    with pytest.raises(DataError, match=f"^{path}: no JSON file"):
+    with pytest.raises(DataError, match=f"^{path}: not a JSON file"):
         read(tmp_path)
 
 
@@ -119,7 +119,7 @@ def test_two_preprocessings_in_one_folder_are_refused(tmp_path: Path) -> None:
     first = put(tmp_path, "train/a.json", content(al=[1], bo=[1]))
     second = put(tmp_path, "train/b.json", content(bo=[1]))
     put(tmp_path, "test/a.json", content(al=[1]))
-    with pytest.raises(DataError, match=f"^{second}: user bo: is also in {first}: keep"):
+    with pytest.raises(DataError, match=f"^{second}: user bo: is also in {first}; remove"):
         read(tmp_path)
 
 
@@ -131,5 +131,5 @@ def test_a_split_of_which_nothing_is_kept_is_named(tmp_path: Path) -> None:
         y = np.array(user.y)
         return y[y % 2 == 1], y[y % 2 == 1]
 
-    with pytest.raises(DataError, match=f"^{tmp_path / 'test'}: holds no samples"):
+    with pytest.raises(DataError, match=f"^{tmp_path / 'test'}: contains no usable samples"):
         read_leaf(tmp_path, "who", odd, "", ignore)

@@ -80,7 +80,7 @@ def test_each_share_is_prepared_apart(aptos: Path) -> None:
         ("", "cannot be read as a CSV table"),
         ("id_code,grade\na,1\n", "has no column DIAGNOSIS; it has id_code, grade"),
         ("id_code,diagnosis\nc0de01,1\nc0de02,5\n", "line 3: DIAGNOSIS is 5; allowed are 0 to 4"),
-        ("id_code,diagnosis\nc0de01,1.0\n", "line 2: DIAGNOSIS is '1.0'; it must be a whole"),
+        ("id_code,diagnosis\nc0de01,1.0\n", "line 2: DIAGNOSIS is '1.0'; must be a whole"),
         ("id_code,diagnosis\nc0de01,\n", "line 2: DIAGNOSIS is empty"),
         ("id_code,diagnosis\nc0de01\n", "cannot be read as a CSV table .*Row #2"),
         ("id_code,diagnosis\n../secret,1\n", "line 2: ID_CODE is '../secret'; allowed are letters"),
@@ -109,7 +109,7 @@ def test_a_damaged_image_is_named(aptos: Path) -> None:
 
 def test_a_missing_table_says_where_to_put_what(tmp_path: Path) -> None:
     message = (
-        r"train\.csv: not there, .*, from https://www\.kaggle\..* the folder train_images beside"
+        r"train\.csv: not there; .*, from https://www\.kaggle\..* the folder train_images beside"
     )
     with pytest.raises(DataError, match=message):
         Aptos().prepare(tmp_path, ignore)
@@ -144,8 +144,8 @@ def test_chest_xray_reads_its_class_folders(xray: Path) -> None:
     [
         (lambda f: (f / "train/NORMAL").rename(f / "x"), "train/NORMAL: not there; put the class"),
         (lambda f: (f / "test").rename(f / "x"), "test/NORMAL: not there"),
-        (lambda f: (f / "test/VIRUS").mkdir(), "test/VIRUS: is no class of this dataset"),
-        (lambda f: (f / "test/NORMAL/0.jpeg").unlink(), "test/NORMAL: holds no images"),
+        (lambda f: (f / "test/VIRUS").mkdir(), "test/VIRUS: is not a class of this dataset"),
+        (lambda f: (f / "test/NORMAL/0.jpeg").unlink(), "test/NORMAL: contains no images"),
         (lambda f: (f / "train/NORMAL/notes").write_text("x"), "train/NORMAL/notes: cannot be dec"),
         (lambda f: (f / "train/NORMAL/more").mkdir(), "train/NORMAL/more: cannot be decoded"),
     ],

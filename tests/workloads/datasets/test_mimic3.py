@@ -197,10 +197,15 @@ def test_a_missing_table_is_named(tmp_path: Path, missing: str) -> None:
 DAMAGES = {
     "no column": ("PATIENTS", '"DOB"', '"BORN"', "has no column DOB; it has ROW_ID, SUBJECT_ID, "),
     "no such day": ("ADMISSIONS", "2139-06-06 ", "2139-02-30 ", "line 5: ADMITTIME is '2139-02-30"),
-    "no date": ("PATIENTS", "1853-09-03 00:00:00", "old", "line 5: DOB is 'old'; it must be a d"),
+    "no date": ("PATIENTS", "1853-09-03 00:00:00", "old", "line 5: DOB is 'old'; must be a d"),
     "bad start": ("PRESCRIPTIONS", "2139-06-07 ", "7.6.2139 ", "line 9: STARTDATE is '7.6.2139"),
     "empty date": ("ADMISSIONS", "2126-05-06 15:16:00", "", "line 7: ADMITTIME is empty"),
-    "no number": ("PRESCRIPTIONS", "\n9,24,", "\n9,x24,", "line 10: SUBJECT_ID is 'x24'; it must"),
+    "no number": (
+        "PRESCRIPTIONS",
+        "\n9,24,",
+        "\n9,x24,",
+        "line 10: SUBJECT_ID is 'x24'; must be a whole",
+    ),
     "no subject": ("ADMISSIONS", "\n3,23,", "\n3,,", "line 4: SUBJECT_ID is empty"),
     "other flag": ("ADMISSIONS", "BRAIN MASS,1", "BRAIN MASS,2", "line 3: HOSPITAL_EXPIRE_FLAG is"),
     "other gender": ("PATIENTS", '25,"M"', '25,"X"', "line 3: GENDER is X; allowed are F and M"),

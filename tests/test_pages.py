@@ -1,0 +1,56 @@
+"""README pages: the length of the front page, links, and the table of all settings."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from raysim.config import Settings
+
+ROOT = Path(__file__).parents[1]
+ROW = re.compile(r"^\| `([a-z_.]+)` \| ([^|]+) \|", re.MULTILINE)
+
+
+def test_the_front_page_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 250
+
+
+def test_links_lead_somewhere():
+    links = []
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("[a-z]*/*.md"), *ROOT.glob("tests/*/*.md")]:
+        targets = re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8"))
+        links += [(page, target) for target in targets if not target.startswith("http")]
+    assert len(links) > 10
+    for page, target in links:
+        path, _, heading = target.partition("#")
+        file = page.parent / path
+        assert file.exists(), f"{page}: {target}"
+        if heading:
+            titles = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+            anchors = [title.lower().replace(" ", "-") for title in titles]
+            assert heading in anchors, f"{page}: {target}"
+
+
+def defaults(group: type[BaseModel], prefix: str = "") -> dict[str, str]:
+    """Return the default of each setting, by dotted key, as it is written in an override."""
+    found: dict[str, str] = {}
+    for key, field in group.model_fields.items():
+        if field.is_required():
+            found[f"{prefix}{key}.name"] = "required"
+            continue
+        value = field.get_default(call_default_factory=True)
+        if isinstance(value, BaseModel):
+            found |= defaults(type(value), f"{prefix}{key}.")
+        else:
+            text = value if isinstance(value, str) else json.dumps(value)
+            found[prefix + key] = text.replace("null", "none")
+    return found
+
+
+def test_the_table_of_settings_is_complete():
+    page = (ROOT / "raysim/README.md").read_text(encoding="utf-8")
+    section = page.split("\n## Settings\n")[1].split("\n## ")[0]
+    assert dict(ROW.findall(section)) == defaults(Settings)
