@@ -18,17 +18,10 @@ from torch import Tensor
 from raysim.config import LocalSettings
 from raysim.core.rules import Batch, Outputs, Trained, Upload, View
 from raysim.core.tensors import Tensors
-from raysim.training.job import (
-    ClientJob,
-    LocalLosses,
-    Sgd,
-    batch_bounds,
-    epochs_of,
-    gradients_of,
-    objective,
-)
+from raysim.training.job import ClientJob, LocalLosses, batch_bounds, epochs_of
 from raysim.training.network import Network
 from raysim.training.recorded_steps import Scripts
+from raysim.training.sgd import Sgd, gradients_of, objective
 
 
 class SequentialTrainer:

@@ -24,9 +24,10 @@ from torch.func import grad, vmap
 
 from raysim.core.rules import Batch, Outputs, Trained, Upload, View
 from raysim.core.tensors import Groups, Layout, Tensors, flatten
-from raysim.training.job import ClientJob, LocalLosses, Sgd, batch_bounds, epochs_of, objective
+from raysim.training.job import ClientJob, LocalLosses, batch_bounds, epochs_of
 from raysim.training.network import Network
 from raysim.training.sequential import SequentialTrainer
+from raysim.training.sgd import Sgd, objective
 from raysim.training.stacked.batch_norm import Padding, numbered, with_padding
 from raysim.training.stacked.cuda_graphs import Steps, recorder_on
 
