@@ -16,11 +16,22 @@ from typing import Any
 
 from raysim import methods as _methods  # registers the methods
 from raysim.config import Settings, apply_overrides, parse, read_file
+from raysim.core.chain import chain
 from raysim.core.components import suggest
 from raysim.core.data import ClientIndices, Dataset, ListedIndices, Model, Partition, Split
 from raysim.core.errors import RaysimError, RunError, SettingsError
 from raysim.core.method import Method, Round, ServerState
-from raysim.core.rules import Batch, Outputs, Pass, Reduced, Rules, Trained, Upload, View
+from raysim.core.rules import (
+    Batch,
+    Outputs,
+    Pass,
+    Reduced,
+    Rules,
+    Trained,
+    Transform,
+    Upload,
+    View,
+)
 from raysim.driver.listener import Listener, Started
 from raysim.driver.run import Result, drive
 from raysim.federation.federation import Task, from_settings, from_task
@@ -48,8 +59,10 @@ __all__ = [
     "Started",
     "Task",
     "Trained",
+    "Transform",
     "Upload",
     "View",
+    "chain",
     "load_config",
     "resume",
     "run",

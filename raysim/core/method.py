@@ -4,13 +4,14 @@ The engine holds no method's name. It hands a method the cohort of a round and a
 runs passes over clients; the method decides how many passes there are, what is sent, and what the
 next global model is. How the methods use it:
 
-- One pass, one rule: FedAvg; FedProx, FedMAX, activation-L2, FedMMD, two-stream L2 (a penalty).
+- One pass, one rule: FedAvg; FedMAX, activation-L2, FedMMD, two-stream L2 (a penalty); FedProx (a
+  transform with a value).
 - FedFusion: `network` wraps the model with the frozen extractor and the fusion operator;
   `Rules.start` copies the averaged extractor into the frozen one; `round` smooths the weights.
-- SCAFFOLD: group "c" beside the model, state per client, `direction`, `finish`.
-- Momentum FedAvg: group "d"; `carry` starts from it, `finish` sends the last one.
+- SCAFFOLD: group "c" beside the model, state per client, a transform, `finish`.
+- Momentum FedAvg: group "d"; a transform's state starts from it, `finish` sends the last one.
 - FSVRG: a pass of 0 epochs over all clients whose `finish` sends `view.gradient`, then a
-  training pass whose `direction` calls `view.gradient` again.
+  training pass whose transform calls `view.gradient` again.
 - MIFL: `criterion`; a first pass keeps the trained model as client state and sends one scalar,
   a second pass of 0 epochs averages the kept models of the clients that were not pruned.
 - Divide-and-conquer: `trainable` alternates; `warmup` rounds run its pre-pass.

@@ -19,8 +19,8 @@ from pydantic import Field
 from torch import nn
 
 from raysim.core.method import Metrics, Round, ServerState
-from raysim.core.rules import Batch, Pass, Rules, Trained, Upload, View
-from raysim.core.tensors import Tensors, parameter_names, zeros_like
+from raysim.core.rules import Batch, Pass, Rules, Trained, Transform, Upload, View
+from raysim.core.tensors import Tensors, add_scaled, parameter_names, scaled, zeros_like
 from raysim.methods.fedavg import FedAvg
 
 
@@ -43,7 +43,8 @@ class Momentum(FedAvg):
 
     def rules(self) -> Rules:
         """Return the rules of local training: SGD along the momentum."""
-        return Rules(direction=self._accelerate, carry=_broadcast_momentum, finish=_finish)
+        transform = Transform("momentum", self._accelerate, _broadcast_momentum)
+        return Rules(transforms=(transform,), finish=_finish)
 
     def round(self, now: Round, state: ServerState) -> tuple[ServerState, Metrics]:
         """Train the cohort and average models and momenta."""
@@ -51,9 +52,10 @@ class Momentum(FedAvg):
         return ServerState({name: reduced.means[name] for name in state.groups}), {}
 
     def _accelerate(
-        self, view: View, gradients: Tensors, batch: Batch, carry: Tensors
+        self, view: View, gradients: Tensors, batch: Batch, state: Tensors
     ) -> tuple[Tensors, Tensors]:
-        momentum = {n: self.gamma * carry[n] + g for n, g in gradients.items()}
+        kept = scaled({name: state[name] for name in gradients}, self.gamma)
+        momentum = add_scaled(kept, gradients)
         return momentum, momentum
 
 
@@ -62,4 +64,4 @@ def _broadcast_momentum(view: View) -> Tensors:
 
 
 def _finish(view: View, trained: Trained) -> Upload:
-    return Upload(sums={"model": view.params, "d": trained.carry})
+    return Upload(sums={"model": view.params, "d": trained.states["momentum"]})

@@ -9,8 +9,10 @@ ICML 2020, algorithm 1 with option II.
 
 Both means are uniform over the m clients of the round, whatever `weighting` says. c and the c_k
 cover the trainable parameters and start at zero; buffers become their uniform mean. c_k is kept by
-each client between its participations. The norm of c is `c_norm` of a round in the tables, that of
-c_k `c_norm` of a client.
+each client between its participations. With `local.momentum` the correction is added behind the
+momentum, w_k <- w_k - eta * (buffer - c_k + c), as option II's c_k holds the buffered steps too.
+
+The norm of c is `c_norm` of a round in the tables, that of c_k `c_norm` of a client.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from pydantic import Field
 from torch import nn
 
 from raysim.core.method import Metrics, Round, ServerState
-from raysim.core.rules import Batch, Pass, Rules, Trained, Upload, View
-from raysim.core.tensors import Groups, Tensors, norm, parameter_names, zeros_like
+from raysim.core.rules import Batch, Pass, Rules, Trained, Transform, Upload, View
+from raysim.core.tensors import Groups, Tensors, add_scaled, norm, parameter_names, zeros_like
 from raysim.methods.fedavg import FedAvg
 
 
@@ -48,7 +50,7 @@ class Scaffold(FedAvg):
 
     def rules(self) -> Rules:
         """Return the rules of local training: SGD along the corrected gradient."""
-        return Rules(direction=_correct, finish=_finish)
+        return Rules(transforms=(CORRECTION,), finish=_finish)
 
     def round(self, now: Round, state: ServerState) -> tuple[ServerState, Metrics]:
         """Train the cohort, then move the model and c by their mean changes."""
@@ -65,10 +67,12 @@ class Scaffold(FedAvg):
 
 
 def _correct(
-    view: View, gradients: Tensors, batch: Batch, carry: Tensors
+    view: View, gradients: Tensors, batch: Batch, state: Tensors
 ) -> tuple[Tensors, Tensors]:
-    c, c_k = view.broadcast["c"], view.state["c"]
-    return {n: g - c_k[n] + c[n] for n, g in gradients.items()}, carry
+    return add_scaled(add_scaled(gradients, view.state["c"], -1), view.broadcast["c"]), state
+
+
+CORRECTION = Transform("scaffold", _correct, after_momentum=True)
 
 
 def _finish(view: View, trained: Trained) -> Upload:

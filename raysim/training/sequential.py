@@ -7,7 +7,7 @@ resident; a client costs a copy of the broadcast model into it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from raysim.config import LocalSettings
-from raysim.core.rules import Batch, Outputs, Trained, Upload, View
+from raysim.core.rules import Batch, Outputs, Trained, Transform, Upload, View
 from raysim.core.tensors import Tensors
 from raysim.training.job import ClientJob, LocalLosses, batch_bounds, epochs_of
 from raysim.training.network import Network
 from raysim.training.recorded_steps import Scripts
-from raysim.training.sgd import Sgd, gradients_of, objective
+from raysim.training.sgd import Sgd, gradients_of, objective, reported
 
 
 class SequentialTrainer:
@@ -120,7 +120,10 @@ class _ClientTraining:
             at=trainer.at,
             gradient=self.gradient,
         )
-        self.carry: Tensors = self.rules.carry(self.view) if self.rules.carry else {}
+        transforms = self.rules.transforms
+        self.before_momentum = [t for t in transforms if not t.after_momentum]
+        self.after_momentum = [t for t in transforms if t.after_momentum]
+        self.states = {t.name: t.init(self.view) for t in transforms}
         self.sgd = Sgd(trainer.local, job.lr)
         standard = not (self.rules.criterion or self.rules.penalties)
         self.plain = standard and trainer.local.temperature == 1
@@ -136,7 +139,7 @@ class _ClientTraining:
             losses.append(loss)
             objectives.append(value)
             sizes.append(len(batch.y))
-        trained = Trained(len(sizes), self.job.lr, self.carry, self.job.data)
+        trained = Trained(len(sizes), self.job.lr, self.states, self.job.data)
         with torch.no_grad():
             upload = self.rules.finish(self.view, trained)
         if not sizes:
@@ -155,30 +158,42 @@ class _ClientTraining:
             yield from map(Batch, x.split_with_sizes(sizes), y.split_with_sizes(sizes))
 
     def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Take one step of SGD; return the plain loss and the objective before it."""
-        if self.rules.direction:
+        """Take one step of SGD; return the loss at T=1 and the objective before it."""
+        if self.rules.transforms:
             self.rng = self.trainer.rng_state()
         script = self.scripts and self.scripts.find(self.differentiate, batch)
         loss, value, *gradients = (
             script(batch.x, batch.y, *self.tensors) if script else self.differentiate(batch)
         )
         with torch.no_grad():
-            directions = self.sgd.decayed(gradients, self.points)
-            if self.rules.direction:
-                named = dict(zip(self.names, directions, strict=True))
-                directed, self.carry = self.rules.direction(self.view, named, batch, self.carry)
-                directions = [directed[name] for name in self.names]
-            self.sgd.step(self.points, directions)
+            gradients = self.sgd.decayed(gradients, self.points)
+            gradients = self.transform(self.before_momentum, gradients, batch)
+            gradients = self.sgd.accelerated(gradients)
+            gradients = self.transform(self.after_momentum, gradients, batch)
+            self.sgd.step(self.points, gradients)
         return loss, value
 
+    def transform(
+        self, transforms: Sequence[Transform], gradients: list[Tensor], batch: Batch
+    ) -> list[Tensor]:
+        """Apply transforms in turn and keep their states."""
+        if not transforms:
+            return gradients
+        named: Tensors = dict(zip(self.names, gradients, strict=True))
+        for each in transforms:
+            state = self.states[each.name]
+            named, self.states[each.name] = each.update(self.view, named, batch, state)
+        return [named[name] for name in self.names]
+
     def differentiate(self, batch: Batch) -> tuple[Tensor, ...]:
-        """Return the plain loss, the objective, and its gradient at the parameters."""
+        """Return the loss at T=1, the objective, and the gradient at the parameters."""
         outputs = self.trainer.outputs(batch.x)
         value = objective(self.rules, self.view, outputs, batch)
         gradients = gradients_of(value, self.params)
         value = value.detach()
         with torch.no_grad():
-            return value if self.plain else batch.loss(outputs.logits), value, *gradients
+            loss = value if self.plain else batch.loss(outputs.logits)
+            return loss, reported(self.rules, self.view, value), *gradients
 
     def gradient(self, tensors: Tensors, batch: Batch) -> dict[str, Tensor]:
         """Return the gradient of the objective at any tensors, with this step's random draws."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from raysim.config import LocalSettings
 from raysim.core.rules import Batch, Outputs, Rules, View
+from raysim.core.torch_private import foreach_add, foreach_add_, foreach_mul_
 
 
 def objective(rules: Rules, view: View, outputs: Outputs, batch: Batch) -> Tensor:
@@ -17,6 +18,14 @@ def objective(rules: Rules, view: View, outputs: Outputs, batch: Batch) -> Tenso
     value = rules.criterion(view, scaled, batch) if rules.criterion else batch.loss(scaled.logits)
     for penalty in rules.penalties:
         value = value + penalty(view, outputs, batch)
+    return value
+
+
+def reported(rules: Rules, view: View, value: Tensor) -> Tensor:
+    """Return the objective plus the terms whose gradients the transforms add."""
+    for transform in rules.transforms:
+        if transform.value:
+            value = value + transform.value(view)
     return value
 
 
@@ -40,7 +49,10 @@ def gradients_of(value: Tensor, points: Sequence[Tensor]) -> list[Tensor]:
 
 
 class Sgd:
-    """Steps of SGD on a list of tensors in place, with weight decay and (Nesterov) momentum."""
+    """Steps of SGD on a list of tensors in place, with weight decay and (Nesterov) momentum.
+
+    A step is `decayed`, `accelerated`, `step`, in this order; transforms stand between them.
+    """
 
     def __init__(self, local: LocalSettings, lr: float) -> None:
         self._local, self._lr = local, lr
@@ -51,20 +63,22 @@ class Sgd:
         decay = self._local.weight_decay
         if not decay:
             return gradients
-        return list(torch._foreach_add(gradients, params, alpha=decay))
+        return foreach_add(gradients, params, decay)
 
-    def step(self, params: list[Tensor], gradients: list[Tensor]) -> None:
-        """Move the parameters down the gradients, or along the momentum."""
+    def accelerated(self, gradients: list[Tensor]) -> list[Tensor]:
+        """Take the gradients into the momentum; return the direction of the step."""
         local = self._local
-        if local.momentum:
-            if self.velocity:
-                torch._foreach_mul_(self.velocity, local.momentum)
-                torch._foreach_add_(self.velocity, gradients)
-            else:
-                self.velocity = [gradient.clone() for gradient in gradients]
-            gradients = (
-                list(torch._foreach_add(gradients, self.velocity, alpha=local.momentum))
-                if local.nesterov
-                else self.velocity
-            )
-        torch._foreach_add_(params, gradients, alpha=-self._lr)
+        if not local.momentum:
+            return gradients
+        if self.velocity:
+            foreach_mul_(self.velocity, local.momentum)
+            foreach_add_(self.velocity, gradients, 1)
+        else:
+            self.velocity = [gradient.clone() for gradient in gradients]
+        if local.nesterov:
+            return foreach_add(gradients, self.velocity, local.momentum)
+        return self.velocity
+
+    def step(self, params: list[Tensor], directions: list[Tensor]) -> None:
+        """Move the parameters against the directions."""
+        foreach_add_(params, directions, -self._lr)

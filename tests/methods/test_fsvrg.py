@@ -11,10 +11,11 @@ import torch.nn.functional as F
 
 import raysim
 from raysim.config import LocalSettings
+from raysim.core.rules import Transform
 from raysim.core.seeds import stream
 from raysim.federation.federation import InputPipeline
 from raysim.methods.fsvrg import Fsvrg
-from raysim.training.job import Job
+from raysim.training.job import ClientJob
 from raysim.training.network import Network
 from raysim.training.sequential import SequentialTrainer
 from tests.conftest import Notes, SmallNet, make_settings, make_task
@@ -97,13 +98,18 @@ def test_every_step_at_w_is_along_the_full_gradient(norm):
     rules = Fsvrg().rules()
     full = {name: torch.full_like(p, 0.25) for name, p in net.named_parameters()}
 
-    def watch(view, found, batch, carry):
-        direction, carry = rules.direction(view, found, batch, carry)
+    def watch(view, found, batch, state):
+        direction, state = rules.transforms[0].update(view, found, batch, state)
         directions.append(direction)
         gradients.append(found)
-        return direction, carry
+        return direction, state
 
-    train(net, replace(rules, direction=watch), {"model": before, "full": full}, epochs=3)
+    train(
+        net,
+        replace(rules, transforms=(Transform("watch", watch),)),
+        {"model": before, "full": full},
+        epochs=3,
+    )
     assert len(directions) == 15
     for direction in directions:
         assert all(torch.equal(direction[name], full[name]) for name in full)
@@ -143,7 +149,7 @@ def train(net, rules, broadcast, epochs):
     data = samples(20)
     augment = InputPipeline().augment
     return trainer.run(
-        Job(rules, epochs, 0.0, None, data, broadcast, {}, {}, augment, generator, 1)
+        ClientJob(rules, epochs, 0.0, None, data, broadcast, {}, {}, augment, generator, 1)
     )
 
 

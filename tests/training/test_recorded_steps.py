@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from raysim.config import LocalSettings
-from raysim.core.rules import Batch, Rules
+from raysim.core.rules import Batch, Rules, Transform
 from raysim.training import recorded_steps as scripts
 from raysim.training.job import ClientJob
 from raysim.training.network import Network
@@ -141,10 +141,10 @@ def plain(trainer):
     return trainer
 
 
-def halved(view, gradients, batch, carry):
-    """A direction that asks for another gradient, with the step's own random draws."""
+def halved(view, gradients, batch, state):
+    """A transform that asks for another gradient, with the step's own random draws."""
     beside = view.gradient(view.start, batch)
-    return {name: (gradients[name] + beside[name]) / 2 for name in gradients}, carry
+    return {name: (gradients[name] + beside[name]) / 2 for name in gradients}, state
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -155,9 +155,9 @@ def halved(view, gradients, batch, carry):
         ({"temperature": 0.5}, Rules()),
         ({"momentum": 0.9, "weight_decay": 0.01}, Rules()),
         ({"precision": "bf16"}, Rules()),
-        ({}, Rules(direction=halved)),
+        ({}, Rules(transforms=(Transform("halved", halved),))),
     ],
-    ids=["plain", "temperature", "momentum", "bf16", "direction"],
+    ids=["plain", "temperature", "momentum", "bf16", "transform"],
 )
 def test_a_script_has_the_bits_of_the_steps(name, options, rules):
     torch.manual_seed(0)

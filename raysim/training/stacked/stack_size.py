@@ -25,7 +25,7 @@ from raysim.training.stacked.trainer import obstacle
 MOST = 256
 """Clients together at most by "auto": more gain nothing once kernels fill the device."""
 MODEL_COPIES = 8
-"""Parameters, start, gradients, momentum, carry and their temporaries."""
+"""Parameters, start, gradients, momentum, states of transforms and their temporaries."""
 ACTIVATION_COPIES = 3
 """A layer's output, its gradient, and a kernel's workspace."""
 SAMPLE_COPIES = 3

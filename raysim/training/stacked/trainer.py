@@ -27,7 +27,7 @@ from raysim.core.tensors import Groups, Layout, Tensors, flatten
 from raysim.training.job import ClientJob, LocalLosses, batch_bounds, epochs_of
 from raysim.training.network import Network
 from raysim.training.sequential import SequentialTrainer
-from raysim.training.sgd import Sgd, objective
+from raysim.training.sgd import Sgd, objective, reported
 from raysim.training.stacked.batch_norm import Padding, numbered, with_padding
 from raysim.training.stacked.cuda_graphs import Steps, recorder_on
 
@@ -98,13 +98,14 @@ class _StackedTraining:
                 for start, j in zip(self.starts, jobs, strict=True)
             ]
         )
-        self.live = {name: _repeat(self.starts, name) for name in self.starts[0]}
+        self.live = _repeat_all(self.starts)
         self.sgd = Sgd(self.local, job.lr)
         other = job.rules.criterion or job.rules.penalties or self.local.temperature != 1
         self.plain = not other
-        carry = job.rules.carry
-        carries = [carry(self._view_of(k)) if carry else {} for k in range(len(jobs))]
-        self.carry = {name: _repeat(carries, name) for name in carries[0]}
+        views = [self._view_of(k) for k in range(len(jobs))]
+        self.states = {
+            t.name: _repeat_all([t.init(view) for view in views]) for t in self.rules.transforms
+        }
         self.rng = self.loop.rng_state()
 
     def run(self) -> list[tuple[Upload, LocalLosses]]:
@@ -113,7 +114,7 @@ class _StackedTraining:
         taken: list[list[int]] = [[] for _ in self.jobs]
         step = Steps(self._step, self.trainer.recorder)
         for batch, sizes, times in self._batches():
-            if self.rules.direction:
+            if self.rules.transforms:
                 self.rng = self.loop.rng_state()
             loss, value = step(batch, times)
             losses.append(loss)
@@ -125,8 +126,11 @@ class _StackedTraining:
 
     def _finish(self, k: int, figures: Tensor, sizes: list[int]) -> tuple[Upload, LocalLosses]:
         own = [step for step, size in enumerate(sizes) if size]
-        carry = {name: tensor[k] for name, tensor in self.carry.items()}
-        trained = Trained(len(own), self.job.lr, carry, self.jobs[k].data)
+        states = {
+            name: {key: tensor[k] for key, tensor in state.items()}
+            for name, state in self.states.items()
+        }
+        trained = Trained(len(own), self.job.lr, states, self.jobs[k].data)
         with torch.no_grad():
             upload = self.rules.finish(self._view_of(k), trained)
         loss, value = figures[:, own]
@@ -182,44 +186,62 @@ class _StackedTraining:
         return outcome
 
     def _moving(self) -> list[Tensor]:
-        return [*self.live.values(), *self.carry.values(), *self.sgd.velocity]
+        states = [tensor for state in self.states.values() for tensor in state.values()]
+        return [*self.live.values(), *states, *self.sgd.velocity]
 
     def _update(self, batch: Tree) -> tuple[Tensor, Tensor]:
-        """Take one step of SGD; return the plain losses and the objectives [K] before it."""
+        """Take one step of SGD; return the losses at T=1 and the objectives [K] before it."""
         for name in self.names:
             self.live[name].requires_grad_()
         params = [self.live[name] for name in self.names]
-        values, losses, buffers = self._together(self._forward, batch)
+        values, figures, buffers = self._together(self._forward, batch)
         gradients = torch.autograd.grad(
             values.sum(), params, allow_unused=True, materialize_grads=True
         )
         with torch.no_grad():
-            directions = self.sgd.decayed([*gradients], params)
-            if direct := self.rules.direction:
-
-                def one(live: Tensors, fixed: Tree, batch: Tree, *given: Tensors) -> Any:
-                    gradients, carry = given
-                    return direct(self._view(live, fixed), gradients, _Stacked(**batch), carry)
-
-                named = dict(zip(self.names, directions, strict=True))
-                directed, carry = self._together(one, batch, named, self.carry)
-                directions = [directed[name] for name in self.names]
-                _assign(self.carry, carry)
-            self.sgd.step(params, directions)
+            steps = self._transform(False, self.sgd.decayed([*gradients], params), batch)
+            steps = self._transform(True, self.sgd.accelerated(steps), batch)
+            self.sgd.step(params, steps)
             _assign(self.live, buffers)
-        return losses.detach(), values.detach()
+        losses, objectives = figures
+        return losses, objectives
+
+    def _transform(self, after: bool, gradients: list[Tensor], batch: Tree) -> list[Tensor]:
+        """Apply the transforms behind the momentum, or those before it; assign their states."""
+        transforms = [t for t in self.rules.transforms if t.after_momentum == after]
+        if not transforms:
+            return gradients
+
+        def update(live: Tensors, fixed: Tree, batch: Tree, *given: Any) -> Any:
+            gradients, states = given
+            view, samples = self._view(live, fixed), _Stacked(**batch)
+            changed = {}
+            for each in transforms:
+                state = states[each.name]
+                gradients, changed[each.name] = each.update(view, gradients, samples, state)
+            return gradients, changed
+
+        named = dict(zip(self.names, gradients, strict=True))
+        states = {each.name: self.states[each.name] for each in transforms}
+        named, changed = self._together(update, batch, named, states)
+        for name, state in changed.items():
+            _assign(self.states[name], state)
+        return [named[name] for name in self.names]
 
     def _together(self, function: Callable[..., Any], *stacked: Tree) -> Any:
         axes = (0, self.axes, *(0 for _ in stacked))
         every = vmap(function, in_dims=axes, randomness="different")
         return every(self.live, self.fixed, *stacked)
 
-    def _forward(self, live: Tensors, fixed: Tree, batch: Tree) -> tuple[Tensor, Tensor, Tensors]:
-        samples = _Stacked(**batch)
+    def _forward(self, live: Tensors, fixed: Tree, batch: Tree) -> tuple[Tensor, Any, Tensors]:
+        """Return what is differentiated, the loss at T=1 and the objective, and new statistics."""
+        samples, view = _Stacked(**batch), self._view(live, fixed)
         outputs, buffers = self._outputs(live, samples)
-        value = objective(self.rules, self._view(live, fixed), outputs, samples)
+        value = objective(self.rules, view, outputs, samples)
         with torch.no_grad():
-            return value, value if self.plain else samples.loss(outputs.logits), buffers
+            found = value.detach()
+            loss = found if self.plain else samples.loss(outputs.logits)
+            return value, (loss, reported(self.rules, view, found)), buffers
 
     def _outputs(self, tensors: Tensors, batch: Batch) -> tuple[Outputs, Tensors]:
         """Return outputs in training mode, and the statistics that BatchNorm would record."""
@@ -290,6 +312,11 @@ def _stack(trees: Sequence[Tree]) -> tuple[dict[str, Any], dict[str, Any]]:
 def _repeat(sets: Sequence[Tensors], name: str) -> Tensor:
     """Return a new tensor [K, ...] of what K sets hold under a name."""
     return torch.stack([tensors[name].detach() for tensors in sets])
+
+
+def _repeat_all(sets: Sequence[Tensors]) -> dict[str, Tensor]:
+    """Return new tensors [K, ...] of all that K sets hold."""
+    return {name: _repeat(sets, name) for name in sets[0]}
 
 
 def _assign(tensors: Tensors, values: Tensors) -> None:
