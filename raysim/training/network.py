@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from raysim.core.layers import BATCH_NORMS
 from raysim.core.rules import Outputs
 from raysim.core.tensors import Tensors
+from raysim.core.torch_private import has_hooks
 
 STAGES = ("features", "hidden", "head")
 
@@ -22,12 +23,10 @@ class Network(nn.Module):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
-        self._places = _places(module)
+        self._owners = _owners(module)
         staged = not lacking_stages(module, STAGES)
         self._stages = [_chain(getattr(module, stage)) for stage in STAGES] if staged else None
-        self.has_batchnorm = any(
-            isinstance(m, nn.modules.batchnorm._BatchNorm) for m in module.modules()
-        )
+        self.has_batchnorm = any(isinstance(m, BATCH_NORMS) for m in module.modules())
         self._layout = torch.contiguous_format
         self._trains: tuple[frozenset[str] | None] | None = None
 
@@ -65,7 +64,7 @@ class Network(nn.Module):
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the live parameters and buffers."""
-        return {name: store[key] for name, store, key in self._places}
+        return {name: getattr(module, key) for name, module, key in self._owners}
 
     def trained(self, trainable: frozenset[str] | None) -> list[str]:
         """Return the names of the parameters that are trained: of all, or of those given."""
@@ -106,10 +105,10 @@ class Network(nn.Module):
     def _resize(self, name: str, tensor: Tensor) -> None:
         path, _, attribute = name.rpartition(".")
         owner = self.module.get_submodule(path)
-        before = owner._parameters.get(attribute)
+        before = getattr(owner, attribute)
         layout = self._layout if tensor.dim() == 4 else torch.contiguous_format
         new = tensor.clone(memory_format=layout)
-        if before is not None:
+        if isinstance(before, nn.Parameter):
             new = nn.Parameter(new, requires_grad=before.requires_grad)
         setattr(owner, attribute, new)
 
@@ -120,26 +119,16 @@ def _chain(module: nn.Module) -> list[Callable[[Tensor], Tensor]]:
     Of a small network's step 6% were the wrappers of nested modules' calls, which do nothing for
     modules without hooks.
     """
-    if type(module) is nn.Sequential and not _has_hooks(module):
+    if type(module) is nn.Sequential and not has_hooks(module):
         return [function for child in module for function in _chain(child)]
-    return [module if _has_hooks(module) else module.forward]
+    return [module if has_hooks(module) else module.forward]
 
 
-def _has_hooks(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
-
-
-def _places(module: nn.Module) -> list[tuple[str, Any, str]]:
-    """Return where each parameter and buffer is kept: its name, the dict that holds it, its key."""
+def _owners(module: nn.Module) -> list[tuple[str, nn.Module, str]]:
+    """Return the name of each parameter and buffer, the module that owns it, and its attribute."""
     named = [n for n, _ in module.named_parameters()] + [n for n, _ in module.named_buffers()]
-    places: list[tuple[str, Any, str]] = []
-    for name in named:
-        path, _, key = name.rpartition(".")
-        owner = module.get_submodule(path)
-        places.append(
-            (name, owner._parameters if key in owner._parameters else owner._buffers, key)
-        )
-    return places
+    paths = [(name, *name.rpartition(".")) for name in named]
+    return [(name, module.get_submodule(path), key) for name, path, _, key in paths]
 
 
 def lacking_stages(module: nn.Module, needed: Iterable[str]) -> list[str]:

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from raysim.core.torch_private import watch_operations
 
 READS = frozenset(
     {
@@ -39,7 +40,7 @@ def source_of(step: Callable[[], Sequence[Tensor]], given: Sequence[Tensor]) -> 
         RefusedError: see there.
     """
     page = _Page(given)
-    with _Reads(page), _Operations(page):
+    with _Reads(page), watch_operations(page.write):
         returned = step()
     results = ", ".join(page.argument(tensor) for tensor in returned)
     if page.refusal:
@@ -60,7 +61,7 @@ class _Page:
 
     def write(self, function: Any, args: Any, kwargs: Mapping[str, Any], out: Any) -> None:
         """Write a call and what it returned."""
-        name, single = function._schema.name, isinstance(out, Tensor)
+        name, single = function.name().partition(".")[0], isinstance(out, Tensor)
         if name in SAME:
             self._named[id(out)] = (self.argument(args[0]), out)
             return
@@ -92,25 +93,6 @@ class _Page:
         if not isinstance(value, Tensor):
             return "_"
         return self._named.setdefault(id(value), (f"t{len(self._named)}", value))[0]
-
-
-class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Writes what runs below autograd."""
-
-    def __init__(self, page: _Page) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._page = page
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # or all of torch's compiler is imported, to be kept off: two seconds
-
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        out = function(*args, **(kwargs or {}))
-        self._page.write(function, args, kwargs or {}, out)
-        return out
 
 
 class _Reads(TorchFunctionMode):

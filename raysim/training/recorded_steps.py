@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from raysim.core.rules import Batch
+from raysim.core.torch_private import compile_script
 from raysim.training.network import Network
 from raysim.training.operations import RefusedError, source_of
 
@@ -87,7 +88,7 @@ class ScriptsOfKind:
         try:
             source = source_of(lambda: step(batch), given)
             before.check_python()
-            script: Script = torch.jit.CompilationUnit(source).step
+            script: Script = compile_script(source, "step")
             before.restore()
             taken = [*step(batch), *before.tensors_now()]
             before.restore()

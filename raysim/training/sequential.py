@@ -18,10 +18,11 @@ from torch import Tensor
 from raysim.config import LocalSettings
 from raysim.core.rules import Batch, Outputs, Trained, Transform, Upload, View
 from raysim.core.tensors import Tensors
+from raysim.core.torch_private import can_record_steps, gradients_of
 from raysim.training.job import ClientJob, LocalLosses, batch_bounds, epochs_of
 from raysim.training.network import Network
 from raysim.training.recorded_steps import Scripts
-from raysim.training.sgd import Sgd, gradients_of, objective, reported
+from raysim.training.sgd import Sgd, objective, reported
 
 
 class SequentialTrainer:
@@ -39,16 +40,15 @@ class SequentialTrainer:
         self._generators = [torch.default_generator]
         if self._device.type == "cuda":
             self._generators.append(torch.cuda.default_generators[torch.cuda.current_device()])
-        self.scripts = Scripts(network, self._generators) if self._device.type == "cpu" else None
+        records = self._device.type == "cpu" and can_record_steps()
+        self.scripts = Scripts(network, self._generators) if records else None
 
     def run(self, job: ClientJob) -> tuple[Upload, LocalLosses]:
         """Train one client and return what its rules give back, with its figures."""
         before = self.rng_state()
         self.seed(job.torch_seed)
         try:
-            # Scripts run as they are written: what is optimised may have other bits.
-            with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
-                return _ClientTraining(self, job).run()
+            return _ClientTraining(self, job).run()
         finally:
             self.set_rng_state(before)
 

@@ -1,10 +1,7 @@
-"""The objective of a local step, its gradients, and steps of SGD."""
+"""The objective of a local step, and steps of SGD."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import torch
 from torch import Tensor
 
 from raysim.config import LocalSettings
@@ -27,25 +24,6 @@ def reported(rules: Rules, view: View, value: Tensor) -> Tensor:
         if transform.value:
             value = value + transform.value(view)
     return value
-
-
-def gradients_of(value: Tensor, points: Sequence[Tensor]) -> list[Tensor]:
-    """Return the gradients of a value; zeros where it does not depend on a point.
-
-    `torch.autograd.grad` does the same after checks in Python, which took a tenth of a step of a
-    small network; what it then calls is called here.
-    """
-    found = torch.autograd.Variable._execution_engine.run_backward(
-        (value,),
-        (torch.ones_like(value),),
-        False,
-        False,
-        tuple(points),
-        allow_unreachable=True,
-        accumulate_grad=False,
-    )
-    pairs = zip(found, points, strict=True)
-    return [torch.zeros_like(p) if each is None else each for each, p in pairs]
 
 
 class Sgd:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
+from raysim.core.layers import BATCH_NORMS
 from raysim.core.rules import Batch, Outputs, Trained, Upload, View
 from raysim.core.tensors import Groups, Layout, Tensors, flatten
 from raysim.training.job import ClientJob, LocalLosses, batch_bounds, epochs_of
@@ -39,7 +40,7 @@ def obstacle(network: nn.Module) -> str | None:
     for name, module in network.named_modules():
         if isinstance(module, nn.RNNBase):
             return f"{type(module).__name__} ({name}) has no batched kernel with weights per client"
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.momentum is None:
+        if isinstance(module, BATCH_NORMS) and module.momentum is None:
             return f"{type(module).__name__} ({name}) has no momentum"
     return None
 
