@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from raysim.config import LocalSettings
 from raysim.core.rules import Batch, Outputs, Trained, Transform, Upload, View
@@ -21,7 +21,7 @@ from raysim.core.tensors import Tensors
 from raysim.core.torch_private import can_record_steps, gradients_of
 from raysim.training.job import ClientJob, LocalLosses, batch_bounds, epochs_of
 from raysim.training.network import Network
-from raysim.training.recorded_steps import Scripts
+from raysim.training.recorded_steps import GuardedView, RecordedSteps
 from raysim.training.sgd import Sgd, objective, reported
 
 
@@ -41,7 +41,11 @@ class SequentialTrainer:
         if self._device.type == "cuda":
             self._generators.append(torch.cuda.default_generators[torch.cuda.current_device()])
         records = self._device.type == "cpu" and can_record_steps()
-        self.scripts = Scripts(network, self._generators) if records else None
+        self.recorded = RecordedSteps(self._modules, self._generators) if records else None
+
+    def _modules(self) -> list[nn.Module]:
+        frozen = self._frozen.modules() if self._frozen else ()
+        return [*self.network.modules(), *frozen]
 
     def run(self, job: ClientJob) -> tuple[Upload, LocalLosses]:
         """Train one client and return what its rules give back, with its figures."""
@@ -106,9 +110,7 @@ class _ClientTraining:
         self.names = network.trained(job.trainable)
         self.params = [live[name] for name in self.names]
         # The same memory: a step that autograd need not note took 2% less time.
-        detached = {name: tensor.detach() for name, tensor in live.items()}
-        self.points = [detached[name] for name in self.names]
-        self.tensors = [*detached.values()]
+        self.points = [tensor.detach() for tensor in self.params]
         self.view = View(
             params=live,
             trained=self.names,
@@ -128,7 +130,10 @@ class _ClientTraining:
         standard = not (self.rules.criterion or self.rules.penalties)
         self.plain = standard and trainer.local.temperature == 1
         self.rng = trainer.rng_state()
-        self.scripts = trainer.scripts.of(job.trainable) if trainer.scripts and standard else None
+        self.recorded = trainer.recorded and trainer.recorded.of(
+            self.rules, job.trainable, self.view
+        )
+        self.guarded = GuardedView(**vars(self.view)) if self.recorded else self.view
 
     def run(self) -> tuple[Upload, LocalLosses]:
         losses: list[Tensor] = []
@@ -161,10 +166,8 @@ class _ClientTraining:
         """Take one step of SGD; return the loss at T=1 and the objective before it."""
         if self.rules.transforms:
             self.rng = self.trainer.rng_state()
-        script = self.scripts and self.scripts.find(self.differentiate, batch)
-        loss, value, *gradients = (
-            script(batch.x, batch.y, *self.tensors) if script else self.differentiate(batch)
-        )
+        taken = self.recorded and self.recorded.take(self.guarded_step, batch)
+        loss, value, *gradients = taken or self.differentiate(self.view, batch)
         with torch.no_grad():
             gradients = self.sgd.decayed(gradients, self.points)
             gradients = self.transform(self.before_momentum, gradients, batch)
@@ -185,15 +188,18 @@ class _ClientTraining:
             named, self.states[each.name] = each.update(self.view, named, batch, state)
         return [named[name] for name in self.names]
 
-    def differentiate(self, batch: Batch) -> tuple[Tensor, ...]:
+    def guarded_step(self, batch: Batch) -> tuple[Tensor, ...]:
+        return self.differentiate(self.guarded, batch)
+
+    def differentiate(self, view: View, batch: Batch) -> tuple[Tensor, ...]:
         """Return the loss at T=1, the objective, and the gradient at the parameters."""
         outputs = self.trainer.outputs(batch.x)
-        value = objective(self.rules, self.view, outputs, batch)
+        value = objective(self.rules, view, outputs, batch)
         gradients = gradients_of(value, self.params)
         value = value.detach()
         with torch.no_grad():
             loss = value if self.plain else batch.loss(outputs.logits)
-            return loss, reported(self.rules, self.view, value), *gradients
+            return loss, reported(self.rules, view, value), *gradients
 
     def gradient(self, tensors: Tensors, batch: Batch) -> dict[str, Tensor]:
         """Return the gradient of the objective at any tensors, with this step's random draws."""
