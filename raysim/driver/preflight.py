@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from raysim.config import Settings
 from raysim.core.errors import SettingsError
-from raysim.core.method import ServerState
+from raysim.core.method import Method, ServerState
 from raysim.core.rules import Batch
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
@@ -31,7 +31,7 @@ def first_checkpoint(settings: Settings, federation: Federation) -> Checkpoint:
         )
     network = method.network(model)
     first = Checkpoint(-method.warmup, method.init(network))
-    _try_sample(network, OpenedSamples(federation, torch.device("cpu")).test(0, 1))
+    _try_sample(method, network, OpenedSamples(federation, torch.device("cpu")).test(0, 1))
     return first
 
 
@@ -48,14 +48,34 @@ def check_space(settings: Settings, states: ClientStates, state: ServerState) ->
     states.check_space(round(expected), versions, size)
 
 
-def _try_sample(network: nn.Module, sample: Batch) -> None:
-    """Check that a network takes the data, before anything starts."""
+def _try_sample(method: Method, module: nn.Module, sample: Batch) -> None:
+    """Check that a network takes the data, and that its stages are all of it if a method asks."""
+    network = Network(module).eval()
     try:
         with torch.no_grad():
-            Network(network).eval().forward(sample.x)
+            logits = network.forward(sample.x).logits
     except SettingsError:
         raise
     except Exception as error:  # a user's module may raise anything
         shape = "x".join(map(str, sample.x.shape[1:])) or "one number"
         cause = " ".join(str(error).split())
         raise SettingsError(f"the model does not take samples of {shape}: {cause}") from error
+    if method.staged and not network.is_composition:
+        _check_composition(method, network, sample, logits)
+
+
+def _check_composition(method: Method, network: Network, sample: Batch, logits: Tensor) -> None:
+    try:
+        with torch.no_grad():
+            composed = network.compose(sample.x)
+            difference = float((composed - logits).abs().max())
+    except Exception as error:  # a user's module may raise anything
+        found = "they fail: " + " ".join(str(error).split())
+    else:
+        if torch.allclose(composed, logits, equal_nan=True):
+            return
+        found = f"their logits differ by {difference:.2g} on a sample"
+    raise SettingsError(
+        f"method.name={method.title}: needs a model whose forward is head(hidden(features(x)));"
+        f" run as that, {found}"
+    )

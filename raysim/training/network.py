@@ -1,9 +1,16 @@
-"""Running a network stage by stage, at its own tensors or at any others."""
+"""Running a network, at its own tensors or at any others, and the outputs of its stages.
+
+A module's own `forward` decides what it computes. Where that is proven to be its three stages and
+no more, they are run instead, which saves the wrappers of nested modules.
+"""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,14 +25,18 @@ STAGES = ("features", "hidden", "head")
 
 
 class Network(nn.Module):
-    """A user's module, run by its stages where it has them."""
+    """A user's module; it gives the outputs of the stages where it has them."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
         self._owners = _owners(module)
-        staged = not lacking_stages(module, STAGES)
-        self._stages = [_chain(getattr(module, stage)) for stage in STAGES] if staged else None
+        self._staged = not lacking_stages(module, STAGES)
+        self.is_composition = self._staged and is_composition(module)
+        """Whether `forward` is proven to be head(hidden(features(x)))."""
+        self._stages = (
+            [_chain(getattr(module, stage)) for stage in STAGES] if self.is_composition else None
+        )
         self.has_batchnorm = any(isinstance(m, BATCH_NORMS) for m in module.modules())
         self._layout = torch.contiguous_format
         self._trains: tuple[frozenset[str] | None] | None = None
@@ -43,15 +54,39 @@ class Network(nn.Module):
         return self.to(device)
 
     def forward(self, x: Tensor) -> Outputs:
-        """Return the outputs of every stage for inputs x [B, ...]."""
+        """Return the logits for inputs x [B, ...], and the outputs of the stages."""
         if self._stages is None:
-            return Outputs(None, None, self.module(x))
+            return self._forward_own(x)
         outputs = []
         for stage in self._stages:
             for layer in stage:
                 x = layer(x)
             outputs.append(x)
         return Outputs(*outputs)
+
+    def _forward_own(self, x: Tensor) -> Outputs:
+        """Run the module's own forward, and note what its stages give on the way."""
+        seen: dict[str, Tensor] = {}
+
+        def note(stage: str, module: nn.Module, given: Any, output: Tensor) -> None:
+            seen[stage] = output
+
+        hooks = [
+            self.module.get_submodule(stage).register_forward_hook(partial(note, stage))
+            for stage in (STAGES[:2] if self._staged else ())
+        ]
+        try:
+            logits = self.module(x)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return Outputs(seen.get("features"), seen.get("hidden"), logits)
+
+    def compose(self, x: Tensor) -> Tensor:
+        """Return head(hidden(features(x))), whatever the module's own forward is."""
+        for stage in STAGES:
+            x = self.module.get_submodule(stage)(x)
+        return x
 
     def load(self, tensors: Tensors) -> None:
         """Copy tensors into the module; parameters and buffers take new shapes where given."""
@@ -111,6 +146,29 @@ class Network(nn.Module):
         if isinstance(before, nn.Parameter):
             new = nn.Parameter(new, requires_grad=before.requires_grad)
         setattr(owner, attribute, new)
+
+
+def is_composition(module: nn.Module) -> bool:
+    """Return whether a module's forward is proven to be head(hidden(features(x))).
+
+    It is run on stand-ins, which can do nothing but go through the stages: if what comes out went
+    through each once, in this order, no other tensor or mode can change that.
+    """
+    if "forward" in vars(module) or has_hooks(module):
+        return False
+    values = [object() for _ in range(len(STAGES) + 1)]
+    calls: list[int] = []
+
+    def run(number: int, value: object) -> object:
+        calls.append(number)
+        return values[number + 1] if value is values[number] else None
+
+    stand_in = SimpleNamespace(**{s: partial(run, number) for number, s in enumerate(STAGES)})
+    try:
+        output = type(module).forward(stand_in, values[0])
+    except Exception:  # of any kind: it does more than to call its stages
+        return False
+    return output is values[-1] and calls == [*range(len(STAGES))]
 
 
 def _chain(module: nn.Module) -> list[Callable[[Tensor], Tensor]]:
