@@ -106,13 +106,13 @@ class _ClientTraining:
         if start:
             network.load(start)
         network.train_only(job.trainable)
-        live = network.tensors()
+        tensors = network.tensors()
         self.names = network.trained(job.trainable)
-        self.params = [live[name] for name in self.names]
+        self.params = [tensors[name] for name in self.names]
         # The same memory: a step that autograd need not note took 2% less time.
         self.points = [tensor.detach() for tensor in self.params]
         self.view = View(
-            params=live,
+            params=tensors,
             trained=self.names,
             start=start,
             broadcast=job.broadcast,
@@ -128,7 +128,7 @@ class _ClientTraining:
         self.states = {t.name: t.init(self.view) for t in transforms}
         self.sgd = Sgd(trainer.local, job.lr)
         standard = not (self.rules.criterion or self.rules.penalties)
-        self.plain = standard and trainer.local.temperature == 1
+        self.loss_is_objective = standard and trainer.local.temperature == 1
         self.rng = trainer.rng_state()
         self.recorded = trainer.recorded and trainer.recorded.of(
             self.rules, job.trainable, self.view
@@ -198,14 +198,14 @@ class _ClientTraining:
         gradients = gradients_of(value, self.params)
         value = value.detach()
         with torch.no_grad():
-            loss = value if self.plain else batch.loss(outputs.logits)
+            loss = value if self.loss_is_objective else batch.loss(outputs.logits)
             return loss, reported(self.rules, view, value), *gradients
 
     def gradient(self, tensors: Tensors, batch: Batch) -> dict[str, Tensor]:
         """Return the gradient of the objective at any tensors, with this step's random draws."""
         network, before = self.trainer.network, self.trainer.rng_state()
-        live = network.tensors()  # their memory format is the fast one
-        copies = {n: torch.empty_like(live[n]).copy_(t.detach()) for n, t in tensors.items()}
+        own = network.tensors()  # their memory format is the fast one
+        copies = {n: torch.empty_like(own[n]).copy_(t.detach()) for n, t in tensors.items()}
         points = [copies[name].requires_grad_() for name in self.names]
         self.trainer.set_rng_state(self.rng)
         with torch.enable_grad():

@@ -20,7 +20,7 @@ from raysim.config import Settings
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
 from raysim.training.network import Network
-from raysim.training.stacked.trainer import obstacle
+from raysim.training.stacked.trainer import unsupported_reason
 
 MOST = 256
 """Clients together at most by "auto": more gain nothing once kernels fill the device."""
@@ -52,7 +52,7 @@ def clients_together(
     if asked in {0, 1}:
         return 1
     module = settings.method.network(federation.network(settings.seed))
-    if reason := obstacle(module):
+    if reason := unsupported_reason(module):
         note(f"engine.vectorize={asked}: clients are trained one at a time: {reason}")
         return 1
     if asked != "auto":

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -24,18 +23,17 @@ from torch.func import grad, vmap
 
 from raysim.core.layers import BATCH_NORMS
 from raysim.core.rules import Batch, Outputs, Trained, Upload, View
-from raysim.core.tensors import Groups, Layout, Tensors, flatten
+from raysim.core.tensors import Tensors
 from raysim.training.job import ClientJob, LocalLosses, batch_bounds, epochs_of
 from raysim.training.network import Network
 from raysim.training.sequential import SequentialTrainer
 from raysim.training.sgd import Sgd, objective, reported
 from raysim.training.stacked.batch_norm import Padding, numbered, with_padding
 from raysim.training.stacked.cuda_graphs import Steps, recorder_on
+from raysim.training.stacked.stacks import Tree, assign, group_by_layout, stack_sets, stack_trees
 
-Tree = Mapping[str, Any]
 
-
-def obstacle(network: nn.Module) -> str | None:
+def unsupported_reason(network: nn.Module) -> str | None:
     """Return why a network's clients cannot be trained together, or None if they can."""
     for name, module in network.named_modules():
         if isinstance(module, nn.RNNBase):
@@ -75,9 +73,9 @@ class StackedTrainer:
         results: dict[int, tuple[Upload, LocalLosses]] = {}
         try:
             with self.recorder.beside() if self.recorder else nullcontext():
-                for numbers in _alike(jobs):
-                    together = _StackedTraining(self, [jobs[number] for number in numbers])
-                    results |= zip(numbers, together.run(), strict=True)
+                for numbers in group_by_layout(jobs):
+                    group = _StackedTraining(self, [jobs[number] for number in numbers])
+                    results |= zip(numbers, group.run(), strict=True)
             return [results[number] for number in range(len(jobs))]
         finally:
             self.loop.set_rng_state(before)
@@ -93,19 +91,19 @@ class _StackedTraining:
         trainer.network.train_only(job.trainable)
         self.names = trainer.network.trained(job.trainable)
         self.starts = [job.rules.start(j.broadcast, j.state, j.personal) for j in jobs]
-        self.fixed, self.axes = _stack(
+        self.fixed, self.axes = stack_trees(
             [
                 {"start": start, "state": j.state, "personal": j.personal}
                 for start, j in zip(self.starts, jobs, strict=True)
             ]
         )
-        self.live = _repeat_all(self.starts)
+        self.tensors = stack_sets(self.starts)
         self.sgd = Sgd(self.local, job.lr)
         other = job.rules.criterion or job.rules.penalties or self.local.temperature != 1
-        self.plain = not other
+        self.loss_is_objective = not other
         views = [self._view_of(k) for k in range(len(jobs))]
         self.states = {
-            t.name: _repeat_all([t.init(view) for view in views]) for t in self.rules.transforms
+            t.name: stack_sets([t.init(view) for view in views]) for t in self.rules.transforms
         }
         self.rng = self.loop.rng_state()
 
@@ -188,14 +186,14 @@ class _StackedTraining:
 
     def _moving(self) -> list[Tensor]:
         states = [tensor for state in self.states.values() for tensor in state.values()]
-        return [*self.live.values(), *states, *self.sgd.velocity]
+        return [*self.tensors.values(), *states, *self.sgd.velocity]
 
     def _update(self, batch: Tree) -> tuple[Tensor, Tensor]:
         """Take one step of SGD; return the losses at T=1 and the objectives [K] before it."""
         for name in self.names:
-            self.live[name].requires_grad_()
-        params = [self.live[name] for name in self.names]
-        values, figures, buffers = self._together(self._forward, batch)
+            self.tensors[name].requires_grad_()
+        params = [self.tensors[name] for name in self.names]
+        values, figures, buffers = self._vmap(self._forward, batch)
         gradients = torch.autograd.grad(
             values.sum(), params, allow_unused=True, materialize_grads=True
         )
@@ -203,7 +201,7 @@ class _StackedTraining:
             steps = self._transform(False, self.sgd.decayed([*gradients], params), batch)
             steps = self._transform(True, self.sgd.accelerated(steps), batch)
             self.sgd.step(params, steps)
-            _assign(self.live, buffers)
+            assign(self.tensors, buffers)
         losses, objectives = figures
         return losses, objectives
 
@@ -213,9 +211,9 @@ class _StackedTraining:
         if not transforms:
             return gradients
 
-        def update(live: Tensors, fixed: Tree, batch: Tree, *given: Any) -> Any:
+        def update(tensors: Tensors, fixed: Tree, batch: Tree, *given: Any) -> Any:
             gradients, states = given
-            view, samples = self._view(live, fixed), _Stacked(**batch)
+            view, samples = self._view(tensors, fixed), _Stacked(**batch)
             changed = {}
             for each in transforms:
                 state = states[each.name]
@@ -224,24 +222,24 @@ class _StackedTraining:
 
         named = dict(zip(self.names, gradients, strict=True))
         states = {each.name: self.states[each.name] for each in transforms}
-        named, changed = self._together(update, batch, named, states)
+        named, changed = self._vmap(update, batch, named, states)
         for name, state in changed.items():
-            _assign(self.states[name], state)
+            assign(self.states[name], state)
         return [named[name] for name in self.names]
 
-    def _together(self, function: Callable[..., Any], *stacked: Tree) -> Any:
+    def _vmap(self, function: Callable[..., Any], *stacked: Tree) -> Any:
         axes = (0, self.axes, *(0 for _ in stacked))
         every = vmap(function, in_dims=axes, randomness="different")
-        return every(self.live, self.fixed, *stacked)
+        return every(self.tensors, self.fixed, *stacked)
 
-    def _forward(self, live: Tensors, fixed: Tree, batch: Tree) -> tuple[Tensor, Any, Tensors]:
+    def _forward(self, tensors: Tensors, fixed: Tree, batch: Tree) -> tuple[Tensor, Any, Tensors]:
         """Return what is differentiated, the loss at T=1 and the objective, and new statistics."""
-        samples, view = _Stacked(**batch), self._view(live, fixed)
-        outputs, buffers = self._outputs(live, samples)
+        samples, view = _Stacked(**batch), self._view(tensors, fixed)
+        outputs, buffers = self._outputs(tensors, samples)
         value = objective(self.rules, view, outputs, samples)
         with torch.no_grad():
             found = value.detach()
-            loss = found if self.plain else samples.loss(outputs.logits)
+            loss = found if self.loss_is_objective else samples.loss(outputs.logits)
             return value, (loss, reported(self.rules, view, found)), buffers
 
     def _outputs(self, tensors: Tensors, batch: Batch) -> tuple[Outputs, Tensors]:
@@ -249,9 +247,9 @@ class _StackedTraining:
         with self.trainer.padding.of(batch.weights) as updates, self.loop.autocast():
             return self.trainer.network.at(tensors, batch.x).in_float32(), updates
 
-    def _view(self, live: Tensors, fixed: Tree) -> View:
+    def _view(self, tensors: Tensors, fixed: Tree) -> View:
         return View(
-            params=live,
+            params=tensors,
             trained=self.names,
             start=fixed["start"],
             broadcast=self.job.broadcast,
@@ -264,8 +262,8 @@ class _StackedTraining:
 
     def _view_of(self, k: int) -> View:
         own = {"start": self.starts[k], "state": self.jobs[k].state}
-        live = {name: tensor[k].detach() for name, tensor in self.live.items()}
-        return self._view(live, {**own, "personal": self.jobs[k].personal})
+        tensors = {name: tensor[k].detach() for name, tensor in self.tensors.items()}
+        return self._view(tensors, {**own, "personal": self.jobs[k].personal})
 
     def _gradient(self, fixed: Tree, tensors: Tensors, batch: Batch) -> Tensors:
         """Return the gradient of the objective at any tensors, with this step's random draws."""
@@ -283,44 +281,3 @@ class _StackedTraining:
         self.loop.set_rng_state(before)
         decay = self.local.weight_decay
         return {n: g + decay * points[n] if decay else g for n, g in gradients.items()}
-
-
-def _alike(jobs: Sequence[ClientJob]) -> list[list[int]]:
-    """Return the numbers of the jobs by the names and shapes of their clients' own tensors."""
-
-    def shapes(number: int) -> str:
-        groups: tuple[Groups, Groups] = (jobs[number].state, jobs[number].personal)
-        return repr([Layout.of(flatten(group)) for group in groups])
-
-    return [list(same) for _, same in groupby(sorted(range(len(jobs)), key=shapes), key=shapes)]
-
-
-def _stack(trees: Sequence[Tree]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Stack trees of tensors; what all of them share is kept once. Return it with its axes."""
-    stacked: dict[str, Any] = {}
-    axes: dict[str, Any] = {}
-    for key, first in trees[0].items():
-        leaves = [tree[key] for tree in trees]
-        if isinstance(first, Mapping):
-            stacked[key], axes[key] = _stack(leaves)
-        elif all(leaf is first for leaf in leaves):
-            stacked[key], axes[key] = first, None
-        else:
-            stacked[key], axes[key] = torch.stack(leaves), 0
-    return stacked, axes
-
-
-def _repeat(sets: Sequence[Tensors], name: str) -> Tensor:
-    """Return a new tensor [K, ...] of what K sets hold under a name."""
-    return torch.stack([tensors[name].detach() for tensors in sets])
-
-
-def _repeat_all(sets: Sequence[Tensors]) -> dict[str, Tensor]:
-    """Return new tensors [K, ...] of all that K sets hold."""
-    return {name: _repeat(sets, name) for name in sets[0]}
-
-
-def _assign(tensors: Tensors, values: Tensors) -> None:
-    """Copy values into the tensors of the same names."""
-    for name, value in values.items():
-        tensors[name].copy_(value)
