@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from raysim.core.torch_private import foreach_add, foreach_mul, foreach_norm
+from raysim.core.torch_private import foreach_add, foreach_add_, foreach_mul, foreach_norm
 
 ALIGNMENT = 64
 """Bytes at whose multiples tensors begin, as those do that torch allocates.
@@ -37,6 +37,12 @@ def add_scaled(tensors: Tensors, others: Tensors, scale: float = 1.0) -> dict[st
     """Return `tensors + scale * others`, by the names in `tensors`."""
     added = foreach_add([*tensors.values()], [others[name] for name in tensors], scale)
     return dict(zip(tensors, added, strict=True))
+
+
+def add_scaled_(tensors: Tensors, others: Tensors, scale: float = 1.0) -> Tensors:
+    """Add `scale * others` in place, by the names in `tensors`; return these."""
+    foreach_add_([*tensors.values()], [others[name] for name in tensors], scale)
+    return tensors
 
 
 def scaled(tensors: Tensors, scale: float) -> dict[str, Tensor]:

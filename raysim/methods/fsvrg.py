@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from raysim.core.method import Metrics, Round, ServerState
 from raysim.core.rules import Batch, Pass, Rules, Trained, Transform, Upload, View
-from raysim.core.tensors import Tensors, add_scaled, nbytes
+from raysim.core.tensors import Tensors, add_scaled, add_scaled_, nbytes
 from raysim.methods.fedavg import FedAvg
 
 
@@ -68,5 +68,5 @@ def _send_gradient(view: View, trained: Trained) -> Upload:
 def _correct(
     view: View, gradients: Tensors, batch: Batch, state: Tensors
 ) -> tuple[Tensors, Tensors]:
-    anchor = view.gradient(view.start, batch)
-    return add_scaled(add_scaled(gradients, anchor, -1), view.broadcast["full"]), state
+    corrected = add_scaled(gradients, view.gradient(view.start, batch), -1)
+    return add_scaled_(corrected, view.broadcast["full"]), state

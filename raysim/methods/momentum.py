@@ -20,7 +20,7 @@ from torch import nn
 
 from raysim.core.method import Metrics, Round, ServerState
 from raysim.core.rules import Batch, Pass, Rules, Trained, Transform, Upload, View
-from raysim.core.tensors import Tensors, add_scaled, parameter_names, scaled, zeros_like
+from raysim.core.tensors import Tensors, add_scaled_, parameter_names, scaled, zeros_like
 from raysim.methods.fedavg import FedAvg
 
 
@@ -55,7 +55,7 @@ class Momentum(FedAvg):
         self, view: View, gradients: Tensors, batch: Batch, state: Tensors
     ) -> tuple[Tensors, Tensors]:
         kept = scaled({name: state[name] for name in gradients}, self.gamma)
-        momentum = add_scaled(kept, gradients)
+        momentum = add_scaled_(kept, gradients)
         return momentum, momentum
 
 

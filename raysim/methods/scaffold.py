@@ -22,7 +22,15 @@ from torch import nn
 
 from raysim.core.method import Metrics, Round, ServerState
 from raysim.core.rules import Batch, Pass, Rules, Trained, Transform, Upload, View
-from raysim.core.tensors import Groups, Tensors, add_scaled, norm, parameter_names, zeros_like
+from raysim.core.tensors import (
+    Groups,
+    Tensors,
+    add_scaled,
+    add_scaled_,
+    norm,
+    parameter_names,
+    zeros_like,
+)
 from raysim.methods.fedavg import FedAvg
 
 
@@ -69,7 +77,8 @@ class Scaffold(FedAvg):
 def _correct(
     view: View, gradients: Tensors, batch: Batch, state: Tensors
 ) -> tuple[Tensors, Tensors]:
-    return add_scaled(add_scaled(gradients, view.state["c"], -1), view.broadcast["c"]), state
+    corrected = add_scaled(gradients, view.state["c"], -1)
+    return add_scaled_(corrected, view.broadcast["c"]), state
 
 
 CORRECTION = Transform("scaffold", _correct, after_momentum=True)
