@@ -16,12 +16,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from raysim.config import Settings
+    from raysim.core.chain import chain
     from raysim.core.client_indices import ClientIndices, ListedIndices
     from raysim.core.data import Dataset, Model, Partition, Split
     from raysim.core.errors import RaysimError, RunError, SettingsError
     from raysim.core.method import Method, Round, Sampling, ServerState
     from raysim.core.objective import CLASSIFICATION, Objective
-    from raysim.core.rules import Batch, Outputs, Pass, Reduced, Rules, Trained, Upload, View
+    from raysim.core.rules import (
+        Batch,
+        Outputs,
+        Pass,
+        Reduced,
+        Rules,
+        Trained,
+        Transform,
+        Upload,
+        View,
+    )
     from raysim.driver.listener import Listener, Started
     from raysim.driver.run import Result
     from raysim.federation.task import Task
@@ -29,13 +40,15 @@ if TYPE_CHECKING:
 else:
     _HOMES = {
         "raysim.config": ("Settings",),
+        "raysim.core.chain": ("chain",),
         "raysim.core.client_indices": ("ClientIndices", "ListedIndices"),
         "raysim.core.data": ("Dataset", "Model", "Partition", "Split"),
         "raysim.core.errors": ("RaysimError", "RunError", "SettingsError"),
         "raysim.core.method": ("Method", "Round", "Sampling", "ServerState"),
         "raysim.core.objective": ("CLASSIFICATION", "Objective"),
         "raysim.core.rules": (
-            *("Batch", "Outputs", "Pass", "Reduced", "Rules", "Trained", "Upload", "View"),
+            *("Batch", "Outputs", "Pass", "Reduced", "Rules"),
+            *("Trained", "Transform", "Upload", "View"),
         ),
         "raysim.driver.listener": ("Listener", "Started"),
         "raysim.driver.run": ("Result",),
@@ -83,8 +96,10 @@ __all__ = [
     "Started",
     "Task",
     "Trained",
+    "Transform",
     "Upload",
     "View",
+    "chain",
     "load_config",
     "resume",
     "run",

@@ -16,7 +16,12 @@ from torch import nn
 from raysim.core.tensors import state_of
 
 STAGES = ("features", "hidden", "head")
-WEIGHT_LAYERS = (nn.Linear, nn.modules.conv._ConvNd, nn.RNNBase, nn.Embedding)
+CONVOLUTIONS = (
+    *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
+    *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
+)
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+WEIGHT_LAYERS = (nn.Linear, *CONVOLUTIONS, nn.RNNBase, nn.Embedding)
 
 
 @dataclass(frozen=True)

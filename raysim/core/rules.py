@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from raysim.core.errors import SettingsError
 from raysim.core.objective import CLASSIFICATION, Objective
 from raysim.core.tensors import Groups, Tensors
 
@@ -125,13 +126,13 @@ class Trained:
     Attributes:
         steps: Optimiser steps taken.
         lr: Learning rate used.
-        carry: The step state that `Rules.direction` returned last.
+        states: The last state of every transform, by the transform's name.
         data: All of the client's samples.
     """
 
     steps: int
     lr: float
-    carry: Tensors
+    states: Mapping[str, Tensors]
     data: Batch
 
 
@@ -169,6 +170,33 @@ def receive_model(broadcast: Groups, state: Groups, personal: Groups) -> Tensors
     return broadcast.get("model", {})
 
 
+def no_state(view: View) -> Tensors:
+    """Return the state of a transform that keeps none."""
+    return {}
+
+
+@dataclass(frozen=True)
+class Transform:
+    """A change of the gradient between autograd and the step, as optax's GradientTransformation.
+
+    Attributes:
+        name: Names its state; unique among the transforms of a client.
+        update: `update(view, gradients, batch, state)`: returns the changed gradients and the next
+            state, both of the same names and shapes as before.
+        init: `init(view)`: returns the state before the first step.
+        value: `value(view)`: the term of which the change is the gradient; it is added to the
+            objective that is reported.
+        after_momentum: Whether it changes the step's direction behind the momentum, or else the
+            gradient before it, weight decay included.
+    """
+
+    name: str
+    update: Callable[[View, Tensors, Batch, Tensors], tuple[Tensors, Tensors]]
+    init: Callable[[View], Tensors] = no_state
+    value: Callable[[View], Tensor] | None = None
+    after_momentum: bool = False
+
+
 @dataclass(frozen=True)
 class Rules:
     """What a client does in a pass; every default is plain SGD on cross-entropy.
@@ -178,18 +206,23 @@ class Rules:
         criterion: `criterion(view, outputs, batch)`: replaces the cross-entropy; its outputs'
             logits are divided by the temperature.
         penalties: Terms added to the criterion; they see raw logits.
-        direction: `direction(view, gradients, batch, carry)`: replaces the gradient by another
-            direction; `carry` is what it returned at the step before, at first `carry`.
-        carry: `carry(view)`: the step state before the first step.
+        transforms: Changes of the gradient, applied in this order.
         finish: `finish(view, trained)`: what the client gives back.
+
+    Raises:
+        SettingsError: two transforms have the same name.
     """
 
     start: Callable[[Groups, Groups, Groups], Tensors] = receive_model
     criterion: Callable[[View, Outputs, Batch], Tensor] | None = None
     penalties: tuple[Callable[[View, Outputs, Batch], Tensor], ...] = ()
-    direction: Callable[[View, Tensors, Batch, Tensors], tuple[Tensors, Tensors]] | None = None
-    carry: Callable[[View], Tensors] | None = None
+    transforms: tuple[Transform, ...] = ()
     finish: Callable[[View, Trained], Upload] = send_model
+
+    def __post_init__(self) -> None:
+        names = [transform.name for transform in self.transforms]
+        if len({*names}) < len(names):
+            raise SettingsError(f"rules: transforms need names of their own; given {names}")
 
 
 @dataclass(frozen=True)

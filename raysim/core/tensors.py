@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from raysim.core.torch_private import foreach_add, foreach_add_, foreach_mul, foreach_norm
+
 ALIGNMENT = 64
 """Bytes to which tensors are aligned, as in torch's own allocations.
 
@@ -31,9 +33,26 @@ def nbytes(groups: Groups) -> int:
     return sum(t.numel() * t.element_size() for group in groups.values() for t in group.values())
 
 
+def add_scaled(tensors: Tensors, others: Tensors, scale: float = 1.0) -> dict[str, Tensor]:
+    """Return `tensors + scale * others`, by the names in `tensors`."""
+    added = foreach_add([*tensors.values()], [others[name] for name in tensors], scale)
+    return dict(zip(tensors, added, strict=True))
+
+
+def add_scaled_(tensors: Tensors, others: Tensors, scale: float = 1.0) -> Tensors:
+    """Add `scale * others` in place, by the names in `tensors`; return these."""
+    foreach_add_([*tensors.values()], [others[name] for name in tensors], scale)
+    return tensors
+
+
+def scaled(tensors: Tensors, scale: float) -> dict[str, Tensor]:
+    """Return `scale * tensors`."""
+    return dict(zip(tensors, foreach_mul([*tensors.values()], scale), strict=True))
+
+
 def norm(tensors: Tensors) -> float:
     """Return the Euclidean norm of all tensors taken as one vector."""
-    norms = torch._foreach_norm([tensor.detach() for tensor in tensors.values()])
+    norms = foreach_norm([tensor.detach() for tensor in tensors.values()])
     return float(torch.linalg.vector_norm(torch.stack(norms)))
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from raysim.config import Settings
 from raysim.core.errors import SettingsError
-from raysim.core.method import ServerState
+from raysim.core.method import Method, ServerState
 from raysim.core.objective import Objective
 from raysim.core.rules import Batch
 from raysim.federation.federation import Federation
@@ -35,7 +35,7 @@ def first_checkpoint(settings: Settings, federation: Federation) -> tuple[nn.Mod
     never_trained = np.full(len(federation.training_sizes), np.nan)
     first = Checkpoint(0, method.init(network), never_trained)
     _check_objective(settings, federation.objective)
-    _try_samples(network, OpenedSamples(federation, torch.device("cpu")).test(0, 2))
+    _try_samples(method, network, OpenedSamples(federation, torch.device("cpu")).test(0, 2))
     return network, first
 
 
@@ -74,13 +74,18 @@ def _check_objective(settings: Settings, objective: Objective) -> None:
             raise SettingsError(f"{setting}: the task is no classification; leave it out")
 
 
-def _try_samples(network: nn.Module, samples: Batch) -> None:
-    """Check that a network takes the data, and the objective its outputs, before anything starts.
+def _try_samples(method: Method, module: nn.Module, samples: Batch) -> None:
+    """Check that a network takes the data, and the objective its outputs.
+
+    Where a method looks into stages, these must be all of the network.
 
     Raises:
         SettingsError: they do not.
     """
+    network = Network(module).eval()
     outputs = _outputs_of(network, samples)
+    if method.staged and not network.is_composition:
+        _check_composition(method, network, samples, outputs)
     if outputs.dim() < 2:
         raise SettingsError(
             f"the model's outputs have shape {[*outputs.shape]}: must be [B, ...] with two"
@@ -114,14 +119,31 @@ def _losses(samples: Batch, outputs: Tensor) -> Tensor:
     return losses
 
 
-def _outputs_of(network: nn.Module, sample: Batch) -> Tensor:
+def _outputs_of(network: Network, sample: Batch) -> Tensor:
     """Return a network's outputs for a few samples."""
     try:
         with torch.no_grad():
-            return Network(network).eval().forward(sample.x).logits.float()
+            return network.forward(sample.x).logits.float()
     except SettingsError:
         raise
     except Exception as error:  # a user's module may raise anything
         shape = "x".join(map(str, sample.x.shape[1:])) or "one number"
         cause = " ".join(str(error).split())
         raise SettingsError(f"the model does not take samples of {shape}: {cause}") from error
+
+
+def _check_composition(method: Method, network: Network, sample: Batch, logits: Tensor) -> None:
+    try:
+        with torch.no_grad():
+            composed = network.compose(sample.x)
+            difference = float((composed - logits).abs().max())
+    except Exception as error:  # a user's module may raise anything
+        found = "they fail: " + " ".join(str(error).split())
+    else:
+        if torch.allclose(composed, logits, equal_nan=True):
+            return
+        found = f"their logits differ by {difference:.2g} on a sample"
+    raise SettingsError(
+        f"method.name={method.title}: needs a model whose forward is head(hidden(features(x)));"
+        f" run as that, {found}"
+    )

@@ -36,6 +36,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from raysim.core.errors import SettingsError
+from raysim.core.layers import CONVOLUTIONS
 from raysim.core.method import Metrics, Round, ServerState
 from raysim.core.rules import Reduced, Rules, Trained, Upload, View
 from raysim.core.tensors import Groups, Tensors
@@ -146,7 +147,7 @@ def _first_fusion(channels: int, operator: Operator) -> Tensor:
 def _channels(features: nn.Module, operator: Operator) -> tuple[int, int]:
     """Return how many channels the last layer of a stage gives, and on which axis."""
     for module in reversed(list(features.modules())):
-        if isinstance(module, nn.modules.conv._ConvNd):
+        if isinstance(module, CONVOLUTIONS):
             return module.out_channels, 1
         if isinstance(module, nn.Linear):
             return module.out_features, -1

@@ -3,8 +3,10 @@
 Source: Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020, eq. 2.
 
     loss + mu/2 * sum over all trainable parameters of (w_k - w)^2
+    step:  w_k <- w_k - eta * (g + mu * (w_k - w))
 
-The squared norm is a sum, not a mean. mu=0 is FedAvg bit for bit. Deviation: all clients do the
+The term is a transform: its gradient is added to the loss's, without autograd. The squared norm is
+a sum, not a mean. mu=0 is FedAvg bit for bit. Deviation: all clients do the
 same local work; the paper's gamma-inexact stragglers are not simulated.
 """
 
@@ -14,7 +16,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from raysim.core.rules import Batch, Outputs, Rules, View
+from raysim.core.rules import Batch, Rules, Transform, View
+from raysim.core.tensors import Tensors, add_scaled
 from raysim.methods.fedavg import FedAvg
 
 
@@ -30,8 +33,14 @@ class FedProx(FedAvg):
 
     def rules(self) -> Rules:
         """Return the rules of local training: SGD on the loss plus the proximal term."""
-        return Rules(penalties=(self._proximal,))
+        return Rules(transforms=(Transform("proximal", self._pull_back, value=self._term),))
 
-    def _proximal(self, view: View, outputs: Outputs, batch: Batch) -> Tensor:
-        squares = [(view.params[n] - view.start[n]).square().sum() for n in view.trained]
-        return self.mu / 2 * torch.stack(squares).sum()
+    def _pull_back(
+        self, view: View, gradients: Tensors, batch: Batch, state: Tensors
+    ) -> tuple[Tensors, Tensors]:
+        moved = add_scaled({name: view.params[name] for name in gradients}, view.start, -1)
+        return add_scaled(gradients, moved, self.mu), state
+
+    def _term(self, view: View) -> Tensor:
+        distances = [torch.dist(view.params[name], view.start[name]) for name in view.trained]
+        return self.mu / 2 * torch.stack(distances).square().sum()

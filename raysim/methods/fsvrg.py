@@ -17,8 +17,8 @@ MIFL's comparison runs it with fraction=1.
 from __future__ import annotations
 
 from raysim.core.method import Metrics, Round, ServerState
-from raysim.core.rules import Batch, Pass, Rules, Trained, Upload, View
-from raysim.core.tensors import Tensors, nbytes
+from raysim.core.rules import Batch, Pass, Rules, Trained, Transform, Upload, View
+from raysim.core.tensors import Tensors, add_scaled, add_scaled_, nbytes
 from raysim.methods.fedavg import FedAvg
 
 
@@ -33,7 +33,7 @@ class Fsvrg(FedAvg):
 
     def rules(self) -> Rules:
         """Return the rules of the second pass: SGD along the corrected gradient."""
-        return Rules(direction=_correct)
+        return Rules(transforms=(Transform("fsvrg", _correct),))
 
     def round(self, now: Round, state: ServerState) -> tuple[ServerState, Metrics]:
         """Gather the full gradient from all clients, then train the cohort along it."""
@@ -66,7 +66,7 @@ def _send_gradient(view: View, trained: Trained) -> Upload:
 
 
 def _correct(
-    view: View, gradients: Tensors, batch: Batch, carry: Tensors
+    view: View, gradients: Tensors, batch: Batch, state: Tensors
 ) -> tuple[Tensors, Tensors]:
-    anchor, full = view.gradient(view.start, batch), view.broadcast["full"]
-    return {n: g - anchor[n] + full[n] for n, g in gradients.items()}, carry
+    corrected = add_scaled(gradients, view.gradient(view.start, batch), -1)
+    return add_scaled_(corrected, view.broadcast["full"]), state

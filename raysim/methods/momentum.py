@@ -19,8 +19,8 @@ from pydantic import Field
 from torch import nn
 
 from raysim.core.method import ServerState
-from raysim.core.rules import Batch, Rules, Trained, Upload, View
-from raysim.core.tensors import Groups, Tensors, parameter_names, zeros_like
+from raysim.core.rules import Batch, Rules, Trained, Transform, Upload, View
+from raysim.core.tensors import Groups, Tensors, add_scaled_, parameter_names, scaled, zeros_like
 from raysim.methods.fedavg import FedAvg
 
 
@@ -43,16 +43,18 @@ class Momentum(FedAvg):
 
     def rules(self) -> Rules:
         """Return the rules of local training: SGD along the momentum."""
-        return Rules(direction=self._accelerate, carry=_broadcast_momentum, finish=_finish)
+        transform = Transform("momentum", self._accelerate, _broadcast_momentum)
+        return Rules(transforms=(transform,), finish=_finish)
 
     def broadcast(self, state: ServerState) -> Groups:
         """Return the model and the momentum; both are averaged."""
         return {"model": state.groups["model"], "d": state.groups["d"]}
 
     def _accelerate(
-        self, view: View, gradients: Tensors, batch: Batch, carry: Tensors
+        self, view: View, gradients: Tensors, batch: Batch, state: Tensors
     ) -> tuple[Tensors, Tensors]:
-        momentum = {n: self.gamma * carry[n] + g for n, g in gradients.items()}
+        kept = scaled({name: state[name] for name in gradients}, self.gamma)
+        momentum = add_scaled_(kept, gradients)
         return momentum, momentum
 
 
@@ -61,4 +63,4 @@ def _broadcast_momentum(view: View) -> Tensors:
 
 
 def _finish(view: View, trained: Trained) -> Upload:
-    return Upload(sums={"model": view.params, "d": trained.carry})
+    return Upload(sums={"model": view.params, "d": trained.states["momentum"]})

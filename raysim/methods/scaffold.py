@@ -9,8 +9,10 @@ ICML 2020, algorithm 1 with option II.
 
 Both means are uniform over the m clients of the round, whatever `weighting` says. c and the c_k
 cover the trainable parameters and start at zero; buffers become their uniform mean. c_k is kept by
-each client between its participations. The norm of c is `c_norm` of a round in the tables, that of
-c_k `c_norm` of a client.
+each client between its participations. With `local.momentum` the correction is added behind the
+momentum, w_k <- w_k - eta * (buffer - c_k + c), as option II's c_k holds the buffered steps too.
+
+The norm of c is `c_norm` of a round in the tables, that of c_k `c_norm` of a client.
 """
 
 from __future__ import annotations
@@ -21,8 +23,25 @@ from pydantic import Field
 from torch import nn
 
 from raysim.core.method import Metrics, Round, ServerState
-from raysim.core.rules import Batch, Reduced, Rules, Trained, Upload, View, Weighting
-from raysim.core.tensors import Groups, Tensors, norm, parameter_names, zeros_like
+from raysim.core.rules import (
+    Batch,
+    Reduced,
+    Rules,
+    Trained,
+    Transform,
+    Upload,
+    View,
+    Weighting,
+)
+from raysim.core.tensors import (
+    Groups,
+    Tensors,
+    add_scaled,
+    add_scaled_,
+    norm,
+    parameter_names,
+    zeros_like,
+)
 from raysim.methods.fedavg import FedAvg
 
 
@@ -52,7 +71,7 @@ class Scaffold(FedAvg):
 
     def rules(self) -> Rules:
         """Return the rules of local training: SGD along the corrected gradient."""
-        return Rules(direction=_correct, finish=_finish)
+        return Rules(transforms=(CORRECTION,), finish=_finish)
 
     def broadcast(self, state: ServerState) -> Groups:
         """Return the model and the server's control variate."""
@@ -73,10 +92,13 @@ class Scaffold(FedAvg):
 
 
 def _correct(
-    view: View, gradients: Tensors, batch: Batch, carry: Tensors
+    view: View, gradients: Tensors, batch: Batch, state: Tensors
 ) -> tuple[Tensors, Tensors]:
-    c, c_k = view.broadcast["c"], view.state["c"]
-    return {n: g - c_k[n] + c[n] for n, g in gradients.items()}, carry
+    corrected = add_scaled(gradients, view.state["c"], -1)
+    return add_scaled_(corrected, view.broadcast["c"]), state
+
+
+CORRECTION = Transform("scaffold", _correct, after_momentum=True)
 
 
 def _finish(view: View, trained: Trained) -> Upload:

@@ -1,33 +1,43 @@
-"""Running a network stage by stage, at its own tensors or at any others."""
+"""Running a network, at its own tensors or at any others, and the outputs of its stages.
+
+A module's own `forward` decides what it computes. Where that is proven to be its three stages and
+no more, they are run instead, which saves the wrappers of nested modules.
+"""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from raysim.core.layers import BATCH_NORMS
 from raysim.core.rules import Outputs
 from raysim.core.tensors import Tensors
+from raysim.core.torch_private import has_hooks
 
 STAGES = ("features", "hidden", "head")
 
 
 class Network(nn.Module):
-    """A user's module, run by its stages where it has them."""
+    """A user's module; it gives the outputs of the stages where it has them."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
-        self._places = _places(module)
-        staged = not lacking_stages(module, STAGES)
-        self._stages = [_chain(getattr(module, stage)) for stage in STAGES] if staged else None
-        self.has_batchnorm = any(
-            isinstance(m, nn.modules.batchnorm._BatchNorm) for m in module.modules()
+        self._owners = _owners(module)
+        self._staged = not lacking_stages(module, STAGES)
+        self.is_composition = self._staged and is_composition(module)
+        """Whether `forward` is proven to be head(hidden(features(x)))."""
+        self._stages = (
+            [_chain(getattr(module, stage)) for stage in STAGES] if self.is_composition else None
         )
+        self.has_batchnorm = any(isinstance(m, BATCH_NORMS) for m in module.modules())
         self._layout = torch.contiguous_format
         self._trains: tuple[frozenset[str] | None] | None = None
 
@@ -44,15 +54,39 @@ class Network(nn.Module):
         return self.to(device)
 
     def forward(self, x: Tensor) -> Outputs:
-        """Return the outputs of every stage for inputs x [B, ...]."""
+        """Return the logits for inputs x [B, ...], and the outputs of the stages."""
         if self._stages is None:
-            return Outputs(None, None, self.module(x))
+            return self._forward_own(x)
         outputs = []
         for stage in self._stages:
             for layer in stage:
                 x = layer(x)
             outputs.append(x)
         return Outputs(*outputs)
+
+    def _forward_own(self, x: Tensor) -> Outputs:
+        """Run the module's own forward, and note what its stages give on the way."""
+        seen: dict[str, Tensor] = {}
+
+        def note(stage: str, module: nn.Module, given: Any, output: Tensor) -> None:
+            seen[stage] = output
+
+        hooks = [
+            self.module.get_submodule(stage).register_forward_hook(partial(note, stage))
+            for stage in (STAGES[:2] if self._staged else ())
+        ]
+        try:
+            logits = self.module(x)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return Outputs(seen.get("features"), seen.get("hidden"), logits)
+
+    def compose(self, x: Tensor) -> Tensor:
+        """Return head(hidden(features(x))), whatever the module's own forward is."""
+        for stage in STAGES:
+            x = self.module.get_submodule(stage)(x)
+        return x
 
     def load(self, tensors: Tensors) -> None:
         """Copy tensors into the module; parameters and buffers take new shapes where given."""
@@ -65,7 +99,7 @@ class Network(nn.Module):
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the live parameters and buffers."""
-        return {name: store[key] for name, store, key in self._places}
+        return {name: getattr(module, key) for name, module, key in self._owners}
 
     def trained(self, trainable: frozenset[str] | None) -> list[str]:
         """Return the names of the parameters that are trained: of all, or of those given."""
@@ -106,12 +140,35 @@ class Network(nn.Module):
     def _resize(self, name: str, tensor: Tensor) -> None:
         path, _, attribute = name.rpartition(".")
         owner = self.module.get_submodule(path)
-        before = owner._parameters.get(attribute)
+        before = getattr(owner, attribute)
         layout = self._layout if tensor.dim() == 4 else torch.contiguous_format
         new = tensor.clone(memory_format=layout)
-        if before is not None:
+        if isinstance(before, nn.Parameter):
             new = nn.Parameter(new, requires_grad=before.requires_grad)
         setattr(owner, attribute, new)
+
+
+def is_composition(module: nn.Module) -> bool:
+    """Return whether a module's forward is proven to be head(hidden(features(x))).
+
+    It is run on stand-ins, which can do nothing but go through the stages: if what comes out went
+    through each once, in this order, no other tensor or mode can change that.
+    """
+    if "forward" in vars(module) or has_hooks(module):
+        return False
+    values = [object() for _ in range(len(STAGES) + 1)]
+    calls: list[int] = []
+
+    def run(number: int, value: object) -> object:
+        calls.append(number)
+        return values[number + 1] if value is values[number] else None
+
+    stand_in = SimpleNamespace(**{s: partial(run, number) for number, s in enumerate(STAGES)})
+    try:
+        output = type(module).forward(stand_in, values[0])
+    except Exception:  # of any kind: it does more than to call its stages
+        return False
+    return output is values[-1] and calls == [*range(len(STAGES))]
 
 
 def _chain(module: nn.Module) -> list[Callable[[Tensor], Tensor]]:
@@ -120,26 +177,16 @@ def _chain(module: nn.Module) -> list[Callable[[Tensor], Tensor]]:
     Of a small network's step 6% were the wrappers of nested modules' calls, which do nothing for
     modules without hooks.
     """
-    if type(module) is nn.Sequential and not _has_hooks(module):
+    if type(module) is nn.Sequential and not has_hooks(module):
         return [function for child in module for function in _chain(child)]
-    return [module if _has_hooks(module) else module.forward]
+    return [module if has_hooks(module) else module.forward]
 
 
-def _has_hooks(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
-
-
-def _places(module: nn.Module) -> list[tuple[str, Any, str]]:
-    """Return where each parameter and buffer is kept: its name, the dict that holds it, its key."""
+def _owners(module: nn.Module) -> list[tuple[str, nn.Module, str]]:
+    """Return the name of each parameter and buffer, the module that owns it, and its attribute."""
     named = [n for n, _ in module.named_parameters()] + [n for n, _ in module.named_buffers()]
-    places: list[tuple[str, Any, str]] = []
-    for name in named:
-        path, _, key = name.rpartition(".")
-        owner = module.get_submodule(path)
-        places.append(
-            (name, owner._parameters if key in owner._parameters else owner._buffers, key)
-        )
-    return places
+    paths = [(name, *name.rpartition(".")) for name in named]
+    return [(name, module.get_submodule(path), key) for name, path, _, key in paths]
 
 
 def lacking_stages(module: nn.Module, needed: Iterable[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Writing down, as TorchScript, the operations that a step runs below autograd."""
+"""The operations that a step runs below autograd, as source of TorchScript."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from raysim.core.torch_private import watch_operations
 
 READS = frozenset(
     {
@@ -17,15 +18,15 @@ READS = frozenset(
     }
 )
 """Ways for Python to see a tensor's values that are no operations."""
-UNSURE = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
+VALUE_DEPENDENT = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 """Operations with these tags return a number, or a shape, that depends on values."""
-SAME = frozenset({"aten::alias", "aten::detach"})
+ALIASES = frozenset({"aten::alias", "aten::detach"})
 """Operations that return what they are given."""
-PLAIN = bool | int | float | str | torch.dtype | torch.layout | torch.memory_format | None
+CONSTANT = bool | int | float | str | torch.dtype | torch.layout | torch.memory_format | None
 
 
-class RefusedError(Exception):
-    """A step does something that cannot be written down."""
+class UnrecordableError(Exception):
+    """A step does something that cannot be recorded."""
 
 
 def source_of(step: Callable[[], Sequence[Tensor]], given: Sequence[Tensor]) -> str:
@@ -36,36 +37,36 @@ def source_of(step: Callable[[], Sequence[Tensor]], given: Sequence[Tensor]) -> 
         given: The tensors that it may read, which the function takes in this order.
 
     Raises:
-        RefusedError: see there.
+        UnrecordableError: see there.
     """
-    page = _Page(given)
-    with _Reads(page), _Operations(page):
+    script = _ScriptSource(given)
+    with _ReadGuard(script), watch_operations(script.write):
         returned = step()
-    results = ", ".join(page.argument(tensor) for tensor in returned)
-    if page.refusal:
-        raise RefusedError(page.refusal)
-    arguments = ", ".join(f"{page.argument(tensor)}: Tensor" for tensor in given)
-    return "\n    ".join([f"def step({arguments}):", *page.lines, f"return {results}\n"])
+    results = ", ".join(script.argument(tensor) for tensor in returned)
+    if script.unsupported_reason:
+        raise UnrecordableError(script.unsupported_reason)
+    arguments = ", ".join(f"{script.argument(tensor)}: Tensor" for tensor in given)
+    return "\n    ".join([f"def step({arguments}):", *script.lines, f"return {results}\n"])
 
 
-class _Page:
-    """The lines that are written, and the names of the tensors in them."""
+class _ScriptSource:
+    """The lines of a script, and the names of the tensors in them."""
 
     def __init__(self, given: Sequence[Tensor]) -> None:
         self.lines: list[str] = []
-        self.refusal: str | None = None
+        self.unsupported_reason: str | None = None
         self._named: dict[int, tuple[str, Tensor]] = {}  # a tensor that is kept keeps its id
         for tensor in given:
             self._name(tensor)
 
     def write(self, function: Any, args: Any, kwargs: Mapping[str, Any], out: Any) -> None:
-        """Write a call and what it returned."""
-        name, single = function._schema.name, isinstance(out, Tensor)
-        if name in SAME:
+        """Add a call and what it returned."""
+        name, single = function.name().partition(".")[0], isinstance(out, Tensor)
+        if name in ALIASES:
             self._named[id(out)] = (self.argument(args[0]), out)
             return
-        if not UNSURE.isdisjoint(function.tags):
-            self.refusal = f"{name} depends on values"
+        if not VALUE_DEPENDENT.isdisjoint(function.tags):
+            self.unsupported_reason = f"{name} depends on values"
         given = [self.argument(value) for value in args]
         given += [f"{key}={self.argument(value)}" for key, value in kwargs.items()]
         returned = [self._name(value) for value in ([out] if single else out or ())]
@@ -73,19 +74,19 @@ class _Page:
         self.lines.append(f"{result}torch.ops.{name.replace('::', '.')}({', '.join(given)})")
 
     def argument(self, value: Any) -> str:
-        """Return how a value is written."""
+        """Return the source of a value."""
         if isinstance(value, Tensor):
             if id(value) not in self._named:
-                self.refusal = f"a tensor {tuple(value.shape)} is from elsewhere"
+                self.unsupported_reason = f"a tensor {tuple(value.shape)} is from elsewhere"
                 return ""
             return self._named[id(value)][0]
         if isinstance(value, list | tuple):
             return f"[{', '.join(map(self.argument, value))}]"
         if isinstance(value, torch.device):
             return f"torch.device('{value}')"
-        if isinstance(value, PLAIN):
+        if isinstance(value, CONSTANT):
             return repr(value)
-        self.refusal = f"{type(value).__name__} cannot be written down"
+        self.unsupported_reason = f"{type(value).__name__} cannot be recorded"
         return ""
 
     def _name(self, value: Any) -> str:
@@ -94,35 +95,16 @@ class _Page:
         return self._named.setdefault(id(value), (f"t{len(self._named)}", value))[0]
 
 
-class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Writes what runs below autograd."""
+class _ReadGuard(TorchFunctionMode):
+    """Notes what reads values without an operation."""
 
-    def __init__(self, page: _Page) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._page = page
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # or all of torch's compiler is imported, to be kept off: two seconds
-
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        out = function(*args, **(kwargs or {}))
-        self._page.write(function, args, kwargs or {}, out)
-        return out
-
-
-class _Reads(TorchFunctionMode):
-    """Refuses what reads values without an operation."""
-
-    def __init__(self, page: _Page) -> None:
+    def __init__(self, script: _ScriptSource) -> None:
         super().__init__()
-        self._page = page
+        self._script = script
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if function in READS:
-            self._page.refusal = f"{function.__name__} reads values"
+            self._script.unsupported_reason = f"{function.__name__} reads values"
         return function(*args, **(kwargs or {}))

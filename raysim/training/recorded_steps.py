@@ -1,4 +1,4 @@
-"""Steps as scripts: on a CPU a step's operations are noted once, then run without autograd.
+"""Recorded steps: on a CPU a step's operations are noted once, then run without autograd.
 
 Of a small network's step a third is Python and autograd's bookkeeping. Below them runs a list of
 operations that is the same in every step on a batch of the same shape. It is written down as
@@ -6,8 +6,11 @@ TorchScript and run by torch's interpreter: the same kernels in the same order, 
 
 That holds where a step is a function of tensors, of torch's generator and of shapes alone, as is
 all that does not depend on which worker took which step before. What can be seen to break it is
-refused: a value that Python reads from a tensor, a tensor from elsewhere, another generator, a
+not recorded: a value that Python reads from a tensor, a tensor from elsewhere, another generator, a
 counter in a module, a script that does not return the step's very bits. Then nothing changes.
+
+The criterion, the penalties and the transforms' values of a method are part of a step: a script of
+one serves all rules of the same key (`rule_keys`) on groups of tensors of the same layout.
 """
 
 from __future__ import annotations
@@ -19,11 +22,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from raysim.core.rules import Batch
-from raysim.training.network import Network
-from raysim.training.operations import RefusedError, source_of
+from raysim.core.rules import Batch, Rules, View
+from raysim.core.tensors import flatten
+from raysim.core.torch_private import compile_script
+from raysim.training.operations import UnrecordableError, source_of
+from raysim.training.rule_keys import functions_of_step, key_of_rules
 
 Step = Callable[[Batch], Sequence[Tensor]]
 Script = Callable[..., Sequence[Tensor]]
@@ -34,60 +39,111 @@ MOST = 32
 """Kinds of steps whose scripts are kept; FedMA's growing layers make new ones every round."""
 
 
-class Scripts:
-    """The scripts of a network's steps, by what is trained and the shapes of all tensors."""
+class RecordedSteps:
+    """The scripts of a network's steps, by rules, what is trained and the shapes of all tensors."""
 
-    def __init__(self, network: Network, generators: Sequence[torch.Generator]) -> None:
-        """Take the network and the generators that its modules may draw from."""
-        self._network, self._generators = network, generators
-        self._kinds: dict[Hashable, ScriptsOfKind] = {}
+    def __init__(
+        self, modules: Callable[[], list[nn.Module]], generators: Sequence[torch.Generator]
+    ) -> None:
+        """Take what steps use besides tensors.
 
-    def of(self, trainable: frozenset[str] | None) -> ScriptsOfKind:
-        """Return the scripts of steps that train these parameters of the network as it is now."""
-        shapes = tuple(tensor.shape for tensor in self._network.tensors().values())
-        kind = (trainable, shapes)
+        Args:
+            modules: Returns all modules that a step may call.
+            generators: The generators that modules may draw from.
+        """
+        self._modules, self._generators = modules, generators
+        self._kinds: dict[Hashable, StepsOfKind] = {}
+        self._rules: tuple[Rules | None, Hashable] = (None, None)
+
+    def of(self, rules: Rules, trainable: frozenset[str] | None, view: View) -> ClientSteps | None:
+        """Return what takes a client's steps by script, or None where its rules have no key."""
+        if self._rules[0] is not rules:  # once a pass
+            self._rules = (rules, key_of_rules(rules))
+        key, tensors = self._rules[1], [*view.params.values()]
+        if key is None:
+            return None
+        shapes = tuple(tensor.shape for tensor in tensors)
+        layout: Hashable = None
+        if functions_of_step(rules):
+            groups = _groups(view)
+            unique = {id(tensor): tensor for tensor in groups.values()}
+            tensors += unique.values()
+            order = {number: index for index, number in enumerate(unique)}
+            layout = tuple(
+                (name, t.dtype, t.shape, t.stride(), order[id(t)]) for name, t in groups.items()
+            )
+        kind = (key, trainable, shapes, layout)
         if kind not in self._kinds:
             if len(self._kinds) == MOST:
                 self._kinds.clear()
-            self._kinds[kind] = ScriptsOfKind(self._network, self._generators)
-        return self._kinds[kind]
+            self._kinds[kind] = StepsOfKind(self._modules, self._generators)
+        return ClientSteps(self._kinds[kind], tensors)
 
 
-class ScriptsOfKind:
+class ClientSteps:
+    """The steps of one client, taken by script where there is one."""
+
+    def __init__(self, kind: StepsOfKind, tensors: Sequence[Tensor]) -> None:
+        self._kind, self._tensors = kind, tensors
+        self._detached = [tensor.detach() for tensor in tensors]
+
+    def take(self, step: Step, batch: Batch) -> Sequence[Tensor] | None:
+        """Take a step by its script and return what it returns; None where it has none."""
+        script = self._kind.find(step, batch, self._tensors)
+        return script(batch.x, batch.y, *self._detached) if script else None
+
+
+class GuardedView(View):
+    """A view for a step that is recorded: what its script could not follow cannot be read."""
+
+    READABLE = frozenset(
+        {"params", "trained", "start", "broadcast", "state", "personal", "temperature", "at"}
+    )
+
+    def __getattribute__(self, name: str) -> Any:
+        if not name.startswith("__") and name not in GuardedView.READABLE:
+            raise UnrecordableError(f"it reads view.{name}")
+        return super().__getattribute__(name)
+
+
+class StepsOfKind:
     """The scripts of steps on batches of several shapes."""
 
-    def __init__(self, network: Network, generators: Sequence[torch.Generator]) -> None:
-        self._network, self._generators = network, generators
+    def __init__(
+        self, modules: Callable[[], list[nn.Module]], generators: Sequence[torch.Generator]
+    ) -> None:
+        self._modules, self._generators = modules, generators
         self._steps: Counter[torch.Size] = Counter()
         self._scripts: dict[torch.Size, Script | None] = {}
 
-    def find(self, step: Step, batch: Batch) -> Script | None:
+    def find(self, step: Step, batch: Batch, tensors: Sequence[Tensor]) -> Script | None:
         """Return a script of a step, or None where the step is to be taken.
 
         Args:
-            step: It depends on the batch, the network's tensors and the generators alone.
+            step: It depends on the batch, the tensors and the generators alone.
             batch: What it is to be taken on next.
+            tensors: Those that it may read and change, besides the batch.
 
         Returns:
-            A function of `batch.x`, `batch.y` and the network's tensors in their order, detached.
-            It changes the tensors, and returns, what the step does.
+            A function of `batch.x`, `batch.y` and the tensors, detached. It changes the tensors,
+            and returns, what the step does.
         """
         shape = batch.x.shape
         if shape not in self._scripts:
             self._steps[shape] += 1
             if self._steps[shape] <= STEPS_BEFORE:
                 return None
-            self._scripts[shape] = self._script(step, batch)
+            self._scripts[shape] = self._script(step, batch, tensors)
         return self._scripts[shape]
 
-    def _script(self, step: Step, batch: Batch) -> Script | None:
+    def _script(self, step: Step, batch: Batch, tensors: Sequence[Tensor]) -> Script | None:
         """Write a script and compare it with the step on a batch; leave all as it was."""
-        given = [batch.x, batch.y, *self._network.tensors().values()]
-        before = _Surroundings(self._network, self._generators, given)
+        given = [batch.x, batch.y, *tensors]
+        before = _Surroundings(self._modules(), self._generators, given)
         try:
             source = source_of(lambda: step(batch), given)
             before.check_python()
-            script: Script = torch.jit.CompilationUnit(source).step
+            script: Script = compile_script(source, "step")
             before.restore()
             taken = [*step(batch), *before.tensors_now()]
             before.restore()
@@ -103,9 +159,12 @@ class _Surroundings:
     """What a step may read and change, as it was."""
 
     def __init__(
-        self, network: Network, generators: Sequence[torch.Generator], tensors: Sequence[Tensor]
+        self,
+        modules: Sequence[nn.Module],
+        generators: Sequence[torch.Generator],
+        tensors: Sequence[Tensor],
     ) -> None:
-        self._network, self._generators = network, generators
+        self._modules, self._generators = modules, generators
         self._tensors = [tensor.detach() for tensor in tensors]
         self._before = self.tensors_now()
         self._python = self._python_now()
@@ -119,10 +178,10 @@ class _Surroundings:
         """Check that nothing changed of which no operation tells.
 
         Raises:
-            RefusedError: a module's attribute did, or another generator was drawn from.
+            UnrecordableError: a module's attribute did, or another generator was drawn from.
         """
         if repr(self._python_now()) != repr(self._python):
-            raise RefusedError("it changes more than tensors")
+            raise UnrecordableError("it changes more than tensors")
 
     def restore(self) -> None:
         """Set everything back."""
@@ -132,7 +191,7 @@ class _Surroundings:
         for generator, state in zip(self._generators, states, strict=True):
             generator.set_state(state)
         attributes, python, numpy = self._python
-        for module, values in zip(self._network.modules(), attributes, strict=True):
+        for module, values in zip(self._modules, attributes, strict=True):
             vars(module).update(values)
         random.setstate(python)
         np.random.set_state(numpy)
@@ -141,10 +200,20 @@ class _Surroundings:
         kinds = int | float | str | None
         attributes = [
             {name: value for name, value in vars(module).items() if isinstance(value, kinds)}
-            for module in self._network.modules()
+            for module in self._modules
         ]
         numpy: dict[str, Any] = np.random.get_state(legacy=False)
         return attributes, random.getstate(), numpy
+
+
+def _groups(view: View) -> dict[str, Tensor]:
+    """Return the tensors of a view besides the network's, by group and name."""
+    named = {
+        f"{kind}/{group}": tensors
+        for kind in ("broadcast", "state", "personal")
+        for group, tensors in getattr(view, kind).items()
+    }
+    return flatten({"start": view.start, **named})
 
 
 def _same_bits(first: Tensor, second: Tensor) -> bool:

@@ -7,28 +7,22 @@ resident; a client costs a copy of the broadcast model into it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from raysim.config import LocalSettings
-from raysim.core.rules import Batch, Outputs, Trained, Upload, View
+from raysim.core.rules import Batch, Outputs, Trained, Transform, Upload, View
 from raysim.core.tensors import Tensors
-from raysim.training.job import (
-    ClientJob,
-    LocalLosses,
-    Sgd,
-    batch_bounds,
-    epochs_of,
-    gradients_of,
-    objective,
-)
+from raysim.core.torch_private import can_record_steps, gradients_of
+from raysim.training.job import ClientJob, LocalLosses, batch_bounds, epochs_of
 from raysim.training.network import Network
-from raysim.training.recorded_steps import Scripts
+from raysim.training.recorded_steps import GuardedView, RecordedSteps
+from raysim.training.sgd import Sgd, objective, reported
 
 
 class SequentialTrainer:
@@ -46,16 +40,19 @@ class SequentialTrainer:
         self._generators = [torch.default_generator]
         if self._device.type == "cuda":
             self._generators.append(torch.cuda.default_generators[torch.cuda.current_device()])
-        self.scripts = Scripts(network, self._generators) if self._device.type == "cpu" else None
+        records = self._device.type == "cpu" and can_record_steps()
+        self.recorded = RecordedSteps(self._modules, self._generators) if records else None
+
+    def _modules(self) -> list[nn.Module]:
+        frozen = self._frozen.modules() if self._frozen else ()
+        return [*self.network.modules(), *frozen]
 
     def run(self, job: ClientJob) -> tuple[Upload, LocalLosses]:
         """Train one client and return what its rules give back, with its figures."""
         before = self.rng_state()
         self.seed(job.torch_seed)
         try:
-            # Scripts run as they are written: what is optimised may have other bits.
-            with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
-                return _ClientTraining(self, job).run()
+            return _ClientTraining(self, job).run()
         finally:
             self.set_rng_state(before)
 
@@ -109,15 +106,13 @@ class _ClientTraining:
         if start:
             network.load(start)
         network.train_only(job.trainable)
-        live = network.tensors()
+        tensors = network.tensors()
         self.names = network.trained(job.trainable)
-        self.params = [live[name] for name in self.names]
+        self.params = [tensors[name] for name in self.names]
         # The same memory: a step that autograd need not note took 2% less time.
-        detached = {name: tensor.detach() for name, tensor in live.items()}
-        self.points = [detached[name] for name in self.names]
-        self.tensors = [*detached.values()]
+        self.points = [tensor.detach() for tensor in self.params]
         self.view = View(
-            params=live,
+            params=tensors,
             trained=self.names,
             start=start,
             broadcast=job.broadcast,
@@ -128,12 +123,18 @@ class _ClientTraining:
             at=trainer.at,
             gradient=self.gradient,
         )
-        self.carry: Tensors = self.rules.carry(self.view) if self.rules.carry else {}
+        transforms = self.rules.transforms
+        self.before_momentum = [t for t in transforms if not t.after_momentum]
+        self.after_momentum = [t for t in transforms if t.after_momentum]
+        self.states = {t.name: t.init(self.view) for t in transforms}
         self.sgd = Sgd(trainer.local, job.lr)
         standard = not (self.rules.criterion or self.rules.penalties)
-        self.plain = standard and trainer.local.temperature == 1
+        self.loss_is_objective = standard and trainer.local.temperature == 1
         self.rng = trainer.rng_state()
-        self.scripts = trainer.scripts.of(job.trainable) if trainer.scripts and standard else None
+        self.recorded = trainer.recorded and trainer.recorded.of(
+            self.rules, job.trainable, self.view
+        )
+        self.guarded = GuardedView(**vars(self.view)) if self.recorded else self.view
 
     def run(self) -> tuple[Upload, LocalLosses]:
         losses: list[Tensor] = []
@@ -144,7 +145,7 @@ class _ClientTraining:
             losses.append(loss)
             objectives.append(value)
             sizes.append(len(batch.y))
-        trained = Trained(len(sizes), self.job.lr, self.carry, self.job.data)
+        trained = Trained(len(sizes), self.job.lr, self.states, self.job.data)
         with torch.no_grad():
             upload = self.rules.finish(self.view, trained)
         if not sizes:
@@ -164,36 +165,49 @@ class _ClientTraining:
                 yield Batch(*pair, objective=data.objective)
 
     def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Take one step of SGD; return the plain loss and the objective before it."""
-        if self.rules.direction:
+        """Take one step of SGD; return the loss at T=1 and the objective before it."""
+        if self.rules.transforms:
             self.rng = self.trainer.rng_state()
-        script = self.scripts and self.scripts.find(self.differentiate, batch)
-        loss, value, *gradients = (
-            script(batch.x, batch.y, *self.tensors) if script else self.differentiate(batch)
-        )
+        taken = self.recorded and self.recorded.take(self.guarded_step, batch)
+        loss, value, *gradients = taken or self.differentiate(self.view, batch)
         with torch.no_grad():
-            directions = self.sgd.decayed(gradients, self.points)
-            if self.rules.direction:
-                named = dict(zip(self.names, directions, strict=True))
-                directed, self.carry = self.rules.direction(self.view, named, batch, self.carry)
-                directions = [directed[name] for name in self.names]
-            self.sgd.step(self.points, directions)
+            gradients = self.sgd.decayed(gradients, self.points)
+            gradients = self.transform(self.before_momentum, gradients, batch)
+            gradients = self.sgd.accelerated(gradients)
+            gradients = self.transform(self.after_momentum, gradients, batch)
+            self.sgd.step(self.points, gradients)
         return loss, value
 
-    def differentiate(self, batch: Batch) -> tuple[Tensor, ...]:
-        """Return the plain loss, the objective, and its gradient at the parameters."""
+    def transform(
+        self, transforms: Sequence[Transform], gradients: list[Tensor], batch: Batch
+    ) -> list[Tensor]:
+        """Apply transforms in turn and keep their states."""
+        if not transforms:
+            return gradients
+        named: Tensors = dict(zip(self.names, gradients, strict=True))
+        for each in transforms:
+            state = self.states[each.name]
+            named, self.states[each.name] = each.update(self.view, named, batch, state)
+        return [named[name] for name in self.names]
+
+    def guarded_step(self, batch: Batch) -> tuple[Tensor, ...]:
+        return self.differentiate(self.guarded, batch)
+
+    def differentiate(self, view: View, batch: Batch) -> tuple[Tensor, ...]:
+        """Return the loss at T=1, the objective, and the gradient at the parameters."""
         outputs = self.trainer.outputs(batch.x)
-        value = objective(self.rules, self.view, outputs, batch)
+        value = objective(self.rules, view, outputs, batch)
         gradients = gradients_of(value, self.params)
         value = value.detach()
         with torch.no_grad():
-            return value if self.plain else batch.loss(outputs.logits), value, *gradients
+            loss = value if self.loss_is_objective else batch.loss(outputs.logits)
+            return loss, reported(self.rules, view, value), *gradients
 
     def gradient(self, tensors: Tensors, batch: Batch) -> dict[str, Tensor]:
         """Return the gradient of the objective at any tensors, with this step's random draws."""
         network, before = self.trainer.network, self.trainer.rng_state()
-        live = network.tensors()  # their memory format is the fast one
-        copies = {n: torch.empty_like(live[n]).copy_(t.detach()) for n, t in tensors.items()}
+        own = network.tensors()  # their memory format is the fast one
+        copies = {n: torch.empty_like(own[n]).copy_(t.detach()) for n, t in tensors.items()}
         points = [copies[name].requires_grad_() for name in self.names]
         self.trainer.set_rng_state(self.rng)
         with torch.enable_grad():

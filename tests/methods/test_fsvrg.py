@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 import raysim
 from raysim.config import LocalSettings
+from raysim.core.rules import Transform
 from raysim.core.seeds import stream, torch_generator
 from raysim.federation.input_pipeline import InputPipeline
 from raysim.methods.fsvrg import Fsvrg
@@ -98,13 +99,18 @@ def test_every_step_at_w_is_along_the_full_gradient(norm):
     rules = Fsvrg().rules()
     full = {name: torch.full_like(p, 0.25) for name, p in net.named_parameters()}
 
-    def watch(view, found, batch, carry):
-        direction, carry = rules.direction(view, found, batch, carry)
+    def watch(view, found, batch, state):
+        direction, state = rules.transforms[0].update(view, found, batch, state)
         directions.append(direction)
         gradients.append(found)
-        return direction, carry
+        return direction, state
 
-    train(net, replace(rules, direction=watch), {"model": before, "full": full}, epochs=3)
+    train(
+        net,
+        replace(rules, transforms=(Transform("watch", watch),)),
+        {"model": before, "full": full},
+        epochs=3,
+    )
     assert len(directions) == 15
     for direction in directions:
         assert all(torch.equal(direction[name], full[name]) for name in full)

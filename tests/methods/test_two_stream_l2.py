@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from raysim.core.rules import Batch, Outputs, View
+from raysim.core.rules import Batch, View
 from raysim.methods.two_stream_l2 import TwoStreamL2
 from tests.methods import common
 from tests.methods.test_oracle import assert_close, fedavg, run
@@ -27,8 +27,8 @@ def test_distance_of_weights_by_hand():
     start = {"w": torch.zeros(2, 2), "b": torch.ones(1), "mean": torch.zeros(3)}
     live = {"w": torch.full((2, 2), 2.0), "b": torch.tensor([4.0]), "mean": torch.ones(3)}
     view = View(live, ["w", "b"], start, {"model": start}, {}, {}, 1.0, at=None, gradient=None)
-    (penalty,) = TwoStreamL2(lam=0.5, space="weights").rules().penalties
-    found = penalty(view, Outputs(None, None, torch.zeros(2, 3)), BATCH)
+    (transform,) = TwoStreamL2(lam=0.5, space="weights").rules().transforms
+    found = transform.value(view)
     assert float(found) == pytest.approx(0.5 * (4 * 4 + 9))
 
 

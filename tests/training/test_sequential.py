@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from raysim.config import LocalSettings
-from raysim.core.rules import Batch, Rules, Upload
+from raysim.core.rules import Batch, Rules, Transform, Upload
 from raysim.core.seeds import torch_generator
 from raysim.training.job import ClientJob, batch_bounds
 from raysim.training.network import Network
@@ -187,13 +187,13 @@ def test_the_same_job_gives_the_same_bits_whatever_was_drawn_before():
 def test_global_random_state_is_left_alone():
     torch.manual_seed(3)
     before = torch.get_rng_state()
-    train(build(dropout=0.5), Rules(direction=_ask_for_gradients))
+    train(build(dropout=0.5), Rules(transforms=(Transform("ask", _ask_for_gradients),)))
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def _ask_for_gradients(view, gradients, batch, carry):
+def _ask_for_gradients(view, gradients, batch, state):
     view.gradient(view.start, batch)
-    return gradients, carry
+    return gradients, state
 
 
 def test_at_evaluates_any_tensors_and_leaves_the_network_alone():
@@ -227,17 +227,17 @@ def test_gradient_at_the_same_tensors_is_the_gradient_of_the_step(norm):
     """With the dropout masks of the step in progress, and BatchNorm's buffers left alone."""
     differences = []
 
-    def direction(view, gradients, batch, carry):
+    def compare(view, gradients, batch, state):
         before = {name: tensor.detach().clone() for name, tensor in view.params.items()}
         again = view.gradient(before, batch)
         assert same(before, {n: t.detach() for n, t in view.params.items()}) == list(before)
         view.gradient(before, Batch(torch.cat([batch.x] * 2), torch.cat([batch.y] * 2)))
         differences.extend(float((again[n] - g).abs().max()) for n, g in gradients.items())
-        return gradients, carry
+        return gradients, state
 
     options = {"weight_decay": 0.1, "temperature": 2.0, "momentum": 0.5}
     net, undisturbed = (build(norm=norm, dropout=0.5) for _ in range(2))
-    train(net, Rules(direction=direction), **options)
+    train(net, Rules(transforms=(Transform("compare", compare),)), **options)
     assert len(differences) >= 10 * 4 and max(differences) < 1e-6
     train(undisturbed, **options)
     assert same(snapshot(net), snapshot(undisturbed)) == list(snapshot(net))

@@ -17,9 +17,11 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from raysim.core.layers import BATCH_NORMS
 from raysim.training.job import Bounds
+
+BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 
 
 @dataclass
@@ -53,7 +55,7 @@ class PaddedBatchNorm(nn.Module):
     running_var: Tensor | None
     num_batches_tracked: Tensor | None
 
-    def __init__(self, layer: _BatchNorm, name: str, padding: Padding) -> None:
+    def __init__(self, layer: BatchNorm, name: str, padding: Padding) -> None:
         super().__init__()
         self.register_parameter("weight", layer.weight)
         self.register_parameter("bias", layer.bias)
@@ -103,7 +105,7 @@ class PaddedBatchNorm(nn.Module):
 
 def with_padding(module: nn.Module, padding: Padding) -> nn.Module:
     """Replace a module's BatchNorm layers, in place; return the module."""
-    layers = [(n, m) for n, m in module.named_modules() if isinstance(m, _BatchNorm)]
+    layers = [(n, m) for n, m in module.named_modules() if isinstance(m, BATCH_NORMS)]
     for name, layer in layers:
         path, _, attribute = name.rpartition(".")
         setattr(module.get_submodule(path), attribute, PaddedBatchNorm(layer, name, padding))

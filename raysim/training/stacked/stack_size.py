@@ -20,12 +20,12 @@ from raysim.config import Settings
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
 from raysim.training.network import Network
-from raysim.training.stacked.trainer import obstacle
+from raysim.training.stacked.trainer import unsupported_reason
 
 MOST = 256
 """Clients together at most by "auto": more gain nothing once kernels fill the device."""
 MODEL_COPIES = 8
-"""Parameters, start, gradients, momentum, carry and their temporaries."""
+"""Parameters, start, gradients, momentum, states of transforms and their temporaries."""
 ACTIVATION_COPIES = 3
 """A layer's output, its gradient, and a kernel's workspace."""
 SAMPLE_COPIES = 3
@@ -53,7 +53,7 @@ def stack_size(
     asked = settings.engine.vectorize
     if asked in {0, 1}:
         return 1
-    if reason := obstacle(module):
+    if reason := unsupported_reason(module):
         note(f"engine.vectorize={asked}: clients are trained one at a time: {reason}")
         return 1
     if asked != "auto":

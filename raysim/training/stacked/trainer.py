@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -23,23 +22,24 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
+from raysim.core.layers import BATCH_NORMS
 from raysim.core.rules import Batch, Outputs, Trained, Upload, View
-from raysim.core.tensors import Layout, Tensors, flatten
-from raysim.training.job import ClientJob, LocalLosses, Sgd, batch_bounds, epochs_of, objective
+from raysim.core.tensors import Tensors
+from raysim.training.job import ClientJob, LocalLosses, batch_bounds, epochs_of
 from raysim.training.network import Network
 from raysim.training.sequential import SequentialTrainer
+from raysim.training.sgd import Sgd, objective, reported
 from raysim.training.stacked.batch_norm import Padding, numbered, with_padding
 from raysim.training.stacked.cuda_graphs import Steps, recorder_on
+from raysim.training.stacked.stacks import Tree, assign, group_by_layout, stack_sets, stack_trees
 
-Tree = Mapping[str, Any]
 
-
-def obstacle(network: nn.Module) -> str | None:
+def unsupported_reason(network: nn.Module) -> str | None:
     """Return why a network's clients cannot be trained together, or None if they can."""
     for name, module in network.named_modules():
         if isinstance(module, nn.RNNBase):
             return f"{type(module).__name__} ({name}) has no batched kernel with weights per client"
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.momentum is None:
+        if isinstance(module, BATCH_NORMS) and module.momentum is None:
             return f"{type(module).__name__} ({name}) has no momentum"
     return None
 
@@ -69,9 +69,9 @@ class StackedTrainer:
         results: dict[int, tuple[Upload, LocalLosses]] = {}
         try:
             with self.recorder.beside() if self.recorder else nullcontext():
-                for numbers in _alike(jobs):
-                    together = _StackedTraining(self, [jobs[number] for number in numbers])
-                    results |= zip(numbers, together.run(), strict=True)
+                for numbers in group_by_layout(jobs):
+                    group = _StackedTraining(self, [jobs[number] for number in numbers])
+                    results |= zip(numbers, group.run(), strict=True)
             return [results[number] for number in range(len(jobs))]
         finally:
             self.loop.set_rng_state(before)
@@ -87,19 +87,20 @@ class _StackedTraining:
         trainer.network.train_only(job.trainable)
         self.names = trainer.network.trained(job.trainable)
         self.starts = [job.rules.start(j.broadcast, j.state, j.personal) for j in jobs]
-        self.fixed, self.axes = _stack(
+        self.fixed, self.axes = stack_trees(
             [
                 {"start": start, "state": j.state, "personal": j.personal}
                 for start, j in zip(self.starts, jobs, strict=True)
             ]
         )
-        self.live = {name: _repeat(self.starts, name) for name in self.starts[0]}
+        self.tensors = stack_sets(self.starts)
         self.sgd = Sgd(self.local, job.lr)
         other = job.rules.criterion or job.rules.penalties or self.local.temperature != 1
-        self.plain = not other
-        carry = job.rules.carry
-        carries = [carry(self._view_of(k)) if carry else {} for k in range(len(jobs))]
-        self.carry = {name: _repeat(carries, name) for name in carries[0]}
+        self.loss_is_objective = not other
+        views = [self._view_of(k) for k in range(len(jobs))]
+        self.states = {
+            t.name: stack_sets([t.init(view) for view in views]) for t in self.rules.transforms
+        }
         self.rng = self.loop.rng_state()
 
     def run(self) -> list[tuple[Upload, LocalLosses]]:
@@ -108,7 +109,7 @@ class _StackedTraining:
         taken: list[list[int]] = [[] for _ in self.jobs]
         step = Steps(self._step, self.trainer.recorder)
         for batch, sizes, times in self._batches():
-            if self.rules.direction:
+            if self.rules.transforms:
                 self.rng = self.loop.rng_state()
             loss, value = step(batch, times)
             losses.append(loss)
@@ -120,8 +121,11 @@ class _StackedTraining:
 
     def _finish(self, k: int, figures: Tensor, sizes: list[int]) -> tuple[Upload, LocalLosses]:
         own = [step for step, size in enumerate(sizes) if size]
-        carry = {name: tensor[k] for name, tensor in self.carry.items()}
-        trained = Trained(len(own), self.job.lr, carry, self.jobs[k].data)
+        states = {
+            name: {key: tensor[k] for key, tensor in state.items()}
+            for name, state in self.states.items()
+        }
+        trained = Trained(len(own), self.job.lr, states, self.jobs[k].data)
         with torch.no_grad():
             upload = self.rules.finish(self._view_of(k), trained)
         loss, value = figures[:, own]
@@ -177,44 +181,62 @@ class _StackedTraining:
         return outcome
 
     def _moving(self) -> list[Tensor]:
-        return [*self.live.values(), *self.carry.values(), *self.sgd.velocity]
+        states = [tensor for state in self.states.values() for tensor in state.values()]
+        return [*self.tensors.values(), *states, *self.sgd.velocity]
 
     def _update(self, batch: Tree) -> tuple[Tensor, Tensor]:
-        """Take one step of SGD; return the plain losses and the objectives [K] before it."""
+        """Take one step of SGD; return the losses at T=1 and the objectives [K] before it."""
         for name in self.names:
-            self.live[name].requires_grad_()
-        params = [self.live[name] for name in self.names]
-        values, losses, buffers = self._together(self._forward, batch)
+            self.tensors[name].requires_grad_()
+        params = [self.tensors[name] for name in self.names]
+        values, figures, buffers = self._vmap(self._forward, batch)
         gradients = torch.autograd.grad(
             values.sum(), params, allow_unused=True, materialize_grads=True
         )
         with torch.no_grad():
-            directions = self.sgd.decayed([*gradients], params)
-            if direct := self.rules.direction:
+            steps = self._transform(False, self.sgd.decayed([*gradients], params), batch)
+            steps = self._transform(True, self.sgd.accelerated(steps), batch)
+            self.sgd.step(params, steps)
+            assign(self.tensors, buffers)
+        losses, objectives = figures
+        return losses, objectives
 
-                def one(live: Tensors, fixed: Tree, batch: Tree, *given: Tensors) -> Any:
-                    gradients, carry = given
-                    return direct(self._view(live, fixed), gradients, self._samples(batch), carry)
+    def _transform(self, after: bool, gradients: list[Tensor], batch: Tree) -> list[Tensor]:
+        """Apply the transforms behind the momentum, or those before it; assign their states."""
+        transforms = [t for t in self.rules.transforms if t.after_momentum == after]
+        if not transforms:
+            return gradients
 
-                named = dict(zip(self.names, directions, strict=True))
-                directed, carry = self._together(one, batch, named, self.carry)
-                directions = [directed[name] for name in self.names]
-                _assign(self.carry, carry)
-            self.sgd.step(params, directions)
-            _assign(self.live, buffers)
-        return losses.detach(), values.detach()
+        def update(tensors: Tensors, fixed: Tree, batch: Tree, *given: Any) -> Any:
+            gradients, states = given
+            view, samples = self._view(tensors, fixed), _Stacked(**batch)
+            changed = {}
+            for each in transforms:
+                state = states[each.name]
+                gradients, changed[each.name] = each.update(view, gradients, samples, state)
+            return gradients, changed
 
-    def _together(self, function: Callable[..., Any], *stacked: Tree) -> Any:
+        named = dict(zip(self.names, gradients, strict=True))
+        states = {each.name: self.states[each.name] for each in transforms}
+        named, changed = self._vmap(update, batch, named, states)
+        for name, state in changed.items():
+            assign(self.states[name], state)
+        return [named[name] for name in self.names]
+
+    def _vmap(self, function: Callable[..., Any], *stacked: Tree) -> Any:
         axes = (0, self.axes, *(0 for _ in stacked))
         every = vmap(function, in_dims=axes, randomness="different")
-        return every(self.live, self.fixed, *stacked)
+        return every(self.tensors, self.fixed, *stacked)
 
-    def _forward(self, live: Tensors, fixed: Tree, batch: Tree) -> tuple[Tensor, Tensor, Tensors]:
-        samples = self._samples(batch)
-        outputs, buffers = self._outputs(live, samples)
-        value = objective(self.rules, self._view(live, fixed), outputs, samples)
+    def _forward(self, tensors: Tensors, fixed: Tree, batch: Tree) -> tuple[Tensor, Any, Tensors]:
+        """Return what is differentiated, the loss at T=1 and the objective, and new statistics."""
+        samples, view = self._samples(batch), self._view(tensors, fixed)
+        outputs, buffers = self._outputs(tensors, samples)
+        value = objective(self.rules, view, outputs, samples)
         with torch.no_grad():
-            return value, value if self.plain else samples.loss(outputs.logits), buffers
+            found = value.detach()
+            loss = found if self.loss_is_objective else samples.loss(outputs.logits)
+            return value, (loss, reported(self.rules, view, found)), buffers
 
     def _samples(self, batch: Tree) -> Batch:
         return _Stacked(**batch, objective=self.job.data.objective)
@@ -224,9 +246,9 @@ class _StackedTraining:
         with self.trainer.padding.of(batch.weights) as updates, self.loop.autocast():
             return self.trainer.network.at(tensors, batch.x).in_float32(), updates
 
-    def _view(self, live: Tensors, fixed: Tree) -> View:
+    def _view(self, tensors: Tensors, fixed: Tree) -> View:
         return View(
-            params=live,
+            params=tensors,
             trained=self.names,
             start=fixed["start"],
             broadcast=self.job.broadcast,
@@ -240,8 +262,8 @@ class _StackedTraining:
 
     def _view_of(self, k: int) -> View:
         own = {"start": self.starts[k], "state": self.jobs[k].state}
-        live = {name: tensor[k].detach() for name, tensor in self.live.items()}
-        view = self._view(live, {**own, "personal": self.jobs[k].personal})
+        tensors = {name: tensor[k].detach() for name, tensor in self.tensors.items()}
+        view = self._view(tensors, {**own, "personal": self.jobs[k].personal})
         return replace(view, generator=self.jobs[k].generator)
 
     def _gradient(self, fixed: Tree, tensors: Tensors, batch: Batch) -> Tensors:
@@ -260,44 +282,3 @@ class _StackedTraining:
         self.loop.set_rng_state(before)
         decay = self.local.weight_decay
         return {n: g + decay * points[n] if decay else g for n, g in gradients.items()}
-
-
-def _alike(jobs: Sequence[ClientJob]) -> list[list[int]]:
-    """Return the numbers of the jobs that can share a stack.
-
-    They have the same epochs and learning rate, and their clients' own tensors the same names and
-    shapes.
-    """
-
-    def kind(number: int) -> str:
-        job = jobs[number]
-        layouts = [Layout.of(flatten(group)) for group in (job.state, job.personal)]
-        return repr([job.epochs, job.lr, layouts])
-
-    return [list(same) for _, same in groupby(sorted(range(len(jobs)), key=kind), key=kind)]
-
-
-def _stack(trees: Sequence[Tree]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Stack trees of tensors; what all of them share is kept once. Return it with its axes."""
-    stacked: dict[str, Any] = {}
-    axes: dict[str, Any] = {}
-    for key, first in trees[0].items():
-        leaves = [tree[key] for tree in trees]
-        if isinstance(first, Mapping):
-            stacked[key], axes[key] = _stack(leaves)
-        elif all(leaf is first for leaf in leaves):
-            stacked[key], axes[key] = first, None
-        else:
-            stacked[key], axes[key] = torch.stack(leaves), 0
-    return stacked, axes
-
-
-def _repeat(sets: Sequence[Tensors], name: str) -> Tensor:
-    """Return a new tensor [K, ...] of what K sets hold under a name."""
-    return torch.stack([tensors[name].detach() for tensors in sets])
-
-
-def _assign(tensors: Tensors, values: Tensors) -> None:
-    """Copy values into the tensors of the same names."""
-    for name, value in values.items():
-        tensors[name].copy_(value)

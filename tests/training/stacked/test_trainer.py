@@ -14,7 +14,7 @@ from raysim.core.method import METHODS
 from raysim.methods.fedavg import FedAvg
 from raysim.training.sequential import SequentialTrainer
 from raysim.training.stacked.cuda_graphs import CudaRecording, GraphRecorder
-from raysim.training.stacked.trainer import _StackedTraining, obstacle
+from raysim.training.stacked.trainer import _StackedTraining, unsupported_reason
 from tests.conftest import Notes
 from tests.methods.test_contract import UNSUPPORTED, make_task, settings_for
 from tests.training.stacked.test_cuda_graphs import Tape
@@ -155,8 +155,8 @@ def test_a_bad_client_does_not_take_its_group_along(tmp_path):
 
 
 def test_batchnorm_without_momentum_is_no_group():
-    assert "has no momentum" in obstacle(nn.Sequential(nn.BatchNorm1d(3, momentum=None)))
-    assert obstacle(nn.Sequential(nn.BatchNorm1d(3))) is None
+    assert "has no momentum" in unsupported_reason(nn.Sequential(nn.BatchNorm1d(3, momentum=None)))
+    assert unsupported_reason(nn.Sequential(nn.BatchNorm1d(3))) is None
 
 
 @pytest.fixture
@@ -215,7 +215,7 @@ def test_a_group_leaves_nothing_to_the_garbage_collector(tmp_path, monkeypatch, 
 
     def start(self, trainer, jobs):
         init(self, trainer, jobs)
-        left.extend(map(weakref.ref, [self, *self.live.values()]))
+        left.extend(map(weakref.ref, [self, *self.tensors.values()]))
 
     init = _StackedTraining.__init__
     monkeypatch.setattr(_StackedTraining, "__init__", start)

@@ -1,0 +1,147 @@
+"""Private and deprecated parts of torch, each with the public way beside it.
+
+No other module names one. A part is looked up when this module is imported; where it is missing the
+public way is taken, which returns the same bits in more time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def _part(path: str) -> Any:
+    """Return the part of torch at a dotted path, or None where there is none."""
+    try:
+        return attrgetter(path)(torch)
+    except AttributeError:
+        return None
+
+
+_foreach_add = _part("_foreach_add")
+_foreach_add_ = _part("_foreach_add_")
+_foreach_mul = _part("_foreach_mul")
+_foreach_mul_ = _part("_foreach_mul_")
+_foreach_norm = _part("_foreach_norm")
+_innermost_transform = _part("_C._functorch.peek_interpreter_stack")
+_run_backward = _part("autograd.Variable._execution_engine.run_backward")
+_DispatchMode = _part("utils._python_dispatch.TorchDispatchMode")
+_CompilationUnit = _part("jit.CompilationUnit")
+_is_optimized = _part("_C._get_graph_executor_optimize")
+_set_optimized = _part("_C._set_graph_executor_optimize")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+Operation = Callable[[Any, Sequence[Any], Mapping[str, Any], Any], None]
+
+
+def _runs_foreach(function: Any) -> bool:
+    """Return whether a foreach function is there and runs here: under vmap none does."""
+    return function is not None and _innermost_transform is not None and not _innermost_transform()
+
+
+def foreach_add(tensors: Sequence[Tensor], others: Sequence[Tensor], alpha: float) -> list[Tensor]:
+    """Return `tensor + alpha * other` of every pair."""
+    if _runs_foreach(_foreach_add):
+        return list(_foreach_add(tensors, others, alpha=alpha))
+    return [torch.add(a, b, alpha=alpha) for a, b in zip(tensors, others, strict=True)]
+
+
+def foreach_add_(tensors: Sequence[Tensor], others: Sequence[Tensor], alpha: float) -> None:
+    """Add `alpha * other` to every tensor in place."""
+    if _runs_foreach(_foreach_add_):
+        _foreach_add_(tensors, others, alpha=alpha)
+        return
+    for tensor, other in zip(tensors, others, strict=True):
+        tensor.add_(other, alpha=alpha)
+
+
+def foreach_mul(tensors: Sequence[Tensor], factor: float) -> list[Tensor]:
+    """Return every tensor times a factor."""
+    if _runs_foreach(_foreach_mul):
+        return list(_foreach_mul(tensors, factor))
+    return [tensor * factor for tensor in tensors]
+
+
+def foreach_mul_(tensors: Sequence[Tensor], factor: float) -> None:
+    """Multiply every tensor by a factor in place."""
+    if _runs_foreach(_foreach_mul_):
+        _foreach_mul_(tensors, factor)
+        return
+    for tensor in tensors:
+        tensor.mul_(factor)
+
+
+def foreach_norm(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return the Euclidean norm of every tensor."""
+    if _runs_foreach(_foreach_norm):
+        return list(_foreach_norm(tensors))
+    return [torch.linalg.vector_norm(tensor) for tensor in tensors]
+
+
+def gradients_of(value: Tensor, points: Sequence[Tensor]) -> list[Tensor]:
+    """Return the gradients of a value; zeros where it does not depend on a point.
+
+    The checks that `torch.autograd.grad` makes in Python took a tenth of a small network's step.
+    """
+    if _run_backward is None:
+        return [*torch.autograd.grad(value, points, allow_unused=True, materialize_grads=True)]
+    found = _run_backward(
+        (value,),
+        (torch.ones_like(value),),
+        False,
+        False,
+        tuple(points),
+        allow_unreachable=True,
+        accumulate_grad=False,
+    )
+    pairs = zip(found, points, strict=True)
+    return [torch.zeros_like(p) if each is None else each for each, p in pairs]
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Return whether a module may have hooks: then it is called, and not its `forward`."""
+    return any(getattr(module, hooks, True) for hooks in _HOOKS)
+
+
+def can_record_steps() -> bool:
+    """Return whether operations can be watched and TorchScript can run; there is no other way."""
+    parts = (_DispatchMode, _CompilationUnit, _is_optimized, _set_optimized)
+    return all(part is not None for part in parts)
+
+
+def watch_operations(seen: Operation) -> AbstractContextManager[Any]:
+    """Return a context in which `seen(function, args, kwargs, out)` is called below autograd."""
+
+    class Watch(_DispatchMode):  # type: ignore[misc,valid-type]
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False  # or all of torch's compiler is imported, to be kept off: two seconds
+
+        def __torch_dispatch__(
+            self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+        ) -> Any:
+            out = function(*args, **(kwargs or {}))
+            seen(function, args, kwargs or {}, out)
+            return out
+
+    return Watch()
+
+
+def compile_script(source: str, name: str) -> Callable[..., Sequence[Tensor]]:
+    """Compile a function of TorchScript; it runs as written: optimised it may have other bits."""
+    script = getattr(_CompilationUnit(source), name)
+
+    def run(*args: Tensor) -> Sequence[Tensor]:
+        optimized = _is_optimized()
+        _set_optimized(False)
+        try:
+            return script(*args)  # type: ignore[no-any-return]
+        finally:
+            _set_optimized(optimized)
+
+    return run

@@ -1,0 +1,66 @@
+"""Keys of rules: equal for rules that do the same, in every pass and process.
+
+A function's key names its code and its settings. What has no key (a closure, a lambda, a method of
+an object that is no component) may do anything, so nothing that was recorded of it is used again.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Hashable
+from functools import partial
+from operator import attrgetter
+from types import FunctionType, MethodType
+from typing import Any
+
+from raysim.core.components import Component
+from raysim.core.rules import Rules
+
+
+def key_of_rules(rules: Rules) -> Hashable | None:
+    """Return the key of what rules add to a step's forward and backward pass; None has no key."""
+    functions = functions_of_step(rules)
+    keys = [key_of_function(function) for function in functions]
+    if any(key is None for key in keys):
+        return None
+    return (rules.criterion is not None, len(rules.penalties), *keys)
+
+
+def functions_of_step(rules: Rules) -> list[Callable[..., Any]]:
+    """Return the functions that a step calls before and after autograd, transforms left out."""
+    values = [transform.value for transform in rules.transforms if transform.value]
+    return [*([rules.criterion] if rules.criterion else []), *rules.penalties, *values]
+
+
+def key_of_function(function: Any) -> Hashable | None:
+    """Return the key of a module's function, a component's method, or a partial of these."""
+    if isinstance(function, partial):
+        inner = key_of_function(function.func)
+        arguments = (function.args, tuple(sorted(function.keywords.items())))
+        return (inner, repr(arguments)) if inner and _is_plain(arguments) else None
+    if isinstance(function, MethodType):
+        owner, code = function.__self__, function.__func__
+        if not isinstance(owner, Component) or owner.__pydantic_private__:
+            return None
+        path = _path(type(owner))
+        settings = json.dumps(owner.model_dump(mode="json"), sort_keys=True)
+        own = getattr(type(owner), function.__name__, None) is code
+        return (*path, function.__name__, settings) if path and own else None
+    return _path(function) if isinstance(function, FunctionType) else None
+
+
+def _path(thing: Any) -> tuple[str, str] | None:
+    """Return the module and the name by which a class or function is found."""
+    try:
+        found = attrgetter(thing.__qualname__)(sys.modules[thing.__module__])
+    except (AttributeError, KeyError):  # it is local to a function
+        return None
+    return (thing.__module__, thing.__qualname__) if found is thing else None
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a value is a constant whose `repr` tells all of it."""
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    return value is None or type(value) in {bool, int, float, str}

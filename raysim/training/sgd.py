@@ -1,0 +1,62 @@
+"""The objective of a local step, and steps of SGD."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from raysim.config import LocalSettings
+from raysim.core.rules import Batch, Outputs, Rules, View
+from raysim.core.torch_private import foreach_add, foreach_add_, foreach_mul_
+
+
+def objective(rules: Rules, view: View, outputs: Outputs, batch: Batch) -> Tensor:
+    """Return what is minimised: the criterion at logits / T, plus the penalties."""
+    scaled = outputs.scaled(view.temperature) if view.temperature != 1 else outputs
+    value = rules.criterion(view, scaled, batch) if rules.criterion else batch.loss(scaled.logits)
+    for penalty in rules.penalties:
+        value = value + penalty(view, outputs, batch)
+    return value
+
+
+def reported(rules: Rules, view: View, value: Tensor) -> Tensor:
+    """Return the objective plus the terms whose gradients the transforms add."""
+    for transform in rules.transforms:
+        if transform.value:
+            value = value + transform.value(view)
+    return value
+
+
+class Sgd:
+    """Steps of SGD on a list of tensors in place, with weight decay and (Nesterov) momentum.
+
+    A step is `decayed`, `accelerated`, `step`, in this order; transforms stand between them.
+    """
+
+    def __init__(self, local: LocalSettings, lr: float) -> None:
+        self._local, self._lr = local, lr
+        self.velocity: list[Tensor] = []
+
+    def decayed(self, gradients: list[Tensor], params: list[Tensor]) -> list[Tensor]:
+        """Return the gradients with those of the weight decay added."""
+        decay = self._local.weight_decay
+        if not decay:
+            return gradients
+        return foreach_add(gradients, params, decay)
+
+    def accelerated(self, gradients: list[Tensor]) -> list[Tensor]:
+        """Take the gradients into the momentum; return the direction of the step."""
+        local = self._local
+        if not local.momentum:
+            return gradients
+        if self.velocity:
+            foreach_mul_(self.velocity, local.momentum)
+            foreach_add_(self.velocity, gradients, 1)
+        else:
+            self.velocity = [gradient.clone() for gradient in gradients]
+        if local.nesterov:
+            return foreach_add(gradients, self.velocity, local.momentum)
+        return self.velocity
+
+    def step(self, params: list[Tensor], directions: list[Tensor]) -> None:
+        """Move the parameters against the directions."""
+        foreach_add_(params, directions, -self._lr)

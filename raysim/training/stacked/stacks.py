@@ -1,0 +1,64 @@
+"""Tensors of several clients as stacks along a first axis.
+
+Legend: K clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from raysim.core.tensors import Layout, Tensors, flatten
+from raysim.training.job import ClientJob
+
+Tree = Mapping[str, Any]
+
+
+def group_by_layout(jobs: Sequence[ClientJob]) -> list[list[int]]:
+    """Return the numbers of the jobs that can share a stack.
+
+    They have the same epochs and learning rate, and their clients' own tensors the same names and
+    shapes.
+    """
+
+    def kind(number: int) -> str:
+        job = jobs[number]
+        layouts = [Layout.of(flatten(group)) for group in (job.state, job.personal)]
+        return repr([job.epochs, job.lr, layouts])
+
+    return [list(same) for _, same in groupby(sorted(range(len(jobs)), key=kind), key=kind)]
+
+
+def stack_trees(trees: Sequence[Tree]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Stack trees of tensors; return them with their axes. What all share is not stacked."""
+    stacked: dict[str, Any] = {}
+    axes: dict[str, Any] = {}
+    for key, first in trees[0].items():
+        leaves = [tree[key] for tree in trees]
+        if isinstance(first, Mapping):
+            stacked[key], axes[key] = stack_trees(leaves)
+        elif all(leaf is first for leaf in leaves):
+            stacked[key], axes[key] = first, None
+        else:
+            stacked[key], axes[key] = torch.stack(leaves), 0
+    return stacked, axes
+
+
+def stack_named(sets: Sequence[Tensors], name: str) -> Tensor:
+    """Return a new tensor [K, ...] of what K sets hold under a name."""
+    return torch.stack([tensors[name].detach() for tensors in sets])
+
+
+def stack_sets(sets: Sequence[Tensors]) -> dict[str, Tensor]:
+    """Return new tensors [K, ...] of all that K sets hold."""
+    return {name: stack_named(sets, name) for name in sets[0]}
+
+
+def assign(tensors: Tensors, values: Tensors) -> None:
+    """Copy values into the tensors of the same names."""
+    for name, value in values.items():
+        tensors[name].copy_(value)

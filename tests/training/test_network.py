@@ -1,0 +1,152 @@
+"""A network's own forward, and when its stages stand for it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import raysim
+from raysim.training.network import Network, is_composition
+from tests.conftest import SmallNet, make_settings, make_task
+
+SIZES = (30, 12, 5)
+
+
+class Direct(SmallNet):
+    """Activations stand in the stages."""
+
+    def __init__(self):
+        super().__init__()
+        self.features = nn.Sequential(nn.Flatten(), nn.Linear(12, 10), nn.ReLU())
+        self.hidden = nn.Sequential(nn.Linear(10, 16), nn.Tanh())
+
+
+class Between(SmallNet):
+    """The same with activations between the stages."""
+
+    def __init__(self):
+        super().__init__()
+        self.features = nn.Sequential(nn.Flatten(), nn.Linear(12, 10))
+        self.hidden = nn.Linear(10, 16)
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.hidden(F.relu(self.features(x)))))
+
+
+class Stepwise(SmallNet):
+    def forward(self, x):
+        features = self.features(x)
+        hidden = self.hidden(features)
+        return self.head(hidden)
+
+
+class InTraining(SmallNet):
+    def forward(self, x):
+        return self.head(F.dropout(self.hidden(self.features(x)), 0.5, self.training))
+
+
+class Moded(SmallNet):
+    def forward(self, x):
+        return self.head(self.hidden(self.features(x))) if self.training else self.features(x)
+
+
+class Twice(SmallNet):
+    def forward(self, x):
+        self.features(x)
+        return self.head(self.hidden(self.features(x)))
+
+
+class Same(SmallNet):
+    """Its forward is that of its stages, and nothing proves it."""
+
+    def forward(self, x):
+        return self.head(self.hidden(self.features(x) + 0))
+
+
+def replaced():
+    module = SmallNet()
+    module.forward = lambda x: x
+    return module
+
+
+def hooked():
+    module = SmallNet()
+    module.register_forward_hook(lambda module, given, output: 2 * output)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [
+        *((SmallNet, True), (Stepwise, True), (Between, False), (InTraining, False)),
+        *((Moded, False), (Twice, False), (Same, False), (replaced, False), (hooked, False)),
+    ],
+)
+def test_a_forward_is_proven_to_be_its_stages(module, expected):
+    assert is_composition(module()) is expected
+
+
+def test_outputs_of_stages_in_a_forward_of_its_own():
+    module, x = Between(), torch.randn(4, 12)
+    outputs = Network(module)(x)
+    features = module.features(x)
+    hidden = module.hidden(F.relu(features))
+    for found, expected in zip(outputs, (features, hidden, module(x)), strict=True):
+        assert torch.equal(found, expected)
+    assert not module.features._forward_hooks
+
+
+def test_hooks_of_a_network_are_called():
+    module, x = hooked(), torch.randn(4, 12)
+    assert torch.equal(Network(module)(x).logits, module(x))
+
+
+@pytest.mark.parametrize("stacked", [0, 3])
+def test_a_forward_of_its_own_is_trained(tmp_path, stacked):
+    """Activations between the stages, and in them: the same values by other names."""
+    trained = []
+    for model in (Direct, Between):
+
+        def build(model=model):
+            torch.manual_seed(3)
+            return model()
+
+        options = {"rounds": 2, "engine.vectorize": stacked}
+        settings = make_settings(tmp_path / model.__name__, **options)
+        trained.append(raysim.run(settings, make_task(SIZES, build)).params)
+    for (name, first), second in zip(trained[0].items(), trained[1].values(), strict=True):
+        assert torch.equal(first, second), name
+
+
+@pytest.mark.parametrize("method", ["fedmax", "divide_and_conquer"])
+def test_methods_that_look_into_stages_refuse_a_forward_of_its_own(tmp_path, method):
+    overrides = {"method.name": method, "rounds": 1}
+    if method == "divide_and_conquer":
+        overrides["method.split"] = 1
+    message = (
+        rf"method.name={method}: needs a model whose forward is .*differ by 0\.\d+ on a sample"
+    )
+    with pytest.raises(raysim.SettingsError, match=message):
+        raysim.run(make_settings(tmp_path / "refused", **overrides), make_task(SIZES, Between))
+    assert not (tmp_path / "refused").exists()
+    raysim.run(make_settings(tmp_path / "run", **overrides), make_task(SIZES, Same))
+
+
+class Unflat(SmallNet):
+    """A flatten stands between the stages, which do not fit without it."""
+
+    def __init__(self):
+        super().__init__()
+        self.features = nn.Unflatten(1, (3, 4))
+
+    def forward(self, x):
+        return self.head(self.hidden(self.features(x).flatten(1)))
+
+
+def test_stages_that_do_not_fit_are_refused(tmp_path):
+    overrides = {"method.name": "fedmax", "rounds": 1}
+    with pytest.raises(raysim.SettingsError, match=r"run as that, they fail: .*shapes"):
+        raysim.run(make_settings(tmp_path / "refused", **overrides), make_task(SIZES, Unflat))
+    raysim.run(make_settings(tmp_path / "run", rounds=1), make_task(SIZES, Unflat))
