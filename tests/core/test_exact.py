@@ -90,7 +90,13 @@ def test_every_value_is_rounded_once(dtype, largest):
 
 @pytest.mark.parametrize(
     ("value", "problem"),
-    [(float("nan"), "not finite"), (float("inf"), "not finite"), (LIMIT * 1.01, "out of range")],
+    [
+        (float("nan"), "not finite"),
+        (float("inf"), "not finite"),
+        (float("-inf"), "not finite"),
+        (LIMIT * 1.01, "out of range"),
+        (LIMIT * -1.01, "out of range"),
+    ],
 )
 def test_bad_values_name_the_tensor_and_add_nothing(value, problem):
     result = ExactSum(LAYOUT)
