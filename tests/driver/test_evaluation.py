@@ -263,7 +263,7 @@ def evaluated(metrics: Any) -> list[dict[str, float]]:
 
 
 @pytest.mark.parametrize(("partition", "actors"), [("Plain", 1), ("Mirrored", 3)])
-def test_the_same_figures_on_any_number_of_actors(tmp_path, shared_ray, partition, actors):
+def test_the_same_figures_on_any_number_of_actors(tmp_path, resident_actors, partition, actors):
     # Three batches of each set.
     overrides = {**ALL, "evaluation.holdout": 0.5, "rounds": 2}
     alone = raysim.run(settings_of(tmp_path / "inline", partition, **overrides))
