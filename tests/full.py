@@ -2,7 +2,7 @@
 
 Every part is a pytest of its own with every N-th of the tests that are marked `full`; a line says
 what came of it, and the next part runs whatever that was. `--part 3/12` runs one part again, or
-goes on elsewhere. Ends with exit code 1 if any test of any part did not pass.
+goes on elsewhere. Ends with exit code 1 if any test of any part failed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 PARTS = 12
 """Of the fault drill's 20 schedules, each takes a minute or two: at most two in a part."""
-PYTEST = [sys.executable, "-m", "pytest", "-q", "-m", "full"]
+PYTEST = [sys.executable, "-m", "pytest", "-o", "addopts=--strict-markers", "-q", "-m", "full"]
 PROBLEMS = ("failed", "error")
 
 

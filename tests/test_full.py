@@ -28,12 +28,17 @@ def test_number(number):
 def test_quick():
     raise AssertionError("not for the full part")
 """
+INI = """
+[pytest]
+addopts = -q -m 'not full'
+markers = full: the whole matrix
+"""
 
 
 @pytest.fixture
 def toy(tmp_path: Path) -> Path:
     (tmp_path / "test_toy.py").write_text(TOY)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = full: the whole matrix\n")
+    (tmp_path / "pytest.ini").write_text(INI)
     return tmp_path
 
 

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from raysim.cli.app import live_view as terminal
+from raysim.cli import live_view as terminal
 from raysim.cli.live_view import Lines, LiveView, closing_lines, make_listener
 from raysim.driver.listener import Started
 

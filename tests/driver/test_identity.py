@@ -27,11 +27,12 @@ cases = pytest.mark.parametrize(
     "sizes",
     [pytest.param(EQUAL, id="equal", marks=pytest.mark.full), pytest.param(UNEQUAL, id="unequal")],
 )
-methods = pytest.mark.parametrize(
-    "method",
-    ["fedavg", "scaffold"]
-    + [pytest.param(name, marks=pytest.mark.full) for name in ("fedprox", "fedma", "mifl")],
-)
+
+
+def methods(*quick: str) -> Any:
+    """Test all methods, most of them with -m full; SCAFFOLD's runs keep all that FedAvg's do."""
+    marks = {name: [] if name in quick else pytest.mark.full for name in METHODS}
+    return pytest.mark.parametrize("method", [pytest.param(n, marks=marks[n]) for n in METHODS])
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,7 @@ class KillActor(raysim.Listener):
 
 
 @cases
-@methods
+@methods("fedavg", "scaffold")
 @pytest.mark.parametrize("actors", [1, 2, pytest.param(3, marks=pytest.mark.full)])
 def test_actors(tmp_path, resident_actors, undisturbed, method, sizes, actors):
     engine = {"engine.backend": "ray", "engine.actors": actors}
@@ -79,7 +80,7 @@ def test_actors(tmp_path, resident_actors, undisturbed, method, sizes, actors):
 
 
 @cases
-@methods
+@methods("scaffold")
 def test_actor_killed_in_mid_round(tmp_path, shared_ray, undisturbed, method, sizes):
     engine = {"engine.backend": "ray", "engine.actors": 2}
     listener = KillActor(tmp_path, 2)
@@ -100,7 +101,7 @@ def killed_after(number: int, folder: Path, sizes: tuple[int, ...], **overrides:
 
 
 @cases
-@methods
+@methods("scaffold")
 @pytest.mark.parametrize("checkpoint_every", [1, 2])
 def test_driver_killed_and_resumed(tmp_path, undisturbed, method, sizes, checkpoint_every):
     killed_after(3, tmp_path, sizes, checkpoint_every=checkpoint_every, **METHODS[method])

@@ -14,7 +14,7 @@ from raysim.config import LocalSettings
 from raysim.core.seeds import stream
 from raysim.federation.federation import InputPipeline
 from raysim.methods.fsvrg import Fsvrg
-from raysim.training.job import Job
+from raysim.training.job import ClientJob
 from raysim.training.network import Network
 from raysim.training.sequential import SequentialTrainer
 from tests.conftest import Notes, SmallNet, make_settings, make_task
@@ -143,7 +143,7 @@ def train(net, rules, broadcast, epochs):
     data = samples(20)
     augment = InputPipeline().augment
     return trainer.run(
-        Job(rules, epochs, 0.0, None, data, broadcast, {}, {}, augment, generator, 1)
+        ClientJob(rules, epochs, 0.0, None, data, broadcast, {}, {}, augment, generator, 1)
     )
 
 
