@@ -1,7 +1,7 @@
 """Runs the tests that CI leaves out, in parts of a few minutes: `python -m tests.full`.
 
 Every part is a pytest of its own with every N-th of the tests that are marked `full`; a line says
-what came of it, and the next part runs whatever that was. `--part 3/12` runs one part again, or
+what came of it, and the next part runs whatever that was. `--part 3/16` runs one part again, or
 goes on elsewhere. Ends with exit code 1 if any test of any part failed.
 """
 
@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-PARTS = 12
+PARTS = 16
 """Of the fault drill's 20 schedules, each takes a minute or two: at most two in a part."""
 PYTEST = [sys.executable, "-m", "pytest", "-o", "addopts=--strict-markers", "-q", "-m", "full"]
 PROBLEMS = ("failed", "error")

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
-import annotated_types
 import pyarrow.parquet as pq
 
 import raysim
@@ -187,13 +186,8 @@ class MethodContract:
 
 def beyond(limit: Any) -> list[Any]:
     """Return a value that a field's limit excludes, or nothing for another constraint."""
-    if isinstance(limit, annotated_types.Ge):
-        return [limit.ge - 1]  # type: ignore[operator]
-    if isinstance(limit, annotated_types.Gt):
-        return [limit.gt]
-    if isinstance(limit, annotated_types.Le):
-        return [limit.le + 1]  # type: ignore[operator]
-    return [limit.lt] if isinstance(limit, annotated_types.Lt) else []
+    steps = {"ge": -1, "gt": 0, "le": 1, "lt": 0}
+    return [getattr(limit, name) + step for name, step in steps.items() if hasattr(limit, name)]
 
 
 @contextmanager
