@@ -1,21 +1,24 @@
-"""Fixtures that all tests share: small tasks, settings, and one Ray instance."""
+"""Fixtures that all tests share: small tasks, settings, and one Ray instance and its actors."""
 
 from __future__ import annotations
 
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import ray
 import torch
+from ray.actor import ActorClass
+from ray.exceptions import RayError
 from torch import nn
 
 import raysim
-from raysim.core.seeds import stream
+from raysim.testing.tasks import SmallNet, samples
 
 torch.set_num_threads(1)
 # Ray's workers have a niceness of 15 by default: beside another busy process they would starve.
@@ -23,27 +26,6 @@ os.environ.setdefault("RAY_worker_niceness", "0")
 
 EQUAL = (40,) * 6
 UNEQUAL = (1, 3, 600, 17, 80, 250)
-
-
-class SmallNet(nn.Module):
-    """A two-layer network with the three stages."""
-
-    def __init__(self, inputs: int = 12, width: int = 16, classes: int = 3) -> None:
-        super().__init__()
-        self.features = nn.Flatten()
-        self.hidden = nn.Sequential(nn.Linear(inputs, width), nn.ReLU())
-        self.head = nn.Linear(width, classes)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.hidden(self.features(x)))
-
-
-def samples(count: int, key: int, inputs: int = 12, classes: int = 3) -> tuple[Any, Any]:
-    """Draw samples whose class is a linear function of the input: separable data."""
-    generator = stream(0, "samples", key)
-    x = generator.normal(size=(count, inputs)).astype(np.float32)
-    teacher = stream(0, "teacher").normal(size=(inputs, classes))
-    return x, (x @ teacher).argmax(1)
 
 
 def make_task(sizes: tuple[int, ...], model: Callable[[], nn.Module] = SmallNet) -> raysim.Task:
@@ -85,10 +67,75 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+class ActorStock:
+    """Actors that a run or a study has left, for the next one that asks Ray for the same.
+
+    Starting one takes seconds, most of them for its imports; a worker is built anew for every run.
+    """
+
+    KINDS = ("ClientActor", "SlotActor")
+
+    def __init__(self) -> None:
+        self._idle: dict[str, list[Any]] = {}
+        self._lent: dict[Any, str] = {}
+
+    def lend(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Lend actors wherever one is started, and take them back where one is ended."""
+        start, kill = ActorClass._remote, ray.kill
+
+        def lending(cls: Any, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+            kind = cls.__ray_metadata__.class_name
+            if kind.rpartition(".")[2] not in self.KINDS:
+                return start(cls, args, kwargs, **options)
+            key = repr((kind, args, kwargs, options))
+            if not self._idle.get(key):
+                self.clear()  # others hold the resources
+            idle = self._idle.get(key)
+            handle = idle.pop() if idle else start(cls, args, kwargs, **options)
+            self._lent[handle] = key
+            return handle
+
+        def ending(handle: Any, **options: Any) -> None:
+            key = self._lent.pop(handle, None)
+            if key is not None and answers(handle):
+                self._idle.setdefault(key, []).append(handle)
+            else:
+                kill(handle, **options)
+
+        monkeypatch.setattr(ActorClass, "_remote", lending)
+        monkeypatch.setattr(ray, "kill", ending)
+
+    def clear(self) -> None:
+        """End the actors that nobody uses, for tests that start their own or count resources."""
+        for handle in chain.from_iterable(self._idle.values()):
+            ray.kill(handle)
+        self._idle.clear()
+
+
+def answers(handle: Any) -> bool:
+    """Return whether an actor is alive and has nothing else to do."""
+    with suppress(RayError):
+        ready = handle.__ray_ready__.remote()
+        return bool(ray.wait([ready], timeout=5)[0]) and ray.get(ready)
+    return False
+
+
 @pytest.fixture(scope="session")
-def shared_ray() -> Iterator[None]:
-    """One Ray instance with two declared GPUs, for all tests that need one."""
+def actor_stock() -> Iterator[ActorStock]:
+    """Start one Ray instance with two declared GPUs for all tests of a process."""
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
     ray.init("local", num_cpus=2, num_gpus=2, include_dashboard=False, log_to_driver=False)
-    yield
+    yield ActorStock()
     ray.shutdown()
+
+
+@pytest.fixture
+def shared_ray(actor_stock: ActorStock) -> None:
+    """Ray with nothing on it: every run starts actors of its own."""
+    actor_stock.clear()
+
+
+@pytest.fixture
+def resident_actors(actor_stock: ActorStock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray on which a run takes over the processes of the one before."""
+    actor_stock.lend(monkeypatch)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
 import pytest
+import ray
 from safetensors.numpy import load_file
+
+import raysim.testing
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 METHOD = re.search(r"```python\n(\"\"\"FedAvgM.*?)```", README, re.DOTALL)
@@ -26,21 +31,27 @@ HOSTILE = (
 QUICK = ["rounds=2", "local.epochs=1", "fraction=0.02", "checkpoint_every=1"]
 
 
-def run(folder: Path, *arguments: str) -> None:
+@pytest.fixture
+def environment(shared_ray: None) -> dict[str, str]:
+    """Variables of a user's shell; commands join the Ray of the tests, which is there already."""
+    return {**os.environ, "RAY_ADDRESS": ray.get_runtime_context().gcs_address}
+
+
+def run(folder: Path, environment: dict[str, str], *arguments: str) -> None:
     command = [str(Path(sys.executable).parent / "raysim"), *arguments, *QUICK]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
 
 
-@pytest.mark.parametrize("backend", ["inline", "ray"])
-def test_own_method(tmp_path, backend):
+def test_own_method(tmp_path, environment):
     assert METHOD and COMMAND
     assert METHOD[1].count("\n") < 40
     (tmp_path / "my_method.py").write_text(METHOD[1])
     for name in HOSTILE:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / f"{name}.py").write_text(f"raise RuntimeError('{name} hides a package')")
-    run(tmp_path, *shlex.split(COMMAND[1]), f"engine.backend={backend}", "out=mine")
-    run(tmp_path, "run", "mnist-fedavg", "engine.backend=inline", "out=plain", "rounds=1")
+    run(tmp_path, environment, *shlex.split(COMMAND[1]), "engine.backend=ray", "out=mine")
+    plain = ["engine.backend=inline", "out=plain", "rounds=1"]
+    run(tmp_path, environment, "run", "mnist-fedavg", *plain)
     first, second = (
         load_file(tmp_path / f"mine/checkpoints/round_00000{n}/state.safetensors") for n in (1, 2)
     )
@@ -50,6 +61,22 @@ def test_own_method(tmp_path, backend):
         velocity = name.replace("model/", "v/")
         step = first[name] - second[name]
         assert np.abs(step - second[velocity]).max() < 1e-6
+
+
+def test_own_method_is_held_to_the_contract_as_its_page_says(tmp_path, environment):
+    """In a folder of its own, by pytest as a user calls it."""
+    example = re.search(
+        r"\n\n(    from raysim.testing.*?)\n\n\S", raysim.testing.__doc__, re.DOTALL
+    )
+    assert METHOD and example
+    (tmp_path / "my_method.py").write_text(METHOD[1])
+    (tmp_path / "test_my_method.py").write_text(textwrap.dedent(example[1]))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        command, check=False, cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    tests = [name for name in dir(raysim.testing.MethodContract) if name.startswith("test_")]
+    assert done.returncode == 0 and f"{len(tests)} passed" in done.stdout, done.stdout
 
 
 def test_the_two_commands_stand_in_readme():

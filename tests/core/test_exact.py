@@ -91,7 +91,13 @@ def test_every_value_is_rounded_once(dtype, largest):
 
 @pytest.mark.parametrize(
     ("value", "problem"),
-    [(float("nan"), "not finite"), (float("inf"), "not finite"), (LIMIT * 1.01, "out of range")],
+    [
+        (float("nan"), "not finite"),
+        (float("inf"), "not finite"),
+        (float("-inf"), "not finite"),
+        (LIMIT * 1.01, "out of range"),
+        (LIMIT * -1.01, "out of range"),
+    ],
 )
 def test_bad_values_name_the_tensor_and_add_nothing(value, problem):
     tensors = {"a": torch.tensor([0.0, value, 0.0]), "n": torch.zeros(2, dtype=torch.int64)}

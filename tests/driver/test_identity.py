@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import ray
 
 import raysim
 from tests.conftest import EQUAL, UNEQUAL, Notes, make_settings, make_task, model_of
@@ -26,11 +27,12 @@ cases = pytest.mark.parametrize(
     "sizes",
     [pytest.param(EQUAL, id="equal", marks=pytest.mark.full), pytest.param(UNEQUAL, id="unequal")],
 )
-methods = pytest.mark.parametrize(
-    "method",
-    ["fedavg", "scaffold"]
-    + [pytest.param(name, marks=pytest.mark.full) for name in ("fedprox", "fedma", "mifl")],
-)
+
+
+def methods(*quick: str) -> Any:
+    """Test all methods, most of them with -m full; SCAFFOLD's runs keep all that FedAvg's do."""
+    marks = {name: [] if name in quick else pytest.mark.full for name in METHODS}
+    return pytest.mark.parametrize("method", [pytest.param(n, marks=marks[n]) for n in METHODS])
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +69,9 @@ class KillActor(raysim.Listener):
 
 
 @cases
-@methods
+@methods("fedavg", "scaffold")
 @pytest.mark.parametrize("actors", [1, 2, pytest.param(3, marks=pytest.mark.full)])
-def test_actors(tmp_path, shared_ray, undisturbed, method, sizes, actors):
+def test_actors(tmp_path, resident_actors, undisturbed, method, sizes, actors):
     engine = {"engine.backend": "ray", "engine.actors": actors}
     result = raysim.run(make_settings(tmp_path, **METHODS[method], **engine), make_task(sizes))
     assert model_of(tmp_path) == undisturbed(method, sizes)
@@ -78,7 +80,7 @@ def test_actors(tmp_path, shared_ray, undisturbed, method, sizes, actors):
 
 
 @cases
-@methods
+@methods("scaffold")
 def test_actor_killed_in_mid_round(tmp_path, shared_ray, undisturbed, method, sizes):
     engine = {"engine.backend": "ray", "engine.actors": 2}
     listener = KillActor(tmp_path, 2)
@@ -93,16 +95,15 @@ def test_actor_killed_in_mid_round(tmp_path, shared_ray, undisturbed, method, si
 
 def killed_after(number: int, folder: Path, sizes: tuple[int, ...], **overrides: Any) -> None:
     """Run in a process of its own, which is killed as soon as a round is committed."""
-    with Run(folder, sizes, [f"{number}.end"], **overrides) as run:
+    address = ray.get_runtime_context().gcs_address if "engine.actors" in overrides else None
+    with Run(folder, sizes, [f"{number}.end"], address=address, **overrides) as run:
         run.until(f"{number}.end")
 
 
 @cases
-@methods
+@methods("scaffold")
 @pytest.mark.parametrize("checkpoint_every", [1, 2])
-def test_driver_killed_and_resumed(
-    tmp_path, shared_ray, undisturbed, method, sizes, checkpoint_every
-):
+def test_driver_killed_and_resumed(tmp_path, undisturbed, method, sizes, checkpoint_every):
     killed_after(3, tmp_path, sizes, checkpoint_every=checkpoint_every, **METHODS[method])
     listener = RoundsSeen()
     raysim.resume(tmp_path, make_task(sizes), listener)

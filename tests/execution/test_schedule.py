@@ -62,7 +62,8 @@ def test_no_item_would_have_been_done_earlier_elsewhere(costs, speeds):
 
 def test_faster_workers_get_more():
     queues = assign(dict.fromkeys(range(60), 5.0), [10.0, 20.0, 30.0])
-    assert [abs(len(queue) - due) <= 1 for queue, due in zip(queues, (10, 20, 30), strict=True)]
+    dealt = zip(queues, (10, 20, 30), strict=True)
+    assert all(abs(len(queue) - due) <= 1 for queue, due in dealt)
     assert len(queues[0]) < len(queues[1]) < len(queues[2])
 
 

@@ -53,13 +53,15 @@ def proximal(mu):
     return lambda local, start, x: [mu * (p - q) for p, q in zip(local, start, strict=True)]
 
 
-def scaffold(w, clients, lr_global):
+def scaffold(w, clients, lr_global, cohorts=None):
+    """Full-batch SCAFFOLD over the cohorts of its rounds; None takes all clients in each."""
     c = [np.zeros_like(p) for p in w]
     variates = [[np.zeros_like(p) for p in w] for _ in clients]
-    share = 1 / len(clients)
-    for _ in range(ROUNDS):
+    for cohort in cohorts or [range(len(clients))] * ROUNDS:
         step, change = ([np.zeros_like(p) for p in w] for _ in range(2))
-        for k, (x, y) in enumerate(clients):
+        share = 1 / len(cohort)
+        for k in cohort:
+            x, y = clients[k]
             local = [p.copy() for p in w]
             for _ in range(EPOCHS):
                 g = gradient(local, x, y)
@@ -77,7 +79,7 @@ def scaffold(w, clients, lr_global):
             ]
             variates[k] = new
         w = [p + lr_global * s for p, s in zip(w, step, strict=True)]
-        c = [v + d for v, d in zip(c, change, strict=True)]
+        c = [v + len(cohort) / len(clients) * d for v, d in zip(c, change, strict=True)]
     return w, c, variates
 
 
@@ -135,6 +137,15 @@ def test_scaffold(tmp_path, lr_global):
     assert_close(result.params, scaffold(w, clients, lr_global)[0])
 
 
+def test_scaffold_moves_c_by_the_part_of_clients_that_took_part(tmp_path):
+    overrides = {"method.name": "scaffold", "rounds": 4, "fraction": 0.5}
+    result, w, clients = run(tmp_path, **overrides)
+    rows = pq.read_table(result.run_dir / "clients.parquet").to_pylist()
+    cohorts = [[r["client"] for r in rows if r["round"] == n] for n in range(1, 5)]
+    assert all(len(cohort) == 2 for cohort in cohorts) and len({*map(tuple, cohorts)}) > 1
+    assert_close(result.params, scaffold(w, clients, 1.0, cohorts)[0])
+
+
 def test_fedprox_objective_holds_the_proximal_term(tmp_path):
     result, _, _ = run(tmp_path, **{"method.name": "fedprox", "method.mu": 5.0})
     loss, objective = (result.metrics[name].to_pylist() for name in ("train_loss", "objective"))
@@ -152,9 +163,14 @@ def test_uniform_weighting_counts_clients_alike(tmp_path):
     assert_close(same.params, mean)
 
 
-def test_lr_decay_momentum_and_weight_decay(tmp_path):
-    """Momentum starts anew every round, as the velocity v <- 0.9 v + g + wd w."""
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_lr_decay_momentum_and_weight_decay(tmp_path, nesterov):
+    """Momentum starts anew every round, as the velocity v <- 0.9 v + g + wd w.
+
+    Nesterov's step is along g + wd w + 0.9 v, with the new v.
+    """
     overrides = {
+        "local.nesterov": nesterov,
         "local.lr_decay": 0.5,
         "local.momentum": 0.9,
         "local.weight_decay": 0.01,
@@ -165,9 +181,11 @@ def test_lr_decay_momentum_and_weight_decay(tmp_path):
     for number in range(ROUNDS):
         velocity = [np.zeros_like(p) for p in w]
         for _ in range(3):
-            g = gradient(w, x, y)
-            velocity = [0.9 * v + d + 0.01 * p for v, d, p in zip(velocity, g, w, strict=True)]
-            w = [p - LR * 0.5**number * v for p, v in zip(w, velocity, strict=True)]
+            g = [d + 0.01 * p for d, p in zip(gradient(w, x, y), w, strict=True)]
+            velocity = [0.9 * v + d for v, d in zip(velocity, g, strict=True)]
+            ahead = [d + 0.9 * v for d, v in zip(g, velocity, strict=True)]
+            step = ahead if nesterov else velocity
+            w = [p - LR * 0.5**number * s for p, s in zip(w, step, strict=True)]
     assert_close(result.params, w)
 
 

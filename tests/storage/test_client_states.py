@@ -89,6 +89,13 @@ def test_writing_again_changes_nothing(states):
     assert {name: (states.folder / name).read_bytes() for name in files(states)} == before
 
 
+def test_a_version_that_is_there_stays(states):
+    """An actor that was given up for lost, and is not, may write other bytes."""
+    states.write(5, (1, 0), groups(1), 0)
+    states.write(5, (1, 0), groups(2), 0)
+    assert int(states.read(5, (1, 0), CPU)["c"]["n"]) == 1
+
+
 def test_only_what_no_checkpoint_needs_is_pruned(states):
     for number in range(5):
         states.write(5, StateVersion(number, 0), groups(number), needed_from=0)

@@ -39,7 +39,7 @@ def seconds_of(spans, phase, *, driver=False):
 
 @pytest.mark.parametrize(("engine", "workers"), [({}, 1), (ACTORS, 2)], ids=["inline", "ray"])
 @pytest.mark.parametrize("fraction", [1.0, 0.125], ids=["all", "one-client"])
-def test_a_run_says_where_its_time_went(tmp_path, shared_ray, engine, workers, fraction):
+def test_a_run_says_where_its_time_went(tmp_path, resident_actors, engine, workers, fraction):
     settings = make_settings(tmp_path / "run", trace=True, rounds=3, fraction=fraction, **engine)
     rows = raysim.run(settings, make_task((20,) * 8)).metrics.to_pylist()
     spans = spans_of(tmp_path / "run/trace_000001.json")

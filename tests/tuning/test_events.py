@@ -35,7 +35,7 @@ def setting(group: SessionGroup, key: str) -> float:
     return group.hparams[key].number_value
 
 
-def test_the_tab_compares_trials_by_what_was_tried_and_found(tmp_path, shared_ray):
+def test_the_tab_compares_trials_by_what_was_tried_and_found(tmp_path, resident_actors):
     search = make_search(
         tmp_path, SearchOptions(objectives=("accuracy", "bytes"), sampler="random")
     )

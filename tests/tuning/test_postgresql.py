@@ -83,7 +83,9 @@ def tune(tmp_path, monkeypatch, capsys):
     return run
 
 
-def test_a_study_in_postgresql_completes_and_is_continued(tune, postgresql, tmp_path, shared_ray):
+def test_a_study_in_postgresql_completes_and_is_continued(
+    tune, postgresql, tmp_path, resident_actors
+):
     import psycopg
 
     options = ("--storage", postgresql, "--jobs", "1", "--pruner", "none")

@@ -100,6 +100,24 @@ def test_median_pruner_stops_the_worse_half_at_once(tmp_path):
     assert values(search)[6][2] == "PRUNED"
 
 
+def test_hyperband_stops_trials_among_the_first_five(tmp_path):
+    """The median rule stops none of these."""
+    search = make_search(tmp_path, SearchOptions(pruner="hyperband"), rounds=9)
+    stopped = []
+    for number in range(5):
+        trial = search.next()
+        for step in range(1, 10):
+            search.report(trial, {step: 0.9 - number / 10})
+            if search.gives_up(trial):
+                stopped.append((number, step))
+                search.prune(trial)
+                break
+        else:
+            summary = {"final_holdout_accuracy": 0.9 - number / 10, "bytes_up": 1, "bytes_down": 1}
+            search.tell(trial, summary)
+    assert stopped and all(step < 9 for _, step in stopped)
+
+
 def test_a_step_that_was_reported_before_is_not_reported_again(tmp_path):
     search = make_search(tmp_path)
     trial = search.ask()

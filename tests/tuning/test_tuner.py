@@ -15,7 +15,7 @@ from raysim.tuning.tuner import Tuner
 from tests.tuning.common import RecordingListener, make_search, make_tuner, summaries, values
 
 
-def test_a_study(tmp_path, shared_ray):
+def test_a_study(tmp_path, resident_actors):
     search = make_search(tmp_path)
     result = make_tuner(search, tmp_path).run(5, 2)
     trials = search.study.get_trials()
@@ -36,7 +36,7 @@ def test_a_study(tmp_path, shared_ray):
     assert result.busy is not None and 0.5 < result.busy <= 1
 
 
-def test_the_same_study_twice_gives_the_same_trials(tmp_path, shared_ray):
+def test_the_same_study_twice_gives_the_same_trials(tmp_path, resident_actors):
     found = []
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
@@ -54,7 +54,7 @@ def test_the_same_study_twice_gives_the_same_trials(tmp_path, shared_ray):
     assert found[0] == found[1] and len({tuple(trial[1].items()) for trial in found[0]}) == 12
 
 
-def test_a_trial_that_fails_does_not_end_the_study(tmp_path, shared_ray):
+def test_a_trial_that_fails_does_not_end_the_study(tmp_path, resident_actors):
     # The largest learning rates diverge.
     overrides = {"method.mu": 0.0, "local.momentum": 0.99, "local.weight_decay": 1e3}
     search = make_search(tmp_path, SearchOptions(sampler="grid"), **overrides)

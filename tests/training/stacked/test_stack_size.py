@@ -11,8 +11,9 @@ from torch import nn
 
 from raysim.federation.opened import _room
 from raysim.federation.task import from_task
+from raysim.testing.tasks import small_task
 from raysim.training.stacked.stack_size import fitting, groups_of, stack_size
-from tests.methods.test_contract import make_task, settings_for
+from tests.methods.test_contract import settings_for
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(1, 9), st.randoms())
@@ -39,7 +40,7 @@ def test_a_group_fits_in_memory():
 
 @pytest.mark.parametrize(("actors", "cohort", "size"), [(1, 7, 7), (2, 7, 4), (4, 7, 2), (2, 4, 2)])
 def test_auto_leaves_no_actor_without_a_group(tmp_path, actors, cohort, size):
-    federation = from_task(make_task("mlp", (8,) * 7))
+    federation = from_task(small_task("mlp", (8,) * 7))
     some = {"fraction": cohort / 7, "engine.vectorize": "auto"}
     settings = settings_for("fedavg", tmp_path, **some, clients=7)
 

@@ -12,11 +12,12 @@ from torch import nn
 import raysim
 from raysim.core.method import METHODS
 from raysim.methods.fedavg import FedAvg
+from raysim.testing.tasks import small_task
 from raysim.training.sequential import SequentialTrainer
 from raysim.training.stacked.cuda_graphs import CudaRecording, GraphRecorder
 from raysim.training.stacked.trainer import _StackedTraining, unsupported_reason
 from tests.conftest import Notes
-from tests.methods.test_contract import UNSUPPORTED, make_task, settings_for
+from tests.methods.test_contract import UNSUPPORTED, settings_for
 from tests.training.stacked.test_cuda_graphs import Tape
 
 RECORDER_ON = "raysim.training.stacked.trainer.recorder_on"
@@ -45,7 +46,7 @@ def run(folder, method, family, together, **overrides):
         **{"fraction": 1.0, "local.epochs": 2, "engine.vectorize": together} | overrides,
     )
     notes = Notes()
-    return raysim.run(settings, make_task(family, SIZES), notes), notes.notes
+    return raysim.run(settings, small_task(family, SIZES), notes), notes.notes
 
 
 def difference(first, second):
@@ -104,8 +105,8 @@ def test_every_local_setting(tmp_path, no_loop, method, local):
     assert_same(alone, run(tmp_path, method, "residual", 7, **local)[0])
 
 
-def test_same_bits_on_actors(tmp_path, shared_ray):
-    task, models = make_task("cnn", SIZES), []
+def test_same_bits_on_actors(tmp_path, resident_actors):
+    task, models = small_task("cnn", SIZES), []
     for backend in ("inline", "ray"):
         overrides = {"engine.backend": backend, "engine.actors": 2, "engine.vectorize": 3}
         result = raysim.run(settings_for("scaffold", tmp_path / backend, **overrides), task)
@@ -145,7 +146,7 @@ def test_rules_that_cannot_are_said_once(tmp_path):
 
 
 def test_a_bad_client_does_not_take_its_group_along(tmp_path):
-    task = make_task("mlp", SIZES)
+    task = small_task("mlp", SIZES)
     task.clients[2][0][0, 0] = float("nan")
     few = {"fraction": 1.0, "on_client_error": "drop", "engine.vectorize": 7}
     notes = Notes()

@@ -76,7 +76,7 @@ def test_other_bits_with_another_seed(tmp_path, inline, name):
     assert bits(trained(tmp_path, task_of(name), seed=1)) != bits(inline(name))
 
 
-def test_batchnorm_has_the_same_bits_on_two_actors(tmp_path, shared_ray, inline):
+def test_batchnorm_has_the_same_bits_on_two_actors(tmp_path, resident_actors, inline):
     assert bits(trained(tmp_path, task_of("resnet18"), **ACTORS)) == bits(inline("resnet18"))
 
 
@@ -106,7 +106,7 @@ def losses(result: raysim.Result) -> list[float]:
     return rows["train_loss"].to_pylist()
 
 
-def test_masks_differ_by_client_and_by_seed(tmp_path, shared_ray):
+def test_masks_differ_by_client_and_by_seed(tmp_path, resident_actors):
     plain = losses(twins(tmp_path / "plain", dropout=0.0))
     assert plain == losses(twins(tmp_path / "plain1", dropout=0.0, seed=1)) == [plain[0]] * 2
     dropped = twins(tmp_path / "dropped", dropout=0.5)

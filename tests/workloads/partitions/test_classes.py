@@ -31,6 +31,17 @@ def test_two_of_ten_classes_are_equal_halves_of_equal_clients() -> None:
     assert len(pairs) > 20  # of 45, drawn at random
 
 
+def test_a_class_is_divided_at_random() -> None:
+    """Holders who took its samples in turns would each hold every n-th."""
+    data = balanced(60, 2)
+    shares = Classes(per_client=2).split(data, 3, 0)
+    for label in range(2):
+        rank = {row: place for place, row in enumerate(np.flatnonzero(data.y == label))}
+        for client in range(3):
+            held = [rank[row] for row in shares[client].tolist() if row in rank]
+            assert len(set(np.diff(held))) > 1
+
+
 @settings(max_examples=50)
 @given(data=st.data(), classes=st.integers(1, 12), clients=st.integers(1, 12))
 def test_holders_are_balanced_and_divide_a_class_equally(

@@ -41,6 +41,16 @@ def test_class_proportions_have_the_dirichlet_variance() -> None:
     assert np.var(counts / 1000) == pytest.approx(0.1 * 0.9 / 6, rel=0.1)
 
 
+def test_a_class_is_divided_at_random() -> None:
+    """Samples that are near each other in the dataset do not go to the same client."""
+    data = Split(np.zeros((1000, 1), np.uint8), np.zeros(1000, np.int64))
+    shares = Dirichlet(alpha=100).split(data, 4, 0)
+    for client in range(4):
+        held = shares[client]
+        assert held[0] < 50 and held[-1] >= 950
+        assert np.diff(held).max() < 60
+
+
 @settings(max_examples=25)
 @given(minimum=st.integers(1, 30), alpha=st.floats(0.2, 100), seed=st.integers(0, 2**32))
 def test_every_client_has_its_minimum(

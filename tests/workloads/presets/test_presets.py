@@ -90,26 +90,24 @@ def test_the_papers_have_their_presets():
     assert {"fedmax-cifar10-noniid", "dnc-colour", "dnc-shakespeare"} <= set(PRESETS)
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_every_setting_off_its_default_says_where_it_comes_from(name):
-    preset = PRESETS[name]
-    silent = [key for key in departures(preset.settings) if preset.origin(key) not in ORIGINS]
-    stale = sorted(preset.origins.keys() - names(preset.settings))
-    assert (silent, stale) == ([], [])
-    shown = [key for values in preset.by_origin().values() for key in values]
-    assert len(shown) == len(set(shown))
-    assert set(shown) >= set(departures(preset.settings))
+def test_every_setting_off_its_default_says_where_it_comes_from():
+    for name, preset in PRESETS.items():
+        silent = [key for key in departures(preset.settings) if preset.origin(key) not in ORIGINS]
+        stale = sorted(preset.origins.keys() - names(preset.settings))
+        assert (silent, stale) == ([], []), name
+        shown = [key for values in preset.by_origin().values() for key in values]
+        assert len(shown) == len(set(shown)), name
+        assert set(shown) >= set(departures(preset.settings)), name
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_papers_stand_beside_their_places_and_sources(name):
-    preset = PRESETS[name]
-    if preset.paper is None:
-        assert preset.by_origin()["printed"] == preset.by_origin()["inferred"] == {}
-        assert not preset.published
-    else:
-        assert re.search(r"(table|figure|appendix|section)s? ", preset.reference)
-        assert preset.paper.inferred_from or not preset.by_origin()["inferred"]
+def test_papers_stand_beside_their_places_and_sources():
+    for name, preset in PRESETS.items():
+        if preset.paper is None:
+            assert preset.by_origin()["printed"] == preset.by_origin()["inferred"] == {}, name
+            assert not preset.published, name
+        else:
+            assert re.search(r"(table|figure|appendix|section)s? ", preset.reference), name
+            assert preset.paper.inferred_from or not preset.by_origin()["inferred"], name
 
 
 @pytest.mark.parametrize("name", PRINTED)

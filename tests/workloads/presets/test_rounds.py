@@ -106,7 +106,21 @@ def settings(request, monkeypatch, tmp_path) -> Settings:
     return chosen
 
 
-@pytest.mark.parametrize("settings", PRESETS, indirect=True)
+TWINS = [name for name in PRESETS if name.endswith("-600")]
+"""FedMAX's presets of 600 rounds of 5 epochs: those of 3000 rounds of 1 but for the schedule."""
+
+
+def test_twins_differ_in_their_schedule_alone():
+    assert len(TWINS) == 6
+    for twin in TWINS:
+        first, other = (
+            flat(PRESETS[name].settings.to_dict()) for name in (twin.removesuffix("-600"), twin)
+        )
+        changed = {key for key in {*first, *other} if first.get(key) != other.get(key)}
+        assert changed == {"rounds", "local.epochs", "local.lr_decay"}, twin
+
+
+@pytest.mark.parametrize("settings", [n for n in PRESETS if n not in TWINS], indirect=True)
 def test_one_round(tmp_path, settings):
     result = raysim.run(settings)
     assert result.summary["rounds"] == 1

@@ -1,0 +1,16 @@
+"""Tests for a federated method of your own; they need pytest and nothing of this repository.
+
+Save this beside `my_method.py` as `test_my_method.py`, and run `python -m pytest`:
+
+    from raysim.testing import MethodContract
+
+    class TestServerMomentum(MethodContract):
+        method = "my_method:ServerMomentum"
+
+They train four small networks, compare the bits of runs in one process, on two Ray actors and
+resumed, and check the files of a run and the refusal of bad settings.
+"""
+
+from raysim.testing.contract import MethodContract
+
+__all__ = ["MethodContract"]

@@ -1,0 +1,213 @@
+"""Tests that every federated method must pass, as a class that pytest collects from.
+
+Nothing here needs pytest itself: a test is a method that takes an empty folder.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow.parquet as pq
+
+import raysim
+from raysim.core.method import METHODS
+from raysim.testing.tasks import SIZES, small_task
+
+
+class StopAfter(raysim.Listener):
+    """Interrupts the run after a round."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def round_done(self, row: Mapping[str, Any]) -> None:
+        """Interrupt the run if this was the round."""
+        if row["round"] == self._number:
+            raise KeyboardInterrupt
+
+
+class MethodContract:
+    """Tests that every federated method must pass; subclass it and name the method.
+
+    Attributes:
+        method: Value of `method.name`.
+        settings: Overrides that suit small networks, by dotted key.
+        unsupported: Model families that the method refuses before round 1, with a line that begins
+            `method.name=...: `.
+        models_sent: Models that a client receives and sends in a round of one pass over the cohort;
+            None where a method's own tests count its bytes.
+    """
+
+    method: ClassVar[str]
+    settings: ClassVar[Mapping[str, Any]] = {}
+    unsupported: ClassVar[frozenset[str]] = frozenset()
+    models_sent: ClassVar[int | None] = 1
+
+    def settings_for(self, out: Path, overrides: Mapping[str, Any]) -> raysim.Settings:
+        """Return the settings of a short inline run, with overrides."""
+        short = {
+            "method.name": self.method,
+            "rounds": 2,
+            "fraction": 0.7,
+            "target_accuracy": None,
+            "checkpoint_every": 1,
+            "local.epochs": 1,
+            "local.batch_size": 8,
+            "engine.backend": "inline",
+            "out": str(out),
+        }
+        return raysim.load_config("mnist-fedavg", {**short, **self.settings, **overrides})
+
+    def test_trains_an_mlp(self, tmp_path: Path) -> None:
+        """Train the family, with clients of one sample, or refuse it."""
+        self.assert_trains(tmp_path, "mlp")
+
+    def test_trains_a_cnn(self, tmp_path: Path) -> None:
+        """Train the family, with clients of one sample, or refuse it."""
+        self.assert_trains(tmp_path, "cnn")
+
+    def test_trains_a_residual_network(self, tmp_path: Path) -> None:
+        """Train the family, with clients of one sample, or refuse it."""
+        self.assert_trains(tmp_path, "residual")
+
+    def test_trains_an_lstm(self, tmp_path: Path) -> None:
+        """Train the family, with clients of one sample, or refuse it."""
+        self.assert_trains(tmp_path, "lstm")
+
+    def test_loss_falls_and_accuracy_rises_on_separable_data(self, tmp_path: Path) -> None:
+        """Learn what a linear teacher knows."""
+        settings = {"rounds": 12, "fraction": 0.5, "local.epochs": 3}
+        task = small_task("mlp", (40,) * 6)
+        result = raysim.run(self.settings_for(tmp_path / "run", settings), task)
+        first, *_, last = [row for row in result.metrics.to_pylist() if row["round"] > 0]
+        require(last["test_loss"] < first["test_loss"], f"test_loss rises: {first}, {last}")
+        least = max(first["test_accuracy"], 0.6)
+        require(last["test_accuracy"] > least, f"test_accuracy at most {least}: {last}")
+
+    def test_same_bits_and_figures_on_two_actors(self, tmp_path: Path) -> None:
+        """Give the same model and tables inline and on Ray."""
+        self.assert_same_on_actors(tmp_path, "mlp", 2, {})
+
+    def test_resumed_run_has_the_same_bits(self, tmp_path: Path) -> None:
+        """Give the same model after an interruption."""
+        self.assert_resumes(tmp_path, "mlp", {})
+
+    def test_models_travel_up_and_down(self, tmp_path: Path) -> None:
+        """Count the bytes that clients receive and send."""
+        if self.models_sent is None:
+            return
+        settings = self.settings_for(tmp_path / "run", {"fraction": 1.0})
+        result = raysim.run(settings, small_task("mlp"))
+        model = sum(4 * tensor.numel() for tensor in result.params.values())
+        sent = len(SIZES) * model * self.models_sent
+        for name in ("bytes_up", "bytes_down"):
+            found = result.metrics[name].to_pylist()
+            require(found == [sent] * 2, f"{name}: {found}, expected {sent} a round")
+
+    def test_bad_settings_are_refused_with_their_name(self, tmp_path: Path) -> None:
+        """Refuse values beyond the limits of the method's fields, and unknown fields."""
+        for name, field in METHODS.get(self.method).model_fields.items():
+            for limit in field.metadata:
+                for value in beyond(limit):
+                    with refused(rf"^method\.{name}={re.escape(str(value))}"):
+                        self.settings_for(tmp_path, {f"method.{name}": value})
+        with refused(r"^method\.no_such: no such setting"):
+            self.settings_for(tmp_path, {"method.no_such": 1})
+
+    def test_a_row_per_client_and_pass(self, tmp_path: Path) -> None:
+        """Log every client once a pass, and count those that trained."""
+        settings = self.settings_for(tmp_path / "run", {})
+        result = raysim.run(settings, small_task("mlp"))
+        rows = pq.read_table(result.run_dir / "clients.parquet").to_pylist()
+        keys = [(row["round"], row["pass"], row["client"]) for row in rows]
+        require(len(set(keys)) == len(keys), f"rows of clients.parquet repeat: {sorted(keys)}")
+        for row in result.metrics.to_pylist():
+            trained = {r["client"] for r in rows if r["round"] == row["round"] and r["steps"] > 0}
+            require(len(trained) == row["clients"], f"{len(trained)} clients trained: {row}")
+
+    def assert_trains(self, folder: Path, family: str) -> None:
+        """Check that two rounds give finite figures, or that the family is refused."""
+        out = folder / "run"
+        settings = self.settings_for(out, {"fraction": 1.0})
+        if family in self.unsupported:
+            with refused(rf"^method\.name={re.escape(self.method)}: "):
+                raysim.run(settings, small_task(family))
+            require(not out.exists(), "a refused run left its directory behind")
+            return
+        result = raysim.run(settings, small_task(family))
+        for name, tensor in result.params.items():
+            require(bool(tensor.isfinite().all()), f"{name} is not finite")
+        rows = result.metrics.to_pylist()
+        numbers = [row["round"] for row in rows if row["round"] > 0]
+        require(numbers == [1, 2], f"metrics.parquet has the rounds {numbers}")
+        require(all(math.isfinite(row["train_loss"]) for row in rows), f"train_loss: {rows}")
+
+    def assert_same_on_actors(
+        self, folder: Path, family: str, actors: int, overrides: Mapping[str, Any]
+    ) -> None:
+        """Check that a run on actors has the bits and figures of an inline run."""
+        tables: list[list[dict[str, Any]]] = []
+        for backend in ("inline", "ray"):
+            engine = {"engine.backend": backend, "engine.actors": actors, "rounds": 3}
+            settings = self.settings_for(folder / backend, {**engine, **overrides})
+            rows = raysim.run(settings, small_task(family)).metrics.to_pylist()
+            tables.append([{k: v for k, v in r.items() if not k.endswith("seconds")} for r in rows])
+        require_same_model(folder / "inline", folder / "ray")
+        require(tables[0] == tables[1], f"inline: {tables[0]}\non actors: {tables[1]}")
+
+    def assert_resumes(
+        self, folder: Path, family: str, overrides: Mapping[str, Any], stop: int = 3
+    ) -> None:
+        """Check that a run that loses the checkpoint of its last round ends with the same bits."""
+        task = small_task(family)
+        longer = {"rounds": 4, **overrides}
+        whole = raysim.run(self.settings_for(folder / "straight", longer), task)
+        try:
+            raysim.run(self.settings_for(folder / "broken", longer), task, StopAfter(stop))
+        except KeyboardInterrupt:
+            checkpoints = folder / "broken" / "checkpoints"
+        else:
+            raise AssertionError(f"the run was not interrupted after round {stop}")
+        found = {path.name for path in checkpoints.iterdir()}
+        due = {f"round_{number:06d}" for number in (stop - 1, stop)}
+        require(found == due, f"checkpoints: {found}, expected {due}")
+        shutil.rmtree(checkpoints / f"round_{stop:06d}")  # as if killed before it wrote this
+        result = raysim.resume(folder / "broken", task)
+        require_same_model(folder / "straight", folder / "broken")
+        rounds = [run.metrics["round"].to_pylist() for run in (whole, result)]
+        require(rounds[0] == rounds[1], f"rounds of metrics.parquet: {rounds}")
+
+
+def beyond(limit: Any) -> list[Any]:
+    """Return a value that a field's limit excludes, or nothing for another constraint."""
+    steps = {"ge": -1, "gt": 0, "le": 1, "lt": 0}
+    return [getattr(limit, name) + step for name, step in steps.items() if hasattr(limit, name)]
+
+
+@contextmanager
+def refused(pattern: str) -> Iterator[None]:
+    """Expect a RaysimError whose message matches the pattern."""
+    try:
+        yield
+    except raysim.RaysimError as error:
+        require(bool(re.search(pattern, str(error))), f"{error}: does not match {pattern}")
+    else:
+        raise AssertionError(f"not refused: expected a RaysimError that matches {pattern}")
+
+
+def require_same_model(*run_dirs: Path) -> None:
+    """Compare the bytes of the runs' models."""
+    models = {(run_dir / "model.safetensors").read_bytes() for run_dir in run_dirs}
+    require(len(models) == 1, f"model.safetensors differs: {', '.join(map(str, run_dirs))}")
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise AssertionError with the message unless the condition holds."""
+    if not condition:
+        raise AssertionError(message)

@@ -1,0 +1,24 @@
+"""A round's figures are means over examples of the clients' figures."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import raysim
+from tests.conftest import UNEQUAL, make_settings, make_task
+
+
+def test_losses_of_a_round_are_weighted_by_the_clients_samples(tmp_path):
+    overrides = {"method.name": "fedprox", "method.mu": 3.0, "rounds": 2, "fraction": 1.0}
+    result = raysim.run(make_settings(tmp_path, **overrides), make_task(UNEQUAL))
+    clients = pq.read_table(tmp_path / "clients.parquet").to_pylist()
+    for row in result.metrics.to_pylist():
+        own = [client for client in clients if client["round"] == row["round"]]
+        samples = [client["samples"] for client in own]
+        assert sorted(samples) == sorted(UNEQUAL)
+        for name in ("train_loss", "objective"):
+            losses = [client[name] for client in own]
+            assert row[name] == pytest.approx(np.average(losses, weights=samples), rel=1e-6)
+            assert row[name] != pytest.approx(np.mean(losses), rel=1e-2)
