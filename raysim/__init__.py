@@ -33,8 +33,8 @@ if TYPE_CHECKING:
         Upload,
         View,
     )
+    from raysim.driver.context import Result
     from raysim.driver.listener import Listener, Started
-    from raysim.driver.run import Result
     from raysim.federation.task import Task
     from raysim.storage.run_directory import RunDirectory
 else:
@@ -51,7 +51,7 @@ else:
             *("Trained", "Transform", "Upload", "View"),
         ),
         "raysim.driver.listener": ("Listener", "Started"),
-        "raysim.driver.run": ("Result",),
+        "raysim.driver.context": ("Result",),
         "raysim.federation.task": ("Task",),
     }
 
@@ -196,7 +196,7 @@ def _drive(
     settings: Settings, task: Task | None, run_dir: RunDirectory, listener: Listener | None
 ) -> Result:
     from raysim.driver.listener import Listener
-    from raysim.driver.run import drive
+    from raysim.driver.start import drive
     from raysim.federation.federation import from_settings
     from raysim.federation.task import from_task
     from raysim.workloads.datasets.fetch import data_root

@@ -170,7 +170,7 @@ class Settings(Group):
     @property
     def cohort_size(self) -> int:
         """Clients per round, m = max(round(C*K), 1)."""
-        return cohort_size(self.fraction, self.clients)
+        return max(round(self.fraction * self.clients), 1)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as nested plain values, as written to `config.json`."""
@@ -183,11 +183,6 @@ class Settings(Group):
             SettingsError: a key is unknown, or a value has the wrong type or range.
         """
         return parse(apply_overrides(self.to_dict(), overrides))
-
-
-def cohort_size(fraction: float, clients: int) -> int:
-    """Return the clients per round, m = max(round(C*K), 1)."""
-    return max(round(fraction * clients), 1)
 
 
 def parse(raw: Mapping[str, Any]) -> Settings:

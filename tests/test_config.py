@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import raysim
-from raysim.config import cohort_size, parse, parse_override
+from raysim.config import parse, parse_override
 from raysim.core.errors import SettingsError
 from raysim.methods.fedavg import FedAvg
 from raysim.methods.fedprox import FedProx
@@ -339,6 +339,5 @@ def test_own_component_is_validated(own):
     ],
 )
 def test_cohort_size_is_rounded_and_at_least_one(fraction, clients, expected):
-    assert cohort_size(fraction, clients) == expected
     chosen = {"fraction": fraction, "clients": clients}
     assert raysim.load_config("mnist-fedavg", chosen).cohort_size == expected

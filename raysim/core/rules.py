@@ -26,7 +26,7 @@ Weighting = Literal["examples", "uniform"]
 
 
 class Outputs(NamedTuple):
-    """What a network computes on a batch, stage by stage.
+    """Outputs of a network on a batch, stage by stage.
 
     `features` and `hidden` are None for a network without these stages.
     """
@@ -88,7 +88,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """What a rule sees of the client that is being trained.
+    """View of the client in training, as rules see it.
 
     Attributes:
         params: The live parameters and buffers of the client's network.
@@ -138,7 +138,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Upload:
-    """What one client gives back.
+    """Upload of one client: what it sends, keeps and reports.
 
     Attributes:
         sums: Groups of which the server wants the weighted mean; they travel up.
@@ -199,7 +199,7 @@ class Transform:
 
 @dataclass(frozen=True)
 class Rules:
-    """What a client does in a pass; every default is plain SGD on cross-entropy.
+    """Rules of a client in a pass; every default is plain SGD on the task's loss.
 
     Attributes:
         start: `start(broadcast, state, personal)`: the tensors to start from.

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from raysim.config import Settings
 from raysim.core.errors import RunError
-from raysim.core.packed import PackedTensors
 from raysim.core.tensors import Tensors
+from raysim.core.tensors.packed import PackedTensors
 from raysim.execution.base import Executor, FailedItem, Item
 from raysim.execution.messages import Scores
 from raysim.federation.evaluation_sets import (

@@ -12,9 +12,9 @@ import numpy.typing as npt
 from raysim.config import Settings
 from raysim.core.errors import RunError
 from raysim.core.method import ServerState
-from raysim.core.packed import PackedTensors
 from raysim.core.rules import Pass, Reduced
 from raysim.core.tensors import nbytes
+from raysim.core.tensors.packed import PackedTensors
 from raysim.driver.listener import Listener
 from raysim.driver.round_log import RoundLog
 from raysim.execution.base import Executor, FailedItem, Item

@@ -5,122 +5,25 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import pyarrow as pa
-from torch import Tensor, nn
-
-from raysim.config import Settings
 from raysim.core.errors import MachineError, RunError
-from raysim.driver.evaluation import Evaluation, Evaluator
-from raysim.driver.listener import Listener, Started
+from raysim.driver.context import Result, RunContext
+from raysim.driver.evaluation import Evaluation
+from raysim.driver.listener import Started
 from raysim.driver.passes import PassContext, RoundRunner
-from raysim.driver.preflight import check_space, first_checkpoint
 from raysim.driver.round_inputs import round_inputs
 from raysim.driver.stacking import decide_stack_size
-from raysim.execution.allocator import release_freed_memory
-from raysim.execution.base import Executor
-from raysim.execution.ray_runtime import make_executor, ray_runtime
-from raysim.execution.worker import WorkerSpec
-from raysim.federation.federation import Federation
+from raysim.execution.process import release_freed_memory
 from raysim.storage.atomic import write_json
 from raysim.storage.checkpoints import Checkpoint, Checkpoints, save_tensors
-from raysim.storage.client_states import ClientStates
 from raysim.storage.environment import node_differences
 from raysim.storage.recorder import Row, RunRecorder, summarise
-from raysim.storage.run_directory import RunDirectory
-from raysim.storage.trace import DRIVER, Stopwatch, TraceWriter
-
-
-@dataclass(frozen=True)
-class Result:
-    """A finished run.
-
-    Attributes:
-        run_dir: The run directory.
-        summary: The figures of `summary.json`.
-        metrics: A row per round, as in `metrics.parquet`.
-        params: The deployed model's tensors, as in `model.safetensors`.
-    """
-
-    run_dir: Path
-    summary: dict[str, Any]
-    metrics: pa.Table
-    params: dict[str, Tensor]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunContext:
-    """Everything that a run is made of, checked and open.
-
-    Attributes:
-        settings: The run's settings.
-        federation: Its samples, client indices and network.
-        network: The network as it was built.
-        first: The checkpoint of a run without one.
-        states: Client states on disk.
-        evaluator: Evaluates the global model.
-        watch: Times the driver's phases.
-        listener: Receives what happens.
-        run_dir: The run directory, held by this process.
-        executor: Runs the clients.
-    """
-
-    settings: Settings
-    federation: Federation
-    network: nn.Module
-    first: Checkpoint
-    states: ClientStates
-    evaluator: Evaluator
-    watch: Stopwatch
-    listener: Listener
-    run_dir: RunDirectory
-    executor: Executor
-
-
-def drive(
-    settings: Settings,
-    federation: Federation,
-    run_dir: RunDirectory,
-    listener: Listener,
-    own_task: bool = False,
-) -> Result:
-    """Start or resume a run; nothing is written before everything has been checked.
-
-    Raises:
-        RaysimError: a setting, a file or a client does not allow the run.
-        KeyboardInterrupt: the run was interrupted; its last committed round is checkpointed.
-    """
-    federation = federation.with_holdout(settings.evaluation.holdout, settings.seed)
-    network, first = first_checkpoint(settings, federation)
-    states = ClientStates(run_dir.states.absolute())
-    check_space(settings, states, first.state)
-    evaluator = Evaluator(settings, federation)
-    watch = Stopwatch(settings.trace)
-    spec = WorkerSpec(settings, federation, states.folder, evaluator.sent)
-    with (
-        ray_runtime(settings.engine),
-        closing(make_executor(spec, watch)) as executor,
-        run_dir.lock(settings, own_task),
-    ):
-        context = RunContext(
-            settings=settings,
-            federation=federation,
-            network=network,
-            first=first,
-            states=states,
-            evaluator=evaluator,
-            watch=watch,
-            listener=listener,
-            run_dir=run_dir,
-            executor=executor,
-        )
-        return Run(context).go()
+from raysim.storage.trace import DRIVER, TraceWriter
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""An actor of the pool: a worker in a process of its own, and the driver's handle of it."""
+"""An actor of the pool: a worker in a process of its own, the driver's handle, and its events."""
 
 from __future__ import annotations
 
@@ -6,18 +6,61 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 import ray
 import torch
 
-from raysim.execution.allocator import keep_freed_memory
 from raysim.execution.base import Call, Item
-from raysim.execution.process import configure
+from raysim.execution.messages import WorkerResult
+from raysim.execution.process import configure, keep_freed_memory
 from raysim.execution.worker import Worker
 
 Reference = ray.ObjectRef[Any]
+
+
+@dataclass(frozen=True)
+class ActorStarted:
+    """Event: an actor was placed, or has built its worker."""
+
+    actor: int
+
+
+@dataclass(frozen=True)
+class CallReturned:
+    """Event: the oldest call of an actor has returned.
+
+    Attributes:
+        actor: The actor's number.
+        seconds: Seconds that the call took there.
+        result: What the worker handed over, if it was asked to.
+    """
+
+    actor: int
+    seconds: float
+    result: WorkerResult | None
+
+
+@dataclass(frozen=True)
+class ActorLost:
+    """Event: an actor was lost, and a new one takes its place.
+
+    Attributes:
+        actor: The actor's number.
+        cause: One line.
+        suspicious: Whether the clients that it was working on may be the cause.
+        had_work: Whether it had built its worker.
+    """
+
+    actor: int
+    cause: str
+    suspicious: bool = True
+    had_work: bool = True
+
+
+Event = ActorStarted | CallReturned | ActorLost
 
 
 class ClientActor:

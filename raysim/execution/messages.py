@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy.typing as npt
 
-from raysim.core.packed import PackedTensors
 from raysim.core.rules import Pass
+from raysim.core.tensors.packed import PackedTensors
 from raysim.execution.partial_sum import PartialSum
 from raysim.storage.client_states import StateVersion
 from raysim.storage.trace import Span

@@ -15,10 +15,10 @@ import numpy.typing as npt
 import torch
 
 from raysim.core.errors import RunError
-from raysim.core.exact import Addend, ExactSum
-from raysim.core.packed import PackedTensors
 from raysim.core.rules import Reduced, Upload
 from raysim.core.tensors import Layout, flatten, nbytes, unflatten
+from raysim.core.tensors.exact import Addend, ExactSum
+from raysim.core.tensors.packed import PackedTensors
 
 CPU = torch.device("cpu")
 Columns = dict[str, npt.NDArray[np.float64]]

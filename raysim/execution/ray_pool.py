@@ -18,7 +18,15 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.placement_group import get_current_placement_group
 
 from raysim.core.errors import MachineError, RaysimError, SettingsError
-from raysim.execution.actor import ActorHandle, ClientActor, Reference
+from raysim.execution.actor import (
+    ActorHandle,
+    ActorLost,
+    ActorStarted,
+    CallReturned,
+    ClientActor,
+    Event,
+    Reference,
+)
 from raysim.execution.base import Call, FailedItem, Item
 from raysim.execution.cluster_health import ClusterHealth
 from raysim.execution.messages import WorkerResult
@@ -38,48 +46,6 @@ START_SECONDS = 60.0
 """How long `describe` waits for all actors of a new pool; one is enough to go on."""
 NOBODY_SECONDS = 300.0
 """How long a run goes on without any actor before it stops."""
-
-
-@dataclass(frozen=True)
-class ActorStarted:
-    """Event: an actor was placed, or has built its worker."""
-
-    actor: int
-
-
-@dataclass(frozen=True)
-class CallReturned:
-    """Event: the oldest call of an actor has returned.
-
-    Attributes:
-        actor: The actor's number.
-        seconds: Seconds that the call took there.
-        result: What the worker handed over, if it was asked to.
-    """
-
-    actor: int
-    seconds: float
-    result: WorkerResult | None
-
-
-@dataclass(frozen=True)
-class ActorLost:
-    """Event: an actor was lost, and a new one takes its place.
-
-    Attributes:
-        actor: The actor's number.
-        cause: One line.
-        suspicious: Whether the clients that it was working on may be the cause.
-        had_work: Whether it had built its worker.
-    """
-
-    actor: int
-    cause: str
-    suspicious: bool = True
-    had_work: bool = True
-
-
-Event = ActorStarted | CallReturned | ActorLost
 
 
 @dataclass(frozen=True)

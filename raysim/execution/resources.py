@@ -1,4 +1,4 @@
-"""How many actors fit, and what each of them reserves."""
+"""Plan of the actors: their number, and the CPUs and GPUs that each reserves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from raysim.core.errors import SettingsError
 
 @dataclass(frozen=True)
 class Node:
-    """What one node of the cluster declares."""
+    """Resources that one node of the cluster declares."""
 
     cpus: float
     gpus: float

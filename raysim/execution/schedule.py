@@ -115,7 +115,7 @@ class Speeds:
 
 
 class Assignment(NamedTuple):
-    """What a worker is handed in one call.
+    """Assignment of one call to a worker: a chunk, or the order to hand over.
 
     Attributes:
         items: What it works on.
@@ -127,7 +127,7 @@ class Assignment(NamedTuple):
 
 
 class Schedule:
-    """Who does what next until every item has been handed over in exactly one sum.
+    """Schedule of items on workers, until each item is in exactly one result.
 
     Workers are numbered; the calls of one worker return in the order in which they were made.
 
@@ -158,7 +158,7 @@ class Schedule:
 
     @property
     def finished(self) -> bool:
-        """Whether every item has been handed over."""
+        """True once every item has been handed over."""
         return not self._missing
 
     def next(self, worker: int) -> Assignment | None:

@@ -1,4 +1,4 @@
-"""What every executor runs: clients of a pass, and batches of evaluated samples.
+"""Worker of every executor: trains clients of a pass, evaluates batches of samples.
 
 A worker keeps network, data and optimiser resident for the whole run. It is plain Python: the
 inline executor holds one in its own process, a Ray actor holds one in another.
@@ -23,10 +23,10 @@ import torch
 
 from raysim.config import Settings
 from raysim.core.errors import MachineError, RaysimError, RunError
-from raysim.core.packed import PackedTensors
 from raysim.core.rules import Batch, Upload
 from raysim.core.seeds import stream, torch_generator, torch_seed
 from raysim.core.tensors import Groups, Tensors
+from raysim.core.tensors.packed import PackedTensors
 from raysim.execution.messages import Failure, PassMessage, WorkerResult
 from raysim.execution.process import device_of
 from raysim.federation.evaluation_sets import EVALUATION_ROWS, EvaluationSet

@@ -19,7 +19,7 @@ class InputPipeline:
 
     @property
     def per_client(self) -> bool:
-        """Whether inputs of a sample may differ from client to client."""
+        """True if inputs of a sample may differ from client to client."""
         return False
 
     def decode(self, x: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ class PreparedPipeline(InputPipeline):
 
     @property
     def per_client(self) -> bool:
-        """Whether the partition transforms inputs."""
+        """True if the partition transforms inputs."""
         own = type(self.settings.partition)
         views = (own.client_view, own.test_view)
         return views != (Partition.client_view, Partition.test_view)

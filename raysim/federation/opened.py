@@ -14,9 +14,9 @@ from torch import Tensor
 from raysim.core.arrow import ConcatArray
 from raysim.core.client_indices import Indices
 from raysim.core.data import Split
-from raysim.core.packed import as_tensor
 from raysim.core.rules import Batch
 from raysim.core.tensors import aligned
+from raysim.core.tensors.packed import as_tensor
 from raysim.federation.evaluation_sets import EvaluationSet
 from raysim.federation.federation import Federation, open_samples
 

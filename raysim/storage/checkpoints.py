@@ -32,7 +32,7 @@ STATE, CLIENTS = "state.safetensors", "clients.safetensors"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a run needs to go on from a committed round.
+    """State of a committed round, from which a run resumes.
 
     Attributes:
         number: Rounds committed; the number of the next round.

@@ -19,7 +19,7 @@ from torch.func import functional_call
 from raysim.core.layers import BATCH_NORMS
 from raysim.core.rules import Outputs
 from raysim.core.tensors import Tensors
-from raysim.core.torch_private import has_hooks
+from raysim.core.tensors.torch_private import has_hooks
 
 STAGES = ("features", "hidden", "head")
 

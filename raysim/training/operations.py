@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from raysim.core.torch_private import watch_operations
+from raysim.core.tensors.torch_private import watch_operations
 
 READS = frozenset(
     {

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from raysim.core.rules import Batch, Rules, View
 from raysim.core.tensors import flatten
-from raysim.core.torch_private import compile_script
+from raysim.core.tensors.torch_private import compile_script
 from raysim.training.operations import UnrecordableError, source_of
 from raysim.training.rule_keys import functions_of_step, key_of_rules
 
@@ -156,7 +156,7 @@ class StepsOfKind:
 
 
 class _Surroundings:
-    """What a step may read and change, as it was."""
+    """Snapshot of everything that a step may read and change."""
 
     def __init__(
         self,

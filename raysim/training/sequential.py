@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from raysim.config import LocalSettings
 from raysim.core.rules import Batch, Outputs, Trained, Transform, Upload, View
 from raysim.core.tensors import Tensors
-from raysim.core.torch_private import can_record_steps, gradients_of
+from raysim.core.tensors.torch_private import can_record_steps, gradients_of
 from raysim.training.job import ClientJob, LocalLosses, batch_bounds, epochs_of
 from raysim.training.network import Network
 from raysim.training.recorded_steps import GuardedView, RecordedSteps

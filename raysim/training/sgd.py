@@ -6,7 +6,7 @@ from torch import Tensor
 
 from raysim.config import LocalSettings
 from raysim.core.rules import Batch, Outputs, Rules, View
-from raysim.core.torch_private import foreach_add, foreach_add_, foreach_mul_
+from raysim.core.tensors.torch_private import foreach_add, foreach_add_, foreach_mul_
 
 
 def objective(rules: Rules, view: View, outputs: Outputs, batch: Batch) -> Tensor:

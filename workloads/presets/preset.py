@@ -93,7 +93,7 @@ class Preset:
 
     @cached_property
     def origins(self) -> Mapping[str, str]:
-        """Where settings come from, by dotted key: what is marked, and what holds of the base."""
+        """Origins of settings by dotted key: the marked ones, then those of the base."""
         if self.base is None:
             return self.marks
         known = names(self.settings)

@@ -1,4 +1,4 @@
-"""Where the neurons of a network are in its tensors, so that layers can be cut, padded and joined.
+"""Positions of a network's neurons in its tensors, so that layers can be cut, padded and joined.
 
 A neuron is a row of a fully connected layer, an output channel of a convolution, a dimension of an
 embedding or a hidden state of an LSTM. Every dimension of a tensor that runs over neurons of a

@@ -26,7 +26,7 @@ BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 
 @dataclass
 class Padding:
-    """What the layers of one network share during a forward pass.
+    """Padding and new statistics that a network's layers share in a forward pass.
 
     Attributes:
         weights: 1 for a sample and 0 for padding [B], or None without padding.

@@ -1,4 +1,4 @@
-"""How many clients are trained together (`engine.vectorize`), and which.
+"""Size of a stack (`engine.vectorize`), and the groups of clients that are stacked.
 
 Both follow from settings, network and cohort, so that the groups, and with them a run's result, are
 the same wherever it runs. Only the size that "auto" finds depends on the machine: on the memory and

@@ -12,7 +12,7 @@ import pytest
 STEPS = """
 import resource, sys
 import torch
-from raysim.execution.allocator import keep_freed_memory
+from raysim.execution.process import keep_freed_memory
 if sys.argv[1] == "keep":
     keep_freed_memory()
 def step():

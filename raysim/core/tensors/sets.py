@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from raysim.core.torch_private import foreach_add, foreach_add_, foreach_mul, foreach_norm
+from raysim.core.tensors.torch_private import foreach_add, foreach_add_, foreach_mul, foreach_norm
 
 ALIGNMENT = 64
 """Bytes to which tensors are aligned, as in torch's own allocations.

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from raysim.core.tensors import Groups, Layout, Tensors, flatten, unflatten
+from raysim.core.tensors.sets import Groups, Layout, Tensors, flatten, unflatten
 
 Buffers = dict[torch.dtype, npt.NDArray[Any]]
 

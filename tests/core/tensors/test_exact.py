@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysim.core.errors import RunError
-from raysim.core.exact import BLOCK, LIMIT, SCALE, Addend, ExactSum
 from raysim.core.tensors import Layout
+from raysim.core.tensors.exact import BLOCK, LIMIT, SCALE, Addend, ExactSum
 
 LAYOUT = Layout.of({"a": torch.zeros(3), "n": torch.zeros(2, dtype=torch.int64)})
 values = st.lists(st.floats(-1e5, 1e5, width=32, allow_subnormal=False), min_size=3, max_size=3)

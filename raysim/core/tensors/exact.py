@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from raysim.core.errors import RunError
-from raysim.core.packed import as_tensor
-from raysim.core.tensors import Layout, Tensors
+from raysim.core.tensors.packed import as_tensor
+from raysim.core.tensors.sets import Layout, Tensors
 
 SCALE = 2.0**46
 LIMIT = 1.3e5

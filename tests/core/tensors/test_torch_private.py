@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import raysim
-from raysim.core import torch_private
+from raysim.core.tensors import torch_private
 from raysim.training import recorded_steps
 from tests.conftest import make_settings, make_task, model_of
 

@@ -1,0 +1,41 @@
+"""Tensors: named sets of them, packed for travel, added exactly; and torch's private parts.
+
+In: tensors of methods and networks. Out: sets, flat buffers and sums, the same bits in any order.
+Imported by all of raysim; knows nothing but errors.
+"""
+
+from raysim.core.tensors.sets import (
+    Groups,
+    Layout,
+    Tensors,
+    add_scaled,
+    add_scaled_,
+    aligned,
+    contiguous,
+    flatten,
+    nbytes,
+    norm,
+    parameter_names,
+    scaled,
+    state_of,
+    unflatten,
+    zeros_like,
+)
+
+__all__ = [
+    "Groups",
+    "Layout",
+    "Tensors",
+    "add_scaled",
+    "add_scaled_",
+    "aligned",
+    "contiguous",
+    "flatten",
+    "nbytes",
+    "norm",
+    "parameter_names",
+    "scaled",
+    "state_of",
+    "unflatten",
+    "zeros_like",
+]

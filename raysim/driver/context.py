@@ -1,0 +1,66 @@
+"""Parts of a run, checked and open, and the result of a finished one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from torch import Tensor, nn
+
+from raysim.config import Settings
+from raysim.driver.evaluation import Evaluator
+from raysim.driver.listener import Listener
+from raysim.execution.base import Executor
+from raysim.federation.federation import Federation
+from raysim.storage.checkpoints import Checkpoint
+from raysim.storage.client_states import ClientStates
+from raysim.storage.run_directory import RunDirectory
+from raysim.storage.trace import Stopwatch
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run.
+
+    Attributes:
+        run_dir: The run directory.
+        summary: The figures of `summary.json`.
+        metrics: A row per round, as in `metrics.parquet`.
+        params: The deployed model's tensors, as in `model.safetensors`.
+    """
+
+    run_dir: Path
+    summary: dict[str, Any]
+    metrics: pa.Table
+    params: dict[str, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunContext:
+    """Everything that a run is made of, checked and open.
+
+    Attributes:
+        settings: The run's settings.
+        federation: Its samples, client indices and network.
+        network: The network as it was built.
+        first: The checkpoint of a run without one.
+        states: Client states on disk.
+        evaluator: Evaluates the global model.
+        watch: Times the driver's phases.
+        listener: Receives what happens.
+        run_dir: The run directory, held by this process.
+        executor: Runs the clients.
+    """
+
+    settings: Settings
+    federation: Federation
+    network: nn.Module
+    first: Checkpoint
+    states: ClientStates
+    evaluator: Evaluator
+    watch: Stopwatch
+    listener: Listener
+    run_dir: RunDirectory
+    executor: Executor

@@ -1,0 +1,58 @@
+"""Start of a run: checks everything, then opens executor and run directory."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+from raysim.config import Settings
+from raysim.driver.context import Result, RunContext
+from raysim.driver.evaluation import Evaluator
+from raysim.driver.listener import Listener
+from raysim.driver.preflight import check_space, first_checkpoint
+from raysim.driver.run import Run
+from raysim.execution.ray_runtime import make_executor, ray_runtime
+from raysim.execution.worker import WorkerSpec
+from raysim.federation.federation import Federation
+from raysim.storage.client_states import ClientStates
+from raysim.storage.run_directory import RunDirectory
+from raysim.storage.trace import Stopwatch
+
+
+def drive(
+    settings: Settings,
+    federation: Federation,
+    run_dir: RunDirectory,
+    listener: Listener,
+    own_task: bool = False,
+) -> Result:
+    """Start or resume a run; nothing is written before everything has been checked.
+
+    Raises:
+        RaysimError: a setting, a file or a client does not allow the run.
+        KeyboardInterrupt: the run was interrupted; its last committed round is checkpointed.
+    """
+    federation = federation.with_holdout(settings.evaluation.holdout, settings.seed)
+    network, first = first_checkpoint(settings, federation)
+    states = ClientStates(run_dir.states.absolute())
+    check_space(settings, states, first.state)
+    evaluator = Evaluator(settings, federation)
+    watch = Stopwatch(settings.trace)
+    spec = WorkerSpec(settings, federation, states.folder, evaluator.sent)
+    with (
+        ray_runtime(settings.engine),
+        closing(make_executor(spec, watch)) as executor,
+        run_dir.lock(settings, own_task),
+    ):
+        context = RunContext(
+            settings=settings,
+            federation=federation,
+            network=network,
+            first=first,
+            states=states,
+            evaluator=evaluator,
+            watch=watch,
+            listener=listener,
+            run_dir=run_dir,
+            executor=executor,
+        )
+        return Run(context).go()
