@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from raysim.config import Settings
 from raysim.core.errors import RunError
-from raysim.core.tensors import Tensors
+from raysim.core.method import Method, ServerState
 from raysim.core.tensors.packed import PackedTensors
 from raysim.execution.base import Executor, FailedItem, Item
-from raysim.execution.messages import Scores
+from raysim.execution.messages import EvaluationMessage, Scores
 from raysim.federation.evaluation_sets import (
     EVALUATION_ROWS,
     EvaluationSet,
@@ -26,6 +26,7 @@ from raysim.federation.evaluation_sets import (
     held_out_set,
 )
 from raysim.federation.federation import Federation, open_samples
+from raysim.storage.client_states import latest_versions
 from raysim.storage.trace import Span
 
 CLIENT_FIGURES = ("client_accuracy_mean", *(f"client_accuracy_d{tenth}" for tenth in range(1, 10)))
@@ -73,9 +74,12 @@ class Evaluator:
         self._own: EvaluationSet | None = None
         if settings.evaluation.clients:
             self._own = client_test_set(indices, train, test, settings.seed)
-            if federation.inputs.per_client:
+            if federation.inputs.per_client or has_own_models(settings.method):
                 sent["clients"] = self._own
         self.sent = tuple(sent.values())
+        self._method = settings.method
+        own_models = "clients" in sent and has_own_models(settings.method)
+        self._own_models = len(sent) if own_models else None
         drawn = {
             name: (train if chosen.held_out else test)[chosen.samples.indices]
             for name, chosen in sent.items()
@@ -87,9 +91,17 @@ class Evaluator:
         names += CLIENT_FIGURES if self._own else ()
         self.none = Evaluation(dict.fromkeys(names))
 
-    def evaluate(self, executor: Executor, deployed: Tensors) -> Evaluation:
-        """Evaluate a network's tensors."""
-        found, spans = self._predictions(executor, deployed)
+    def evaluate(
+        self, executor: Executor, state: ServerState, latest: npt.NDArray[np.int64]
+    ) -> Evaluation:
+        """Evaluate the model of a server state.
+
+        Args:
+            executor: Runs the batches.
+            state: The server state.
+            latest: Round and pass of each client's state [K, 2], or NEVER.
+        """
+        found, spans = self._predictions(executor, self._message(state, latest))
         figures: Figures = {}
         for name in self._scored():
             (loss, predicted), targets = found[name], self._targets[name]
@@ -105,12 +117,20 @@ class Evaluator:
             right = (found["test"][1] == self._targets["test"])[self._own.samples.indices]
         return _with_clients(evaluation, self._own, right)
 
+    def _message(self, state: ServerState, latest: npt.NDArray[np.int64]) -> EvaluationMessage:
+        deployed = PackedTensors.of_tensors(self._method.deployed(state))
+        if self._own_models is None or self._own is None:
+            return EvaluationMessage(deployed, None, PackedTensors.of({}), {})
+        initial = PackedTensors.of(self._method.client_init(state))
+        versions = latest_versions(latest, self._own.clients.tolist())
+        return EvaluationMessage(deployed, self._own_models, initial, versions)
+
     def _scored(self) -> list[str]:
         """Return the names of the sets that have a score of their own."""
         return [name for name in self._targets if name != "clients"]
 
     def _predictions(
-        self, executor: Executor, deployed: Tensors
+        self, executor: Executor, message: EvaluationMessage
     ) -> tuple[dict[str, tuple[float, Values]], dict[str, list[Span]]]:
         """Return for each set the sum of the losses and the predictions [N, ...]; the spans."""
         rows = len(self._targets["test"])
@@ -123,11 +143,11 @@ class Evaluator:
         }
         scores: Scores = {}
         spans: dict[str, list[Span]] = {}
-        for part in executor.map("evaluate", PackedTensors.of_tensors(deployed), costs, _ignore):
-            if isinstance(part, FailedItem):
-                raise RunError(f"the model cannot be evaluated: {part.cause}")
-            scores |= part.scores
-            spans.setdefault(part.worker, []).extend(part.spans)
+        for result in executor.map("evaluate", message, costs, _ignore):
+            if isinstance(result, FailedItem):
+                raise RunError(f"the model cannot be evaluated: {result.cause}")
+            scores |= result.scores
+            spans.setdefault(result.worker, []).extend(result.spans)
         found = {}
         for number, name in enumerate(self._targets):
             losses, predicted = zip(
@@ -135,6 +155,11 @@ class Evaluator:
             )
             found[name] = sum(losses), np.concatenate(predicted)
         return found, spans
+
+
+def has_own_models(method: Method) -> bool:
+    """Return whether clients deploy models of their own under a method."""
+    return type(method).client_model is not Method.client_model
 
 
 def _with_clients(

@@ -21,7 +21,7 @@ from raysim.execution.base import Executor, FailedItem, Item
 from raysim.execution.messages import Failure, PassMessage, WorkerResult
 from raysim.execution.partial_sum import PartialSum
 from raysim.storage.atomic import writing
-from raysim.storage.client_states import NEVER, StateVersion
+from raysim.storage.client_states import StateVersion, latest_versions
 from raysim.storage.trace import Stopwatch
 from raysim.training.stacked.stack_size import groups_of
 
@@ -185,14 +185,9 @@ class RoundRunner:
 
     def _versions(self, clients: list[int]) -> dict[int, tuple[StateVersion, ...]]:
         """Return the versions to read: of each client's state, then of its round state."""
-        rows = self.latest[clients]  # [n, 2]
-        states = {
-            clients[at]: StateVersion(*rows[at].tolist())
-            for at in np.flatnonzero(rows[:, 0] != NEVER[0])
-        }
         asked = set(clients)
-        states |= {client: v for client, v in self.written.items() if client in asked}
-        found: dict[int, tuple[StateVersion, ...]] = {c: (v,) for c, v in states.items()}
+        found = latest_versions(self.latest, clients)
+        found |= {client: (v,) for client, v in self.written.items() if client in asked}
         for client, version in self._round_states.items():
             if client in asked:
                 found[client] = (*found.get(client, ()), version)

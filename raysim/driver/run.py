@@ -151,6 +151,8 @@ class Run:
         state, metrics = self.settings.method.round(now, before.state)
         runner.finish()
         context.states.delete(runner.obsolete)
+        for client, version in runner.written.items():
+            self.latest[client] = version[:2]
         seconds = perf_counter() - begun
         spans = runner.log.spans | {DRIVER: context.watch.take()}
         after = replace(before, number=number + 1, state=state)
@@ -179,8 +181,6 @@ class Run:
                 f"round {after.number}: client {failure.client} was dropped: {failure.cause}"
             )
         self.recorder.add(row, runner.log.columns, evaluation.clients)
-        for client, version in runner.written.items():
-            self.latest[client] = version[:2]
         for client, loss in runner.log.losses().items():
             after.losses[client] = loss
         self.committed = after
@@ -195,9 +195,10 @@ class Run:
         due = after.number % settings.evaluation.every == 0
         if not (due or after.number == settings.rounds):
             return self.context.evaluator.none, 0.0
-        deployed = settings.method.deployed(after.state)
         with self.context.watch("evaluation"):
-            evaluation = self.context.evaluator.evaluate(self.context.executor, deployed)
+            evaluation = self.context.evaluator.evaluate(
+                self.context.executor, after.state, self.latest
+            )
         return evaluation, perf_counter() - begun
 
     def _is_done(self) -> bool:

@@ -54,6 +54,24 @@ class PassMessage:
 
 
 @dataclass(frozen=True)
+class EvaluationMessage:
+    """An evaluation as it travels to the workers, once.
+
+    Attributes:
+        deployed: The deployed model's tensors.
+        own_models: Number of the set whose clients are evaluated with `Method.client_model`; None
+            evaluates all with the deployed model.
+        initial_state: State of a client that has none yet.
+        versions: The versions of the state of each client of that set, where it has any.
+    """
+
+    deployed: PackedTensors
+    own_models: int | None
+    initial_state: PackedTensors
+    versions: Mapping[int, tuple[StateVersion, ...]]
+
+
+@dataclass(frozen=True)
 class Failure:
     """A client that failed, alone or with the group that it was stacked in.
 

@@ -26,8 +26,7 @@ from raysim.core.errors import MachineError, RaysimError, RunError
 from raysim.core.rules import Batch, Upload
 from raysim.core.seeds import stream, torch_generator, torch_seed
 from raysim.core.tensors import Groups, Tensors
-from raysim.core.tensors.packed import PackedTensors
-from raysim.execution.messages import Failure, PassMessage, WorkerResult
+from raysim.execution.messages import EvaluationMessage, Failure, PassMessage, WorkerResult
 from raysim.execution.process import device_of
 from raysim.federation.evaluation_sets import EVALUATION_ROWS, EvaluationSet
 from raysim.federation.federation import Federation
@@ -75,7 +74,6 @@ class Worker:
         self._settings = settings
         self.watch = Stopwatch(settings.trace)
         self.device = device_of(settings.engine)
-        self._environment = environment(self.device)
         federation = spec.federation.on_this_node()
         module = settings.method.network(federation.network(settings.seed))
         network = Network(module).placed(self.device)
@@ -88,6 +86,10 @@ class Worker:
         self._opened: tuple[tuple[int, int] | None, Groups, Groups] = (None, {}, {})
         self._name = f"{socket.gethostname()} {os.getpid()}"
         self._result = WorkerResult(self._name)
+
+    @cached_property
+    def _environment(self) -> dict[str, Any]:
+        return environment(self.device)
 
     def about(self, gpus: float) -> dict[str, Any]:
         """Return device and environment, and for a GPU the bytes of memory that this may use."""
@@ -154,11 +156,6 @@ class Worker:
     def _job(
         self, message: PassMessage, client: int, broadcast: Groups, initial: Groups
     ) -> ClientJob:
-        versions = message.versions.get(client, ())
-        has_state = any(not version.in_round for version in versions)
-        state: dict[str, Tensors] = {} if has_state else dict(initial)
-        for version in versions:
-            state |= self._states.read(client, version, self.device)
         personal = message.personal.get(client)
         keys = (message.round_number, message.pass_number, client)
         seed = self._settings.seed
@@ -169,13 +166,23 @@ class Worker:
             trainable=message.work.trainable,
             data=self._samples.client(client),
             broadcast=broadcast,
-            state=state,
+            state=self._state(client, message.versions.get(client, ()), initial),
             personal=personal.open(self.device) if personal else {},
             augment=self._augment,
             batches=stream(seed, "batches", *keys),
             torch_seed=torch_seed(seed, "training", *keys),
             generator=partial(_generator, seed, keys, self.device),
         )
+
+    def _state(
+        self, client: int, versions: tuple[StateVersion, ...], initial: Groups
+    ) -> dict[str, Tensors]:
+        """Return a client's state, and its round state, at these versions."""
+        has_state = any(not version.in_round for version in versions)
+        state: dict[str, Tensors] = {} if has_state else dict(initial)
+        for version in versions:
+            state |= self._states.read(client, version, self.device)
+        return state
 
     def _accept(self, message: PassMessage, upload: Upload, record: dict[str, float]) -> None:
         """Check an upload, write the client's states, then add it: all of it or nothing."""
@@ -206,20 +213,42 @@ class Worker:
         """Have the driver show the user a line, once."""
         self._result.notes.append(text)
 
-    def evaluate(self, deployed: PackedTensors, batches: Sequence[tuple[int, ...]]) -> None:
+    def evaluate(self, message: EvaluationMessage, batches: Sequence[tuple[int, ...]]) -> None:
         """Evaluate batches of samples; hold their scores.
 
         Args:
-            deployed: The network's tensors.
+            message: The deployed model, or what each client's own model is made of.
             batches: Each the number of a set, and that of a batch of it; the test set's have
                 EVALUATION_ROWS samples each.
         """
         network = self._sequential.network
         with self.watch("evaluation"), torch.no_grad(), self._sequential.autocast():
-            network.load(deployed.open_tensors(self.device))
+            deployed = message.deployed.open_tensors(self.device)
+            network.load(deployed)
             network.eval()
-            for batch in batches:
-                self._result.scores[batch] = _score(network, self._batch(*batch))
+            for number, batch in batches:
+                if number != message.own_models:
+                    score = _score(network, self._batch(number, batch))
+                else:
+                    score = self._score_own_models(message, deployed, batch)
+                    network.load(deployed)
+                self._result.scores[number, batch] = score
+
+    def _score_own_models(
+        self, message: EvaluationMessage, deployed: Tensors, batch: int
+    ) -> tuple[float, npt.NDArray[Any]]:
+        """Score the clients of a batch, each with the model that it would deploy itself."""
+        evaluated = self._evaluated[(message.own_models or 0) - 1]
+        initial = message.initial_state.open(self.device)
+        scores = []
+        for position in range(*evaluated.cuts[batch : batch + 2].tolist()):
+            client = int(evaluated.clients[position])
+            state = self._state(client, message.versions.get(client, ()), initial)
+            self._sequential.network.load(self._settings.method.client_model(deployed, state))
+            samples = self._samples.of_client(evaluated, position)
+            scores.append(_score(self._sequential.network, samples))
+        losses, predicted = zip(*scores, strict=True)
+        return sum(losses), np.concatenate(predicted)
 
     def _batch(self, number: int, batch: int) -> Batch:
         """Return the samples of a batch of a set."""

@@ -55,7 +55,7 @@ class OpenedSamples:
             rows = samples.samples.indices[offsets[first] : offsets[last]]
             x, y = split.take(torch.from_numpy(rows), self._device)
             return self._batch(self._inputs.decode(x), y)
-        seen = [self._seen(samples, position) for position in range(first, last)]
+        seen = [self.of_client(samples, position) for position in range(first, last)]
         return self._batch(torch.cat([data.x for data in seen]), torch.cat([d.y for d in seen]))
 
     def test(self, start: int, stop: int) -> Batch:
@@ -74,7 +74,7 @@ class OpenedSamples:
         x, y = self._train.take(slice(first, last + 1) if consecutive else rows, self._device)
         return self._batch(self._inputs.client(x, rows, client), y)
 
-    def _seen(self, samples: EvaluationSet, position: int) -> Batch:
+    def of_client(self, samples: EvaluationSet, position: int) -> Batch:
         """Return one client's evaluated samples, transformed for it."""
         client = int(samples.clients[position])
         if samples.held_out:

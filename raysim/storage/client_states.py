@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,6 +43,20 @@ class StateVersion(NamedTuple):
 
 NEVER = (-1, -1)
 """Round and pass of a client without state."""
+
+
+def latest_versions(
+    latest: npt.NDArray[np.int64], clients: Sequence[int]
+) -> dict[int, tuple[StateVersion, ...]]:
+    """Return the versions of clients' states, of those that have one.
+
+    Args:
+        latest: Round and pass of each client's state [K, 2], or NEVER.
+        clients: The clients asked about.
+    """
+    rows = latest[list(clients)]  # [n, 2]
+    known = np.flatnonzero(rows[:, 0] != NEVER[0])
+    return {clients[at]: (StateVersion(*rows[at].tolist()),) for at in known.tolist()}
 
 
 class ClientStates:

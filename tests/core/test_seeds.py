@@ -50,4 +50,4 @@ def test_streams_give_the_bytes_that_past_runs_have_seen():
     assert stream(2**40, "cohort", -1).bit_generator.random_raw(1) == 3770851713236228019
     assert torch_seed(0, "training", 3, 0, 14) == 133199016715255310
     assert torch_seed(7, "trial", 1) == 3404645978521939751
-    assert sample_cohort(0, 0, 100, 10) == [0, 18, 20, 31, 32, 42, 49, 59, 95, 99]
+    assert sample_cohort(stream(0, "cohort", 0), 100, 10) == [0, 18, 20, 31, 32, 42, 49, 59, 95, 99]

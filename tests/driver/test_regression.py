@@ -15,7 +15,7 @@ from rich.console import Console
 from torch import nn
 
 import raysim
-from raysim.cli.live_view import Lines
+from raysim.cli.live_view import PlainOutput
 from raysim.core.arrow import write_split
 from raysim.federation.task import from_task
 from tests.conftest import SmallNet, make_settings
@@ -115,7 +115,7 @@ def sorted_rows(rows, number):
 def test_records_have_the_task_s_metrics_and_no_accuracy(tmp_path):
     settings = make_settings(tmp_path, **BASE, **{"evaluation.holdout": 0.5, "evaluation.every": 2})
     printed = StringIO()
-    result = raysim.run(settings, regression(1), Lines(Console(file=printed), {}))
+    result = raysim.run(settings, regression(1), PlainOutput(Console(file=printed), {}))
     first, last = result.metrics.to_pylist()
     evaluated = {name for name in last if name.startswith(("test_", "holdout_", "client_"))}
     assert evaluated == {"test_loss", "test_mae", "holdout_loss", "holdout_mae"}

@@ -30,6 +30,7 @@ COLUMNS = {
     "test_macro_f1",
 }
 SUMMARY = {
+    "final_loss",
     *("final_accuracy", "best_accuracy", "rounds_to_target", "rounds", "seconds"),
     *("seconds_per_round", "bytes_up", "bytes_down", "final_macro_f1"),
 }

@@ -65,7 +65,7 @@ class FakeRay:
             return self.call(items, give)[0], tuple(held) if give else None
 
         methods = {
-            "place": lambda: {"pid": 1, "host": "here", "node": "node"},
+            "location": lambda: {"pid": 1, "host": "here", "node": "node"},
             "start": lambda *_: self.start(),
             "call": call,
         }

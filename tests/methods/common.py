@@ -40,6 +40,7 @@ def penalty_of(method, frozen=None):
         state={},
         personal={},
         temperature=1.0,
+        generator=None,
         at=lambda tensors, x: Outputs(None, None, frozen),
         gradient=None,
     )

@@ -108,11 +108,6 @@ def test_resumed_variant_has_the_same_bits(tmp_path, variant):
     CONTRACTS[method]().assert_resumes(tmp_path, family, overrides)
 
 
-def test_resumed_in_the_warm_up(tmp_path):
-    method, family, overrides = VARIANTS["divide-and-conquer-auto"]
-    CONTRACTS[method]().assert_resumes(tmp_path, family, overrides, stop=-1)
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_full_variant_has_the_same_bits_on_actors(tmp_path, resident_actors, variant):

@@ -26,7 +26,9 @@ def test_distance_of_weights_by_hand():
     """Over all trainable parameters, the sum and not the mean; buffers do not count."""
     start = {"w": torch.zeros(2, 2), "b": torch.ones(1), "mean": torch.zeros(3)}
     live = {"w": torch.full((2, 2), 2.0), "b": torch.tensor([4.0]), "mean": torch.ones(3)}
-    view = View(live, ["w", "b"], start, {"model": start}, {}, {}, 1.0, at=None, gradient=None)
+    view = View(
+        live, ["w", "b"], start, {"model": start}, {}, {}, 1.0, None, at=None, gradient=None
+    )
     (transform,) = TwoStreamL2(lam=0.5, space="weights").rules().transforms
     found = transform.value(view)
     assert float(found) == pytest.approx(0.5 * (4 * 4 + 9))

@@ -91,9 +91,10 @@ def test_writing_again_changes_nothing(states):
 
 def test_a_version_that_is_there_stays(states):
     """An actor that was given up for lost, and is not, may write other bytes."""
-    states.write(5, (1, 0), groups(1), 0)
-    states.write(5, (1, 0), groups(2), 0)
-    assert int(states.read(5, (1, 0), CPU)["c"]["n"]) == 1
+    version = StateVersion(1, 0)
+    states.write(5, version, groups(1), 0)
+    states.write(5, version, groups(2), 0)
+    assert int(states.read(5, version, CPU)["c"]["n"]) == 1
 
 
 def test_only_what_no_checkpoint_needs_is_pruned(states):

@@ -17,7 +17,7 @@ def started(folder):
     search = make_search(folder)
     out = StudyFolder(folder / "out")
     with out.lock(search.study):
-        search.next()
+        search.ask()
     return search, out
 
 
@@ -42,7 +42,7 @@ def test_a_study_of_the_version_before_goes_on(tmp_path):
     search.study.set_user_attr("settings", settings)
     again = make_search(tmp_path)
     with out.lock(again.study):
-        again.next()
+        again.ask()
     assert len(again.study.get_trials()) == 2
     assert about(out) == values | {"schema": SCHEMA}
 
@@ -52,7 +52,7 @@ def test_other_settings_of_the_version_before_are_named(tmp_path):
     settings = dict(search.study.user_attrs["settings"])
     settings["profile"] = settings.pop("trace")
     search.study.set_user_attr("settings", settings | {"rounds": 5})
-    with pytest.raises(raysim.RunError, match=r"other settings .rounds: 5, here 4"):
+    with pytest.raises(raysim.RunError, match=r"differs in settings .rounds: 5, here 4"):
         make_search(tmp_path)
     search.study.set_user_attr("settings", settings | {"colour": "red"})
     with pytest.raises(raysim.RunError, match=r"other settings .colour: red, here None"):
@@ -74,7 +74,7 @@ def test_a_damaged_study_file_is_named(tmp_path, content):
     search, out = started(tmp_path)
     (out.path / "study.json").write_text(content)
     with (
-        pytest.raises(raysim.RunError, match=r"study.json: is damaged: .*; restore it"),
+        pytest.raises(raysim.RunError, match=r"study.json: damaged file: .*; restore it"),
         out.lock(search.study),
     ):
         pass

@@ -105,10 +105,10 @@ def test_hyperband_stops_trials_among_the_first_five(tmp_path):
     search = make_search(tmp_path, SearchOptions(pruner="hyperband"), rounds=9)
     stopped = []
     for number in range(5):
-        trial = search.next()
+        trial = search.ask()
         for step in range(1, 10):
             search.report(trial, {step: 0.9 - number / 10})
-            if search.gives_up(trial):
+            if search.should_prune(trial):
                 stopped.append((number, step))
                 search.prune(trial)
                 break
