@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from raysim.core.data import Dataset, Model, Partition, Split
     from raysim.core.errors import RaysimError, RunError, SettingsError
     from raysim.core.method import Method, Round, Sampling, ServerState
-    from raysim.core.objective import CLASSIFICATION, Objective
     from raysim.core.rules import (
         Batch,
         Outputs,
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
         Upload,
         View,
     )
+    from raysim.core.scoring import CLASSIFICATION, Scoring
     from raysim.driver.context import Result
     from raysim.driver.listener import Listener, Started
     from raysim.federation.task import Task
@@ -45,7 +45,7 @@ else:
         "raysim.core.data": ("Dataset", "Model", "Partition", "Split"),
         "raysim.core.errors": ("RaysimError", "RunError", "SettingsError"),
         "raysim.core.method": ("Method", "Round", "Sampling", "ServerState"),
-        "raysim.core.objective": ("CLASSIFICATION", "Objective"),
+        "raysim.core.scoring": ("CLASSIFICATION", "Scoring"),
         "raysim.core.rules": (
             *("Batch", "Outputs", "Pass", "Reduced", "Rules"),
             *("Trained", "Transform", "Upload", "View"),
@@ -78,7 +78,6 @@ __all__ = [
     "Listener",
     "Method",
     "Model",
-    "Objective",
     "Outputs",
     "Partition",
     "Pass",
@@ -89,6 +88,7 @@ __all__ = [
     "Rules",
     "RunError",
     "Sampling",
+    "Scoring",
     "ServerState",
     "Settings",
     "SettingsError",

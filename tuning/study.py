@@ -53,7 +53,7 @@ class Study:
             raise SettingsError(
                 "evaluation.holdout=0.0: must be above 0; a study selects by held-out accuracy"
             )
-        if "accuracy" not in settings.dataset.objective.metrics:
+        if "accuracy" not in settings.dataset.scoring.metrics:
             name = settings.dataset.title
             raise SettingsError(f"dataset.name={name}: has no accuracy, by which a study chooses")
         if settings.out is not None:

@@ -21,14 +21,14 @@ if TYPE_CHECKING:  # `raysim list presets` reads names of components alone, with
     import torch
     from torch import Tensor, nn
 
-    from raysim.core.objective import Objective
+    from raysim.core.scoring import Scoring
 
 
 @dataclass(frozen=True)
 class Split:
     """Samples of a training or test set: raw inputs x [N, ...] and targets y [N, ...].
 
-    Targets are class numbers [N], or what the dataset's objective takes. Arrays are read-only views
+    Targets are class numbers [N], or what the dataset's scoring takes. Arrays are read-only views
     of memory-mapped files or of shared memory where they can be; inputs on disk in several pieces
     are a `ConcatArray` (raysim.core.arrow), indexed alike. `columns` holds further values per
     sample (a writer, a role, an age group) for partitions.
@@ -60,9 +60,9 @@ class Dataset(Component, ABC):
         """Number of classes C; of a network's outputs where targets are no class numbers."""
 
     @property
-    def objective(self) -> Objective:
+    def scoring(self) -> Scoring:
         """Loss and metrics; the default is that of a classification."""
-        from raysim.core.objective import CLASSIFICATION
+        from raysim.core.scoring import CLASSIFICATION
 
         return CLASSIFICATION
 

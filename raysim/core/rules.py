@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from raysim.core.errors import SettingsError
-from raysim.core.objective import CLASSIFICATION, Objective
+from raysim.core.scoring import CLASSIFICATION, Scoring
 from raysim.core.tensors import Groups, Tensors
 
 Weighting = Literal["examples", "uniform"]
@@ -45,7 +45,7 @@ class Outputs(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Samples: inputs x [B, ...] and targets y [B, ...], with the objective that compares them.
+    """Samples: inputs x [B, ...] and targets y [B, ...], with the scoring that compares them.
 
     A batch of local training is a view of a buffer that the next epoch overwrites. Where clients
     are trained together the smaller batches are padded; `weights` [B] is then 1 for a sample and 0
@@ -55,17 +55,17 @@ class Batch(NamedTuple):
     x: Tensor
     y: Tensor
     weights: Tensor | None = None
-    objective: Objective = CLASSIFICATION
+    scoring: Scoring = CLASSIFICATION
 
     def loss(self, outputs: Tensor) -> Tensor:
         """Return the mean loss of a network's outputs; by default their cross-entropy."""
         if self.weights is not None:
             return self.mean(self.losses(outputs))
-        return self.objective.mean_loss(outputs, self.y)
+        return self.scoring.mean_loss(outputs, self.y)
 
     def losses(self, outputs: Tensor) -> Tensor:
         """Return the loss of each sample [B]."""
-        return self.objective.losses(outputs, self.y)
+        return self.scoring.losses(outputs, self.y)
 
     def mean(self, values: Tensor) -> Tensor:
         """Return the mean over the batch of one value per sample [B]."""

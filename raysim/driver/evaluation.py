@@ -85,7 +85,7 @@ class Evaluator:
             for name, chosen in sent.items()
         }
         self._targets: dict[str, Values] = {"test": test, **drawn}
-        self._metrics = federation.objective.metrics
+        self._metrics = federation.scoring.metrics
         columns = ("loss", *self._metrics)
         names = [f"{name}_{column}" for name in self._scored() for column in columns]
         names += CLIENT_FIGURES if self._own else ()

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from raysim.config import Settings
 from raysim.core.errors import SettingsError
 from raysim.core.method import Method, ServerState
-from raysim.core.objective import Objective
 from raysim.core.rules import Batch
+from raysim.core.scoring import Scoring
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
 from raysim.storage.checkpoints import Checkpoint
@@ -34,7 +34,7 @@ def first_checkpoint(settings: Settings, federation: Federation) -> tuple[nn.Mod
     network = method.network(model)
     never_trained = np.full(len(federation.training_sizes), np.nan)
     first = Checkpoint(0, method.init(network), never_trained)
-    _check_objective(settings, federation.objective)
+    _check_objective(settings, federation.scoring)
     _try_samples(method, network, OpenedSamples(federation, torch.device("cpu")).test(0, 2))
     return network, first
 
@@ -52,16 +52,16 @@ def check_space(settings: Settings, states: ClientStates, state: ServerState) ->
     states.check_space(round(expected), versions, size)
 
 
-def _check_objective(settings: Settings, objective: Objective) -> None:
-    """Check that the objective has what the settings need.
+def _check_objective(settings: Settings, scoring: Scoring) -> None:
+    """Check that the scoring has what the settings need.
 
     Raises:
         SettingsError: it has not.
     """
-    if "loss" in objective.metrics:
-        raise SettingsError("objective.metrics: no metric may be named loss")
-    target, given = settings.target_accuracy, ", ".join(objective.metrics) or "none"
-    if target is not None and "accuracy" not in objective.metrics:
+    if "loss" in scoring.metrics:
+        raise SettingsError("scoring.metrics: no metric may be named loss")
+    target, given = settings.target_accuracy, ", ".join(scoring.metrics) or "none"
+    if target is not None and "accuracy" not in scoring.metrics:
         raise SettingsError(
             f"target_accuracy={target}: the task's metrics are {given}; use target_accuracy=none"
         )
@@ -70,12 +70,12 @@ def _check_objective(settings: Settings, objective: Objective) -> None:
         "evaluation.clients=true": settings.evaluation.clients,
     }
     for setting, needed in needs_classes.items():
-        if needed and not objective.classifies:
+        if needed and not scoring.classifies:
             raise SettingsError(f"{setting}: the task is no classification; leave it out")
 
 
 def _try_samples(method: Method, module: nn.Module, samples: Batch) -> None:
-    """Check that a network takes the data, and the objective its outputs.
+    """Check that a network takes the data, and the scoring its outputs.
 
     Where a method looks into stages, these must be all of the network.
 
@@ -91,13 +91,13 @@ def _try_samples(method: Method, module: nn.Module, samples: Batch) -> None:
             f"the model's outputs have shape {[*outputs.shape]}: must be [B, ...] with two"
             " dimensions or more"
         )
-    together = _losses(samples, outputs)
+    whole_batch = _losses(samples, outputs)
     rows = [slice(row, row + 1) for row in range(len(samples.y))]
     alone = [_losses(samples._replace(y=samples.y[row]), outputs[row]) for row in rows]
     # [B, 1] minus [B] is [B, B]: its mean per row has the right shape but mixes samples.
-    if not torch.allclose(together, torch.cat(alone), 1e-3, 1e-5, equal_nan=True):
+    if not torch.allclose(whole_batch, torch.cat(alone), 1e-3, 1e-5, equal_nan=True):
         raise SettingsError(
-            "objective.losses: a sample's loss depends on other samples of its batch; compare"
+            "scoring.losses: a sample's loss depends on other samples of its batch; compare"
             f" outputs {[*outputs.shape]} with targets {[*samples.y.shape]} row by row"
         )
 
@@ -108,12 +108,10 @@ def _losses(samples: Batch, outputs: Tensor) -> Tensor:
     try:
         losses = torch.as_tensor(samples.losses(outputs))
     except Exception as error:  # a user's function may raise anything
-        raise SettingsError(
-            f"objective.losses: {shapes}: {' '.join(str(error).split())}"
-        ) from error
+        raise SettingsError(f"scoring.losses: {shapes}: {' '.join(str(error).split())}") from error
     if losses.shape != samples.y.shape[:1]:
         raise SettingsError(
-            f"objective.losses: must return one loss per sample [{len(samples.y)}]; of {shapes} it"
+            f"scoring.losses: must return one loss per sample [{len(samples.y)}]; of {shapes} it"
             f" returned {[*losses.shape]}"
         )
     return losses

@@ -56,7 +56,7 @@ class WorkerSpec:
     Attributes:
         settings: The run's settings.
         federation: Its data and network.
-        states: Where clients' states are kept.
+        states: Folder of the client states.
         evaluated: The sets that are evaluated client by client, numbered from 1.
     """
 
@@ -265,7 +265,7 @@ def _score(network: Network, samples: Batch) -> tuple[float, npt.NDArray[Any]]:
         batch = samples._replace(x=samples.x[rows], y=samples.y[rows])
         outputs = network(batch.x).logits.float()
         loss += float(batch.loss(outputs).double()) * len(batch.y)
-        predicted.append(batch.objective.predict(outputs).cpu().numpy())
+        predicted.append(batch.scoring.predict(outputs).cpu().numpy())
     return loss, np.concatenate(predicted)
 
 

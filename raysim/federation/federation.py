@@ -19,7 +19,7 @@ from raysim.core.arrow import open_split
 from raysim.core.client_indices import NO_HOLDOUT, ClientIndices, Holdout, Indices
 from raysim.core.data import Progress, Split
 from raysim.core.errors import DataError
-from raysim.core.objective import CLASSIFICATION, Objective
+from raysim.core.scoring import CLASSIFICATION, Scoring
 from raysim.core.seeds import torch_seed
 from raysim.federation.input_pipeline import InputPipeline, PreparedPipeline
 
@@ -35,7 +35,7 @@ class Federation:
         inputs: Turns raw inputs into inputs of the network.
         build: Builds the network.
         prepare: Prepares the files on a node and returns them by split, where there are any.
-        objective: Loss and metrics.
+        scoring: Loss and metrics.
         holdout: Divides a client's samples into those trained on and those held out.
     """
 
@@ -45,7 +45,7 @@ class Federation:
     inputs: InputPipeline
     build: Callable[[], nn.Module]
     prepare: Callable[[], Mapping[str, Path]] = dict
-    objective: Objective = CLASSIFICATION
+    scoring: Scoring = CLASSIFICATION
     holdout: Holdout = NO_HOLDOUT
 
     @property
@@ -120,7 +120,7 @@ def from_settings(settings: Settings, root: Callable[[], Path], progress: Progre
         PreparedPipeline(settings),
         _Build(settings),
         _Prepare(settings, root),
-        settings.dataset.objective,
+        settings.dataset.scoring,
     )
 
 

@@ -30,7 +30,7 @@ class OpenedSamples:
     def __init__(self, federation: Federation, device: torch.device) -> None:
         self._client_indices = federation.client_indices
         self._holdout = federation.holdout
-        self._objective = federation.objective
+        self._objective = federation.scoring
         self._inputs = federation.inputs
         self._device = device
         self._train = _open(federation.train)
@@ -64,7 +64,7 @@ class OpenedSamples:
         return self._batch(self._inputs.test(x, torch.arange(start, start + len(y))), y)
 
     def _batch(self, x: Tensor, y: Tensor) -> Batch:
-        return Batch(x, y, objective=self._objective)
+        return Batch(x, y, scoring=self._objective)
 
     def _whole(self, client: int) -> Batch:
         """Return all samples of one client, transformed for it."""

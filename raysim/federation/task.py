@@ -13,7 +13,7 @@ from torch import nn
 from raysim.core.client_indices import ListedIndices
 from raysim.core.data import Split
 from raysim.core.errors import DataError
-from raysim.core.objective import CLASSIFICATION, Objective
+from raysim.core.scoring import CLASSIFICATION, Scoring
 from raysim.federation.federation import Federation
 from raysim.federation.input_pipeline import InputPipeline
 
@@ -25,7 +25,7 @@ Samples = tuple[Any, Any]
 class Task:
     """A user's own task, in place of a dataset, a partition and a model.
 
-    Targets are class numbers [N] unless the objective says otherwise. A regression:
+    Targets are class numbers [N] unless the scoring says otherwise. A regression:
 
         def squared_error(outputs, targets):  # [B, 1], [B] -> [B]
             return (outputs[:, 0] - targets).square()
@@ -33,7 +33,7 @@ class Task:
         def mae(outputs, targets):  # arrays of the whole test set
             return float(abs(outputs[:, 0] - targets).mean())
 
-        task = raysim.Task(model, clients, test, raysim.Objective(squared_error, {"mae": mae}))
+        task = raysim.Task(model, clients, test, raysim.Scoring(squared_error, {"mae": mae}))
 
     Its floating-point targets [N] or [N, D] reach the loss in float32. The run records `test_loss`
     and `test_mae` instead of `test_accuracy`; it takes no `target_accuracy`, no
@@ -43,13 +43,13 @@ class Task:
         model: Builds the network; its weights as built are the first global model.
         clients: Per client, its inputs [n_k, ...] and targets [n_k, ...].
         test: The test inputs [N, ...] and targets [N, ...].
-        objective: Loss and metrics; by default cross-entropy, accuracy and macro F1.
+        scoring: Loss and metrics; by default cross-entropy, accuracy and macro F1.
     """
 
     model: Callable[[], nn.Module]
     clients: Sequence[Samples]
     test: Samples
-    objective: Objective = CLASSIFICATION
+    scoring: Scoring = CLASSIFICATION
 
 
 def from_task(task: Task) -> Federation:
@@ -60,7 +60,7 @@ def from_task(task: Task) -> Federation:
     """
     if not task.clients:
         raise DataError("Task.clients: must hold at least one client")
-    read = _read_labels if task.objective.classifies else _read_targets
+    read = _read_labels if task.scoring.classifies else _read_targets
     samples = [_arrays(f"client {i}", pair, read) for i, pair in enumerate(task.clients)]
     test = _arrays("Task.test", task.test, read)
     sizes = [len(y) for _, y in samples]
@@ -79,7 +79,7 @@ def from_task(task: Task) -> Federation:
         client_indices,
         InputPipeline(),
         task.model,
-        objective=task.objective,
+        scoring=task.scoring,
     )
 
 
@@ -98,7 +98,7 @@ def _read_labels(name: str, y: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     if y.ndim != 1 or (labels != y).any():
         raise DataError(
             f"{name}: targets {y.dtype}{[*y.shape]} are no class numbers [N]; for others give"
-            " Task.objective"
+            " Task.scoring"
         )
     if len(y) and y.min() < 0:
         raise DataError(f"{name}: labels must be class numbers from 0 up; there is {y.min()}")

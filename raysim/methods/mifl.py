@@ -92,8 +92,8 @@ class Mifl(FedAvg):
         mi = trained.scalars["mi"]
         pruned = pruned_at_each_end(self.prune, len(mi))
         order = np.argsort(mi, kind="stable")  # clients ascend, so ties stay in order of id
-        kept = sorted(trained.clients[i] for i in order[pruned : len(mi) - pruned])
-        averaged = now.run(Pass(kept, {}, Rules(finish=_send_staged)))
+        averaged_clients = sorted(trained.clients[i] for i in order[pruned : len(mi) - pruned])
+        averaged = now.run(Pass(averaged_clients, {}, Rules(finish=_send_staged)))
         metrics = {
             "mi_mean": float(mi.mean()),
             "mi_low": float(mi[order[pruned]]),

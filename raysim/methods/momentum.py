@@ -31,7 +31,7 @@ class Momentum(FedAvg):
     parameters in memory, one more pass over them a step, and twice FedAvg's bytes both ways.
     """
 
-    gamma: float = Field(default=0.9, ge=0, lt=1, description="share of the momentum that is kept")
+    gamma: float = Field(default=0.9, ge=0, lt=1, description="decay of the momentum")
 
     def init(self, network: nn.Module) -> ServerState:
         """Start with the momentum d at zero."""
@@ -53,8 +53,8 @@ class Momentum(FedAvg):
     def _accelerate(
         self, view: View, gradients: Tensors, batch: Batch, state: Tensors
     ) -> tuple[Tensors, Tensors]:
-        kept = scaled({name: state[name] for name in gradients}, self.gamma)
-        momentum = add_scaled_(kept, gradients)
+        decayed = scaled({name: state[name] for name in gradients}, self.gamma)
+        momentum = add_scaled_(decayed, gradients)
         return momentum, momentum
 
 

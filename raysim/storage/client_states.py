@@ -78,7 +78,7 @@ class ClientStates:
             raise RunError(f"{path}: client state is damaged: {error}") from error
 
     def write(self, client: int, version: StateVersion, groups: Groups, needed_from: int) -> None:
-        """Write a version, and delete those that no kept checkpoint needs.
+        """Write a version, and delete those that no checkpoint on disk needs.
 
         A version that exists is left as it is: whoever trains the client again has the same bytes,
         and an actor that was given up for lost, and is not, may have others.
@@ -87,7 +87,7 @@ class ClientStates:
             client: The client's id.
             version: Round and pass of the writer.
             groups: The client's groups.
-            needed_from: Round of the older of the kept checkpoints.
+            needed_from: Round of the oldest checkpoint on disk.
 
         Raises:
             MachineError: the file cannot be written.

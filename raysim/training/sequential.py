@@ -1,4 +1,4 @@
-"""Local training, one client at a time: the loop trainer.
+"""Local training, one client at a time.
 
 A real module with autograd, in-place updates of all parameters at once and one gather an epoch; on
 a CPU, steps that repeat are run as scripts, which do the same without autograd. The network stays
@@ -162,7 +162,7 @@ class _ClientTraining:
             x = torch.index_select(inputs, 0, index, out=buffer.x)
             y = torch.index_select(data.y, 0, index, out=buffer.y)
             for pair in zip(x.split_with_sizes(sizes), y.split_with_sizes(sizes), strict=True):
-                yield Batch(*pair, objective=data.objective)
+                yield Batch(*pair, scoring=data.scoring)
 
     def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Take one step of SGD; return the loss at T=1 and the objective before it."""

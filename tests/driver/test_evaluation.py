@@ -15,7 +15,7 @@ from torch import nn
 
 import raysim
 from raysim.core.client_indices import Holdout, ListedIndices, class_counts, client_test_indices
-from raysim.core.objective import macro_f1
+from raysim.core.scoring import macro_f1
 from raysim.driver.evaluation import CLIENT_FIGURES
 from raysim.federation import evaluation_sets
 from raysim.federation.evaluation_sets import client_test_set, held_out_set

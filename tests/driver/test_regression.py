@@ -60,7 +60,7 @@ def regression(width, model=None):
         model or linear(width),
         [draw(size, key, width) for key, size in enumerate(SIZES)],
         draw(1500, 1000, width),
-        raysim.Objective(squared_errors, {"mae": mae}),
+        raysim.Scoring(squared_errors, {"mae": mae}),
     )
 
 
@@ -136,8 +136,8 @@ class Slopes(raysim.Dataset):
     classes: ClassVar = 2
 
     @property
-    def objective(self) -> raysim.Objective:
-        return raysim.Objective(squared_errors, {"mae": mae})
+    def scoring(self) -> raysim.Scoring:
+        return raysim.Scoring(squared_errors, {"mae": mae})
 
     def prepare(self, root: Path, progress: Any) -> Mapping[str, Path]:
         root.mkdir(parents=True)
@@ -208,8 +208,8 @@ def squared_errors_of_matrices(outputs, targets):
 def test_methods_that_compare_outputs_take_them_in_any_shape(tmp_path, method, stacked):
     settings = {"method.name": method, "engine.vectorize": stacked}
     plain, task = regression(2, Staged), regression(2, Matrices)
-    objective = raysim.Objective(squared_errors_of_matrices)
-    task = raysim.Task(task.model, task.clients, task.test, objective)
+    scoring = raysim.Scoring(squared_errors_of_matrices)
+    task = raysim.Task(task.model, task.clients, task.test, scoring)
     runs = {"vectors": plain, "matrices": task}
     losses = [
         raysim.run(make_settings(tmp_path / name, **BASE, **settings), each).metrics["train_loss"]
@@ -251,10 +251,10 @@ def test_settings_that_need_classes_are_refused(tmp_path, message):
 
 
 OBJECTIVES = {
-    "a sample's loss depends on other samples": raysim.Objective(transposed),
-    r"must return one loss per sample \[2\]; .* it returned \[2, 2\]": raysim.Objective(columns),
-    r"outputs \[2, 1\] and targets \[2\]: no loss": raysim.Objective(never),
-    "no metric may be named loss": raysim.Objective(squared_errors, {"loss": mae}),
+    "a sample's loss depends on other samples": raysim.Scoring(transposed),
+    r"must return one loss per sample \[2\]; .* it returned \[2, 2\]": raysim.Scoring(columns),
+    r"outputs \[2, 1\] and targets \[2\]: no loss": raysim.Scoring(never),
+    "no metric may be named loss": raysim.Scoring(squared_errors, {"loss": mae}),
 }
 
 

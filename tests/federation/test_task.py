@@ -1,4 +1,4 @@
-"""Tasks: targets are read as the objective needs them, or refused in one line."""
+"""Tasks: targets are read as the scoring needs them, or refused in one line."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def squared_errors(outputs, targets):
     return (outputs[:, 0] - targets).square()
 
 
-REGRESSION = raysim.Objective(squared_errors)
+REGRESSION = raysim.Scoring(squared_errors)
 X = np.zeros((3, 12), np.float32)
 
 
-def read(*targets, objective=REGRESSION):
-    task = raysim.Task(SmallNet, [(X, y) for y in targets[:-1]], (X, targets[-1]), objective)
+def read(*targets, scoring=REGRESSION):
+    task = raysim.Task(SmallNet, [(X, y) for y in targets[:-1]], (X, targets[-1]), scoring)
     return from_task(task)
 
 
@@ -29,7 +29,7 @@ def test_targets_that_are_fractions_are_read_in_float32():
     federation = read(y, torch.tensor(y), y)
     assert federation.train.y.tolist() == [*y, *y] and federation.test.y.tolist() == [*y]
     assert federation.train.y.dtype == federation.test.y.dtype == np.float32
-    assert federation.objective is REGRESSION
+    assert federation.scoring is REGRESSION
 
 
 def test_targets_may_have_dimensions():
@@ -45,7 +45,7 @@ LABELS = np.array([0, 1, 2])
 REFUSED = {
     "fractions": (
         (LABELS + 0.5, LABELS, raysim.CLASSIFICATION),
-        r"client 0: targets float64\[3\] are no class numbers .* Task.objective",
+        r"client 0: targets float64\[3\] are no class numbers .* Task.scoring",
     ),
     "columns": (
         (LABELS, LABELS[:, None], raysim.CLASSIFICATION),
@@ -61,11 +61,11 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused_targets(case):
-    (train, test, objective), message = REFUSED[case]
+    (train, test, scoring), message = REFUSED[case]
     with pytest.raises(raysim.RaysimError, match=message):
-        read(train, test, objective=objective)
+        read(train, test, scoring=scoring)
 
 
 def test_class_numbers_may_come_as_floats():
-    federation = read(LABELS.astype(float), LABELS, objective=raysim.CLASSIFICATION)
+    federation = read(LABELS.astype(float), LABELS, scoring=raysim.CLASSIFICATION)
     assert federation.train.y.tolist() == [0, 1, 2] and federation.train.y.dtype == np.int64

@@ -55,7 +55,7 @@ def test_other_settings_of_the_version_before_are_named(tmp_path):
     with pytest.raises(raysim.RunError, match=r"differs in settings .rounds: 5, here 4"):
         make_search(tmp_path)
     search.study.set_user_attr("settings", settings | {"colour": "red"})
-    with pytest.raises(raysim.RunError, match=r"other settings .colour: red, here None"):
+    with pytest.raises(raysim.RunError, match=r"differs in settings .colour: red, here None"):
         make_search(tmp_path)
 
 

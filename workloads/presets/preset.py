@@ -97,13 +97,13 @@ class Preset:
         if self.base is None:
             return self.marks
         known = names(self.settings)
-        kept = {
+        inherited = {
             key: origin
             for key, origin in self.base.origins.items()
             if key in known
             and not any(key == name or key.startswith(f"{name}.") for name in self.marks)
         }
-        return {**kept, **self.marks}
+        return {**inherited, **self.marks}
 
     @property
     def source(self) -> str:

@@ -1,4 +1,4 @@
-"""Padding of clients that are trained together, and BatchNorm that leaves it out.
+"""Padding of stacked clients, and BatchNorm that leaves it out.
 
 torch's own BatchNorm updates its statistics in place and knows no padding. This one computes the
 same from its tensors alone and puts the new statistics aside, for whoever runs the step to take.

@@ -23,7 +23,7 @@ from raysim.training.network import Network
 from raysim.training.stacked.trainer import unsupported_reason
 
 MOST = 256
-"""Clients together at most by "auto": more gain nothing once kernels fill the device."""
+"""Largest stack of "auto": more clients gain nothing once kernels fill the device."""
 MODEL_COPIES = 8
 """Parameters, start, gradients, momentum, states of transforms and their temporaries."""
 ACTIVATION_COPIES = 3

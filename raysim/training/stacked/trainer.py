@@ -2,7 +2,7 @@
 
 For devices on which a small network's step is launch-bound: K clients cost about as many launches
 as one. Steps and batches that a client lacks are padded and masked, so a client's result is that of
-the loop trainer up to rounding. With dropout it is another draw of the same distribution.
+the sequential trainer up to rounding. With dropout it is another draw of the same distribution.
 
 Legend: K clients, S steps, B batch, n samples.
 """
@@ -35,7 +35,7 @@ from raysim.training.stacked.stacks import Tree, assign, group_by_layout, stack_
 
 
 def unsupported_reason(network: nn.Module) -> str | None:
-    """Return why a network's clients cannot be trained together, or None if they can."""
+    """Return why a network's clients cannot be stacked, or None if they can."""
     for name, module in network.named_modules():
         if isinstance(module, nn.RNNBase):
             return f"{type(module).__name__} ({name}) has no batched kernel with weights per client"
@@ -52,20 +52,20 @@ class _Stacked(Batch):
 
 
 class StackedTrainer:
-    """Trains clients together; what they cannot share is left to the loop trainer."""
+    """Trains clients stacked, on a copy of the sequential trainer's network."""
 
-    def __init__(self, loop: SequentialTrainer, note: Callable[[str], None]) -> None:
-        self.loop = loop
+    def __init__(self, sequential: SequentialTrainer, note: Callable[[str], None]) -> None:
+        self.sequential = sequential
         self.padding = Padding()
-        module = with_padding(copy.deepcopy(loop.network.module), self.padding)
+        module = with_padding(copy.deepcopy(sequential.network.module), self.padding)
         self.network = Network(module)
         device = next((p.device for p in module.parameters()), torch.device("cpu"))
         self.recorder = recorder_on(device, note)
 
     def run(self, jobs: Sequence[ClientJob]) -> list[tuple[Upload, LocalLosses]]:
         """Train clients of one pass; return what each gives back, with its figures."""
-        before = self.loop.rng_state()
-        self.loop.seed(jobs[0].torch_seed)
+        before = self.sequential.rng_state()
+        self.sequential.seed(jobs[0].torch_seed)
         results: dict[int, tuple[Upload, LocalLosses]] = {}
         try:
             with self.recorder.beside() if self.recorder else nullcontext():
@@ -74,7 +74,7 @@ class StackedTrainer:
                     results |= zip(numbers, group.run(), strict=True)
             return [results[number] for number in range(len(jobs))]
         finally:
-            self.loop.set_rng_state(before)
+            self.sequential.set_rng_state(before)
 
 
 class _StackedTraining:
@@ -83,7 +83,11 @@ class _StackedTraining:
     def __init__(self, trainer: StackedTrainer, jobs: Sequence[ClientJob]) -> None:
         self.trainer, self.jobs = trainer, jobs
         job = self.job = jobs[0]
-        self.rules, self.loop, self.local = job.rules, trainer.loop, trainer.loop.local
+        self.rules, self.sequential, self.local = (
+            job.rules,
+            trainer.sequential,
+            trainer.sequential.local,
+        )
         trainer.network.train_only(job.trainable)
         self.names = trainer.network.trained(job.trainable)
         self.starts = [job.rules.start(j.broadcast, j.state, j.personal) for j in jobs]
@@ -101,7 +105,7 @@ class _StackedTraining:
         self.states = {
             t.name: stack_sets([t.init(view) for view in views]) for t in self.rules.transforms
         }
-        self.rng = self.loop.rng_state()
+        self.rng = self.sequential.rng_state()
 
     def run(self) -> list[tuple[Upload, LocalLosses]]:
         losses: list[Tensor] = []
@@ -110,7 +114,7 @@ class _StackedTraining:
         step = Steps(self._step, self.trainer.recorder)
         for batch, sizes, times in self._batches():
             if self.rules.transforms:
-                self.rng = self.loop.rng_state()
+                self.rng = self.sequential.rng_state()
             loss, value = step(batch, times)
             losses.append(loss)
             objectives.append(value)
@@ -138,7 +142,7 @@ class _StackedTraining:
         where they have none left in this epoch, `active` [K] is false for them. The last number
         that is yielded is how many batches of such shapes there are in all.
         """
-        norm = self.trainer.loop.network.has_batchnorm
+        norm = self.trainer.sequential.network.has_batchnorm
         counts = [len(job.data.y) for job in self.jobs]
         bounds = [batch_bounds(n, self.local.batch_size, norm) for n in counts]
         sizes = np.zeros((max(map(len, bounds)), len(self.jobs)), dtype=np.int64)  # [S, K]
@@ -239,11 +243,11 @@ class _StackedTraining:
             return value, (loss, reported(self.rules, view, found)), buffers
 
     def _samples(self, batch: Tree) -> Batch:
-        return _Stacked(**batch, objective=self.job.data.objective)
+        return _Stacked(**batch, scoring=self.job.data.scoring)
 
     def _outputs(self, tensors: Tensors, batch: Batch) -> tuple[Outputs, Tensors]:
         """Return outputs in training mode, and the statistics that BatchNorm would record."""
-        with self.trainer.padding.of(batch.weights) as updates, self.loop.autocast():
+        with self.trainer.padding.of(batch.weights) as updates, self.sequential.autocast():
             return self.trainer.network.at(tensors, batch.x).in_float32(), updates
 
     def _view(self, tensors: Tensors, fixed: Tree) -> View:
@@ -256,7 +260,7 @@ class _StackedTraining:
             personal=fixed["personal"],
             temperature=self.local.temperature,
             generator=self.job.generator,
-            at=self.loop.at,
+            at=self.sequential.at,
             gradient=partial(self._gradient, fixed),
         )
 
@@ -275,10 +279,10 @@ class _StackedTraining:
             return objective(self.rules, self._view(everything, fixed), outputs, batch)
 
         points = {name: tensors[name] for name in self.names}
-        before = self.loop.rng_state()
-        self.loop.set_rng_state(self.rng)
+        before = self.sequential.rng_state()
+        self.sequential.set_rng_state(self.rng)
         with torch.enable_grad():
             gradients = grad(value)(points)
-        self.loop.set_rng_state(before)
+        self.sequential.set_rng_state(before)
         decay = self.local.weight_decay
         return {n: g + decay * points[n] if decay else g for n, g in gradients.items()}

@@ -1,4 +1,4 @@
-"""Objectives: the loss that clients minimise, and the metrics of an evaluation.
+"""Scoring: the loss that clients minimise, and the metrics of an evaluation.
 
 Legend: B batch, N samples of a set, C classes.
 """
@@ -24,10 +24,10 @@ def outputs_themselves(outputs: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Objective:
+class Scoring:
     """Loss and metrics of a task; its functions are called with outputs in float32.
 
-    `Objective(losses, {"mae": mae})` gives the columns `test_loss` and `test_mae`. A classification
+    `Scoring(losses, {"mae": mae})` gives the columns `test_loss` and `test_mae`. A classification
     with a loss of its own is `dataclasses.replace(CLASSIFICATION, losses=...)`.
 
     Attributes:
@@ -92,6 +92,6 @@ def macro_f1(predicted: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float:
     return float(np.mean(2 * np.bincount(right, minlength=classes)[there] / both[there]))
 
 
-CLASSIFICATION = Objective(
+CLASSIFICATION = Scoring(
     cross_entropies, {"accuracy": accuracy, "macro_f1": macro_f1}, predicted_classes, True
 )

@@ -1,4 +1,4 @@
-"""Objectives: losses of batches, padded or not, and metrics of sets."""
+"""Scoring: losses of batches, padded or not, and metrics of sets."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from raysim.core.objective import CLASSIFICATION, Objective, accuracy, predicted_classes
 from raysim.core.rules import Batch
+from raysim.core.scoring import CLASSIFICATION, Scoring, accuracy, predicted_classes
 
 
 def squared_errors(outputs, targets):
     return (outputs[:, 0] - targets).square()
 
 
-REGRESSION = Objective(squared_errors)
+REGRESSION = Scoring(squared_errors)
 OUTPUTS, TARGETS = torch.tensor([[1.0], [4.0], [9.0]]), torch.tensor([0.0, 2.0, 6.0])
 
 
 def test_a_batch_has_the_loss_of_its_objective():
-    batch = Batch(torch.zeros(3, 2), TARGETS, objective=REGRESSION)
+    batch = Batch(torch.zeros(3, 2), TARGETS, scoring=REGRESSION)
     assert batch.losses(OUTPUTS).tolist() == [1, 4, 9]
     assert batch.loss(OUTPUTS) == pytest.approx(14 / 3)
 
@@ -34,7 +34,7 @@ def test_padding_does_not_count_in_the_loss():
 
 
 def test_a_batch_of_fractions_has_a_whole_size():
-    size = Batch(torch.zeros(3, 2), TARGETS, objective=REGRESSION).size()
+    size = Batch(torch.zeros(3, 2), TARGETS, scoring=REGRESSION).size()
     assert size == 3 and size.dtype == torch.int64
 
 
@@ -45,7 +45,7 @@ def test_a_classification_may_have_a_loss_of_its_own():
         p = logits.softmax(1).gather(1, labels[:, None])[:, 0]
         return -(1 - p).square() * p.log()
 
-    batch = Batch(torch.zeros(2, 2), labels, objective=replace(CLASSIFICATION, losses=focal))
+    batch = Batch(torch.zeros(2, 2), labels, scoring=replace(CLASSIFICATION, losses=focal))
     p = logits.softmax(1)[:, 0]
     assert torch.allclose(batch.loss(logits), (-(1 - p).square() * p.log()).mean())
     assert not torch.allclose(batch.loss(logits), F.cross_entropy(logits, labels))
