@@ -15,7 +15,7 @@ from raysim.core.tensors import torch_private
 from raysim.training import recorded_steps
 from tests.conftest import make_settings, make_task, model_of
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PRIVATE = re.compile(
     r"torch\._C\b|torch\.jit|_execution_engine|_python_dispatch|_foreach_|_forward_hooks"
     r"|_forward_pre_hooks|_backward_hooks|\._parameters\b|\._buffers\b|_ConvNd"
