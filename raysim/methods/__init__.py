@@ -5,12 +5,16 @@ from raysim.core.method import METHODS
 METHODS.add(
     {
         "activation_l2": "raysim.methods.activation_l2:ActivationL2",
+        "ditto": "raysim.methods.ditto:Ditto",
         "divide_and_conquer": "raysim.methods.divide_and_conquer:DivideAndConquer",
+        "fedadam": "raysim.methods.fedadam:FedAdam",
         "fedavg": "raysim.methods.fedavg:FedAvg",
+        "feddyn": "raysim.methods.feddyn:FedDyn",
         "fedfusion": "raysim.methods.fedfusion:FedFusion",
         "fedma": "raysim.methods.fedma.method:FedMa",
         "fedmax": "raysim.methods.fedmax:FedMax",
         "fedmmd": "raysim.methods.fedmmd:FedMmd",
+        "fednova": "raysim.methods.fednova:FedNova",
         "fedprox": "raysim.methods.fedprox:FedProx",
         "fsvrg": "raysim.methods.fsvrg:Fsvrg",
         "mifl": "raysim.methods.mifl:Mifl",

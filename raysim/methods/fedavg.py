@@ -25,7 +25,7 @@ class FedAvg(Method):
 
     What all others are compared with; many local steps help where sending is dear. Costs a
     client one model in memory, and one model down and one up a round. The base of most methods,
-    which override `rules`, `broadcast` or `server_update` and keep the round.
+    which override `rules`, `broadcast`, `training_pass` or `server_update` and keep the round.
     """
 
     weighting: ClassVar[Weighting | None] = None
@@ -51,17 +51,19 @@ class FedAvg(Method):
         """Return the method's own metrics of a round, given the state after it."""
         return {}
 
+    def training_pass(self, now: Round, state: ServerState) -> Pass:
+        """Return the pass over the cohort: what is sent, what clients do, and how much of it."""
+        return Pass(
+            now.cohort,
+            self.broadcast(state),
+            self.rules(),
+            now.epochs,
+            now.lr,
+            weighting=self.weighting,
+        )
+
     def round(self, now: Round, state: ServerState) -> tuple[ServerState, Metrics]:
         """Train the cohort from the global model and update the state with the means."""
-        reduced = now.run(
-            Pass(
-                now.cohort,
-                self.broadcast(state),
-                self.rules(),
-                now.epochs,
-                now.lr,
-                weighting=self.weighting,
-            )
-        )
+        reduced = now.run(self.training_pass(now, state))
         after = self.server_update(now, state, reduced)
         return after, self.metrics(after)

@@ -12,6 +12,8 @@ same local work; the paper's gamma-inexact stragglers are not simulated.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -33,14 +35,26 @@ class FedProx(FedAvg):
 
     def rules(self) -> Rules:
         """Return the rules of local training: SGD on the loss plus the proximal term."""
-        return Rules(transforms=(Transform("proximal", self._pull_back, value=self._term),))
+        return Rules(transforms=(proximal(self.mu),))
 
-    def _pull_back(
-        self, view: View, gradients: Tensors, batch: Batch, state: Tensors
-    ) -> tuple[Tensors, Tensors]:
-        moved = add_scaled({name: view.params[name] for name in gradients}, view.start, -1)
-        return add_scaled(gradients, moved, self.mu), state
 
-    def _term(self, view: View) -> Tensor:
-        distances = [torch.dist(view.params[name], view.start[name]) for name in view.trained]
-        return self.mu / 2 * torch.stack(distances).square().sum()
+def proximal(mu: float) -> Transform:
+    """Return the transform that pulls the trained model v to the broadcast w.
+
+    It adds mu * (v - w) to the gradient, and mu/2 ||v - w||^2 to the objective.
+    """
+    return Transform("proximal", partial(_pull_back, mu), value=partial(_term, mu))
+
+
+def _pull_back(
+    mu: float, view: View, gradients: Tensors, batch: Batch, state: Tensors
+) -> tuple[Tensors, Tensors]:
+    params = {name: view.params[name] for name in gradients}
+    moved = add_scaled(params, view.broadcast["model"], -1)
+    return add_scaled(gradients, moved, mu), state
+
+
+def _term(mu: float, view: View) -> Tensor:
+    anchor = view.broadcast["model"]
+    distances = [torch.dist(view.params[name], anchor[name]) for name in view.trained]
+    return mu / 2 * torch.stack(distances).square().sum()

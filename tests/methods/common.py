@@ -12,7 +12,8 @@ from torch import nn
 
 import raysim
 from raysim.core.rules import Outputs, View
-from tests.conftest import UNEQUAL, make_settings, make_task
+from raysim.testing.tasks import SmallNet
+from tests.conftest import EQUAL, UNEQUAL, make_settings, make_task
 
 
 def outputs(w, x):
@@ -66,6 +67,17 @@ def assert_equals_fedavg(tmp_path, overrides):
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
+def assert_buffers_become_the_mean(tmp_path, overrides):
+    """After one round BatchNorm's statistics are FedAvg's, though the parameters are not."""
+    runs = []
+    for number, changes in enumerate(({}, overrides)):
+        settings = make_settings(tmp_path / str(number), rounds=1, **changes)
+        runs.append(raysim.run(settings, make_task(EQUAL, Normed)).params)
+    same = {name for name, plain in runs[0].items() if torch.equal(plain, runs[1][name])}
+    buffers = {name for name, _ in Normed().named_buffers()}
+    assert same & {*buffers, "head.weight"} == buffers
+
+
 def assert_trains_tiny_clients(tmp_path, overrides, model=None):
     """Clients of 1 sample and of B+1 train, and nothing is infinite or out of all proportion."""
     sizes = (1, 9)
@@ -90,3 +102,11 @@ class Stageless(nn.Sequential):
 
     def __init__(self):
         super().__init__(nn.Linear(12, 4), nn.ReLU(), nn.Linear(4, 3))
+
+
+class Normed(SmallNet):
+    """SmallNet with BatchNorm, whose statistics are buffers."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden = nn.Sequential(nn.Linear(12, 16), nn.BatchNorm1d(16), nn.ReLU())

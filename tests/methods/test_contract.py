@@ -45,7 +45,7 @@ UNSUPPORTED = {("fedma", "residual")}
 
 MODELS_SENT = {"scaffold": 2, "momentum": 2}
 """Models that a client receives and sends in a round, where it is not one."""
-COUNTED_APART = {"divide_and_conquer", "fedfusion", "fedma", "fsvrg", "mifl"}
+COUNTED_APART = {"divide_and_conquer", "fedfusion", "fedma", "fednova", "fsvrg", "mifl"}
 """Methods that send parts of a model, or more to some: their own tests count the bytes."""
 
 

@@ -50,11 +50,11 @@ METHODS = {
 }
 
 
-def local_training(w, data, lr, correction, local, mu):
-    """A client's steps; `correction` is c - c_k."""
+def local_training(w, data, lr, correction, local, mu, anchor=None, epochs=EPOCHS):
+    """A client's steps; `correction` is c - c_k, the proximal term's `anchor` by default w."""
     x, y = data
-    momentum, start, velocity = local.get("local.momentum", 0), w, None
-    for _ in range(EPOCHS):
+    momentum, start, velocity = local.get("local.momentum", 0), anchor or w, None
+    for _ in range(epochs):
         g = gradient(w, x, y, local.get("local.temperature", 1.0))
         decay = local.get("local.weight_decay", 0)
         g = [d + decay * p + mu * (p - s) for d, p, s in zip(g, w, start, strict=True)]
@@ -98,7 +98,8 @@ def run_half(tmp_path, overrides):
     result, w, clients = run(tmp_path, **options, **overrides)
     rows = pq.read_table(result.run_dir / "clients.parquet").to_pylist()
     numbers = sorted({row["round"] for row in rows})
-    cohorts = [[row["client"] for row in rows if row["round"] == n] for n in numbers]
+    first = [(row["round"], row["client"]) for row in rows if row["pass"] == 0]
+    cohorts = [[client for number, client in first if number == n] for n in numbers]
     assert [len(cohort) for cohort in cohorts] == [2] * ROUNDS
     return result, w, clients, cohorts
 

@@ -1,0 +1,65 @@
+"""Ditto: beside the global model each client trains a model of its own, tied to the global one.
+
+Source: Li, Hu, Beirami and Smith, "Ditto: Fair and Robust Federated Learning Through
+Personalization", ICML 2021, algorithm 1.
+
+    global:    w as in FedAvg
+    personal:  v_k <- v_k - eta * (g(v_k) + lam * (v_k - w))       w as it was broadcast
+
+In a second pass over the cohort v_k goes on from where the client left it, at first from w, for
+`local.epochs` epochs; it stays on the client. lam=0 is local training, a large lam holds v_k at w.
+`client_model` deploys v_k; the global model is FedAvg's bit for bit. The second pass is recorded
+in columns of its own (`personal_train_loss`, ...). Deviation: buffers of v_k are its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pydantic import Field
+
+from raysim.core.method import Metrics, Round, ServerState
+from raysim.core.rules import Rules, Trained, Upload, View
+from raysim.core.tensors import Groups, Tensors
+from raysim.methods.fedavg import FedAvg
+from raysim.methods.fedprox import proximal
+
+
+class Ditto(FedAvg):
+    """FedAvg, and a personal model of every client that takes part.
+
+    Helps where clients' data differ so much that no global model suits them all. Costs twice
+    FedAvg's local training, and a model kept by each client that ever took part; bytes are
+    FedAvg's.
+    """
+
+    lam: float = Field(default=0.1, ge=0, description="strength of the tie to the global model")
+
+    def client_init(self, state: ServerState) -> Groups:
+        """Start a personal model at the global one."""
+        return {"personal": state.groups["model"]}
+
+    def round(self, now: Round, state: ServerState) -> tuple[ServerState, Metrics]:
+        """Run FedAvg's round, then train the personal models against the model it broadcast."""
+        after, metrics = super().round(now, state)
+        rules = Rules(start=_own_model, transforms=(proximal(self.lam),), finish=_keep_model)
+        work = self.training_pass(now, state)
+        now.run(replace(work, rules=rules, bytes_down=_nothing, label="personal"))
+        return after, metrics
+
+    def client_model(self, deployed: Tensors, state: Groups) -> Tensors:
+        """Return the client's personal model."""
+        return state["personal"]
+
+
+def _own_model(broadcast: Groups, state: Groups, personal: Groups) -> Tensors:
+    return state["personal"]
+
+
+def _keep_model(view: View, trained: Trained) -> Upload:
+    return Upload(state={"personal": view.params})
+
+
+def _nothing(client: int) -> int:
+    """Return the bytes of the second pass: the client has the model since the first."""
+    return 0

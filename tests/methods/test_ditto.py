@@ -1,0 +1,64 @@
+"""Ditto against NumPy: the global model is FedAvg's, and each client keeps a model of its own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+import raysim
+from raysim.methods.ditto import Ditto
+from tests.methods import common
+from tests.methods.test_oracle import LR, NAMES, assert_close
+from tests.methods.test_transforms import EVERYTHING, MOMENTUM, local_training, run_half
+
+LAM = 0.6
+NAME = {"method.name": "ditto", "method.lam": LAM}
+
+
+def ditto(w, clients, cohorts, local):
+    """The last global model, and the personal models by client."""
+    own = {}
+    for number, cohort in enumerate(cohorts):
+        lr, none = LR * local.get("local.lr_decay", 1.0) ** number, [0.0] * len(w)
+        ends = [local_training(w, clients[k], lr, none, local, 0.0) for k in cohort]
+        for k in cohort:
+            own[k] = local_training(own.get(k, w), clients[k], lr, none, local, LAM, anchor=w)
+        sizes = [len(clients[k][1]) for k in cohort]
+        w = [np.average(parts, axis=0, weights=sizes) for parts in zip(*ends, strict=True)]
+    return w, own
+
+
+def newest_states(run_dir):
+    """The last client state of each client that took part."""
+    files = sorted((run_dir / "clients").glob("*/*/*_1.safetensors"), key=lambda p: p.name)
+    return {int(path.parent.name): load_file(path) for path in files}
+
+
+@pytest.mark.parametrize("stacked", [0, 2])
+@pytest.mark.parametrize("local", [{}, MOMENTUM, EVERYTHING], ids=["sgd", "momentum", "everything"])
+def test_rounds(tmp_path, local, stacked):
+    result, w, clients, cohorts = run_half(tmp_path, {**NAME, **local, "engine.vectorize": stacked})
+    expected, own = ditto(w, clients, cohorts, local)
+    assert_close(result.params, expected)
+    states = newest_states(result.run_dir)
+    assert states.keys() == own.keys() and sum(map(len, cohorts)) > len(own)
+    for client, model in own.items():
+        state = {"personal": {name: states[client][f"personal/{name}"] for name in NAMES}}
+        assert_close(Ditto().client_model(result.params, state), model)
+
+
+def test_personal_models_cost_no_bytes_and_leave_the_global_one_alone(tmp_path):
+    result, w, _, cohorts = run_half(tmp_path / "ditto", NAME)
+    size = 4 * sum(p.size for p in w)
+    for way in ("bytes_up", "bytes_down"):
+        assert result.metrics[way].to_pylist() == [len(cohort) * size for cohort in cohorts]
+        assert result.metrics[f"personal_{way}"].to_pylist() == [0] * len(cohorts)
+    assert min(result.metrics["personal_train_loss"].to_pylist()) > 0
+    common.assert_equals_fedavg(tmp_path, NAME)
+
+
+def test_a_client_that_never_took_part_would_deploy_the_global_model(tmp_path):
+    model = {"w": object()}
+    state = raysim.ServerState({"model": model})
+    assert Ditto().client_model({}, Ditto().client_init(state)) is model
