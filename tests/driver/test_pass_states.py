@@ -75,7 +75,7 @@ writes = st.dictionaries(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(writes)
 def test_obsolete_is_all_that_was_written_but_the_last_client_states(wrote):
     runner = runner_of(writing(wrote))

@@ -145,7 +145,7 @@ def outcome(executor: FakeExecutor, errors: Path, **options: Any) -> Any:
     return results, columns, runner.log.figures(), runner.written, sorted(runner.obsolete)
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(st.data(), st.integers(1, 3))
 def test_order_split_and_failures_once_change_nothing(errors, data, stack_size):
     def split(items: list[Item]) -> list[list[Item]]:

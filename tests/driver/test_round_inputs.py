@@ -93,7 +93,7 @@ def test_a_bad_cohort_stops_in_one_line(bad):
 keys = st.tuples(st.integers(0, 2), st.integers(0, 2), st.sampled_from(["noise", "mask"]))
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(keys, keys, st.lists(st.integers(0, 2), max_size=2), st.booleans())
 def test_draws_depend_on_seed_round_and_purpose_alone(first, second, others, seen):
     """Neither on earlier draws nor on what clients lost."""
@@ -103,14 +103,13 @@ def test_draws_depend_on_seed_round_and_purpose_alone(first, second, others, see
     another.generator("other")
     for key in others:
         another.sample(key)
-    same_round = first[:2] == second[:2]
     draws = [
         torch.rand(4, generator=now.generator(name))
         for now, name in ((one, purpose), (another, other_purpose))
     ]
     assert torch.equal(*draws) == (first == second)
-    assert (one.cohort == another.cohort) >= same_round
-    assert (one.sample(1) == another.sample(1)) >= same_round
+    if first[:2] == second[:2]:
+        assert (one.cohort, one.sample(1)) == (another.cohort, another.sample(1))
 
 
 def test_further_cohorts_differ_by_seed_round_and_keys():
