@@ -84,6 +84,8 @@ class RoundRunner:
             RunError: a client failed twice and `on_client_error` is "stop", or none is left.
         """
         context, clients = self.context, [int(client) for client in work.clients]
+        if not clients:
+            raise RunError(f"round {self.number + 1}: a pass has no clients")
         with context.watch("broadcast"):
             message = self._message(work, clients)
         groups = groups_of(clients, context.sizes, context.stack_size if work.epochs else 1)

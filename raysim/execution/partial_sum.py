@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 import numpy as np
 import numpy.typing as npt
@@ -60,7 +61,8 @@ class PartialSum:
         sums = flatten(upload.sums)
         layout = Layout.of(sums)
         if self.sum and self.sum.layout != layout:
-            raise RunError("its upload has other tensors than the clients before it")
+            other = _difference(layout, self.sum.layout)
+            raise RunError(f"its upload has other tensors than the clients before it ({other})")
         addend = Addend.of(layout, sums)
         _check_finite(upload)
         return addend
@@ -88,7 +90,7 @@ class PartialSum:
         self.clients.append(client)
         self.weight += weight
         self.records.append({**record, **upload.scalars, **upload.metrics})
-        self.scalars = frozenset(upload.scalars)
+        self.scalars |= upload.scalars.keys()
         if upload.rows:
             self.rows[client] = PackedTensors.of(upload.rows)
         if upload.state:
@@ -98,16 +100,25 @@ class PartialSum:
         self.bytes_up += bytes_up(upload)
 
     def merge(self, other: PartialSum) -> None:
-        """Add another partial sum, of other clients of the same pass."""
+        """Add another partial sum, of other clients of the same pass.
+
+        Raises:
+            RunError: its clients uploaded other tensors.
+        """
         if not other.clients:
             return
         if other.sum is not None:
             self.sum = self.sum or ExactSum(other.sum.layout)
+            if self.sum.layout != other.sum.layout:
+                raise RunError(
+                    f"clients {self.clients[0]} and {other.clients[0]} uploaded different tensors"
+                    f" ({_difference(self.sum.layout, other.sum.layout)})"
+                )
             self.sum.merge(other.sum)
         self.clients += other.clients
         self.weight += other.weight
         self.records += other.records
-        self.scalars = other.scalars
+        self.scalars |= other.scalars
         self.rows |= other.rows
         self.bytes_up += other.bytes_up
         self.wrote_state += other.wrote_state
@@ -135,6 +146,13 @@ def bytes_up(upload: Upload) -> int:
     if upload.bytes_up is not None:
         return upload.bytes_up
     return nbytes(upload.sums) + nbytes(upload.rows) + 4 * len(upload.scalars)
+
+
+def _difference(layout: Layout, other: Layout) -> str:
+    """Return the first tensor in which two layouts differ."""
+    pairs = zip_longest(layout.entries, other.entries, fillvalue=None)
+    one, another = next((a, b) for a, b in pairs if a != b)
+    return str((one or another or ("",))[0])
 
 
 def _check_finite(upload: Upload) -> None:
