@@ -211,7 +211,10 @@ def rounds_to_target(rows: Sequence[Row], target: float | None) -> float | None:
 
 
 def summarise(rows: Sequence[Row], target: float | None) -> Row:
-    """Return the figures of a run, as in `summary.json`; a method's warm-up is left out."""
+    """Return the figures of a run, as in `summary.json`.
+
+    Rounds below 1, as the first version numbered a pre-pass, are left out.
+    """
     counted = [row for row in rows if row["round"] >= 1]
     evaluated = [row for row in counted if row["test_loss"] is not None]
     accuracies = [row["test_accuracy"] for row in evaluated if "test_accuracy" in row]
