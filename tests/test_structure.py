@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
+import raysim.driver
 from tests.test_imports import ALLOWED, SOURCES, area
 
 ROOT = Path(__file__).parent.parent
@@ -100,3 +104,22 @@ def words(tree: ast.Module) -> set[str]:
         elif isinstance(node, ast.Attribute):
             found.add(node.attr)
     return found
+
+
+def test_the_walk_of_one_update_names_what_exists():
+    """The walk stands in the docstring of `driver/`."""
+    names = re.findall(r"`(\w+(?:\.\w+){2,})`", raysim.driver.__doc__ or "")
+    assert len(names) > 20
+    missing = [name for name in names if not exists(f"raysim.{name}")]
+    assert not missing
+
+
+def exists(name: str) -> bool:
+    """Return whether a dotted name leads to a module, or to something in one."""
+    parts = name.split(".")
+    modules = [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
+    module = next(module for module in modules if module in SOURCES)
+    found: Any = import_module(module)
+    for part in parts[module.count(".") + 1 :]:
+        found = getattr(found, part, None)
+    return found is not None
