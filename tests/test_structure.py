@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import traceback
 from collections import Counter
 from collections.abc import Iterator
 from importlib import import_module
@@ -11,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import raysim.driver
+from raysim.training.sgd import Sgd
+from tests.conftest import make_settings, make_task
 from tests.test_imports import ALLOWED, SOURCES, area
 
 ROOT = Path(__file__).parent.parent
-MODULES, LINES, BODY = 12, 300, 40
+MODULES, LINES, BODY, FRAMES = 12, 300, 40, 15
 ONE_FILE_EACH = {
     "raysim/methods",
     "workloads/datasets",
@@ -104,6 +107,27 @@ def words(tree: ast.Module) -> set[str]:
         elif isinstance(node, ast.Attribute):
             found.add(node.attr)
     return found
+
+
+def test_a_step_is_at_most_fifteen_frames_below_run(tmp_path, monkeypatch):
+    """From `raysim.run` to `Sgd.step` of an inline run, both included."""
+    stacks: list[list[str]] = []
+    step = Sgd.step
+
+    def stepping(sgd: Sgd, *tensors: Any) -> None:
+        frames = traceback.extract_stack()[:-1]
+        stacks.append([f"{f.filename}:{f.name}" for f in frames if is_ours(f.filename)])
+        step(sgd, *tensors)
+
+    monkeypatch.setattr(Sgd, "step", stepping)
+    raysim.run(make_settings(tmp_path, rounds=1), make_task((8, 8)))
+    first = [*stacks[0], f"{Sgd.__module__}:step"]
+    assert first[0].endswith("raysim/__init__.py:run")
+    assert len(first) <= FRAMES, "\n".join(first)
+
+
+def is_ours(file: str) -> bool:
+    return (ROOT / "raysim").resolve() in Path(file).resolve().parents
 
 
 def test_the_walk_of_one_update_names_what_exists():
