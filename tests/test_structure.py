@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import ast
+import re
+import traceback
 from collections import Counter
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
+import raysim.driver
+from raysim.training.sgd import Sgd
+from tests.conftest import make_settings, make_task
 from tests.test_imports import ALLOWED, SOURCES, area
 
 ROOT = Path(__file__).parent.parent
-MODULES, LINES, BODY = 12, 300, 40
+MODULES, LINES, BODY, FRAMES = 12, 300, 40, 15
 ONE_FILE_EACH = {
     "raysim/methods",
     "workloads/datasets",
@@ -98,3 +105,43 @@ def words(tree: ast.Module) -> set[str]:
         elif isinstance(node, ast.Attribute):
             found.add(node.attr)
     return found
+
+
+def test_a_step_is_at_most_fifteen_frames_below_run(tmp_path, monkeypatch):
+    """From `raysim.run` to `Sgd.step` of an inline run, both included."""
+    stacks: list[list[str]] = []
+    step = Sgd.step
+
+    def stepping(sgd: Sgd, *tensors: Any) -> None:
+        frames = traceback.extract_stack()[:-1]
+        stacks.append([f"{f.filename}:{f.name}" for f in frames if is_ours(f.filename)])
+        step(sgd, *tensors)
+
+    monkeypatch.setattr(Sgd, "step", stepping)
+    raysim.run(make_settings(tmp_path, rounds=1), make_task((8, 8)))
+    first = [*stacks[0], f"{Sgd.__module__}:step"]
+    assert first[0].endswith("raysim/__init__.py:run")
+    assert len(first) <= FRAMES, "\n".join(first)
+
+
+def is_ours(file: str) -> bool:
+    return (ROOT / "raysim").resolve() in Path(file).resolve().parents
+
+
+def test_the_walk_of_one_update_names_what_exists():
+    """The walk stands in the docstring of `driver/`."""
+    names = re.findall(r"`(\w+(?:\.\w+){2,})`", raysim.driver.__doc__ or "")
+    assert len(names) > 20
+    missing = [name for name in names if not exists(f"raysim.{name}")]
+    assert not missing
+
+
+def exists(name: str) -> bool:
+    """Return whether a dotted name leads to a module, or to something in one."""
+    parts = name.split(".")
+    modules = [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
+    module = next(module for module in modules if module in SOURCES)
+    found: Any = import_module(module)
+    for part in parts[module.count(".") + 1 :]:
+        found = getattr(found, part, None)
+    return found is not None
