@@ -155,7 +155,7 @@ class Run:
             self.latest[client] = version[:2]
         seconds = perf_counter() - begun
         spans = runner.log.spans | {DRIVER: context.watch.take()}
-        after = replace(before, number=number + 1, state=state)
+        after = replace(before, number=number + 1, state=state, losses=before.losses.copy())
         evaluation, evaluation_seconds = self._evaluate(after)
         row: Row = {
             "round": after.number,

@@ -128,18 +128,15 @@ class Worker:
         with self._failures([*jobs], group), self.watch("training"):
             if len(jobs) < len(group) and not message.retry:
                 raise RunError("another client of its group failed")
-            results = self._run([*jobs.values()], stacked=len(group) > 1)
+            stacked = len(group) > 1 and jobs
+            run = self._stacked.run if stacked else partial(map, self._sequential.run)
+            results = [*run([*jobs.values()])]
         seconds = (perf_counter() - begun) / len(group)
         for (client, job), (upload, losses) in zip(jobs.items(), results, strict=False):
             if client not in message.arrived:
                 with self._failures([client], group), self.watch("reduction"):
                     record = _record(client, len(job.data.y), losses, seconds)
                     self._accept(message, upload, record)
-
-    def _run(self, jobs: list[ClientJob], stacked: bool) -> list[tuple[Upload, LocalLosses]]:
-        if stacked and jobs:
-            return self._stacked.run(jobs)
-        return [self._sequential.run(job) for job in jobs]
 
     @contextmanager
     def _failures(self, clients: list[int], group: tuple[int, ...]) -> Iterator[None]:
