@@ -9,8 +9,9 @@ from typing import Any
 
 from raysim.core.errors import SettingsError
 from raysim.core.rules import Rules, Trained, Upload, View, receive_model, send_model
-from raysim.core.tensors import Tensors
+from raysim.core.tensors import Tensors, nbytes
 
+Finish = Callable[[View, Trained], Upload]
 SHARED = "model"
 """The one group that several rules may send or keep: it holds the same tensors in all of them."""
 
@@ -20,7 +21,7 @@ def chain(*rules: Rules) -> Rules:
 
     Penalties and transforms are concatenated in order. `start` and `criterion` may come from one of
     the rules alone. Every `finish` that is not FedAvg's is called in turn, and what they give back
-    is merged by name.
+    is merged by name; where none of them sends anything to be averaged, the model is sent.
 
     Raises:
         SettingsError: two of the rules have a start, a criterion, or a transform of the same name.
@@ -32,8 +33,16 @@ def chain(*rules: Rules) -> Rules:
         criterion=_single("criterion", [r.criterion for r in rules if r.criterion]),
         penalties=tuple(penalty for each in rules for penalty in each.penalties),
         transforms=tuple(transform for each in rules for transform in each.transforms),
-        finish=partial(_finish_all, finishes) if len(finishes) > 1 else (*finishes, send_model)[0],
+        finish=_one_finish(finishes, sends_model=len(finishes) < len(rules)),
     )
+
+
+def _one_finish(finishes: Sequence[Finish], sends_model: bool) -> Finish:
+    if not finishes:
+        return send_model
+    if len(finishes) == 1 and not sends_model:
+        return finishes[0]
+    return partial(_finish_all, finishes, sends_model)
 
 
 def _single(part: str, functions: Sequence[Any]) -> Any:
@@ -50,25 +59,30 @@ def _name(function: Any) -> str:
 
 
 def _finish_all(
-    finishes: Sequence[Callable[[View, Trained], Upload]], view: View, trained: Trained
+    finishes: Sequence[Finish], sends_model: bool, view: View, trained: Trained
 ) -> Upload:
     """Merge what several rules give back."""
     uploads = [finish(view, trained) for finish in finishes]
-    merged: dict[str, Any] = {}
-    for field in fields(Upload):
-        values = [getattr(upload, field.name) for upload in uploads]
-        merged[field.name] = _merge(field.name, values)
+    if sends_model and not any(upload.sums for upload in uploads):
+        uploads.append(send_model(view, trained))
+    merged: dict[str, Any] = {
+        field.name: _merge(field.name, [getattr(upload, field.name) for upload in uploads])
+        for field in fields(Upload)
+        if field.name != "bytes_up"
+    }
+    if any(upload.bytes_up is not None for upload in uploads):
+        sharing = [upload for upload in uploads if SHARED in upload.sums]
+        twice = (len(sharing) - 1) * nbytes({SHARED: sharing[0].sums[SHARED]}) if sharing else 0
+        merged["bytes_up"] = sum(upload.sent_bytes for upload in uploads) - twice
     return Upload(**merged)
 
 
-def _merge(field: str, values: Sequence[Any]) -> Any:
-    """Return the union of mappings; of other values the only one that is set."""
-    if not isinstance(values[0], Mapping):
-        return _single(f"upload's {field}", [value for value in values if value is not None])
+def _merge(field: str, values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the union of mappings."""
     merged: dict[str, Any] = {}
     for value in values:
         for name, given in value.items():
-            if name in merged and not (name == SHARED and _same_names(merged[name], given)):
+            if name in merged and not (name == SHARED and _same_tensors(merged[name], given)):
                 raise SettingsError(
                     f"rules: two that are chained give back {field} {name!r}; names must differ"
                     f" (but for {SHARED!r}, if it holds the same tensors)"
@@ -77,5 +91,6 @@ def _merge(field: str, values: Sequence[Any]) -> Any:
     return merged
 
 
-def _same_names(tensors: Tensors, others: Tensors) -> bool:
-    return isinstance(tensors, Mapping) and tensors.keys() == others.keys()
+def _same_tensors(tensors: Tensors, others: Tensors) -> bool:
+    same = isinstance(tensors, Mapping) and tensors.keys() == others.keys()
+    return same and all(tensors[name] is others[name] for name in tensors)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from raysim.core.errors import SettingsError
 from raysim.core.scoring import CLASSIFICATION, Scoring
-from raysim.core.tensors import Groups, Tensors
+from raysim.core.tensors import Groups, Tensors, nbytes
 
 Weighting = Literal["examples", "uniform"]
 
@@ -158,6 +158,13 @@ class Upload:
     scalars: Mapping[str, float] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     bytes_up: int | None = None
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes that travel up: `bytes_up`, or those of the tensors and four for each scalar."""
+        if self.bytes_up is not None:
+            return self.bytes_up
+        return nbytes(self.sums) + nbytes(self.rows) + 4 * len(self.scalars)
 
 
 def send_model(view: View, trained: Trained) -> Upload:

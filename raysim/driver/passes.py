@@ -98,6 +98,12 @@ class RoundRunner:
             failed = [failure for failure in failed if failure.final]
             failed += self._train(message, again, total)
         self.log.dropped += failed
+        # What a dropped client wrote before its actor died is not to be found on resuming.
+        self.obsolete += [
+            (failure.client, StateVersion(self.number, self._passes, in_round))
+            for failure in failed
+            for in_round in (False, True)
+        ]
         if not total.clients:
             raise RunError(
                 f"round {self.number + 1}: no client is left; the last one, client"

@@ -83,10 +83,10 @@ class Run:
         self.restore()
         context.run_dir.save_partition(context.federation.client_indices)
         context.run_dir.save_environment()
-        self._decide_stack_size()
-        context.listener.started(self._started())
         with _terminate_as_interrupt():
             try:
+                self._decide_stack_size()
+                context.listener.started(self._started())
                 while not self._is_done():
                     self._round(self.committed)
                     self._note_workers()
@@ -235,7 +235,8 @@ class Run:
     def _rescue(self) -> None:
         """Checkpoint the committed rounds when the run ends early."""
         try:
-            if self.committed.number not in self.checkpoints.numbers() and self.recorder.rows:
+            number = self.committed.number
+            if number and number not in self.checkpoints.numbers() and self.recorder.rows:
                 self._save()
             self.recorder.close()
         except RunError as error:

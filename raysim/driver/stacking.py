@@ -76,7 +76,8 @@ class Rehearsal:
     """One round on few clients and samples, stacked, in this process; nothing is kept of it."""
 
     def __init__(self, settings: Settings, federation: Federation, network: nn.Module) -> None:
-        self._settings, self._network = settings, network
+        method = settings.method.model_copy(deep=True)  # what it notes of itself is not the run's
+        self._settings, self._network = settings.model_copy(update={"method": method}), network
         placed = Network(copy.deepcopy(network)).placed(CPU)
         self._sequential = SequentialTrainer(placed, settings.local, settings.engine.precision)
         self._stacked = StackedTrainer(self._sequential, note=_ignore)
@@ -105,7 +106,7 @@ class Rehearsal:
         for client, upload in zip(clients, self._train(jobs), strict=True):
             total.add({"client": client}, upload, total.check(upload), 1, len(clients))
             self._states[client] = {
-                **self._states.get(client, {}),
+                **self._states.get(client, self._initial),
                 **upload.state,
                 **upload.round_state,
             }

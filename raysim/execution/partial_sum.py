@@ -17,7 +17,7 @@ import torch
 
 from raysim.core.errors import RunError
 from raysim.core.rules import Reduced, Upload
-from raysim.core.tensors import Layout, flatten, nbytes, unflatten
+from raysim.core.tensors import Layout, flatten, unflatten
 from raysim.core.tensors.exact import Addend, ExactSum
 from raysim.core.tensors.packed import PackedTensors
 
@@ -97,7 +97,7 @@ class PartialSum:
             self.wrote_state.append(client)
         if upload.round_state:
             self.wrote_round_state.append(client)
-        self.bytes_up += bytes_up(upload)
+        self.bytes_up += upload.sent_bytes
 
     def merge(self, other: PartialSum) -> None:
         """Add another partial sum, of other clients of the same pass.
@@ -141,13 +141,6 @@ class PartialSum:
         )
 
 
-def bytes_up(upload: Upload) -> int:
-    """Return the bytes that an upload sends: its tensors, and four for each scalar."""
-    if upload.bytes_up is not None:
-        return upload.bytes_up
-    return nbytes(upload.sums) + nbytes(upload.rows) + 4 * len(upload.scalars)
-
-
 def _difference(layout: Layout, other: Layout) -> str:
     """Return the first tensor in which two layouts differ."""
     pairs = zip_longest(layout.entries, other.entries, fillvalue=None)
@@ -161,8 +154,8 @@ def _check_finite(upload: Upload) -> None:
     Raises:
         RunError: a value is not finite; it names the tensor or the number.
     """
-    groups = {**upload.rows, **upload.state, **upload.round_state}
-    tensors = flatten(groups).items()
+    unsummed = (upload.rows, upload.state, upload.round_state)
+    tensors = [item for groups in unsummed for item in flatten(groups).items()]
     bad = [n for n, t in tensors if t.is_floating_point() and not bool(t.isfinite().all())]
     bad += [name for name, value in upload.scalars.items() if not math.isfinite(value)]
     if bad:

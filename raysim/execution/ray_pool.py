@@ -1,7 +1,7 @@
 """The ray executor: a pool of resident actors on fractional GPUs or cores.
 
 The pool lives for the whole run. What a call shares travels once to each node, through the object
-store. What an actor is handed next is decided in `placement.py`. A lost actor costs the chunks that
+store. What an actor is handed next is decided in `schedule.py`. A lost actor costs the chunks that
 it had not handed over: they go to whoever is free, and a new actor takes its place as soon as a
 node has room for it.
 """

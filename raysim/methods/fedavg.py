@@ -44,8 +44,9 @@ class FedAvg(Method):
         return {"model": state.groups["model"]}
 
     def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:
-        """Return the next state: groups that clients sent become their means, others stay."""
-        return state.replace(**reduced.means)
+        """Return the next state: its groups that clients sent become their means, others stay."""
+        means = {name: mean for name, mean in reduced.means.items() if name in state.groups}
+        return state.replace(**means)
 
     def metrics(self, state: ServerState) -> Metrics:
         """Return the method's own metrics of a round, given the state after it."""

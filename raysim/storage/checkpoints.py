@@ -108,6 +108,11 @@ class Checkpoints:
             RunError: all checkpoints are damaged.
         """
         numbers = self.numbers()
+        if not numbers and any(self._folder.glob("round_-*")):
+            raise RunError(
+                f"{self._folder}: the run was stopped in a pre-pass by the first version; start it"
+                " again in another `out`"
+            )
         damaged: list[int] = []
         for number in reversed(numbers):
             try:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from raysim.core.errors import SettingsError
 from raysim.core.rules import Batch, Rules
 from raysim.core.tensors import Groups
 
@@ -78,3 +79,15 @@ def epochs_of(job: ClientJob, bounds: Bounds) -> Iterator[tuple[Tensor, npt.NDAr
     for _ in range(job.epochs):
         order = np.arange(n) if len(bounds) == 1 else job.batches.permutation(n)
         yield job.augment(x, generator), order
+
+
+def only_in_finish(purpose: str) -> torch.Generator:
+    """Refuse a generator to the functions of a step, which may run for many clients at once.
+
+    Raises:
+        SettingsError: always.
+    """
+    raise SettingsError(
+        f"view.generator({purpose!r}): is for `finish` alone; in a step use torch's own random"
+        " functions, which are seeded for each client"
+    )

@@ -19,7 +19,7 @@ from raysim.config import LocalSettings
 from raysim.core.rules import Batch, Outputs, Trained, Transform, Upload, View
 from raysim.core.tensors import Tensors
 from raysim.core.tensors.torch_private import can_record_steps, gradients_of
-from raysim.training.job import ClientJob, LocalLosses, batch_bounds, epochs_of
+from raysim.training.job import ClientJob, LocalLosses, batch_bounds, epochs_of, only_in_finish
 from raysim.training.network import Network
 from raysim.training.recorded_steps import GuardedView, RecordedSteps
 from raysim.training.sgd import Sgd, objective, reported
@@ -119,7 +119,7 @@ class _ClientTraining:
             state=job.state,
             personal=job.personal,
             temperature=trainer.local.temperature,
-            generator=job.generator,
+            generator=only_in_finish,
             at=trainer.at,
             gradient=self.gradient,
         )
@@ -147,7 +147,8 @@ class _ClientTraining:
             sizes.append(len(batch.y))
         trained = Trained(len(sizes), self.job.lr, self.states, self.job.data)
         with torch.no_grad():
-            upload = self.rules.finish(self.view, trained)
+            view = replace(self.view, generator=self.job.generator)
+            upload = self.rules.finish(view, trained)
         if not sizes:
             return upload, LocalLosses.of(torch.empty(0), torch.empty(0), sizes)
         return upload, LocalLosses.of(torch.stack(losses), torch.stack(objectives), sizes)

@@ -25,7 +25,7 @@ from torch.func import grad, vmap
 from raysim.core.layers import BATCH_NORMS
 from raysim.core.rules import Batch, Outputs, Trained, Upload, View
 from raysim.core.tensors import Tensors
-from raysim.training.job import ClientJob, LocalLosses, batch_bounds, epochs_of
+from raysim.training.job import ClientJob, LocalLosses, batch_bounds, epochs_of, only_in_finish
 from raysim.training.network import Network
 from raysim.training.sequential import SequentialTrainer
 from raysim.training.sgd import Sgd, objective, reported
@@ -70,6 +70,9 @@ class StackedTrainer:
         try:
             with self.recorder.beside() if self.recorder else nullcontext():
                 for numbers in group_by_layout(jobs):
+                    if not jobs[numbers[0]].epochs:
+                        results |= {n: self.sequential.run(jobs[n]) for n in numbers}
+                        continue
                     group = _StackedTraining(self, [jobs[number] for number in numbers])
                     results |= zip(numbers, group.run(), strict=True)
             return [results[number] for number in range(len(jobs))]
@@ -213,7 +216,7 @@ class _StackedTraining:
 
         def update(tensors: Tensors, fixed: Tree, batch: Tree, *given: Any) -> Any:
             gradients, states = given
-            view, samples = self._view(tensors, fixed), _Stacked(**batch)
+            view, samples = self._view(tensors, fixed), self._samples(batch)
             changed = {}
             for each in transforms:
                 state = states[each.name]
@@ -259,7 +262,7 @@ class _StackedTraining:
             state=fixed["state"],
             personal=fixed["personal"],
             temperature=self.local.temperature,
-            generator=self.job.generator,
+            generator=only_in_finish,
             at=self.sequential.at,
             gradient=partial(self._gradient, fixed),
         )
