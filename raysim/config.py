@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from raysim.core.components import C, Component, Registry, suggest
+from raysim.core.components import C, Component, Registry, build_component, explain
 from raysim.core.data import DATASETS, MODELS, PARTITIONS, Dataset, Model, Partition
 from raysim.core.errors import SettingsError
 from raysim.core.method import METHODS, Method
@@ -132,12 +132,8 @@ def _component(registry: Registry[C]) -> tuple[BeforeValidator, PlainSerializer]
                 f"{key}={json.dumps(name, default=str)}: {registry.kind}.name must be the name of"
                 f" a {registry.kind}"
             )
-        component = registry.get(name)
         fields = {key: item for key, item in value.items() if key != "name"}
-        try:  # as JSON, so that lists may become tuples and strings enumerations
-            return component.model_validate_json(json.dumps(fields, default=str))
-        except ValidationError as error:
-            raise SettingsError(_explain(error, component, f"{registry.kind}.")) from error
+        return build_component(registry.get(name), fields, f"{registry.kind}.", named=True)
 
     return BeforeValidator(build), PlainSerializer(lambda value: value.settings())
 
@@ -194,17 +190,25 @@ def parse(raw: Mapping[str, Any]) -> Settings:
     try:
         return Settings.model_validate(raw)
     except ValidationError as error:
-        raise SettingsError(_explain(error, Settings)) from error
+        raise SettingsError(explain(error, Settings, renamed=RENAMED)) from error
 
 
 def apply_overrides(raw: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return nested values with dotted keys replaced.
 
-    A component's name is applied before its fields; where it names another component, the
-    fields of the one before are dropped.
+    A component's name is applied before its fields, and a group before its keys; else they are
+    applied as they are given. Where a name names another component, the fields of the one before
+    are dropped.
     """
+    given = list(overrides)
+
+    def order(key: str) -> tuple[int, int, int]:
+        scopes = {k: k.removesuffix("name") if k.endswith(".name") else f"{k}." for k in given}
+        before = [given.index(k) for k in given if k != key and key.startswith(scopes[k])]
+        return max(given.index(key), *before, 0), len(before), given.index(key)
+
     result = copy.deepcopy(dict(raw))
-    for key in sorted(overrides, key=lambda key: (key.count("."), not key.endswith(".name"))):
+    for key in sorted(given, key=order):
         *groups, last = key.split(".")
         node = result
         for group in groups:
@@ -248,50 +252,3 @@ def read_file(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise SettingsError(f"{path}: must contain a table of settings")
     return values
-
-
-def _explain(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
-    """Return the first validation error in one line."""
-    first = error.errors(include_url=False)[0]
-    location = [str(part) for part in first["loc"]]
-    if first["type"] == "extra_forbidden":
-        if renamed := RENAMED.get(prefix + ".".join(location)):
-            return f"{location[0]}: no such setting; it is called {renamed!r} now"
-        known = list(_group_at(model, location[:-1]).model_fields)
-        if model is not Settings:
-            known.append("name")
-        return f"{prefix}{'.'.join(location)}: no such setting; {suggest(location[-1], known)}"
-    if first["type"] == "missing":
-        return f"{prefix}{'.'.join(location)}: must be given"
-    if broken_rule := first.get("ctx", {}).get("error"):
-        return prefix + ".".join([*location, str(broken_rule)])
-    key = ".".join(_without_union_tags(model, location))
-    value = json.dumps(first["input"], default=str)
-    return f"{prefix}{key}={value}: {_all_alternatives(error, first['input'])}"
-
-
-def _all_alternatives(error: ValidationError, value: Any) -> str:
-    problems = [
-        problem["msg"].removeprefix("Input should be ")
-        for problem in error.errors(include_url=False)
-        if problem["input"] is value or problem["input"] == value
-    ]
-    return "must be " + " or ".join(dict.fromkeys(problems))
-
-
-def _group_at(model: type[BaseModel], location: list[str]) -> type[BaseModel]:
-    for part in location:
-        annotation = model.model_fields[part].annotation
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            model = annotation
-    return model
-
-
-def _without_union_tags(model: type[BaseModel], location: list[str]) -> list[str]:
-    fields: list[str] = []
-    for part in location:
-        if part not in model.model_fields:
-            break
-        fields.append(part)
-        model = _group_at(model, [part])
-    return fields

@@ -125,6 +125,8 @@ def _range(kind: Any, limits: Sequence[Any]) -> str:
     if get_origin(kind) in (Union, UnionType):
         named = ["none" if one is type(None) else _range(one, limits) for one in get_args(kind)]
         return " | ".join(filter(None, named))
+    if get_origin(kind) is Mapping:
+        return "{name: settings}"
     if kind is bool:
         return "true | false"
     return ", ".join(

@@ -8,12 +8,13 @@ is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from raysim.core.errors import SettingsError
 
@@ -96,3 +97,83 @@ class Registry(Generic[C]):
         if not (isinstance(found, type) and issubclass(found, self.base)):
             raise SettingsError(f"{key}: must be a subclass of raysim.{self.base.__name__}")
         return found
+
+
+def build_component(
+    component: type[C], fields: Mapping[str, Any], prefix: str, named: bool = False
+) -> C:
+    """Return a component with the fields of its settings.
+
+    Args:
+        component: Its class.
+        fields: Its fields as plain values.
+        prefix: What stands before a field in the settings, for example `method.`.
+        named: Whether `name` stands among the fields in the settings.
+
+    Raises:
+        SettingsError: a field is wrong; the message names it, its value and the allowed range.
+    """
+    try:  # as JSON, so that lists may become tuples and strings enumerations
+        return component.model_validate_json(json.dumps(fields, default=str))
+    except ValidationError as error:
+        more = ["name"] if named else []
+        raise SettingsError(explain(error, component, prefix, more)) from error
+
+
+def explain(
+    error: ValidationError,
+    model: type[BaseModel],
+    prefix: str = "",
+    more: Sequence[str] = (),
+    renamed: Mapping[str, str] | None = None,
+) -> str:
+    """Return the first validation error in one line.
+
+    Args:
+        error: The error.
+        model: What was validated.
+        prefix: What stands before a field in the settings.
+        more: Keys that may stand beside the fields.
+        renamed: Settings of earlier versions, and their present names.
+    """
+    first = error.errors(include_url=False)[0]
+    location = [str(part) for part in first["loc"]]
+    if first["type"] == "extra_forbidden":
+        if now := (renamed or {}).get(prefix + ".".join(location)):
+            return f"{location[0]}: no such setting; it is called {now!r} now"
+        known = [*_group_at(model, location[:-1]).model_fields, *more]
+        return f"{prefix}{'.'.join(location)}: no such setting; {suggest(location[-1], known)}"
+    if first["type"] == "missing":
+        return f"{prefix}{'.'.join(location)}: must be given"
+    if broken_rule := first.get("ctx", {}).get("error"):
+        return prefix + ".".join([*location, str(broken_rule)])
+    key = ".".join(_without_union_tags(model, location))
+    value = json.dumps(first["input"], default=str)
+    return f"{prefix}{key}={value}: {_all_alternatives(error, first['input'])}"
+
+
+def _all_alternatives(error: ValidationError, value: Any) -> str:
+    problems = [
+        problem["msg"].removeprefix("Input should be ")
+        for problem in error.errors(include_url=False)
+        if problem["input"] is value or problem["input"] == value
+    ]
+    return "must be " + " or ".join(dict.fromkeys(problems))
+
+
+def _group_at(model: type[BaseModel], location: list[str]) -> type[BaseModel]:
+    for part in location:
+        annotation = model.model_fields[part].annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            model = annotation
+    return model
+
+
+def _without_union_tags(model: type[BaseModel], location: list[str]) -> list[str]:
+    fields: list[str] = []
+    for part in location:
+        if part not in model.model_fields:
+            break
+        fields.append(part)
+        model = _group_at(model, [part])
+    return fields

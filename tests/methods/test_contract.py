@@ -19,6 +19,7 @@ from raysim.testing import MethodContract
 from raysim.testing.tasks import FAMILIES
 
 SETTINGS: dict[str, dict[str, Any]] = {
+    "chain": {"method.methods.fedprox.mu": 0.1, "method.methods.scaffold.lr_global": 0.9},
     "fedmax": {"method.beta": 10},
     "divide_and_conquer": {"method.split": 1},
     "fedfusion": {"method.operator": "single"},
@@ -43,7 +44,7 @@ VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
 UNSUPPORTED = {("fedma", "residual")}
 """Methods and model families that do not go together; the method says so before round 1."""
 
-MODELS_SENT = {"scaffold": 2, "momentum": 2}
+MODELS_SENT = {"chain": 2, "scaffold": 2, "momentum": 2}
 """Models that a client receives and sends in a round, where it is not one."""
 COUNTED_APART = {"divide_and_conquer", "fedfusion", "fedma", "fednova", "fsvrg", "mifl"}
 """Methods that send parts of a model, or more to some: their own tests count the bytes."""

@@ -1,0 +1,211 @@
+"""Chain: several methods at once, each with its own settings.
+
+Source: the composition of gradient transformations in DeepMind's Optax (optax.chain), carried over
+to the rules of local training and to the server's update. Nothing of it is printed in a paper.
+
+    client:  rules of all methods as `raysim.chain` merges them: penalties and transforms in order
+    server:  state_i = update_i(state before the round, means with the model of update_(i-1))
+
+`methods` maps a method's name to its settings, in order; {} takes its defaults:
+
+    method.name=chain method.methods.fedprox.mu=0.1 method.methods.scaffold={}
+
+A name with dots, as in package.module:Class, is written in JSON or in a file. Each method must be
+a FedAvg that keeps FedAvg's `round`. Groups of the server's state, of the broadcast and of the
+clients' state need different names in different methods, but for "model". A chain of no method is
+FedAvg.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Annotated, Any, TypeVar
+
+from pydantic import Field, PlainSerializer, PlainValidator, model_validator
+from torch import nn
+
+from raysim.core.chain import chain
+from raysim.core.components import build_component
+from raysim.core.errors import SettingsError
+from raysim.core.method import METHODS, Metrics, Round, Sampling, ServerState
+from raysim.core.rules import Pass, Reduced, Rules
+from raysim.core.tensors import Groups, Tensors
+from raysim.methods.fedavg import FedAvg
+
+KEY = "method.methods"
+MODEL = "model"
+V = TypeVar("V")
+
+
+def _build(value: Any) -> dict[str, FedAvg]:
+    """Return the methods of a mapping from names to settings."""
+    if not isinstance(value, Mapping):
+        raise SettingsError(f"{KEY}={value!r}: must map names of methods to their settings")
+    return {name: _member(str(name), given) for name, given in value.items()}
+
+
+def _member(name: str, given: Any) -> FedAvg:
+    key = f"{KEY}.{name}"
+    if not isinstance(given, Mapping | FedAvg):
+        raise SettingsError(
+            f"{key}={given!r}: must be the method's settings; {{}} for its defaults"
+        )
+    kind = type(given) if isinstance(given, FedAvg) else _kind(name, key)
+    if not issubclass(kind, FedAvg) or kind.round is not FedAvg.round or issubclass(kind, Chain):
+        raise SettingsError(f"{key}: cannot be chained: its round is not FedAvg's")
+    if isinstance(given, FedAvg):
+        return given
+    return build_component(kind, given, f"{key}.")
+
+
+def _kind(name: str, key: str) -> type:
+    try:
+        return METHODS.get(name)
+    except SettingsError as error:
+        raise SettingsError(f"{key}: {error}") from error
+
+
+def _written(methods: Mapping[str, FedAvg]) -> dict[str, Any]:
+    """Return the settings of the methods as plain values."""
+    return {name: member.model_dump(mode="json") for name, member in methods.items()}
+
+
+class Chain(FedAvg):
+    """Several methods at once: FedProx and SCAFFOLD, say, under Adam on the server.
+
+    Helps to study how methods combine, without a class for each combination. Costs what its methods
+    cost together, in time, memory and bytes; the model travels once.
+    """
+
+    methods: Annotated[Mapping[str, FedAvg], PlainValidator(_build), PlainSerializer(_written)] = (
+        Field(default={}, description="methods in order, by name: their settings")
+    )
+
+    @model_validator(mode="after")
+    def _rules_chain(self) -> Chain:
+        try:
+            self.rules()
+            if len({member.weighting for member in self.methods.values()} - {None}) > 1:
+                raise SettingsError("two methods each set the weighting of the mean")
+            for hook in ("deployed", "client_model", "cohort"):
+                self._only(hook)
+        except SettingsError as error:
+            raise SettingsError(f"{KEY}: {error}") from error
+        return self
+
+    @property
+    def staged(self) -> bool:  # type: ignore[override]  # a constant of other methods
+        """Whether one of the methods looks into the stages of a network."""
+        return any(member.staged for member in self.methods.values())
+
+    def network(self, model: nn.Module) -> nn.Module:
+        """Return the network as the methods wrap it in turn."""
+        for member in self.methods.values():
+            model = member.network(model)
+        return model
+
+    def rules(self) -> Rules:
+        """Return the rules of all methods, chained."""
+        return chain(*(member.rules() for member in self.methods.values()))
+
+    def init(self, network: nn.Module) -> ServerState:
+        """Merge the states of all methods; `info` notes which method keeps a group."""
+        states = {name: member.init(network) for name, member in self.methods.items()}
+        own = {name: _without_model(state.groups) for name, state in states.items()}
+        owners = {_owner_of(group): name for name, groups in own.items() for group in groups}
+        groups = _merged("server state", own.values())
+        info = _merged("server state", [owners, *(state.info for state in states.values())])
+        state = ServerState({**super().init(network).groups, **groups}, info)
+        self.broadcast(state)  # refuses names that two of them use
+        self.client_init(state)
+        return state
+
+    def client_init(self, state: ServerState) -> Groups:
+        """Merge the client states of all methods."""
+        return _merged("client state", [m.client_init(state) for m in self.methods.values()])
+
+    def broadcast(self, state: ServerState) -> Groups:
+        """Merge what the methods send; the model is sent once."""
+        sent = [_without_model(member.broadcast(state)) for member in self.methods.values()]
+        return {**super().broadcast(state), **_merged("broadcast", sent)}
+
+    def training_pass(self, now: Round, state: ServerState) -> Pass:
+        """Return one pass for all methods; what one of them changes in FedAvg's is kept."""
+        plain = super().training_pass(now, state)
+        passes = [member.training_pass(now, state) for member in self.methods.values()]
+        changes: dict[str, Any] = {}
+        for part in fields(Pass):
+            if part.name not in ("broadcast", "rules"):
+                default = getattr(plain, part.name)
+                values = [getattr(work, part.name) for work in passes]
+                changed = [value for value in values if value != default]
+                if any(value != changed[0] for value in changed):
+                    raise SettingsError(f"{KEY}: two methods each set the pass's {part.name}")
+                changes[part.name] = changed[0] if changed else default
+        return replace(plain, **changes)
+
+    def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:
+        """Update the state by each method in turn; its mean model is the result of the one before.
+
+        A method sees the state before the round, and no means of others' groups.
+        """
+        if not self.methods:
+            return super().server_update(now, state, reduced)
+        model = reduced.means.get(MODEL, state.groups[MODEL])
+        groups, info = {**state.groups}, {**state.info}
+        for name, member in self.methods.items():
+            others = {g for g in groups if g != MODEL and state.info[_owner_of(g)] != name}
+            means = {g: mean for g, mean in reduced.means.items() if g not in others}
+            given = replace(reduced, means={**means, MODEL: model})
+            after = member.server_update(now, state, given)
+            groups |= {g: after.groups[g] for g in groups if g not in others}
+            info |= after.info
+            model = groups[MODEL]
+        return ServerState(groups, info)
+
+    def metrics(self, state: ServerState) -> Metrics:
+        """Merge the methods' own metrics."""
+        return _merged("metrics", [member.metrics(state) for member in self.methods.values()])
+
+    def cohort(self, sampling: Sampling, state: ServerState) -> Sequence[int]:
+        """Return the cohort of the method that draws its own."""
+        member = self._only("cohort")
+        return member.cohort(sampling, state) if member else super().cohort(sampling, state)
+
+    def deployed(self, state: ServerState) -> Tensors:
+        """Return the tensors of the method that deploys others than the model."""
+        member = self._only("deployed")
+        return member.deployed(state) if member else super().deployed(state)
+
+    def client_model(self, deployed: Tensors, state: Groups) -> Tensors:
+        """Return the model of the method that gives clients one of their own."""
+        member = self._only("client_model")
+        return member.client_model(deployed, state) if member else deployed
+
+    def _only(self, hook: str) -> FedAvg | None:
+        """Return the only method that overrides a hook, or None."""
+        plain = getattr(FedAvg, hook)
+        found = {n: m for n, m in self.methods.items() if getattr(type(m), hook) is not plain}
+        if len(found) > 1:
+            raise SettingsError(f"{' and '.join(found)} each have a {hook} of their own")
+        return next(iter(found.values()), None)
+
+
+def _owner_of(group: str) -> str:
+    """Return the name under which `info` notes the method that keeps a group."""
+    return f"owner of {group}"
+
+
+def _without_model(groups: Groups) -> Groups:
+    return {name: group for name, group in groups.items() if name != MODEL}
+
+
+def _merged(what: str, parts: Iterable[Mapping[str, V]]) -> dict[str, V]:
+    """Return the union of mappings whose names are distinct."""
+    merged: dict[str, V] = {}
+    for part in parts:
+        if both := merged.keys() & part.keys():
+            raise SettingsError(f"{KEY}: two methods each have {min(both)!r} in their {what}")
+        merged |= part
+    return merged

@@ -1,0 +1,227 @@
+"""Chain: settings, against NumPy, and against single methods and subclasses that do the same."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import raysim
+from raysim.config import parse
+from raysim.methods.chain import Chain
+from raysim.methods.fedavg import FedAvg
+from raysim.methods.fedprox import FedProx
+from tests.conftest import UNEQUAL, make_settings, make_task, model_of
+from tests.methods import test_fedadam, test_fednova
+from tests.methods.test_fedadam import BETA1, BETA2, LR_SERVER, TAU
+from tests.methods.test_oracle import assert_close
+from tests.methods.test_transforms import EVERYTHING, METHODS, MU, oracle, run_half
+
+CHAIN = {"method.name": "chain"}
+PROX = {"method.methods.fedprox.mu": MU}
+SCAFFOLD = {"method.methods.scaffold.lr_global": 1}
+ADAM = {
+    "method.methods.fedadam.lr_server": LR_SERVER,
+    "method.methods.fedadam.beta1": BETA1,
+    "method.methods.fedadam.beta2": BETA2,
+    "method.methods.fedadam.tau": TAU,
+}
+
+
+@pytest.mark.parametrize("stacked", [0, 2])
+def test_fedprox_and_scaffold_and_temperature(tmp_path, stacked):
+    both = {**CHAIN, **PROX, **SCAFFOLD, **EVERYTHING, "engine.vectorize": stacked}
+    result, w, clients, cohorts = run_half(tmp_path, both)
+    assert_close(result.params, oracle(w, clients, cohorts, EVERYTHING, mu=MU, variates=True))
+    assert result.metrics["c_norm"].to_pylist()[-1] > 0
+
+
+def test_the_same_bytes_as_a_subclass_that_chains_the_rules(tmp_path):
+    for name, changes in (("one", METHODS["both"]), ("two", {**CHAIN, **PROX, **SCAFFOLD})):
+        run_half(tmp_path / name, changes)
+    assert model_of(tmp_path / "one/run") == model_of(tmp_path / "two/run")
+
+
+ALONE = {
+    "fedprox": {"mu": MU},
+    "scaffold": {"lr_global": 0.5},
+    "momentum": {"gamma": 0.5},
+    "fedadam": {"beta1": 0.5},
+    "feddyn": {"alpha": 0.3},
+    "fednova": {"max_epochs": 3},
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_one_method_alone_is_that_method(tmp_path, name):
+    task = make_task(UNEQUAL)
+    single = {"method.name": name, **{f"method.{k}": v for k, v in ALONE[name].items()}}
+    chained = {**CHAIN, **{f"method.methods.{name}.{k}": v for k, v in ALONE[name].items()}}
+    runs = [
+        raysim.run(make_settings(tmp_path / str(number), **changes), task)
+        for number, changes in enumerate((single, chained))
+    ]
+    assert model_of(runs[0].run_dir) == model_of(runs[1].run_dir)
+    tables = [
+        run.metrics.drop_columns([n for n in run.metrics.column_names if n.endswith("seconds")])
+        for run in runs
+    ]
+    assert tables[0].equals(tables[1])
+
+
+def test_no_method_is_fedavg(tmp_path):
+    for name in ("fedavg", "chain"):
+        raysim.run(make_settings(tmp_path / name, **{"method.name": name}), make_task(UNEQUAL))
+    assert model_of(tmp_path / "fedavg") == model_of(tmp_path / "chain")
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_server_optimiser_before_or_behind_another_method(tmp_path, first):
+    """Momentum's d is averaged beside FedAdam, whatever their order; gamma=0 leaves SGD."""
+    others = {"method.methods.momentum.gamma": 0}
+    both = {**ADAM, **others} if first else {**others, **ADAM}
+    result, w, clients, cohorts = run_half(tmp_path, {**CHAIN, **both})
+    if first:  # momentum's update takes FedAdam's model as the mean, and keeps it
+        assert list(result_methods(result)) == ["fedadam", "momentum"]
+    assert_close(result.params, test_fedadam.fedadam(w, clients, cohorts, {}, "examples")[0])
+
+
+def result_methods(result):
+    return json.loads((result.run_dir / "config.json").read_text())["method"]["methods"]
+
+
+def test_the_model_goes_from_one_update_to_the_next(tmp_path):
+    """FedNova, then FedAdam along the change that FedNova makes."""
+    overrides = {**CHAIN, "method.methods.fednova.max_epochs": 4, **ADAM}
+    result, w, clients, cohorts = run_half(tmp_path, overrides)
+    steps = test_fednova.steps_of(result)
+    m, v = [np.zeros_like(p) for p in w], [np.full_like(p, TAU**2) for p in w]
+    for number, cohort in enumerate(cohorts):
+        own = {(0, k): steps[number, k] for k in cohort}
+        mean = test_fednova.fednova(w, clients, [cohort], {}, own)
+        delta = [q - p for p, q in zip(w, mean, strict=True)]
+        m = [BETA1 * a + (1 - BETA1) * d for a, d in zip(m, delta, strict=True)]
+        v = [BETA2 * a + (1 - BETA2) * d**2 for a, d in zip(v, delta, strict=True)]
+        w = [p + LR_SERVER * a / (np.sqrt(b) + TAU) for p, a, b in zip(w, m, v, strict=True)]
+    assert_close(result.params, w)
+
+
+class Uniform(FedAvg):
+    """FedAvg that deploys another model, draws its own cohort, and needs stages."""
+
+    weighting = "uniform"
+    staged = True
+
+    def deployed(self, state):
+        return {name: 2 * tensor for name, tensor in state.groups["model"].items()}
+
+    def client_model(self, deployed, state):
+        return {}
+
+    def cohort(self, sampling, state):
+        return [2]
+
+
+class Weighted(FedAvg):
+    """FedAvg whose mean is by examples."""
+
+    weighting = "examples"
+
+
+class Other(Uniform):
+    """A second method with hooks of its own."""
+
+
+class SecondC(FedAvg):
+    """FedAvg with a group that has the name of SCAFFOLD's."""
+
+    def init(self, network):
+        return super().init(network).replace(c={"c": torch.zeros(1)})
+
+
+class RoundOfItsOwn(FedAvg):
+    """FedAvg with a round of its own."""
+
+    def round(self, now, state):
+        return state, {}
+
+
+def name_of(kind):
+    return f"{__name__}:{kind.__name__}"
+
+
+def test_hooks_come_from_the_method_that_has_them():
+    chained = Chain(methods={"fedprox": {}, name_of(Uniform): {}})
+    assert chained.staged and not Chain(methods={"fedprox": {}}).staged
+    assert chained.cohort(None, None) == [2] and chained.client_model({"w": 1}, {}) == {}
+    assert chained.deployed(raysim.ServerState({"model": {"w": 3}})) == {"w": 6}
+
+
+def test_methods_with_groups_of_the_same_name_are_refused(tmp_path):
+    message = "^method.methods: two methods each have 'c' in their server state$"
+    methods = {"method.methods": {"scaffold": {}, name_of(SecondC): {}}}
+    settings = make_settings(tmp_path / "run", **CHAIN, **methods)
+    with pytest.raises(raysim.SettingsError, match=message):
+        raysim.run(settings, make_task((5, 6)))
+    assert not (tmp_path / "run").exists()
+
+
+MIXED = "method.methods"
+REFUSED = {
+    "value": ({f"{MIXED}.fedprox.mu": -1}, f"{MIXED}.fedprox.mu=-1: must be greater than or equal"),
+    "type": ({f"{MIXED}.fedprox.mu": "x"}, f'{MIXED}.fedprox.mu="x": must be a valid number'),
+    "field": (
+        {f"{MIXED}.fedprox.mus": 1},
+        f"{MIXED}.fedprox.mus: no such setting; did you mean 'mu'",
+    ),
+    "name": ({f"{MIXED}.fedproxx": {}}, f"{MIXED}.fedproxx: .*did you mean 'fedprox'"),
+    "round": ({f"{MIXED}.fsvrg": {}}, f"{MIXED}.fsvrg: cannot be chained"),
+    "own round": ({MIXED: {name_of(RoundOfItsOwn): {}}}, "RoundOfItsOwn: cannot be chained"),
+    "chain": ({f"{MIXED}.chain": {}}, f"{MIXED}.chain: cannot be chained"),
+    "no settings": ({f"{MIXED}.fedprox": 3}, f"{MIXED}.fedprox=3: must be the method's settings"),
+    "no mapping": ({MIXED: ["fedprox"]}, f"{MIXED}=.*must map names of methods"),
+    "hooks": ({MIXED: {name_of(Uniform): {}, name_of(Other): {}}}, "each have a deployed of"),
+    "weighting": (
+        {MIXED: {name_of(Uniform): {}, name_of(Weighted): {}}},
+        "two methods each set the weighting",
+    ),
+    "rules": (
+        {MIXED: {"fedprox": {}, "raysim.methods.fedprox:FedProx": {}}},
+        f"{MIXED}: rules: transforms need names of their own",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_settings_are_refused_in_one_line(case):
+    overrides, message = REFUSED[case]
+    with pytest.raises(raysim.SettingsError, match=message) as caught:
+        raysim.load_config("mnist-fedavg", {**CHAIN, **overrides})
+    assert str(caught.value).startswith("method.methods")
+
+
+def test_settings_round_trip_in_their_order():
+    overrides = {**CHAIN, **SCAFFOLD, f"{MIXED}.fedadam": {}, **PROX}
+    settings = raysim.load_config("mnist-fedavg", overrides)
+    assert list(settings.method.methods) == ["scaffold", "fedadam", "fedprox"]
+    assert settings.method.methods["fedprox"] == FedProx(mu=MU)
+    again = parse(json.loads(json.dumps(settings.to_dict())))
+    assert again == settings and list(again.method.methods) == list(settings.method.methods)
+    changed = settings.override({f"{MIXED}.fedprox.mu": 2})
+    assert changed.method.methods["fedprox"].mu == 2 and len(changed.method.methods) == 3
+    assert settings.override({"method.name": "fedprox"}).method == FedProx()
+
+
+def test_overrides_apply_in_any_order():
+    """A field may stand before the name of its component, or before its group."""
+    overrides = {f"{MIXED}.fedprox.mu": 0.5, f"{MIXED}.scaffold": {}, "method.name": "chain"}
+    methods = raysim.load_config("mnist-fedavg", overrides).method.methods
+    assert list(methods) == ["fedprox", "scaffold"] and methods["fedprox"].mu == 0.5
+    overrides = {
+        f"{MIXED}.fedprox.mu": 0.5,
+        MIXED: {"fedprox": {"mu": 1}},
+        "method": {"name": "chain", "methods": {}},
+    }
+    assert raysim.load_config("mnist-fedavg", overrides).method.methods["fedprox"].mu == 0.5
