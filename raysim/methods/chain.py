@@ -96,7 +96,7 @@ class Chain(FedAvg):
 
     @property
     def staged(self) -> bool:  # type: ignore[override]  # a constant of other methods
-        """Whether one of the methods looks into the stages of a network."""
+        """True if one of the methods looks into the stages of a network."""
         return any(member.staged for member in self.methods.values())
 
     def network(self, model: nn.Module) -> nn.Module:

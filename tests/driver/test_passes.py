@@ -192,6 +192,9 @@ def test_a_client_that_fails_twice_is_dropped_and_counted(errors, stack_size):
     left = [client for client in CLIENTS if client != 4]
     assert reduced.clients == tuple(left) and len(reduced.scalars["score"]) == 5
     assert [failure.client for failure in runner.log.dropped] == [4]
+    # Its actor may have written a state before it died: nothing may find it on resuming.
+    orphans = [(client, version[:2]) for client, version in runner.obsolete if client == 4]
+    assert orphans == [(4, (ROUND, 0))] * 2
     figures = runner.log.figures()
     assert (figures["clients"], figures["bytes_up"]) == (5, 5 * EACH)
     assert figures["bytes_down"] == 6 * 8  # it was sent the model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,7 +19,7 @@ import raysim
 from raysim.cli.live_view import PlainOutput
 from raysim.core.arrow import write_split
 from raysim.federation.task import from_task
-from tests.conftest import SmallNet, make_settings
+from tests.conftest import SmallNet, make_settings, make_task
 
 SIZES = (3, 40, 17, 8, 25, 1)
 ROUNDS, EPOCHS, LR = 2, 3, 0.05
@@ -216,6 +217,25 @@ def test_methods_that_compare_outputs_take_them_in_any_shape(tmp_path, method, s
         for name, each in runs.items()
     ]
     assert losses[1].to_pylist() == pytest.approx(losses[0].to_pylist(), rel=1e-5)
+
+
+def smoothed(outputs, targets):
+    """Cross-entropy against 0.8 of the label and 0.2 of all classes."""
+    logs = torch.log_softmax(outputs, -1)
+    picked = logs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+    return -0.8 * picked - 0.2 * logs.mean(-1)
+
+
+def test_gradients_that_a_stacked_transform_asks_for_are_of_the_task_s_own_loss(tmp_path):
+    """FSVRG's transform differentiates again."""
+    clients = make_task((9, 17, 30, 12)).clients
+    scoring = replace(raysim.CLASSIFICATION, losses=smoothed)
+    task = raysim.Task(SmallNet, clients, clients[0], scoring)
+    models = []
+    for size in (0, 4):
+        chosen = {"method.name": "fsvrg", "fraction": 1.0, "rounds": 2, "engine.vectorize": size}
+        models.append(raysim.run(make_settings(tmp_path / str(size), **chosen), task).params)
+    assert all(torch.allclose(models[0][n], models[1][n], atol=1e-5) for n in models[0])
 
 
 def transposed(outputs, targets):

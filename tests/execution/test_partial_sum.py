@@ -135,6 +135,12 @@ def test_other_tensors_are_refused_by_name(tensors, name):
     assert content(total) == expected
 
 
+def test_a_value_is_seen_in_every_group_of_a_name():
+    bad, fine = {"w": torch.tensor([float("nan")])}, {"w": torch.ones(1)}
+    with pytest.raises(RunError, match=r"not finite \(model/w\)"):
+        PartialSum().check(upload_of(rows={"model": bad}, state={"model": fine}))
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("part", ["sums", "rows", "state", "round_state", "scalars"])
 def test_values_that_are_not_finite_are_refused_by_name(part, value):

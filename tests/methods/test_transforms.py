@@ -226,4 +226,4 @@ def test_uploads_that_do_not_merge(other, message):
 def test_chaining_nothing_is_fedavg():
     assert raysim.chain() == raysim.chain(raysim.Rules()) == raysim.Rules()
     rules = Scaffold().rules()
-    assert raysim.chain(raysim.Rules(), rules) == rules
+    assert raysim.chain(rules) == rules

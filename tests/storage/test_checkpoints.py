@@ -102,6 +102,12 @@ def test_one_of_the_first_version_is_read(tmp_path):
     assert found.number == 2 and found.stack_size is None and np.isnan(found.losses).all()
 
 
+def test_a_pre_pass_of_the_first_version_cannot_go_on(tmp_path):
+    (tmp_path / "round_-00003").mkdir()
+    with pytest.raises(RunError, match="stopped in a pre-pass by the first version"):
+        Checkpoints(tmp_path).latest(CLIENTS, never)
+
+
 def test_a_round_can_be_saved_again(two):
     Checkpoints(two).save(checkpoint(4, value=9.0, again=1))
     assert_equal(Checkpoints(two).latest(CLIENTS, never), checkpoint(4, value=9.0, again=1))

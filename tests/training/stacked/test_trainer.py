@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from dataclasses import replace
 
 import pytest
 import torch
@@ -153,6 +154,23 @@ def test_a_bad_client_does_not_take_its_group_along(tmp_path):
     result = raysim.run(settings_for("fedavg", tmp_path, **few), task, notes)
     assert result.metrics["clients"].to_pylist() == [6, 6]
     assert [note.split(":")[1] for note in notes.notes] == [" client 2 was dropped"] * 2
+
+
+class Unequal(FedAvg):
+    """Clients train for 0, 1 or 2 epochs, at learning rates of their own."""
+
+    def training_pass(self, now, state):
+        work = super().training_pass(now, state)
+        epochs = {client: client % 3 for client in now.cohort}
+        return replace(work, epochs=epochs, lr={client: 0.05 + client / 100 for client in epochs})
+
+
+def test_clients_of_unequal_work_are_stacked_too(tmp_path, no_loop):
+    method = "tests.training.stacked.test_trainer:Unequal"
+    alone, _ = run(tmp_path, method, "mlp", 0)
+    together, notes = run(tmp_path, method, "mlp", 7)
+    assert not notes
+    assert_same(alone, together)
 
 
 def test_batchnorm_without_momentum_is_no_group():
