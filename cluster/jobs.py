@@ -20,7 +20,7 @@ from ray.exceptions import AuthenticationError
 from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 
 from raysim.core.errors import RunError, SettingsError
-from raysim.execution.cluster_health import reach
+from raysim.execution.cluster_health import check_reachable
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
@@ -139,6 +139,6 @@ def _check_connection(source: str, url: str) -> None:
     parts = urlsplit(url)
     try:
         port = parts.port or {"http": 80, "https": 443}[parts.scheme]
-        reach(f"{parts.hostname}:{port}", CONNECT_SECONDS)
+        check_reachable(f"{parts.hostname}:{port}", CONNECT_SECONDS)
     except (OSError, ValueError) as error:
         raise RunError(f"{source}={url}: cannot be reached: {error}") from error

@@ -1,4 +1,4 @@
-"""Being told how a run goes: what a terminal view, a notebook or a study listens to."""
+"""Callbacks of a run, for terminal views, notebooks and studies."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ class Started:
 
 
 class Listener:
-    """Hears what happens in a run; every answer defaults to doing nothing."""
+    """Callbacks of a run; every method does nothing by default."""
 
     def preparing(self, what: str, done: int, total: int) -> None:
-        """Data is being fetched or prepared."""
+        """Called while data is being fetched or prepared."""
 
     def started(self, run: Started) -> None:
-        """The first round is about to start."""
+        """Called before the first round."""
 
     def progress(self, done: int, total: int) -> None:
-        """Clients of the present pass that are done."""
+        """Called with the number of clients of the current pass that are done, and of all."""
 
     def round_done(self, row: Mapping[str, Any]) -> None:
-        """A round was committed; its row of `metrics.parquet`."""
+        """Called after a round is committed, with its row of `metrics.parquet`."""
 
     def note(self, text: str) -> None:
-        """Something that a user should know, in one line."""
+        """Called with one line for the user."""
 
     def finished(self, summary: Mapping[str, Any]) -> None:
-        """The run is finished; its `summary.json`."""
+        """Called at the end of the run, with its `summary.json`."""

@@ -164,7 +164,7 @@ class RoundRunner:
             raise RunError(
                 f"client {failed[0].client}: {how} in round {self.number + 1}:"
                 f" {failed[0].cause} (traceback in {self.context.errors};"
-                " on_client_error=drop goes on without it)"
+                " use on_client_error=drop to continue without it)"
             )
 
     def _log(self, failures: Sequence[Failure]) -> None:

@@ -92,7 +92,7 @@ class Run:
                     self._note_workers()
             except MachineError as error:
                 self._rescue()
-                hint = f"mend that, then go on with: raysim resume {context.run_dir.path}"
+                hint = f"fix this, then type: raysim resume {context.run_dir.path}"
                 raise MachineError(f"{error}; {hint}") from error
             except BaseException:
                 self._rescue()

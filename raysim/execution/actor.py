@@ -51,13 +51,13 @@ class ActorLost:
         actor: The actor's number.
         cause: One line.
         suspicious: Whether the clients that it was working on may be the cause.
-        had_work: Whether it had built its worker.
+        had_started: Whether it had built its worker.
     """
 
     actor: int
     cause: str
     suspicious: bool = True
-    had_work: bool = True
+    had_started: bool = True
 
 
 Event = ActorStarted | CallReturned | ActorLost

@@ -1,4 +1,4 @@
-"""The cluster as its driver sees it: whether it is still there, and which nodes live."""
+"""Health of the Ray cluster as its driver sees it: head, this node, nodes alive."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from raysim.core.errors import MachineError
 
 HEAD_SECONDS = 30.0
 """Silence of the cluster's head after which a run stops; after 60, Ray ends the process."""
-KNOCK_SECONDS = 2.0
+CONNECT_SECONDS = 2.0
 
 
-def reach(address: str, seconds: float) -> None:
-    """Knock at host:port; Ray itself would try for minutes, with warnings of its own.
+def check_reachable(address: str, seconds: float) -> None:
+    """Check that host:port accepts connections; Ray itself would try for minutes.
 
     Raises:
-        OSError: nobody answers.
+        OSError: it does not.
     """
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():
@@ -32,7 +32,7 @@ def alive_node_ids() -> set[str]:
 
 
 class _IdleConnection:
-    """An open connection, which tells at once and for nothing when the other side has ended."""
+    """Idle TCP connection; closes when the raylet exits."""
 
     def __init__(self, host: str, port: int) -> None:
         self._address = (host, port)
@@ -59,7 +59,7 @@ class _IdleConnection:
         self._socket.close()
 
     def _open(self) -> None:
-        self._socket = socket.create_connection(self._address, KNOCK_SECONDS)
+        self._socket = socket.create_connection(self._address, CONNECT_SECONDS)
         self._socket.setblocking(False)
 
 
@@ -72,12 +72,12 @@ class ClusterHealth:
         self._node = context.get_node_id()
         nodes = ray.nodes()  # type: ignore[no-untyped-call]
         own = next(node for node in nodes if node["NodeID"] == self._node)
-        self._line = _IdleConnection(own["NodeManagerAddress"], own["NodeManagerPort"])
+        self._connection = _IdleConnection(own["NodeManagerAddress"], own["NodeManagerPort"])
         self._heard = perf_counter()
 
     def close(self) -> None:
         """Stop watching."""
-        self._line.close()
+        self._connection.close()
 
     def check_store(self) -> None:
         """Check that Ray still runs on this machine, before its object store is asked anything.
@@ -87,7 +87,7 @@ class ClusterHealth:
         Raises:
             MachineError: Ray has ended here.
         """
-        if not self._line.alive():
+        if not self._connection.alive():
             raise MachineError(
                 f"Ray has ended on this machine, a node of the cluster {self._head}: it was stopped"
                 " or killed"
@@ -100,7 +100,7 @@ class ClusterHealth:
             MachineError: it has not for too long, or this node is none of the cluster's any more.
         """
         try:
-            reach(self._head, KNOCK_SECONDS)
+            check_reachable(self._head, CONNECT_SECONDS)
         except OSError as error:
             if perf_counter() - self._heard < HEAD_SECONDS:
                 return False

@@ -37,19 +37,19 @@ from raysim.execution.worker import WorkerSpec
 from raysim.storage.trace import Stopwatch
 
 MAX_DEATHS = 3
-"""Actors that die over one client, or in a row while one starts, before that is given up."""
+"""Deaths of actors over one client, or in a row while one starts, after which it has failed."""
 WATCH_SECONDS = 5.0
-"""Between two looks at the cluster, and at who is overdue."""
+"""Seconds between health checks of cluster and actors."""
 JOIN_SECONDS = 1.0
-"""Between two looks for nodes that have joined; one costs about 2 ms, a short round 100."""
+"""Seconds between checks for new nodes; one costs about 2 ms, a short round 100."""
 START_SECONDS = 60.0
-"""How long `describe` waits for all actors of a new pool; one is enough to go on."""
-NOBODY_SECONDS = 300.0
-"""How long a run goes on without any actor before it stops."""
+"""Seconds that `describe` waits for all actors of a new pool; one is enough to continue."""
+NO_ACTOR_SECONDS = 300.0
+"""Seconds without any actor after which a run stops."""
 
 
 @dataclass(frozen=True)
-class _Map:
+class _PendingCall:
     """One call of `map`: the worker's method, the message, and the schedule of the items."""
 
     call: Call
@@ -83,7 +83,7 @@ class ActorPool:
         self._oldest: dict[Reference, int] = {}
         self._speeds = {name: Speeds(0) for name in get_args(Call)}
         self._described = False
-        self._looked = self._seen = self._counted = perf_counter()
+        self._last_check = self._last_placed = self._last_replan = perf_counter()
         self._grow(self._plan.actors)
 
     def describe(self) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class ActorPool:
             put = [_put(message)]
         with self._watch("placement"):
             self._use_new_nodes()
-            work = _Map(call, put, Schedule(costs, self._speeds[call]))
+            work = _PendingCall(call, put, Schedule(costs, self._speeds[call]))
             self._assign(range(len(self._handles)), work)
         while not work.schedule.finished:
             event = self._wait()
@@ -121,7 +121,7 @@ class ActorPool:
             with self._watch("placement"):
                 result = self._apply(event, work.schedule)
                 # What a lost actor was to do may be for anyone who has nothing to do.
-                everyone = isinstance(event, ActorLost) and event.had_work
+                everyone = isinstance(event, ActorLost) and event.had_started
                 self._assign(range(len(self._handles)) if everyone else [event.actor], work)
             on_done(work.schedule.done)
             if result is not None:
@@ -138,9 +138,9 @@ class ActorPool:
 
     def _use_new_nodes(self) -> None:
         """Add the actors that nodes have room for which joined since the last look."""
-        if self._engine.actors != "auto" or perf_counter() - self._counted < JOIN_SECONDS:
+        if self._engine.actors != "auto" or perf_counter() - self._last_replan < JOIN_SECONDS:
             return
-        self._counted = perf_counter()
+        self._last_replan = perf_counter()
         if self._cluster.check():
             try:
                 self._grow(self._replan().actors)
@@ -152,30 +152,30 @@ class ActorPool:
             for speeds in self._speeds.values():
                 speeds.join()
             self._handles.append(ActorHandle(self._actor.remote, self._spec, self._plan.gpus))
-            self._await(worker)
+            self._track(worker)
 
-    def _assign(self, actors: Iterable[int], work: _Map) -> None:
+    def _assign(self, actors: Iterable[int], work: _PendingCall) -> None:
         """Hand actors that have started what is due: a chunk to each, then the next to each."""
         for actor in [*actors] * IN_FLIGHT:
             handle = self._handles[actor]
             due = work.schedule.next(actor) if handle.started else None
             if due is not None:
                 handle.call(work.call, work.message, *due)
-                self._await(actor)
+                self._track(actor)
 
     def _apply(self, event: Event, schedule: Schedule) -> WorkerResult | FailedItem | None:
         """Enter an event in the schedule; return what an actor handed over, or an item given up."""
         if isinstance(event, CallReturned):
             schedule.returned(event.actor, event.seconds)
             return event.result
-        if isinstance(event, ActorLost) and event.had_work:
+        if isinstance(event, ActorLost) and event.had_started:
             items, _ = schedule.lost(event.actor, event.suspicious)
             if items and schedule.deaths[items[0]] >= MAX_DEATHS:
                 schedule.give_up(event.actor, items[0])
                 return FailedItem(items[0], f"its worker died {MAX_DEATHS} times: {event.cause}")
         return None
 
-    def _await(self, worker: int) -> None:
+    def _track(self, worker: int) -> None:
         """Wait for the oldest call of an actor only: they return in order."""
         if calls := self._handles[worker].calls:
             self._oldest[calls[0][0]] = worker
@@ -190,11 +190,11 @@ class ActorPool:
         pause = min(limit, WATCH_SECONDS)
         self._cluster.check_store()
         done, _ = ray.wait(list(self._oldest), num_returns=1, timeout=pause)
-        if perf_counter() - self._looked >= pause:
-            late = self._look()
+        if perf_counter() - self._last_check >= pause:
+            late = self._check_health()
             if late is not None:
                 cause = f"no answer within engine.client_timeout={limit:g} s a client"
-                return self._renew(late, cause)
+                return self._replace_actor(late, cause)
         return self._receive(self._oldest[done[0]], done[0]) if done else None
 
     def _receive(self, actor: int, reference: Reference) -> Event:
@@ -208,27 +208,27 @@ class ActorPool:
                 raise error.cause from error
             if not isinstance(error.cause, MemoryError | RayError):
                 raise
-            return self._renew(actor, _last_line(error))
+            return self._replace_actor(actor, _last_line(error))
         except RayError as error:
             node_lost = self._cluster.lost(handle.about.get("node"))
-            return self._renew(actor, _last_line(error), suspicious=not node_lost)
+            return self._replace_actor(actor, _last_line(error), suspicious=not node_lost)
         del self._oldest[reference]
         handle.returned()
-        self._await(actor)
+        self._track(actor)
         if handle.started:
             return CallReturned(actor, *outcome)
         handle.note_start(outcome)
         return ActorStarted(actor)
 
-    def _renew(self, actor: int, cause: str, suspicious: bool = True) -> ActorLost:
+    def _replace_actor(self, actor: int, cause: str, suspicious: bool = True) -> ActorLost:
         """Replace a lost actor; return the loss.
 
         Raises:
             MachineError: actors die again and again while they start.
         """
         handle = self._handles[actor]
-        lost = ActorLost(actor, cause, suspicious, had_work=handle.started)
-        if not lost.had_work and suspicious:
+        lost = ActorLost(actor, cause, suspicious, had_started=handle.started)
+        if not lost.had_started and suspicious:
             handle.failures += 1
             if handle.failures >= MAX_DEATHS:
                 self._cluster.check()
@@ -237,23 +237,23 @@ class ActorPool:
                 )
         self._oldest = {call: at for call, at in self._oldest.items() if at != actor}
         handle.renew()
-        self._await(actor)
+        self._track(actor)
         return lost
 
-    def _look(self) -> int | None:
+    def _check_health(self) -> int | None:
         """Look at the cluster and the actors; return the number of one that is overdue.
 
         Raises:
             MachineError: the cluster is gone, or no actor was placed for too long.
         """
-        self._looked = perf_counter()
+        self._last_check = perf_counter()
         self._cluster.check()
         if any(handle.about for handle in self._handles):
-            self._seen = self._looked
-        elif self._looked - self._seen > NOBODY_SECONDS:
+            self._last_placed = self._last_check
+        elif self._last_check - self._last_placed > NO_ACTOR_SECONDS:
             raise MachineError(
-                f"no actor is left, and for {NOBODY_SECONDS:g} seconds no node had room for one of"
-                f" {self._plan.cpus:g} CPUs and {self._plan.gpus:g} GPUs: start nodes, or wait"
+                f"no actor is left, and for {NO_ACTOR_SECONDS:g} seconds no node had room for one"
+                f" of {self._plan.cpus:g} CPUs and {self._plan.gpus:g} GPUs: start nodes, or wait"
                 " until others give theirs back"
             )
         limit = self._engine.client_timeout

@@ -13,7 +13,7 @@ import torch
 from raysim.config import EngineSettings
 from raysim.core.errors import RunError, SettingsError
 from raysim.execution.base import Executor, InlineExecutor
-from raysim.execution.cluster_health import reach
+from raysim.execution.cluster_health import check_reachable
 from raysim.execution.ray_pool import ActorPool
 from raysim.execution.resources import Node, plan_actors
 from raysim.execution.worker import WorkerSpec
@@ -36,7 +36,7 @@ def ray_runtime(engine: EngineSettings) -> Iterator[None]:
     address = os.environ.get("RAY_ADDRESS", "local")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
-        reach(address, CONNECT_SECONDS)
+        check_reachable(address, CONNECT_SECONDS)
         ray.init(
             address=address,
             include_dashboard=False if address == "local" else None,

@@ -1,14 +1,14 @@
-"""Which worker gets which clients, how many at a time, and what it is handed next.
+"""Schedule of a pass: assigns clients to workers in chunks.
 
-Longest first: clients are dealt, largest first, to the worker that would finish them first
-(Graham's LPT rule, on workers of unequal speed). Each worker's share is handed out in chunks that
-shrink, so the last ones are small; two chunks are in flight per worker, so that none waits for the
-driver; an idle worker takes what another has not been handed yet. A worker keeps its sum over
-several chunks and hands it over once, when nothing is left to hand out: a sum is as large as the
-model, and returning one per chunk cost 15% of a round of the 2NN.
+Longest first: clients are queued, largest first, at the worker that would finish them first
+(Graham's LPT rule, on workers of unequal speed). Each queue is handed out in chunks that shrink, so
+that the last ones are small. Two chunks are in flight per worker, so that none waits for the
+driver. An idle worker takes half of the longest queue. A worker holds its sum over several chunks
+and hands it over once, when all queues are empty: a sum is as large as the model, and returning one
+per chunk cost 15% of a round of the 2NN.
 
-Nothing here knows Ray, clocks or tensors: `tests/benchmarks/scaling/simulation.py` drives the same
-code for workers that this machine does not have.
+The module uses neither Ray nor clocks nor tensors: `tests/benchmarks/scaling/simulation.py` runs it
+for any number of workers.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ import numpy as np
 Item = TypeVar("Item", int, tuple[int, ...])
 
 IN_FLIGHT = 2
-CHUNK_SHARE = 0.2
-"""The part of a worker's remaining work that its next chunk takes.
+CHUNK_FRACTION = 0.2
+"""Fraction of a worker's queued work that its next chunk takes.
 
 With speeds that differ threefold and are not known yet, as in a first round, 64 workers were busy
-for 89% of it, and for 74% with a share of 0.34: what is in flight cannot be taken over.
+for 89% of it, and for 74% with a fraction of 0.34: what is in flight cannot be taken over.
 """
 SERVICE_SECONDS = 0.0008
-"""Twice what a message costs the driver: a chunk takes at least so long times the workers."""
+"""Twice the driver's time per message; a chunk takes at least this times the workers."""
 CHUNK_SECONDS = 0.08
-"""What a chunk takes at least, once speeds are known, if its worker has as much left.
+"""Minimum duration of a chunk once speeds are known, if its worker has as much work queued.
 
 A message costs driver and worker about 4 ms of their cores: a twentieth of that. More would pay in
 short rounds, but what is in flight cannot be taken over where speeds change.
 """
-MEMORY = 0.9
-"""What a measurement of a worker's speed still counts after the next one."""
+DECAY = 0.9
+"""Weight of a measured speed after the next measurement, as in a moving average."""
 HOLD_SECONDS = 10.0
-"""Work after which a worker hands over its sum, so that no more than that is lost with it."""
+"""Seconds of work after which a worker hands over its sum; more is never lost with it."""
 
 
 def assign(costs: Mapping[Item, float], speeds: Sequence[float]) -> list[deque[Item]]:
@@ -74,7 +74,7 @@ def take_chunk(queue: deque[Item], costs: Mapping[Item, float], least: float = 0
     Returns:
         At least one item; more only where their work stays within what is wanted.
     """
-    wanted = max(CHUNK_SHARE * sum(costs[item] for item in queue), least)
+    wanted = max(CHUNK_FRACTION * sum(costs[item] for item in queue), least)
     chunk = [queue.popleft()]
     taken = costs[chunk[0]]
     while queue and taken + costs[queue[0]] <= wanted:
@@ -102,8 +102,8 @@ class Speeds:
 
     def measure(self, worker: int, work: float, seconds: float) -> None:
         """Learn from a call: so much work took so long."""
-        self._work[worker] = MEMORY * self._work[worker] + work
-        self._seconds[worker] = MEMORY * self._seconds[worker] + seconds
+        self._work[worker] = DECAY * self._work[worker] + work
+        self._seconds[worker] = DECAY * self._seconds[worker] + seconds
 
     def estimates(self) -> list[float]:
         """Return the speeds; a worker never measured counts as the others' mean."""

@@ -26,7 +26,7 @@ from raysim.core.method import ServerState
 from raysim.core.tensors import Tensors, contiguous, flatten, unflatten
 from raysim.storage.atomic import replace_file, replace_folder
 
-KEPT = 2
+KEPT_CHECKPOINTS = 2
 STATE, CLIENTS = "state.safetensors", "clients.safetensors"
 
 
@@ -87,7 +87,7 @@ class Checkpoints:
             (folder / "state.json").write_text(json.dumps(_sealed(body), indent=2))
 
         replace_folder(self._path(checkpoint.number), write, before_rename)
-        for number in self.numbers()[:-KEPT]:
+        for number in self.numbers()[:-KEPT_CHECKPOINTS]:
             shutil.rmtree(self._path(number))
 
     def numbers(self) -> list[int]:

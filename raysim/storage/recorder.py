@@ -29,8 +29,8 @@ Row = dict[str, Any]
 Columns = Mapping[str, npt.NDArray[Any]]
 FILE_ROWS = 50_000
 """Rows after which a file of `clients.parquet` is closed."""
-WRITING_SHARE = 0.01
-"""Share of a run's time that may go into writing tables between checkpoints."""
+WRITING_FRACTION = 0.01
+"""Fraction of a run's time that may go into writing tables between checkpoints."""
 
 
 class RunRecorder:
@@ -117,7 +117,7 @@ class RunRecorder:
         if self._events:
             self._events.flush()
         end = perf_counter()
-        self._next_write = end + max((end - begun) / WRITING_SHARE, 1.0)
+        self._next_write = end + max((end - begun) / WRITING_FRACTION, 1.0)
 
     def table(self) -> pa.Table:
         """Return the metrics of all rounds so far."""

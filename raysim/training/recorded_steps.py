@@ -35,7 +35,7 @@ Script = Callable[..., Sequence[Tensor]]
 
 STEPS_BEFORE = 100
 """Steps on batches of a shape before they have a script: to write one takes what so many save."""
-MOST = 32
+MAX_KINDS = 32
 """Kinds of steps whose scripts are kept; FedMA's growing layers make new ones every round."""
 
 
@@ -74,7 +74,7 @@ class RecordedSteps:
             )
         kind = (key, trainable, shapes, layout)
         if kind not in self._kinds:
-            if len(self._kinds) == MOST:
+            if len(self._kinds) == MAX_KINDS:
                 self._kinds.clear()
             self._kinds[kind] = StepsOfKind(self._modules, self._generators)
         return ClientSteps(self._kinds[kind], tensors)
@@ -139,7 +139,7 @@ class StepsOfKind:
     def _script(self, step: Step, batch: Batch, tensors: Sequence[Tensor]) -> Script | None:
         """Write a script and compare it with the step on a batch; leave all as it was."""
         given = [batch.x, batch.y, *tensors]
-        before = _Surroundings(self._modules(), self._generators, given)
+        before = _StepSnapshot(self._modules(), self._generators, given)
         try:
             source = source_of(lambda: step(batch), given)
             before.check_python()
@@ -155,7 +155,7 @@ class StepsOfKind:
             before.restore()
 
 
-class _Surroundings:
+class _StepSnapshot:
     """Snapshot of everything that a step may read and change."""
 
     def __init__(

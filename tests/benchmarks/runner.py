@@ -124,12 +124,12 @@ class Runner:
         answer = self._process.stdout.readline()
         if not answer:
             raise SystemFailedError(self._last_words())
-        self._look()
+        self._check_health()
         if self._suspended:
             self._each(psutil.Process.suspend)
         return float(json.loads(answer))
 
-    def _look(self) -> None:
+    def _check_health(self) -> None:
         """Note the system's processes; those of one that has ended are found no more."""
         with suppress(psutil.NoSuchProcess):
             process = psutil.Process(self._process.pid)
@@ -149,7 +149,7 @@ class Runner:
         """End the system, and whatever it leaves behind, also where this is interrupted."""
         assert self._process.stdin and self._process.stdout
         self._wake()
-        self._look()
+        self._check_health()
         with suppress(BrokenPipeError):
             self._process.stdin.close()
         try:

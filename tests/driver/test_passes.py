@@ -178,7 +178,7 @@ def test_a_client_that_fails_twice_stops_the_run_in_one_line(tmp_path):
         runner.run(work_of())
     assert str(caught.value) == (
         f"client 4: failed twice in round {ROUND + 1}: its loss is nan (traceback in {path};"
-        " on_client_error=drop goes on without it)"
+        " use on_client_error=drop to continue without it)"
     )
     assert path.read_text() == f"round {ROUND + 1}, client 4\nTraceback of 4\n" * 2
 

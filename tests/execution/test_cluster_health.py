@@ -108,7 +108,7 @@ def make_pool(tmp_path, watch=None, **plan: Any) -> ActorPool:
 
 
 def test_where_no_node_has_room_the_run_stops_after_a_while(tmp_path, shared_ray, monkeypatch):
-    monkeypatch.setattr(pool, "NOBODY_SECONDS", 1.0)
+    monkeypatch.setattr(pool, "NO_ACTOR_SECONDS", 1.0)
     monkeypatch.setattr(pool, "WATCH_SECONDS", 0.2)
     actors = make_pool(tmp_path, actors=2, cpus=64.0, gpus=0.0)
     with pytest.raises(

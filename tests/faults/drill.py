@@ -179,7 +179,7 @@ FAULTS = (
     Fault("object stores full", fill_stores, empty_stores),
     Fault("driver killed", kill_driver, code=-signal.SIGKILL, says=""),
     # Which of the two it misses first, the head or its own machine's Ray, is chance.
-    Fault("head restarted", kill_head, Stage.start_cluster, says="then go on with: raysim resume"),
+    Fault("head restarted", kill_head, Stage.start_cluster, says="then type: raysim resume"),
     Fault(
         "disk full",
         fill_disk,

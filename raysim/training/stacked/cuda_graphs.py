@@ -20,7 +20,7 @@ Step = Callable[[Inputs], Outputs]
 
 CALLS_BEFORE = 3
 """Calls with inputs of the same shapes before they are recorded: kernels are chosen in them."""
-WORTH = 12
+MIN_REPLAYS = 12
 """Calls that must be left to be played: to record a step costs as much as to take it a few times.
 
 A recording is of one group's tensors, so it is played in that group's training alone.
@@ -28,17 +28,17 @@ A recording is of one group's tensors, so it is played in that group's training 
 
 
 class GraphRecorder:
-    """Records steps, until one is refused: what a refused recording leaves behind is not sure.
+    """Records steps as CUDA graphs until one recording fails; its remains are not defined.
 
     Attributes:
-        beside: Returns the context in which a group is trained.
+        stream_context: Returns the context in which a group is trained.
     """
 
     def __init__(
         self,
         record: Callable[[Step, Inputs], Step],
         note: Callable[[str], None],
-        beside: Callable[[], AbstractContextManager[None]] = nullcontext,
+        stream_context: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         """Take what records.
 
@@ -46,9 +46,9 @@ class GraphRecorder:
             record: Returns a recording of the step on inputs like these, without taking the step.
                 Raises RuntimeError if it does something that cannot be recorded.
             note: Shows the user why steps are not recorded.
-            beside: See above.
+            stream_context: See above.
         """
-        self._record, self._note, self.beside = record, note, beside
+        self._record, self._note, self.stream_context = record, note, stream_context
         self._works = True
 
     def __call__(self, step: Step, inputs: Inputs) -> Step:
@@ -64,7 +64,7 @@ class GraphRecorder:
         return step
 
 
-class Steps:
+class GraphedSteps:
     """Takes the steps of a group, or plays recordings of them where shapes repeat."""
 
     def __init__(self, step: Step, recorder: GraphRecorder | None) -> None:
@@ -80,7 +80,7 @@ class Steps:
 
     def __call__(self, inputs: Inputs, times: int) -> Outputs:
         """Take a step on inputs whose shapes come so many times in all; return new tensors."""
-        if self._recorder is None or times < CALLS_BEFORE + WORTH:
+        if self._recorder is None or times < CALLS_BEFORE + MIN_REPLAYS:
             return self._step(inputs)
         shapes = repr([(name, tuple(tensor.shape)) for name, tensor in inputs.items()])
         self._calls[shapes] += 1
@@ -127,7 +127,7 @@ class CudaGraphs:
         self._last: torch.cuda.CUDAGraph | None = None
 
     @contextmanager
-    def beside(self) -> Iterator[None]:
+    def stream_context(self) -> Iterator[None]:
         """Work on the stream on which steps are recorded."""
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
@@ -157,4 +157,4 @@ def recorder_on(device: torch.device, note: Callable[[str], None]) -> GraphRecor
     if device.type != "cuda":
         return None
     graphs = CudaGraphs(device)
-    return GraphRecorder(graphs.record, note, graphs.beside)
+    return GraphRecorder(graphs.record, note, graphs.stream_context)

@@ -22,7 +22,7 @@ from raysim.federation.opened import OpenedSamples
 from raysim.training.network import Network
 from raysim.training.stacked.trainer import unsupported_reason
 
-MOST = 256
+MAX_STACK = 256
 """Largest stack of "auto": more clients gain nothing once kernels fill the device."""
 MODEL_COPIES = 8
 """Parameters, start, gradients, momentum, states of transforms and their temporaries."""
@@ -30,7 +30,7 @@ ACTIVATION_COPIES = 3
 """A layer's output, its gradient, and a kernel's workspace."""
 SAMPLE_COPIES = 3
 """A client's samples as it sees them, altered for an epoch, and in a row with those of others."""
-SHARE = 0.6
+MEMORY_FRACTION = 0.6
 """Of the device's memory that the clients of a group may take."""
 
 
@@ -50,14 +50,14 @@ def stack_size(
         describe: Returns where the workers are; called only for "auto".
         note: Shows the user why clients are not stacked although `engine.vectorize` asks for it.
     """
-    asked = settings.engine.vectorize
-    if asked in {0, 1}:
+    requested = settings.engine.vectorize
+    if requested in {0, 1}:
         return 1
     if reason := unsupported_reason(module):
-        note(f"engine.vectorize={asked}: clients are trained one at a time: {reason}")
+        note(f"engine.vectorize={requested}: clients are trained one at a time: {reason}")
         return 1
-    if asked != "auto":
-        return asked
+    if requested != "auto":
+        return requested
     memories = [actor.get("memory") for actor in describe()["actors"]]
     if not all(memories):
         return 1  # on a CPU clients one at a time are faster
@@ -65,8 +65,8 @@ def stack_size(
     size = settings.local.batch_size
     rows = samples if size == "full" else min(size, samples)
     x = OpenedSamples(federation, torch.device("cpu")).test(0, 1).x
-    share = math.ceil(settings.cohort_size / len(memories))  # so that no actor goes without
-    return min(fitting(module, x, rows, samples, min(memories)), share)
+    per_actor = math.ceil(settings.cohort_size / len(memories))  # so that no actor goes without
+    return min(fitting(module, x, rows, samples, min(memories)), per_actor)
 
 
 def fitting(module: nn.Module, x: Tensor, rows: int, samples: int, memory: int) -> int:
@@ -98,7 +98,7 @@ def fitting(module: nn.Module, x: Tensor, rows: int, samples: int, memory: int) 
     model = sum(p.numel() * p.element_size() for p in module.parameters())
     data = samples * x.numel() * x.element_size()
     each = MODEL_COPIES * model + ACTIVATION_COPIES * rows * activations + SAMPLE_COPIES * data
-    return max(1, min(MOST, int(SHARE * memory // each)))
+    return max(1, min(MAX_STACK, int(MEMORY_FRACTION * memory // each)))
 
 
 def groups_of(

@@ -30,7 +30,7 @@ from raysim.training.network import Network
 from raysim.training.sequential import SequentialTrainer
 from raysim.training.sgd import Sgd, objective, reported
 from raysim.training.stacked.batch_norm import Padding, numbered, with_padding
-from raysim.training.stacked.cuda_graphs import Steps, recorder_on
+from raysim.training.stacked.cuda_graphs import GraphedSteps, recorder_on
 from raysim.training.stacked.stacks import Tree, assign, group_by_layout, stack_sets, stack_trees
 
 
@@ -68,7 +68,7 @@ class StackedTrainer:
         self.sequential.seed(jobs[0].torch_seed)
         results: dict[int, tuple[Upload, LocalLosses]] = {}
         try:
-            with self.recorder.beside() if self.recorder else nullcontext():
+            with self.recorder.stream_context() if self.recorder else nullcontext():
                 for numbers in group_by_layout(jobs):
                     if not jobs[numbers[0]].epochs:
                         results |= {n: self.sequential.run(jobs[n]) for n in numbers}
@@ -114,7 +114,7 @@ class _StackedTraining:
         losses: list[Tensor] = []
         objectives: list[Tensor] = []
         taken: list[list[int]] = [[] for _ in self.jobs]
-        step = Steps(self._step, self.trainer.recorder)
+        step = GraphedSteps(self._step, self.trainer.recorder)
         for batch, sizes, times in self._batches():
             if self.rules.transforms:
                 self.rng = self.sequential.rng_state()

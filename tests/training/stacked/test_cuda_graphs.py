@@ -10,7 +10,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from raysim.training.stacked.cuda_graphs import CALLS_BEFORE, WORTH, GraphRecorder, Steps
+from raysim.training.stacked.cuda_graphs import (
+    CALLS_BEFORE,
+    MIN_REPLAYS,
+    GraphedSteps,
+    GraphRecorder,
+)
 
 
 class Tape(TorchDispatchMode):
@@ -76,9 +81,9 @@ def test_only_what_pays_is_recorded():
         recorded.append(inputs["x"].shape)
         return Tape(step, inputs)
 
-    steps = Steps(add_one, GraphRecorder(record, print))
-    take(steps, CALLS_BEFORE + WORTH - 1, (1,))
-    take(steps, CALLS_BEFORE + WORTH, (2,))
+    steps = GraphedSteps(add_one, GraphRecorder(record, print))
+    take(steps, CALLS_BEFORE + MIN_REPLAYS - 1, (1,))
+    take(steps, CALLS_BEFORE + MIN_REPLAYS, (2,))
     assert recorded == [(2,)]
 
 
@@ -91,8 +96,8 @@ def test_what_cannot_be_recorded_is_done_each_time():
 
     notes = []
     recorder = GraphRecorder(refuse, notes.append)
-    take(Steps(add_one, recorder), 20)
-    take(Steps(add_one, recorder), 20, (3,))
+    take(GraphedSteps(add_one, recorder), 20)
+    take(GraphedSteps(add_one, recorder), 20, (3,))
     assert refused == [(2,)]  # then no more is tried
     assert notes == [
         "steps are not recorded as CUDA graphs: operation not permitted when stream is capturing"
@@ -104,4 +109,4 @@ def test_no_memory_to_record_in_is_no_refusal():
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     with pytest.raises(torch.OutOfMemoryError):
-        take(Steps(add_one, GraphRecorder(no_room, print)), 20)
+        take(GraphedSteps(add_one, GraphRecorder(no_room, print)), 20)

@@ -181,7 +181,7 @@ def test_batchnorm_without_momentum_is_no_group():
 @pytest.fixture
 def often(monkeypatch):
     """Let steps be recorded that come six times; return settings under which they do."""
-    monkeypatch.setattr("raysim.training.stacked.cuda_graphs.WORTH", 3)
+    monkeypatch.setattr("raysim.training.stacked.cuda_graphs.MIN_REPLAYS", 3)
     return {"local.epochs": 6}
 
 
