@@ -32,13 +32,13 @@ from raysim.core.rules import Weighting
 RENAMED = {"profile": "trace"}  # settings of earlier versions, and their present names
 
 
-class Group(BaseModel):
+class SettingsGroup(BaseModel):
     """A frozen group of settings; unknown keys are rejected."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class LocalSettings(Group):
+class LocalSettings(SettingsGroup):
     """Local training on a client: SGD, restarted every round."""
 
     epochs: int = Field(default=1, ge=1, description="local epochs E")
@@ -65,7 +65,7 @@ class LocalSettings(Group):
         return self
 
 
-class EvaluationSettings(Group):
+class EvaluationSettings(SettingsGroup):
     """Evaluation of the global model: test set, holdout, and single clients."""
 
     every: int = Field(default=1, ge=1, description="rounds between evaluations")
@@ -81,7 +81,7 @@ class EvaluationSettings(Group):
     )
 
 
-class EngineSettings(Group):
+class EngineSettings(SettingsGroup):
     """Executor, resources and numerics of a run.
 
     Backend, actors and resources change no bit of a result on one machine type; `vectorize` and
@@ -138,7 +138,7 @@ def _component(registry: Registry[C]) -> tuple[BeforeValidator, PlainSerializer]
     return BeforeValidator(build), PlainSerializer(lambda value: value.settings())
 
 
-class Settings(Group):
+class Settings(SettingsGroup):
     """Everything that a run depends on."""
 
     dataset: Annotated[Dataset, *_component(DATASETS)]

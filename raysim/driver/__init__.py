@@ -10,7 +10,7 @@ The walk of one update; dotted names stand below `raysim`. Down:
    `methods.fedavg.FedAvg.round`, which describes its work as a `core.rules.Pass`.
 2. `driver.passes.RoundRunner.run` packs the tensors of the pass once into an
    `execution.messages.PassMessage`, with the state version that each client is to read, and
-   puts clients into groups (`training.stacked.stack_size.groups_of`).
+   puts clients into groups (`training.stacked.stack_size.stacks_of`).
 3. `execution.base.InlineExecutor.map` or `execution.ray_pool.ActorPool.map` brings message and
    groups to `execution.worker.Worker.train`. It opens the client's samples and reads its state
    (`storage.client_states.ClientStates.read`); both are in its `training.job.ClientJob`.

@@ -23,7 +23,7 @@ from raysim.execution.partial_sum import PartialSum
 from raysim.storage.atomic import writing
 from raysim.storage.client_states import StateVersion, latest_versions
 from raysim.storage.trace import Stopwatch
-from raysim.training.stacked.stack_size import groups_of
+from raysim.training.stacked.stack_size import stacks_of
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,12 @@ class RoundRunner:
             raise RunError(f"round {self.number + 1}: a pass has no clients")
         with context.watch("broadcast"):
             message = self._message(work, clients)
-        groups = groups_of(clients, context.sizes, context.stack_size if work.epochs else 1)
+        stacks = stacks_of(clients, context.sizes, context.stack_size if work.epochs else 1)
         total = PartialSum()
-        failed = self._train(message, groups, total)
+        failed = self._train(message, stacks, total)
         once = {failure.client for failure in failed if not failure.final}
         if once:
-            again = [group for group in groups if not once.isdisjoint(group)]
+            again = [stack for stack in stacks if not once.isdisjoint(stack)]
             message = replace(message, retry=True, arrived=frozenset(total.clients))
             failed = [failure for failure in failed if failure.final]
             failed += self._train(message, again, total)
@@ -123,12 +123,12 @@ class RoundRunner:
         self._round_states = {}
 
     def _train(
-        self, message: PassMessage, groups: Sequence[Item], total: PartialSum
+        self, message: PassMessage, stacks: Sequence[Item], total: PartialSum
     ) -> list[Failure]:
-        """Train groups, add their uploads to the total, and return the clients that failed."""
+        """Train stacks, add their uploads to the total, and return the clients that failed."""
         failed: list[Failure] = []
-        clients = sum(map(len, groups))
-        costs = {group: self._cost(message.work, group) for group in groups}
+        clients = sum(map(len, stacks))
+        costs = {stack: self._cost(message.work, stack) for stack in stacks}
         for result in self.context.executor.map(
             "train", message, costs, lambda done: self.context.listener.progress(done, clients)
         ):
@@ -141,12 +141,12 @@ class RoundRunner:
             self._stop_at([f for f in failures if f.final or message.retry])
         return sorted(failed, key=lambda failure: failure.client)
 
-    def _cost(self, work: Pass, group: Item) -> float:
-        """Return the work of a group: its samples times their epochs."""
-        sizes = self.context.sizes[list(group)]
+    def _cost(self, work: Pass, stack: Item) -> float:
+        """Return the work of a stack: its samples times their epochs."""
+        sizes = self.context.sizes[list(stack)]
         if isinstance(work.epochs, int):
             return float(sizes.sum() * max(work.epochs, 1))
-        return float(sum(n * max(work.epochs[c], 1) for c, n in zip(group, sizes, strict=True)))
+        return float(sum(n * max(work.epochs[c], 1) for c, n in zip(stack, sizes, strict=True)))
 
     def _accept(self, result: WorkerResult, total: PartialSum) -> None:
         with self.context.watch("reduction"):
@@ -215,12 +215,12 @@ class RoundRunner:
 def _bytes_down(work: Pass, clients: list[int]) -> int:
     """Return the bytes that the clients of a pass receive."""
     common = nbytes(work.broadcast)
-    own = sum(nbytes(groups) for groups in work.personal.values())
+    own = sum(nbytes(stacks) for stacks in work.personal.values())
     if work.bytes_down is None:
         return common * len(clients) + own
     return sum(map(work.bytes_down, clients)) + own
 
 
 def _died(item: FailedItem) -> list[Failure]:
-    """Return the failures of a group whose worker died every time."""
+    """Return the failures of a stack whose worker died every time."""
     return [Failure(c, item.cause, item.cause, item.item, final=True) for c in item.item]

@@ -13,7 +13,7 @@ from raysim.execution.worker import Worker, WorkerSpec
 Call = Literal["train", "evaluate"]
 """A method of `Worker` that takes a message and items."""
 Item = tuple[int, ...]
-"""A group of clients, or a batch of an evaluated set."""
+"""A stack of clients, or a batch of an evaluated set."""
 
 
 @dataclass(frozen=True)

@@ -33,9 +33,9 @@ class PassMessage:
         versions: The versions of each client's state and round state, where it has any.
         personal: Groups for one client.
         needed_from: Oldest round whose client state a checkpoint needs.
-        retry: Whether clients failed once. The first time a stacked group is trained whole or not
+        retry: Whether clients failed once. The first time a stack is trained whole or not
             at all, so that a passing fault cannot change its bits; then without those that fail.
-        arrived: Clients whose uploads the driver has: where their group is trained again, they
+        arrived: Clients whose uploads the driver has: where their stack is trained again, they
             are trained with it and not counted twice.
     """
 
@@ -73,20 +73,20 @@ class EvaluationMessage:
 
 @dataclass(frozen=True)
 class Failure:
-    """A client that failed, alone or with the group that it was stacked in.
+    """A client that failed, alone or with its stack.
 
     Attributes:
         client: The client.
         cause: One line.
         trace: The traceback, or what else there is to read.
-        group: The clients that were trained stacked with it, itself included.
+        stack: The clients that were trained stacked with it, itself included.
         final: Whether the client is not tried again.
     """
 
     client: int
     cause: str
     trace: str
-    group: tuple[int, ...]
+    stack: tuple[int, ...]
     final: bool = False
 
 

@@ -99,12 +99,12 @@ class Worker:
             about["memory"] = int(gpus * memory)
         return about
 
-    def train(self, message: PassMessage, groups: Sequence[tuple[int, ...]]) -> None:
-        """Train groups of clients of a pass; hold the sum of their uploads."""
+    def train(self, message: PassMessage, stacks: Sequence[tuple[int, ...]]) -> None:
+        """Train stacks of clients of a pass; hold the sum of their uploads."""
         with self.watch("broadcast"):
             broadcast, initial_state = self._open(message)
-        for group in groups:
-            self._train_group(message, group, broadcast, initial_state)
+        for stack in stacks:
+            self._train_stack(message, stack, broadcast, initial_state)
 
     def take(self) -> WorkerResult:
         """Hand over everything that this worker holds."""
@@ -115,31 +115,31 @@ class Worker:
         result.spans = self.watch.take()
         return result
 
-    def _train_group(
-        self, message: PassMessage, group: tuple[int, ...], broadcast: Groups, initial: Groups
+    def _train_stack(
+        self, message: PassMessage, stack: tuple[int, ...], broadcast: Groups, initial: Groups
     ) -> None:
-        """Train the clients of a group; each is accepted or fails by itself."""
+        """Train the clients of a stack; each is accepted or fails by itself."""
         begun = perf_counter()
         jobs: dict[int, ClientJob] = {}
-        for client in group:
-            with self._failures([client], group), self.watch("data"):
+        for client in stack:
+            with self._failures([client], stack), self.watch("data"):
                 jobs[client] = self._job(message, client, broadcast, initial)
         results: list[tuple[Upload, LocalLosses]] = []
-        with self._failures([*jobs], group), self.watch("training"):
-            if len(jobs) < len(group) and not message.retry:
-                raise RunError("another client of its group failed")
-            stacked = len(group) > 1 and jobs
+        with self._failures([*jobs], stack), self.watch("training"):
+            if len(jobs) < len(stack) and not message.retry:
+                raise RunError("another client of its stack failed")
+            stacked = len(stack) > 1 and jobs
             run = self._stacked.run if stacked else partial(map, self._sequential.run)
             results = [*run([*jobs.values()])]
-        seconds = (perf_counter() - begun) / len(group)
+        seconds = (perf_counter() - begun) / len(stack)
         for (client, job), (upload, losses) in zip(jobs.items(), results, strict=False):
             if client not in message.arrived:
-                with self._failures([client], group), self.watch("reduction"):
+                with self._failures([client], stack), self.watch("reduction"):
                     record = _record(client, len(job.data.y), losses, seconds)
                     self._accept(message, upload, record)
 
     @contextmanager
-    def _failures(self, clients: list[int], group: tuple[int, ...]) -> Iterator[None]:
+    def _failures(self, clients: list[int], stack: tuple[int, ...]) -> Iterator[None]:
         """Note the failure of clients; it must not take along those beside them."""
         try:
             yield
@@ -148,7 +148,7 @@ class Worker:
         except Exception as error:
             cause = str(error) if isinstance(error, RaysimError) else repr(error)
             trace = traceback.format_exc()
-            self._result.failures += [Failure(c, cause, trace, group) for c in clients]
+            self._result.failures += [Failure(c, cause, trace, stack) for c in clients]
 
     def _job(
         self, message: PassMessage, client: int, broadcast: Groups, initial: Groups

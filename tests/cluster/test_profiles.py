@@ -11,7 +11,7 @@ import pytest
 import raysim
 from raysim.cluster.profiles import PROFILES
 from raysim.execution.resources import Node, plan_actors
-from raysim.training.stacked.stack_size import groups_of
+from raysim.training.stacked.stack_size import stacks_of
 
 MACHINES = {
     "laptop": ([Node(8, 0)], 100, 8, 0),
@@ -30,11 +30,11 @@ def test_a_profile_fills_its_machines(name):
     assert plan.cpus > 0
 
 
-def test_stacks_of_a_large_cohort_keep_the_gpus_busy():
+def test_groups_of_a_large_cohort_keep_the_gpus_busy():
     settings = raysim.load_config("mnist-million", PROFILES["8x8-gpus"].overrides)
     cohort = settings.cohort_size
     assert cohort == 1000
-    groups = groups_of(range(cohort), np.full(cohort, 60), settings.engine.vectorize)
+    groups = stacks_of(range(cohort), np.full(cohort, 60), settings.engine.vectorize)
     assert len(groups) == 63
 
 

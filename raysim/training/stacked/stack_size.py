@@ -1,4 +1,4 @@
-"""Size of a stack (`engine.vectorize`), and the groups of clients that are stacked.
+"""Size of a stack (`engine.vectorize`), and which clients share one.
 
 Both follow from settings, network and cohort, so that the groups, and with them a run's result, are
 the same wherever it runs. Only the size that "auto" finds depends on the machine: on the memory and
@@ -101,9 +101,9 @@ def fitting(module: nn.Module, x: Tensor, rows: int, samples: int, memory: int) 
     return max(1, min(MAX_STACK, int(MEMORY_FRACTION * memory // each)))
 
 
-def groups_of(
+def stacks_of(
     clients: Sequence[int], sizes: npt.NDArray[np.int64], size: int
 ) -> list[tuple[int, ...]]:
-    """Return groups of clients of like numbers of samples [K], the largest first."""
+    """Return stacks of clients of like numbers of samples [K], the largest first."""
     ordered = sorted(clients, key=lambda client: (-sizes[client], client))
     return [tuple(ordered[start : start + size]) for start in range(0, len(ordered), size)]

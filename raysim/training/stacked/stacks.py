@@ -18,7 +18,7 @@ from raysim.training.job import ClientJob
 Tree = Mapping[str, Any]
 
 
-def group_by_layout(jobs: Sequence[ClientJob]) -> list[list[int]]:
+def split_by_layout(jobs: Sequence[ClientJob]) -> list[list[int]]:
     """Return the numbers of the jobs that can share a stack.
 
     They have the same epochs and learning rate, and their clients' own tensors the same names and

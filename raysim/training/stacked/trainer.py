@@ -31,7 +31,7 @@ from raysim.training.sequential import SequentialTrainer
 from raysim.training.sgd import Sgd, objective, reported
 from raysim.training.stacked.batch_norm import Padding, numbered, with_padding
 from raysim.training.stacked.cuda_graphs import GraphedSteps, recorder_on
-from raysim.training.stacked.stacks import Tree, assign, group_by_layout, stack_sets, stack_trees
+from raysim.training.stacked.stacks import Tree, assign, split_by_layout, stack_sets, stack_trees
 
 
 def unsupported_reason(network: nn.Module) -> str | None:
@@ -69,7 +69,7 @@ class StackedTrainer:
         results: dict[int, tuple[Upload, LocalLosses]] = {}
         try:
             with self.recorder.stream_context() if self.recorder else nullcontext():
-                for numbers in group_by_layout(jobs):
+                for numbers in split_by_layout(jobs):
                     if not jobs[numbers[0]].epochs:
                         results |= {n: self.sequential.run(jobs[n]) for n in numbers}
                         continue

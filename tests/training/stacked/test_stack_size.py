@@ -12,7 +12,7 @@ from torch import nn
 from raysim.federation.opened import _room
 from raysim.federation.task import from_task
 from raysim.testing.tasks import small_task
-from raysim.training.stacked.stack_size import fitting, groups_of, stack_size
+from raysim.training.stacked.stack_size import fitting, stack_size, stacks_of
 from tests.methods.test_contract import settings_for
 
 
@@ -20,12 +20,12 @@ from tests.methods.test_contract import settings_for
 def test_groups_hold_all_clients_by_size(sizes, size, random):
     clients = list(range(len(sizes)))
     random.shuffle(clients)
-    groups = groups_of(clients, np.array(sizes), size)
+    groups = stacks_of(clients, np.array(sizes), size)
     flat = [client for group in groups for client in group]
     assert sorted(flat) == list(range(len(sizes)))
     assert [sizes[client] for client in flat] == sorted(sizes, reverse=True)
     assert all(len(group) == size for group in groups[:-1])
-    assert groups == groups_of(sorted(clients), np.array(sizes), size)
+    assert groups == stacks_of(sorted(clients), np.array(sizes), size)
 
 
 def test_a_group_fits_in_memory():
