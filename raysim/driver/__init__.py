@@ -10,9 +10,9 @@ The walk of one update; dotted names stand below `raysim`. Down:
    `methods.fedavg.FedAvg.round`, which describes its work as a `core.rules.Pass`.
 2. `driver.passes.RoundRunner.run` packs the tensors of the pass once into an
    `execution.messages.PassMessage`, with the state version that each client is to read, and
-   puts clients into groups (`training.stacked.stack_size.stacks_of`).
+   puts clients into stacks (`training.stacked.stack_size.stacks_of`).
 3. `execution.base.InlineExecutor.map` or `execution.ray_pool.ActorPool.map` brings message and
-   groups to `execution.worker.Worker.train`. It opens the client's samples and reads its state
+   stacks to `execution.worker.Worker.train`. It opens the client's samples and reads its state
    (`storage.client_states.ClientStates.read`); both are in its `training.job.ClientJob`.
 4. `training.sequential.SequentialTrainer.run` or `training.stacked.trainer.StackedTrainer.run`
    loads the tensors to start from and takes the steps (`training.sgd.Sgd.step`).
@@ -24,7 +24,7 @@ Up:
    (`storage.client_states.ClientStates.write`) and adds the rest, weighted and exact
    (`execution.partial_sum.PartialSum.add`).
 6. `execution.worker.Worker.take` hands over the sum of many clients. `RoundRunner.run` merges it
-   (`execution.partial_sum.PartialSum.merge`), has groups in which a client failed trained once
+   (`execution.partial_sum.PartialSum.merge`), has stacks in which a client failed trained once
    more, and returns the means as `core.rules.Reduced` (`execution.partial_sum.PartialSum.reduced`).
 7. `methods.fedavg.FedAvg.server_update` makes the server's next state of them.
 8. `driver.evaluation.Evaluator.evaluate` evaluates it, `storage.recorder.RunRecorder.add` writes
