@@ -89,7 +89,7 @@ def test_a_study_in_postgresql_completes_and_is_continued(
     import psycopg
 
     options = ("--storage", postgresql, "--jobs", "1", "--pruner", "none")
-    for trials, said in [("2", "2 trials, 0 of them done"), ("3", "3 trials, 2 of them done")]:
+    for trials, said in [("2", "2 trials, 0 done; "), ("3", "3 trials, 2 done; ")]:
         code, out, err = tune("--trials", trials, *options)
         assert (code, err) == (0, "") and said in out and "failed" not in out
     with closing(psycopg.connect(postgresql)) as connection:
@@ -105,7 +105,7 @@ def test_a_study_in_postgresql_completes_and_is_continued(
     assert not list(tmp_path.rglob("study.db"))
     # Settings that cannot be compared: neither started, nor is the password told.
     code, _, err = tune("--trials", "4", *options, "rounds=9")
-    assert code == 2 and "other settings (rounds: 4, here 9)" in err and "secret" not in err
+    assert code == 2 and "differs in settings (rounds: 4, here 9)" in err and "secret" not in err
 
 
 def test_a_server_that_cannot_be_reached(tune, tmp_path):
