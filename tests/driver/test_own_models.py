@@ -1,0 +1,53 @@
+"""Clients that deploy models of their own are evaluated with them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import raysim
+from raysim.federation.evaluation_sets import client_test_set
+from raysim.federation.task import from_task
+from raysim.storage.client_states import ClientStates
+from tests.conftest import UNEQUAL, SmallNet, make_settings, make_task
+
+CPU = torch.device("cpu")
+
+
+def accuracies(run_dir, task, states):
+    """Each client's accuracy with the model in its state, or the deployed one where it has none."""
+    federation = from_task(task)
+    test = federation.test
+    chosen = client_test_set(federation.client_indices, federation.train.y, test.y, 0)
+    deployed, found = load_file(run_dir / "model.safetensors"), []
+    for position, client in enumerate(chosen.clients.tolist()):
+        versions = states.versions(client)
+        own = states.read(client, max(versions), CPU)["personal"] if versions else deployed
+        network, rows = SmallNet(), chosen.samples[position]
+        network.load_state_dict(own)
+        with torch.no_grad():
+            predicted = network(torch.from_numpy(test.x[rows])).argmax(1).numpy()
+        found.append(float((predicted == test.y[rows]).mean()))
+    return found
+
+
+def test_a_client_is_evaluated_with_its_own_model(tmp_path):
+    """Ditto's; a client that never took part has the global model."""
+    task = make_task(UNEQUAL)
+    chosen = {"method.name": "ditto", "evaluation.clients": True, "fraction": 0.4, "rounds": 2}
+    result = raysim.run(make_settings(tmp_path / "run", **chosen), task)
+    states = ClientStates(result.run_dir / "clients")
+    taken_part = [client for client in range(len(UNEQUAL)) if states.versions(client)]
+    assert 0 < len(taken_part) < len(UNEQUAL)
+    expected = accuracies(result.run_dir, task, states)
+    rows = pq.read_table(result.run_dir / "client_accuracy.parquet").to_pylist()
+    assert [row["accuracy"] for row in rows] == pytest.approx(expected)
+    mean = result.metrics["client_accuracy_mean"].to_pylist()[-1]
+    assert mean == pytest.approx(np.mean(expected))
+    plain = {"method.name": "fedavg"}
+    shared = raysim.run(make_settings(tmp_path / "plain", **chosen | plain), task)
+    others = pq.read_table(shared.run_dir / "client_accuracy.parquet")["accuracy"].to_pylist()
+    assert others != [row["accuracy"] for row in rows]
