@@ -1,4 +1,4 @@
-"""How raysim scales: engine cost, skewed clients, round time by size, hundreds of actors, memory.
+"""Scaling of raysim: engine cost, skewed clients, round time by size, hundreds of actors, memory.
 
 Usage: python -m tests.benchmarks.scale [--parts cost skew sizes placement memory] [--rounds 5]
            [--out FOLDER] [--tiny]

@@ -1,4 +1,4 @@
-"""What takes turns: its answers, and that nothing is left of it."""
+"""Systems that take turns: their answers, and that nothing is left of them."""
 
 from __future__ import annotations
 

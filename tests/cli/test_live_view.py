@@ -1,4 +1,4 @@
-"""What a run says: plain lines in a pipe, a live view in a terminal."""
+"""Output of a run: plain lines in a pipe, a live view in a terminal."""
 
 from __future__ import annotations
 

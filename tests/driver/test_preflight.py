@@ -1,4 +1,4 @@
-"""What does not go together is refused before anything starts or is written."""
+"""Settings that exclude each other are refused before anything starts or is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of freed memory: counted in pages that the system has to give again."""
+"""Freed memory: counted in pages that the system has to give again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker sets for its whole process is set back when an inline run ends."""
+"""Settings of a worker's process are set back when an inline run ends."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ BAD = (3,)
 
 
 class FakeRay:
-    """What the pool asks of Ray; a call returns, or raises, when its reference is read.
+    """Fake of the parts of Ray that the pool uses; a call returns, or raises, when its reference is read.
 
     Attributes:
         call: Stands in for the actors' calls on items: returns seconds and result, or raises.

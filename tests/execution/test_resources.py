@@ -1,4 +1,4 @@
-"""How many actors fit, what each reserves, and what is said when they do not fit."""
+"""Plans of actors: their number, what each reserves, and refusals."""
 
 from __future__ import annotations
 

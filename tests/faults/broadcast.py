@@ -1,4 +1,4 @@
-"""What a call of the pool sends: `python -m tests.faults.broadcast FOLDER`, on a cluster.
+"""Objects that a call of the pool sends: `python -m tests.faults.broadcast FOLDER`, on a cluster.
 
 Prints as JSON how often something was put into the object store, the nodes on which it lay when
 four actors had read it, and whether what they read could be written to.

@@ -1,4 +1,4 @@
-"""What the tests of single methods share: a NumPy network to check against, and checks on runs.
+"""Helpers of the tests of single methods: a NumPy network to check against, and checks on runs.
 
 The NumPy network is conftest's SmallNet in float64: w = [w1, b1, w2, b2].
 """

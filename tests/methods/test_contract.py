@@ -1,4 +1,4 @@
-"""What every method must hold, run over the whole registry: a new method gets it free.
+"""The contract of methods, run over the whole registry: a new method gets it free.
 
 The quick part runs with the other tests. The whole matrix (every model family on one and two
 actors, and resumed) is `python -m tests.full`.

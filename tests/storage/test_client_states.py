@@ -118,7 +118,7 @@ participation = st.lists(
 
 
 class Model:
-    """What the files should say: every version ever written, and the two last checkpoints."""
+    """Expected contents of the files: every version ever written, and the two last checkpoints."""
 
     def __init__(self):
         self.versions = {}

@@ -139,7 +139,7 @@ def has_bf16_lstm():
 
 
 def found(trainer):
-    """What became of each shape that came often enough."""
+    """Return whether each shape that came often enough has a script."""
     kinds = trainer.recorded._kinds.values()
     return [bool(script) for kind in kinds for script in kind._scripts.values()]
 

@@ -1,4 +1,4 @@
-"""What TensorBoard's own HPARAMS code finds in the folder of a study."""
+"""Contents of a study's folder, as TensorBoard's own HPARAMS code reads them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the comparison runs: one module per system, each in a process and environment of its own.
+"""Systems of the comparison: one module each, each in a process and environment of its own.
 
 Nothing here but `ours.py` imports raysim, which the peers' environments do not have.
 """

@@ -1,1 +1,1 @@
-"""What `python -m tests.benchmarks.scale` is made of."""
+"""Parts of `python -m tests.benchmarks.scale`."""

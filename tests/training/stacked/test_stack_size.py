@@ -1,4 +1,4 @@
-"""Who is trained together, how many fit in memory, and what of it samples may take."""
+"""Stacks: which clients share one, how many fit in memory, and the part that samples take."""
 
 from __future__ import annotations
 

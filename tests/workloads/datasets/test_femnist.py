@@ -28,7 +28,7 @@ def bytes_of(writer: str) -> np.ndarray:
 
 
 def published() -> dict[str, Any]:
-    """What LEAF writes: `(array / 255).tolist()` for each image."""
+    """Return images as LEAF writes them: `(array / 255).tolist()` for each image."""
     data = {
         writer: {"x": [(image / 255).tolist() for image in bytes_of(writer)], "y": list(labels)}
         for writer, labels in LABELS.items()

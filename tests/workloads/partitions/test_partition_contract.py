@@ -1,4 +1,4 @@
-"""What every partition promises."""
+"""The contract of partitions."""
 
 from collections.abc import Callable
 
