@@ -26,7 +26,7 @@ BAD = (3,)
 
 
 class FakeRay:
-    """Fake of the parts of Ray that the pool uses; a call returns, or raises, when its reference is read.
+    """Fake of the parts of Ray that the pool uses; a call returns when its reference is read.
 
     Attributes:
         call: Stands in for the actors' calls on items: returns seconds and result, or raises.
