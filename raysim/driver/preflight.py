@@ -34,7 +34,7 @@ def first_checkpoint(settings: Settings, federation: Federation) -> tuple[nn.Mod
     network = method.network(model)
     never_trained = np.full(len(federation.training_sizes), np.nan)
     first = Checkpoint(0, method.init(network), never_trained)
-    _check_objective(settings, federation.scoring)
+    _check_scoring(settings, federation.scoring)
     _try_samples(method, network, OpenedSamples(federation, torch.device("cpu")).test(0, 2))
     return network, first
 
@@ -52,7 +52,7 @@ def check_space(settings: Settings, states: ClientStates, state: ServerState) ->
     states.check_space(round(expected), versions, size)
 
 
-def _check_objective(settings: Settings, scoring: Scoring) -> None:
+def _check_scoring(settings: Settings, scoring: Scoring) -> None:
     """Check that the scoring has what the settings need.
 
     Raises:

@@ -9,9 +9,8 @@ import numpy.typing as npt
 
 from raysim.core.rules import Pass
 from raysim.execution.messages import Failure
+from raysim.execution.partial_sum import Columns
 from raysim.storage.trace import Span
-
-Columns = dict[str, npt.NDArray[np.float64]]
 
 
 @dataclass
