@@ -92,7 +92,7 @@ class View:
 
     Attributes:
         params: The live parameters and buffers of the client's network.
-        trained: Names of the parameters that are trained.
+        trainable: Names of the parameters that are trained.
         start: The tensors with which the client's network started this pass.
         broadcast: The groups that the server sent to every client.
         state: The client's own groups: its client state, and the round state of earlier passes.
@@ -108,7 +108,7 @@ class View:
     """
 
     params: Tensors
-    trained: Sequence[str]
+    trainable: Sequence[str]
     start: Tensors
     broadcast: Groups
     state: Groups

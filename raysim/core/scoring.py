@@ -18,7 +18,7 @@ from torch import Tensor
 Metric = Callable[[npt.NDArray[Any], npt.NDArray[Any]], float]
 
 
-def outputs_themselves(outputs: Tensor) -> Tensor:
+def identity(outputs: Tensor) -> Tensor:
     """Return the outputs unchanged."""
     return outputs
 
@@ -42,7 +42,7 @@ class Scoring:
 
     losses: Callable[[Tensor, Tensor], Tensor]
     metrics: Mapping[str, Metric] = field(default_factory=dict)
-    predict: Callable[[Tensor], Tensor] = outputs_themselves
+    predict: Callable[[Tensor], Tensor] = identity
     classifies: bool = False
 
     def mean_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -86,10 +86,10 @@ def macro_f1(predicted: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float:
     TP_c counts the samples of class c that were predicted as such.
     """
     classes = 1 + int(max(labels.max(), predicted.max()))
-    right = labels[predicted == labels]
-    both = np.bincount(labels, minlength=classes) + np.bincount(predicted, minlength=classes)
-    there = both > 0
-    return float(np.mean(2 * np.bincount(right, minlength=classes)[there] / both[there]))
+    correct = labels[predicted == labels]
+    totals = np.bincount(labels, minlength=classes) + np.bincount(predicted, minlength=classes)
+    present = totals > 0
+    return float(np.mean(2 * np.bincount(correct, minlength=classes)[present] / totals[present]))
 
 
 CLASSIFICATION = Scoring(

@@ -80,13 +80,13 @@ class FedDyn(FedAvg):
         return add_scaled_(changed, _moved(view, gradients), self.alpha), state
 
     def _term(self, view: View) -> Tensor:
-        moved = _moved(view, view.trained)
+        moved = _moved(view, view.trainable)
         linear = [(view.state["h"][n] * view.params[n].detach()).sum() for n in moved]
         squares = [tensor.square().sum() for tensor in moved.values()]
         return self.alpha / 2 * torch.stack(squares).sum() - torch.stack(linear).sum()
 
     def _finish(self, view: View, trained: Trained) -> Upload:
-        h = add_scaled(view.state["h"], _moved(view, view.trained), -self.alpha)
+        h = add_scaled(view.state["h"], _moved(view, view.trainable), -self.alpha)
         return Upload(sums={"model": view.params}, state={"h": h})
 
 

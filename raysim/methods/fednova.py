@@ -59,7 +59,7 @@ class FedNova(FedAvg):
 
 
 def _send_mean_step(view: View, trained: Trained) -> Upload:
-    change = {n: view.start[n] - view.params[n].detach() for n in view.trained}
+    change = {n: view.start[n] - view.params[n].detach() for n in view.trainable}
     buffers = {name: t for name, t in view.params.items() if name not in change}
     tau = float(trained.steps)
     return Upload(

@@ -56,5 +56,5 @@ def _pull_back(
 
 def _term(mu: float, view: View) -> Tensor:
     anchor = view.broadcast["model"]
-    distances = [torch.dist(view.params[name], anchor[name]) for name in view.trained]
+    distances = [torch.dist(view.params[name], anchor[name]) for name in view.trainable]
     return mu / 2 * torch.stack(distances).square().sum()

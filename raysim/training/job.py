@@ -72,7 +72,9 @@ def batch_bounds(n: int, size: int | Literal["full"], join_single: bool) -> Boun
     return list(zip(starts, [*starts[1:], n], strict=True))
 
 
-def epochs_of(job: ClientJob, bounds: Bounds) -> Iterator[tuple[Tensor, npt.NDArray[np.int64]]]:
+def iterate_epochs(
+    job: ClientJob, bounds: Bounds
+) -> Iterator[tuple[Tensor, npt.NDArray[np.int64]]]:
     """Yield for each local epoch the inputs [n, ...] and the order of the samples [n]."""
     x, n = job.data.x, len(job.data.y)
     generator = torch.Generator(x.device).manual_seed(job.torch_seed)

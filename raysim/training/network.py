@@ -101,7 +101,7 @@ class Network(nn.Module):
         """Return the live parameters and buffers."""
         return {name: getattr(module, key) for name, module, key in self._owners}
 
-    def trained(self, trainable: frozenset[str] | None) -> list[str]:
+    def trainable_names(self, trainable: frozenset[str] | None) -> list[str]:
         """Return the names of the parameters that are trained: of all, or of those given."""
         return [
             name

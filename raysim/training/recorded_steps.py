@@ -97,7 +97,7 @@ class GuardedView(View):
     """A view for a step that is recorded: what its script could not follow cannot be read."""
 
     READABLE = frozenset(
-        {"params", "trained", "start", "broadcast", "state", "personal", "temperature", "at"}
+        {"params", "trainable", "start", "broadcast", "state", "personal", "temperature", "at"}
     )
 
     def __getattribute__(self, name: str) -> Any:

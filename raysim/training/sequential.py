@@ -19,10 +19,10 @@ from raysim.config import LocalSettings
 from raysim.core.rules import Batch, Outputs, Trained, Transform, Upload, View
 from raysim.core.tensors import Tensors
 from raysim.core.tensors.torch_private import can_record_steps, gradients_of
-from raysim.training.job import ClientJob, LocalLosses, batch_bounds, epochs_of, only_in_finish
+from raysim.training.job import ClientJob, LocalLosses, batch_bounds, iterate_epochs, only_in_finish
 from raysim.training.network import Network
 from raysim.training.recorded_steps import GuardedView, RecordedSteps
-from raysim.training.sgd import Sgd, objective, reported
+from raysim.training.sgd import Sgd, objective, reported_objective
 
 
 class SequentialTrainer:
@@ -107,13 +107,13 @@ class _ClientTraining:
             network.load(start)
         network.train_only(job.trainable)
         tensors = network.tensors()
-        self.names = network.trained(job.trainable)
+        self.names = network.trainable_names(job.trainable)
         self.params = [tensors[name] for name in self.names]
         # The same memory: a step that autograd need not note took 2% less time.
-        self.points = [tensor.detach() for tensor in self.params]
+        self.detached_params = [tensor.detach() for tensor in self.params]
         self.view = View(
             params=tensors,
-            trained=self.names,
+            trainable=self.names,
             start=start,
             broadcast=job.broadcast,
             state=job.state,
@@ -158,7 +158,7 @@ class _ClientTraining:
         bounds = batch_bounds(len(data.y), self.trainer.local.batch_size, network.has_batchnorm)
         buffer = self.trainer.buffer(data)
         sizes = [stop - start for start, stop in bounds]
-        for inputs, order in epochs_of(self.job, bounds):
+        for inputs, order in iterate_epochs(self.job, bounds):
             index = torch.from_numpy(order).to(data.y.device)
             x = torch.index_select(inputs, 0, index, out=buffer.x)
             y = torch.index_select(data.y, 0, index, out=buffer.y)
@@ -172,11 +172,11 @@ class _ClientTraining:
         taken = self.recorded and self.recorded.take(self.guarded_step, batch)
         loss, value, *gradients = taken or self.differentiate(self.view, batch)
         with torch.no_grad():
-            gradients = self.sgd.decayed(gradients, self.points)
+            gradients = self.sgd.add_weight_decay(gradients, self.detached_params)
             gradients = self.transform(self.before_momentum, gradients, batch)
-            gradients = self.sgd.accelerated(gradients)
+            gradients = self.sgd.apply_momentum(gradients)
             gradients = self.transform(self.after_momentum, gradients, batch)
-            self.sgd.step(self.points, gradients)
+            self.sgd.step(self.detached_params, gradients)
         return loss, value
 
     def transform(
@@ -202,7 +202,7 @@ class _ClientTraining:
         value = value.detach()
         with torch.no_grad():
             loss = value if self.loss_is_objective else batch.loss(outputs.logits)
-            return loss, reported(self.rules, view, value), *gradients
+            return loss, reported_objective(self.rules, view, value), *gradients
 
     def gradient(self, tensors: Tensors, batch: Batch) -> dict[str, Tensor]:
         """Return the gradient of the objective at any tensors, with this step's random draws."""
@@ -218,4 +218,4 @@ class _ClientTraining:
             gradients = gradients_of(value, points)
         self.trainer.set_rng_state(before)
         with torch.no_grad():
-            return dict(zip(self.names, self.sgd.decayed(gradients, points), strict=True))
+            return dict(zip(self.names, self.sgd.add_weight_decay(gradients, points), strict=True))

@@ -18,7 +18,7 @@ def objective(rules: Rules, view: View, outputs: Outputs, batch: Batch) -> Tenso
     return value
 
 
-def reported(rules: Rules, view: View, value: Tensor) -> Tensor:
+def reported_objective(rules: Rules, view: View, value: Tensor) -> Tensor:
     """Return the objective plus the terms whose gradients the transforms add."""
     for transform in rules.transforms:
         if transform.value:
@@ -29,21 +29,22 @@ def reported(rules: Rules, view: View, value: Tensor) -> Tensor:
 class Sgd:
     """Steps of SGD on a list of tensors in place, with weight decay and (Nesterov) momentum.
 
-    A step is `decayed`, `accelerated`, `step`, in this order; transforms stand between them.
+    A step is `add_weight_decay`, `apply_momentum`, `step`, in this order, with transforms
+    between them.
     """
 
     def __init__(self, local: LocalSettings, lr: float) -> None:
         self._local, self._lr = local, lr
         self.velocity: list[Tensor] = []
 
-    def decayed(self, gradients: list[Tensor], params: list[Tensor]) -> list[Tensor]:
+    def add_weight_decay(self, gradients: list[Tensor], params: list[Tensor]) -> list[Tensor]:
         """Return the gradients with those of the weight decay added."""
         decay = self._local.weight_decay
         if not decay:
             return gradients
         return foreach_add(gradients, params, decay)
 
-    def accelerated(self, gradients: list[Tensor]) -> list[Tensor]:
+    def apply_momentum(self, gradients: list[Tensor]) -> list[Tensor]:
         """Take the gradients into the momentum; return the direction of the step."""
         local = self._local
         if not local.momentum:

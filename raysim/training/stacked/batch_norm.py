@@ -1,7 +1,7 @@
 """Padding of stacked clients, and BatchNorm that leaves it out.
 
 torch's own BatchNorm updates its statistics in place and knows no padding. This one computes the
-same from its tensors alone and puts the new statistics aside, for whoever runs the step to take.
+same from its tensors alone and hands the new statistics to the caller of the step.
 
 Legend: K clients, S steps, B batch, C channels, n samples.
 """
@@ -77,12 +77,12 @@ class PaddedBatchNorm(nn.Module):
         per_sample = values[0, 0].numel()
         if weights is None:
             count = values.new_full((), len(values) * per_sample)
-            real = values
+            masked = values
         else:
             count = (weights.sum() * per_sample).clamp(min=1)
             weights = weights.view(-1, *(1,) * (x.dim() - 1))
-            real = values * weights
-        mean = real.sum(axes) / count
+            masked = values * weights
+        mean = masked.sum(axes) / count
         centred = values - mean.view(shape)
         squares = centred.square() if weights is None else centred.square() * weights
         variance = squares.sum(axes) / count
@@ -112,18 +112,20 @@ def with_padding(module: nn.Module, padding: Padding) -> nn.Module:
     return module
 
 
-def numbered(
-    orders: Sequence[npt.NDArray[np.int64]], bounds: Sequence[Bounds], real: npt.NDArray[np.bool_]
+def sample_numbers(
+    orders: Sequence[npt.NDArray[np.int64]],
+    bounds: Sequence[Bounds],
+    is_sample: npt.NDArray[np.bool_],
 ) -> Tensor:
     """Return the numbers [S, K, B] of the samples in the batches of an epoch.
 
     Args:
         orders: Per client, the order of its samples [n].
         bounds: Per client, its batches. Samples are numbered through, client after client.
-        real: Where there is a sample [S, K, B]; elsewhere the number is that of the client's first
-            sample, so that a value that is not finite stays within its client.
+        is_sample: False for padding [S, K, B], whose number is that of the client's first sample,
+            so that a value that is not finite stays within its client.
     """
-    index = np.zeros(real.shape, dtype=np.int64)
+    index = np.zeros(is_sample.shape, dtype=np.int64)
     first = 0
     for k, (order, own) in enumerate(zip(orders, bounds, strict=True)):
         index[:, k] = first

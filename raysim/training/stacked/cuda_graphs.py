@@ -78,9 +78,9 @@ class GraphedSteps:
         self._calls: Counter[str] = Counter()
         self._recordings: dict[str, Step] = {}
 
-    def __call__(self, inputs: Inputs, times: int) -> Outputs:
+    def __call__(self, inputs: Inputs, repeats: int) -> Outputs:
         """Take a step on inputs whose shapes come so many times in all; return new tensors."""
-        if self._recorder is None or times < CALLS_BEFORE + MIN_REPLAYS:
+        if self._recorder is None or repeats < CALLS_BEFORE + MIN_REPLAYS:
             return self._step(inputs)
         shapes = repr([(name, tuple(tensor.shape)) for name, tensor in inputs.items()])
         self._calls[shapes] += 1

@@ -25,11 +25,11 @@ from torch.func import grad, vmap
 from raysim.core.layers import BATCH_NORMS
 from raysim.core.rules import Batch, Outputs, Trained, Upload, View
 from raysim.core.tensors import Tensors
-from raysim.training.job import ClientJob, LocalLosses, batch_bounds, epochs_of, only_in_finish
+from raysim.training.job import ClientJob, LocalLosses, batch_bounds, iterate_epochs, only_in_finish
 from raysim.training.network import Network
 from raysim.training.sequential import SequentialTrainer
-from raysim.training.sgd import Sgd, objective, reported
-from raysim.training.stacked.batch_norm import Padding, numbered, with_padding
+from raysim.training.sgd import Sgd, objective, reported_objective
+from raysim.training.stacked.batch_norm import Padding, sample_numbers, with_padding
 from raysim.training.stacked.cuda_graphs import GraphedSteps, recorder_on
 from raysim.training.stacked.stacks import Tree, assign, split_by_layout, stack_sets, stack_trees
 
@@ -92,7 +92,7 @@ class _StackedTraining:
             trainer.sequential.local,
         )
         trainer.network.train_only(job.trainable)
-        self.names = trainer.network.trained(job.trainable)
+        self.names = trainer.network.trainable_names(job.trainable)
         self.starts = [job.rules.start(j.broadcast, j.state, j.personal) for j in jobs]
         self.fixed, self.axes = stack_trees(
             [
@@ -113,18 +113,18 @@ class _StackedTraining:
     def run(self) -> list[tuple[Upload, LocalLosses]]:
         losses: list[Tensor] = []
         objectives: list[Tensor] = []
-        taken: list[list[int]] = [[] for _ in self.jobs]
+        batch_sizes: list[list[int]] = [[] for _ in self.jobs]
         step = GraphedSteps(self._step, self.trainer.recorder)
-        for batch, sizes, times in self._batches():
+        for batch, sizes, repeats in self._batches():
             if self.rules.transforms:
                 self.rng = self.sequential.rng_state()
-            loss, value = step(batch, times)
+            loss, value = step(batch, repeats)
             losses.append(loss)
             objectives.append(value)
-            for steps, size in zip(taken, sizes, strict=True):
-                steps.append(size)
+            for own, size in zip(batch_sizes, sizes, strict=True):
+                own.append(size)
         both = torch.stack([torch.stack(losses), torch.stack(objectives)]).cpu()  # [2, S, K]
-        return [self._finish(k, both[:, :, k], taken[k]) for k in range(len(self.jobs))]
+        return [self._finish(k, both[:, :, k], batch_sizes[k]) for k in range(len(self.jobs))]
 
     def _finish(self, k: int, figures: Tensor, sizes: list[int]) -> tuple[Upload, LocalLosses]:
         own = [step for step, size in enumerate(sizes) if size]
@@ -152,25 +152,27 @@ class _StackedTraining:
         for k, own in enumerate(bounds):
             sizes[: len(own), k] = [stop - start for start, stop in own]
         y = torch.cat([job.data.y for job in self.jobs])
-        real = np.arange(sizes.max()) < sizes[:, :, None]  # [S, K, B]
-        weights = torch.from_numpy(real).to(y.device, torch.float32)
+        is_sample = np.arange(sizes.max()) < sizes[:, :, None]  # [S, K, B]
+        weights = torch.from_numpy(is_sample).to(y.device, torch.float32)
         active = torch.from_numpy(sizes > 0).to(y.device)
-        extremes = zip(sizes.min(1).tolist(), sizes.max(1).tolist(), strict=True)
-        kinds = [(most, least < most, not least) for least, most in extremes]
-        times = Counter(kinds)
-        for epoch in zip(*map(epochs_of, self.jobs, bounds), strict=True):
+        extreme_sizes = zip(sizes.min(1).tolist(), sizes.max(1).tolist(), strict=True)
+        shapes = [
+            (largest, smallest < largest, not smallest) for smallest, largest in extreme_sizes
+        ]
+        repeats = Counter(shapes)
+        for epoch in zip(*map(iterate_epochs, self.jobs, bounds), strict=True):
             x = torch.cat([inputs for inputs, _ in epoch])
-            index = numbered([order for _, order in epoch], bounds, real).to(y.device)
+            index = sample_numbers([order for _, order in epoch], bounds, is_sample).to(y.device)
             del epoch
-            for step, kind in enumerate(kinds):
-                most, padded, idle = kind
-                rows = index[step, :, :most]
+            for step, shape in enumerate(shapes):
+                largest, padded, idle = shape
+                rows = index[step, :, :largest]
                 batch = {"x": x[rows], "y": y[rows]}
                 if padded:
-                    batch["weights"] = weights[step, :, :most]
+                    batch["weights"] = weights[step, :, :largest]
                 if idle:
                     batch["active"] = active[step]
-                yield batch, sizes[step].tolist(), self.job.epochs * times[kind]
+                yield batch, sizes[step].tolist(), self.job.epochs * repeats[shape]
             del x  # before the next epoch's are made
 
     def _step(self, inputs: Tensors) -> tuple[Tensor, Tensor]:
@@ -201,8 +203,8 @@ class _StackedTraining:
             values.sum(), params, allow_unused=True, materialize_grads=True
         )
         with torch.no_grad():
-            steps = self._transform(False, self.sgd.decayed([*gradients], params), batch)
-            steps = self._transform(True, self.sgd.accelerated(steps), batch)
+            steps = self._transform(False, self.sgd.add_weight_decay([*gradients], params), batch)
+            steps = self._transform(True, self.sgd.apply_momentum(steps), batch)
             self.sgd.step(params, steps)
             assign(self.tensors, buffers)
         losses, objectives = figures
@@ -243,7 +245,7 @@ class _StackedTraining:
         with torch.no_grad():
             found = value.detach()
             loss = found if self.loss_is_objective else samples.loss(outputs.logits)
-            return value, (loss, reported(self.rules, view, found)), buffers
+            return value, (loss, reported_objective(self.rules, view, found)), buffers
 
     def _samples(self, batch: Tree) -> Batch:
         return _Stacked(**batch, scoring=self.job.data.scoring)
@@ -256,7 +258,7 @@ class _StackedTraining:
     def _view(self, tensors: Tensors, fixed: Tree) -> View:
         return View(
             params=tensors,
-            trained=self.names,
+            trainable=self.names,
             start=fixed["start"],
             broadcast=self.job.broadcast,
             state=fixed["state"],
