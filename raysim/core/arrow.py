@@ -80,7 +80,7 @@ def _batch(split: Split) -> pa.RecordBatch:
 
 
 def write_split(path: Path, split: Split | Iterable[Split]) -> None:
-    """Write a split aside, with its checksum beside it, and rename both into place.
+    """Write a split and its checksum to temporary files, and rename both into place.
 
     Args:
         path: The file.
@@ -89,14 +89,14 @@ def write_split(path: Path, split: Split | Iterable[Split]) -> None:
     """
     batches = map(_batch, [split] if isinstance(split, Split) else split)
     first = next(batches)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    with pa.OSFile(str(aside), "wb") as sink, pa.ipc.new_file(sink, first.schema) as writer:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_file(sink, first.schema) as writer:
         for batch in chain([first], batches):
             writer.write_batch(batch)
     digest = path.with_suffix(".sha256")
-    digest.with_name(f".{digest.name}.{os.getpid()}").write_text(checksum(aside))
+    digest.with_name(f".{digest.name}.{os.getpid()}").write_text(checksum(temporary))
     digest.with_name(f".{digest.name}.{os.getpid()}").replace(digest)
-    aside.replace(path)
+    temporary.replace(path)
 
 
 def verify_split(path: Path) -> None:

@@ -188,12 +188,14 @@ def client_test_indices(
         DataError: a client trains on a class of which the test set has no sample.
     """
     of_class = [np.flatnonzero(test_labels == c) for c in range(train_counts.shape[1])]  # [C]
-    there = np.array([len(members) for members in of_class])  # [C]
-    if len(lacking := np.flatnonzero(train_counts.any(axis=0) & (there == 0))):
+    available = np.array([len(members) for members in of_class])  # [C]
+    if len(lacking := np.flatnonzero(train_counts.any(axis=0) & (available == 0))):
         raise DataError(f"class {lacking[0]}: clients train on it; the test set has none of it")
     held = train_counts.sum(axis=1, keepdims=True)  # [K, 1]
-    most = np.where(train_counts, there * held // np.maximum(train_counts, 1), len(test_labels))
-    sizes = np.clip(np.rint(ratio * held), 1, most.min(axis=1, keepdims=True)).astype(np.int64)
+    max_sizes = np.where(
+        train_counts, available * held // np.maximum(train_counts, 1), len(test_labels)
+    )
+    sizes = np.clip(np.rint(ratio * held), 1, max_sizes.min(axis=1, keepdims=True)).astype(np.int64)
     counts, rests = np.divmod(sizes * train_counts, held)
     order = np.argsort(np.argsort(-rests, axis=1, kind="stable"), axis=1)
     counts += order < sizes - counts.sum(axis=1, keepdims=True)

@@ -45,7 +45,7 @@ class RunContext:
         settings: The run's settings.
         federation: Its samples, client indices and network.
         network: The network as it was built.
-        first: The checkpoint of a run without one.
+        initial: The checkpoint before the first round.
         states: Client states on disk.
         evaluator: Evaluates the global model.
         watch: Times the driver's phases.
@@ -57,7 +57,7 @@ class RunContext:
     settings: Settings
     federation: Federation
     network: nn.Module
-    first: Checkpoint
+    initial: Checkpoint
     states: ClientStates
     evaluator: Evaluator
     watch: Stopwatch

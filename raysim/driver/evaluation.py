@@ -55,8 +55,8 @@ class Evaluator:
     """Evaluates the global model of one run.
 
     Attributes:
-        sent: Sets that workers evaluate besides the test set, in the order of their numbers.
-        none: The evaluation of a round that has none.
+        evaluated_sets: Sets that workers evaluate besides the test set, numbered from 1.
+        skipped: The evaluation of a round in which none is due; its figures are None.
     """
 
     def __init__(self, settings: Settings, federation: Federation) -> None:
@@ -68,28 +68,28 @@ class Evaluator:
         """
         train, test = open_samples(federation.train).y, open_samples(federation.test).y
         indices = federation.client_indices
-        sent: dict[str, EvaluationSet] = {}
+        evaluated_sets: dict[str, EvaluationSet] = {}
         if settings.evaluation.holdout:
-            sent["holdout"] = held_out_set(indices, federation.holdout)
-        self._own: EvaluationSet | None = None
+            evaluated_sets["holdout"] = held_out_set(indices, federation.holdout)
+        self._client_set: EvaluationSet | None = None
         if settings.evaluation.clients:
-            self._own = client_test_set(indices, train, test, settings.seed)
+            self._client_set = client_test_set(indices, train, test, settings.seed)
             if federation.inputs.per_client or has_own_models(settings.method):
-                sent["clients"] = self._own
-        self.sent = tuple(sent.values())
+                evaluated_sets["clients"] = self._client_set
+        self.evaluated_sets = tuple(evaluated_sets.values())
         self._method = settings.method
-        own_models = "clients" in sent and has_own_models(settings.method)
-        self._own_models = len(sent) if own_models else None
-        drawn = {
+        own_models = "clients" in evaluated_sets and has_own_models(settings.method)
+        self._client_models_set = len(evaluated_sets) if own_models else None
+        set_targets = {
             name: (train if chosen.held_out else test)[chosen.samples.indices]
-            for name, chosen in sent.items()
+            for name, chosen in evaluated_sets.items()
         }
-        self._targets: dict[str, Values] = {"test": test, **drawn}
+        self._targets: dict[str, Values] = {"test": test, **set_targets}
         self._metrics = federation.scoring.metrics
         columns = ("loss", *self._metrics)
-        names = [f"{name}_{column}" for name in self._scored() for column in columns]
-        names += CLIENT_FIGURES if self._own else ()
-        self.none = Evaluation(dict.fromkeys(names))
+        names = [f"{name}_{column}" for name in self._scored_sets() for column in columns]
+        names += CLIENT_FIGURES if self._client_set else ()
+        self.skipped = Evaluation(dict.fromkeys(names))
 
     def evaluate(
         self, executor: Executor, state: ServerState, latest: npt.NDArray[np.int64]
@@ -103,29 +103,29 @@ class Evaluator:
         """
         found, spans = self._predictions(executor, self._message(state, latest))
         figures: Figures = {}
-        for name in self._scored():
+        for name in self._scored_sets():
             (loss, predicted), targets = found[name], self._targets[name]
             figures[f"{name}_loss"] = loss / len(targets)
             for metric, figure in self._metrics.items():
                 figures[f"{name}_{metric}"] = float(figure(predicted, targets))
         evaluation = Evaluation(figures, spans=spans)
-        if self._own is None:
+        if self._client_set is None:
             return evaluation
         if "clients" in found:
-            right = found["clients"][1] == self._targets["clients"]
-        else:  # all see the test set alike, so what is right in it is so in every client's share
-            right = (found["test"][1] == self._targets["test"])[self._own.samples.indices]
-        return _with_clients(evaluation, self._own, right)
+            correct = found["clients"][1] == self._targets["clients"]
+        else:  # clients see one test set, so its predictions serve them all
+            correct = (found["test"][1] == self._targets["test"])[self._client_set.samples.indices]
+        return _with_client_figures(evaluation, self._client_set, correct)
 
     def _message(self, state: ServerState, latest: npt.NDArray[np.int64]) -> EvaluationMessage:
         deployed = PackedTensors.of_tensors(self._method.deployed(state))
-        if self._own_models is None or self._own is None:
+        if self._client_models_set is None or self._client_set is None:
             return EvaluationMessage(deployed, None, PackedTensors.of({}), {})
         initial = PackedTensors.of(self._method.client_init(state))
-        versions = latest_versions(latest, self._own.clients.tolist())
-        return EvaluationMessage(deployed, self._own_models, initial, versions)
+        versions = latest_versions(latest, self._client_set.clients.tolist())
+        return EvaluationMessage(deployed, self._client_models_set, initial, versions)
 
-    def _scored(self) -> list[str]:
+    def _scored_sets(self) -> list[str]:
         """Return the names of the sets that have a score of their own."""
         return [name for name in self._targets if name != "clients"]
 
@@ -135,7 +135,7 @@ class Evaluator:
         """Return for each set the sum of the losses and the predictions [N, ...]; the spans."""
         rows = len(self._targets["test"])
         cuts = [*range(0, rows, EVALUATION_ROWS), rows]
-        sizes = [np.diff(cuts), *(samples.batch_sizes for samples in self.sent)]
+        sizes = [np.diff(cuts), *(samples.batch_sizes for samples in self.evaluated_sets)]
         costs: dict[Item, float] = {
             (number, batch): float(size)
             for number, batches in enumerate(sizes)
@@ -162,16 +162,16 @@ def has_own_models(method: Method) -> bool:
     return type(method).client_model is not Method.client_model
 
 
-def _with_clients(
-    found: Evaluation, own: EvaluationSet, right: npt.NDArray[np.bool_]
+def _with_client_figures(
+    found: Evaluation, client_set: EvaluationSet, correct: npt.NDArray[np.bool_]
 ) -> Evaluation:
-    """Add the figures of single clients, given which of their samples [N'] were predicted right."""
-    sizes = own.samples.sizes
-    hits = np.add.reduceat(right, own.samples.offsets[:-1], dtype=np.int64)
-    accuracies = hits / sizes
+    """Add the figures of single clients; `correct` [N'] is true where a prediction is."""
+    sizes = client_set.samples.sizes
+    correct_counts = np.add.reduceat(correct, client_set.samples.offsets[:-1], dtype=np.int64)
+    accuracies = correct_counts / sizes
     deciles = np.quantile(accuracies, np.arange(1, 10) / 10)
     values = [float(accuracies.mean()), *deciles.tolist()]
-    clients = {"client": own.clients, "samples": sizes, "accuracy": accuracies}
+    clients = {"client": client_set.clients, "samples": sizes, "accuracy": accuracies}
     figures = {**found.figures, **dict(zip(CLIENT_FIGURES, values, strict=True))}
     return replace(found, figures=figures, clients=clients)
 

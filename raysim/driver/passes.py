@@ -38,7 +38,7 @@ class PassContext:
         listener: Receives progress and notes.
         errors: File for tracebacks of clients.
         stack_size: Clients that are trained stacked; 1 trains them one at a time.
-        shown: Notes of workers that the user has seen.
+        shown_notes: Notes of workers that the user has seen.
     """
 
     settings: Settings
@@ -48,7 +48,7 @@ class PassContext:
     listener: Listener
     errors: Path
     stack_size: int = 1
-    shown: set[str] = field(default_factory=set)
+    shown_notes: set[str] = field(default_factory=set)
 
 
 @dataclass
@@ -91,14 +91,14 @@ class RoundRunner:
         stacks = stacks_of(clients, context.sizes, context.stack_size if work.epochs else 1)
         total = PartialSum()
         failed = self._train(message, stacks, total)
-        once = {failure.client for failure in failed if not failure.final}
-        if once:
-            again = [stack for stack in stacks if not once.isdisjoint(stack)]
+        to_retry = {failure.client for failure in failed if not failure.final}
+        if to_retry:
+            retried = [stack for stack in stacks if not to_retry.isdisjoint(stack)]
             message = replace(message, retry=True, arrived=frozenset(total.clients))
             failed = [failure for failure in failed if failure.final]
-            failed += self._train(message, again, total)
+            failed += self._train(message, retried, total)
         self.log.dropped += failed
-        # What a dropped client wrote before its actor died is not to be found on resuming.
+        # A resumed run must not find what a dropped client wrote before its actor died.
         self.obsolete += [
             (failure.client, StateVersion(self.number, self._passes, in_round))
             for failure in failed
@@ -113,7 +113,7 @@ class RoundRunner:
             columns = total.columns()
             reduced = total.reduced(message.total_weight, columns)
         self.log.count(work, total.bytes_up, _bytes_down(work, clients), columns, self._passes)
-        self._note_states(total)
+        self._record_versions(total)
         self._passes += 1
         return reduced
 
@@ -132,11 +132,11 @@ class RoundRunner:
         for result in self.context.executor.map(
             "train", message, costs, lambda done: self.context.listener.progress(done, clients)
         ):
-            failures = _died(result) if isinstance(result, FailedItem) else result.failures
+            failures = _failures_of(result) if isinstance(result, FailedItem) else result.failures
             if isinstance(result, WorkerResult):
-                self._accept(result, total)
+                self._merge(result, total)
             failures = [failure for failure in failures if failure.client not in message.arrived]
-            self._log(failures)
+            self._log_failures(failures)
             failed += failures
             self._stop_at([f for f in failures if f.final or message.retry])
         return sorted(failed, key=lambda failure: failure.client)
@@ -148,26 +148,26 @@ class RoundRunner:
             return float(sizes.sum() * max(work.epochs, 1))
         return float(sum(n * max(work.epochs[c], 1) for c, n in zip(stack, sizes, strict=True)))
 
-    def _accept(self, result: WorkerResult, total: PartialSum) -> None:
+    def _merge(self, result: WorkerResult, total: PartialSum) -> None:
         with self.context.watch("reduction"):
             total.merge(result.partial_sum)
         self.log.spans.setdefault(result.worker, []).extend(result.spans)
         for note in result.notes:
-            if note not in self.context.shown:
-                self.context.shown.add(note)
+            if note not in self.context.shown_notes:
+                self.context.shown_notes.add(note)
                 self.context.listener.note(note)
 
     def _stop_at(self, failed: Sequence[Failure]) -> None:
         """Stop the run at clients that are not tried again, unless they are to be dropped."""
         if failed and self.context.settings.on_client_error == "stop":
-            how = "failed" if failed[0].final else "failed twice"
+            outcome = "failed" if failed[0].final else "failed twice"
             raise RunError(
-                f"client {failed[0].client}: {how} in round {self.number + 1}:"
+                f"client {failed[0].client}: {outcome} in round {self.number + 1}:"
                 f" {failed[0].cause} (traceback in {self.context.errors};"
                 " use on_client_error=drop to continue without it)"
             )
 
-    def _log(self, failures: Sequence[Failure]) -> None:
+    def _log_failures(self, failures: Sequence[Failure]) -> None:
         if not failures:
             return
         path = self.context.errors
@@ -193,16 +193,16 @@ class RoundRunner:
 
     def _versions(self, clients: list[int]) -> dict[int, tuple[StateVersion, ...]]:
         """Return the versions to read: of each client's state, then of its round state."""
-        asked = set(clients)
+        participants = set(clients)
         found = latest_versions(self.latest, clients)
-        found |= {client: (v,) for client, v in self.written.items() if client in asked}
+        found |= {client: (v,) for client, v in self.written.items() if client in participants}
         for client, version in self._round_states.items():
-            if client in asked:
+            if client in participants:
                 found[client] = (*found.get(client, ()), version)
         return found
 
-    def _note_states(self, total: PartialSum) -> None:
-        """Note which versions the pass wrote; those of its round before them are obsolete."""
+    def _record_versions(self, total: PartialSum) -> None:
+        """Record which versions the pass wrote; those of its round before them are obsolete."""
         for clients, latest, in_round in (
             (total.wrote_state, self.written, False),
             (total.wrote_round_state, self._round_states, True),
@@ -221,6 +221,6 @@ def _bytes_down(work: Pass, clients: list[int]) -> int:
     return sum(map(work.bytes_down, clients)) + own
 
 
-def _died(item: FailedItem) -> list[Failure]:
+def _failures_of(item: FailedItem) -> list[Failure]:
     """Return the failures of a stack whose worker died every time."""
     return [Failure(c, item.cause, item.cause, item.item, final=True) for c in item.item]

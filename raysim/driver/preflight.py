@@ -18,8 +18,8 @@ from raysim.storage.client_states import ClientStates
 from raysim.training.network import STAGES, Network, lacking_stages
 
 
-def first_checkpoint(settings: Settings, federation: Federation) -> tuple[nn.Module, Checkpoint]:
-    """Build the network; return it and the checkpoint of a run without one.
+def initial_checkpoint(settings: Settings, federation: Federation) -> tuple[nn.Module, Checkpoint]:
+    """Build the network; return it and the checkpoint before the first round.
 
     Raises:
         SettingsError: the method does not suit the network, or the network not the data.
@@ -33,10 +33,10 @@ def first_checkpoint(settings: Settings, federation: Federation) -> tuple[nn.Mod
         )
     network = method.network(model)
     never_trained = np.full(len(federation.training_sizes), np.nan)
-    first = Checkpoint(0, method.init(network), never_trained)
+    initial = Checkpoint(0, method.init(network), never_trained)
     _check_scoring(settings, federation.scoring)
-    _try_samples(method, network, OpenedSamples(federation, torch.device("cpu")).test(0, 2))
-    return network, first
+    _check_samples(method, network, OpenedSamples(federation, torch.device("cpu")).test(0, 2))
+    return network, initial
 
 
 def check_space(settings: Settings, states: ClientStates, state: ServerState) -> None:
@@ -74,7 +74,7 @@ def _check_scoring(settings: Settings, scoring: Scoring) -> None:
             raise SettingsError(f"{setting}: the task is no classification; leave it out")
 
 
-def _try_samples(method: Method, module: nn.Module, samples: Batch) -> None:
+def _check_samples(method: Method, module: nn.Module, samples: Batch) -> None:
     """Check that a network takes the data, and the scoring its outputs.
 
     Where a method looks into stages, these must be all of the network.

@@ -21,22 +21,22 @@ class _Account:
     bytes_down: int = 0
     columns: list[Columns] = field(default_factory=list)
 
-    def trained(self, name: str) -> npt.NDArray[np.float64]:
+    def column(self, name: str) -> npt.NDArray[np.float64]:
         """Return a column of the clients that took steps, pass after pass."""
         both = [(columns[name], columns["steps"] > 0) for columns in self.columns]
         return np.concatenate([values[took_steps] for values, took_steps in both] or [np.empty(0)])
 
     def figures(self) -> dict[str, float]:
         """Return the figures; losses are means over samples."""
-        weights = self.trained("samples")
+        weights = self.column("samples")
         losses = {
-            name: float(np.average(self.trained(name), weights=weights)) if len(weights) else 0.0
+            name: float(np.average(self.column(name), weights=weights)) if len(weights) else 0.0
             for name in ("train_loss", "objective")
         }
         return losses | {
             "bytes_up": self.bytes_up,
             "bytes_down": self.bytes_down,
-            "clients": len(np.unique(self.trained("client"))),
+            "clients": len(np.unique(self.column("client"))),
         }
 
 
@@ -77,5 +77,5 @@ class RoundLog:
     def losses(self) -> dict[int, float]:
         """Return the last train loss of each client that took steps in the round's own passes."""
         account = self._accounts[""]
-        clients, losses = account.trained("client"), account.trained("train_loss")
+        clients, losses = account.column("client"), account.column("train_loss")
         return dict(zip(clients.astype(np.int64).tolist(), losses.tolist(), strict=True))

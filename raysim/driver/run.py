@@ -53,26 +53,26 @@ class Run:
         self.recorder = RunRecorder(context.run_dir.path, self.settings.to_dict())
         self.trace: TraceWriter | None = None
         self.workers: dict[str, Any] = {}
-        self.committed = context.first
+        self.committed = context.initial
 
     def restore(self) -> None:
         """Go back to the newest whole checkpoint; delete everything that is later than it.
 
-        Rolled back are: checkpoints (half-written ones are deleted, damaged ones set aside), client
+        Rolled back are: checkpoints (half-written ones are deleted, damaged ones renamed), client
         states, the rows of rounds and clients, and TensorBoard events. The committed state, the
         clients' last losses and the size of a stack come from the checkpoint.
         """
         context = self.context
         self.checkpoints.clean()
         found = self.checkpoints.latest(self.clients, context.listener.note)
-        self.committed = found or context.first
+        self.committed = found or context.initial
         number = self.committed.number
         self.latest = context.states.roll_back(number, self.clients)
         self.recorder.open(number)
         if self.settings.trace:
             self.trace = TraceWriter(context.run_dir.path, number + 1)
 
-    def go(self) -> Result:
+    def execute(self) -> Result:
         """Run from the last checkpoint to the end.
 
         Raises:
@@ -91,11 +91,11 @@ class Run:
                     self._round(self.committed)
                     self._note_workers()
             except MachineError as error:
-                self._rescue()
+                self._save_committed()
                 hint = f"fix this, then type: raysim resume {context.run_dir.path}"
                 raise MachineError(f"{error}; {hint}") from error
             except BaseException:
-                self._rescue()
+                self._save_committed()
                 raise
         return self._finish()
 
@@ -140,7 +140,7 @@ class Run:
 
     def _round(self, before: Checkpoint) -> None:
         """Run, evaluate, record and, where it is due, checkpoint one round."""
-        begun = perf_counter()
+        start = perf_counter()
         context, number = self.context, before.number
         checkpointed = self.checkpoints.numbers()
         needed_from = checkpointed[0] if checkpointed else number
@@ -153,7 +153,7 @@ class Run:
         context.states.delete(runner.obsolete)
         for client, version in runner.written.items():
             self.latest[client] = version[:2]
-        seconds = perf_counter() - begun
+        seconds = perf_counter() - start
         spans = runner.log.spans | {DRIVER: context.watch.take()}
         after = replace(before, number=number + 1, state=state, losses=before.losses.copy())
         evaluation, evaluation_seconds = self._evaluate(after)
@@ -169,8 +169,8 @@ class Run:
         }
         if self.trace:
             workers = len(context.executor.describe()["actors"])
-            later = {**evaluation.spans, DRIVER: context.watch.take()}
-            row |= self.trace.round(after.number, seconds, workers, spans, later)
+            evaluation_spans = {**evaluation.spans, DRIVER: context.watch.take()}
+            row |= self.trace.round(after.number, seconds, workers, spans, evaluation_spans)
         self._commit(after, row, runner, evaluation)
 
     def _commit(
@@ -191,15 +191,15 @@ class Run:
         self.context.listener.round_done(row)
 
     def _evaluate(self, after: Checkpoint) -> tuple[Evaluation, float]:
-        begun, settings = perf_counter(), self.settings
+        start, settings = perf_counter(), self.settings
         due = after.number % settings.evaluation.every == 0
         if not (due or after.number == settings.rounds):
-            return self.context.evaluator.none, 0.0
+            return self.context.evaluator.skipped, 0.0
         with self.context.watch("evaluation"):
             evaluation = self.context.evaluator.evaluate(
                 self.context.executor, after.state, self.latest
             )
-        return evaluation, perf_counter() - begun
+        return evaluation, perf_counter() - start
 
     def _is_done(self) -> bool:
         target, rows = self.settings.target_accuracy, self.recorder.rows
@@ -226,13 +226,13 @@ class Run:
 
     def _save(self) -> None:
         """Write model and checkpoint; the row has their seconds before the checkpoint is seen."""
-        begun, number = perf_counter(), self.committed.number
+        start, number = perf_counter(), self.committed.number
         deployed = self.settings.method.deployed(self.committed.state)
         save_tensors(self.context.run_dir.model, deployed)
         record = self.recorder.add_checkpoint
-        self.checkpoints.save(self.committed, lambda: record(number, perf_counter() - begun))
+        self.checkpoints.save(self.committed, lambda: record(number, perf_counter() - start))
 
-    def _rescue(self) -> None:
+    def _save_committed(self) -> None:
         """Checkpoint the committed rounds when the run ends early."""
         try:
             number = self.committed.number

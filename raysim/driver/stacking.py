@@ -43,7 +43,7 @@ def decide_stack_size(
     settings: Settings,
     federation: Federation,
     network: nn.Module,
-    first: Checkpoint,
+    checkpoint: Checkpoint,
     *,
     describe: Callable[[], dict[str, Any]],
     note: Callable[[str], None],
@@ -54,13 +54,13 @@ def decide_stack_size(
         settings: The run's settings.
         federation: Its samples and client indices.
         network: The network as it was built.
-        first: The checkpoint from which the run starts.
+        checkpoint: The checkpoint from which the run starts.
         describe: Returns where the workers are.
         note: Shows the user why clients are not stacked although `engine.vectorize` asks for it.
     """
     size = stack_size(settings, federation, network, describe, note)
     if size > 1:
-        reason = Rehearsal(settings, federation, network).unsupported_reason(first)
+        reason = Rehearsal(settings, federation, network).unsupported_reason(checkpoint)
         if reason:
             asked = settings.engine.vectorize
             note(f"engine.vectorize={asked}: clients are trained one at a time: {reason}")
@@ -82,16 +82,16 @@ class Rehearsal:
         self._sequential = SequentialTrainer(placed, settings.local, settings.engine.precision)
         self._stacked = StackedTrainer(self._sequential, note=_ignore)
         self._samples = OpenedSamples(federation, CPU)
-        self._initial: Groups = {}
+        self._initial_state: Groups = {}
         self._states: dict[int, Groups] = {}
 
-    def unsupported_reason(self, first: Checkpoint) -> str | None:
+    def unsupported_reason(self, checkpoint: Checkpoint) -> str | None:
         """Return why a round from this checkpoint cannot be stacked, or None if it can."""
         method = self._settings.method
-        self._initial = method.client_init(first.state)
-        now = round_inputs(self._settings, self._network, first, self.run, _ignore)
+        self._initial_state = method.client_init(checkpoint.state)
+        now = round_inputs(self._settings, self._network, checkpoint, self.run, _ignore)
         try:
-            method.round(now, ServerState(first.state.groups, first.state.info))
+            method.round(now, ServerState(checkpoint.state.groups, checkpoint.state.info))
         except _UnsupportedError as error:
             return str(error)
         except Exception:  # of any kind, and not for stacking: the run itself will meet it
@@ -106,7 +106,7 @@ class Rehearsal:
         for client, upload in zip(clients, self._train(jobs), strict=True):
             total.add({"client": client}, upload, total.check(upload), 1, len(clients))
             self._states[client] = {
-                **self._states.get(client, self._initial),
+                **self._states.get(client, self._initial_state),
                 **upload.state,
                 **upload.round_state,
             }
@@ -131,7 +131,7 @@ class Rehearsal:
             trainable=work.trainable,
             data=data._replace(x=data.x[few], y=data.y[few]),
             broadcast=work.broadcast,
-            state=self._states.get(client, self._initial),
+            state=self._states.get(client, self._initial_state),
             personal=work.personal.get(client, {}),
             augment=_unchanged,
             batches=stream(0, "rehearsal", client),

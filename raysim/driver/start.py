@@ -8,7 +8,7 @@ from raysim.config import Settings
 from raysim.driver.context import Result, RunContext
 from raysim.driver.evaluation import Evaluator
 from raysim.driver.listener import Listener
-from raysim.driver.preflight import check_space, first_checkpoint
+from raysim.driver.preflight import check_space, initial_checkpoint
 from raysim.driver.run import Run
 from raysim.execution.ray_runtime import make_executor, ray_runtime
 from raysim.execution.worker import WorkerSpec
@@ -32,12 +32,12 @@ def drive(
         KeyboardInterrupt: the run was interrupted; its last committed round is checkpointed.
     """
     federation = federation.with_holdout(settings.evaluation.holdout, settings.seed)
-    network, first = first_checkpoint(settings, federation)
+    network, initial = initial_checkpoint(settings, federation)
     states = ClientStates(run_dir.states.absolute())
-    check_space(settings, states, first.state)
+    check_space(settings, states, initial.state)
     evaluator = Evaluator(settings, federation)
     watch = Stopwatch(settings.trace)
-    spec = WorkerSpec(settings, federation, states.folder, evaluator.sent)
+    spec = WorkerSpec(settings, federation, states.folder, evaluator.evaluated_sets)
     with (
         ray_runtime(settings.engine),
         closing(make_executor(spec, watch)) as executor,
@@ -47,7 +47,7 @@ def drive(
             settings=settings,
             federation=federation,
             network=network,
-            first=first,
+            initial=initial,
             states=states,
             evaluator=evaluator,
             watch=watch,
@@ -55,4 +55,4 @@ def drive(
             run_dir=run_dir,
             executor=executor,
         )
-        return Run(context).go()
+        return Run(context).execute()

@@ -53,39 +53,41 @@ def assign(costs: Mapping[Item, float], speeds: Sequence[float]) -> list[deque[I
         Per worker, its items, longest first.
     """
     queues: list[deque[Item]] = [deque() for _ in speeds]
-    pace = 1 / np.asarray(speeds, dtype=np.float64)
+    seconds_per_work = 1 / np.asarray(speeds, dtype=np.float64)
     finish = np.zeros(len(speeds))
     for item in sorted(costs, key=lambda item: (-costs[item], item)):
-        after = finish + costs[item] * pace
+        after = finish + costs[item] * seconds_per_work
         worker = int(after.argmin())
         finish[worker] = after[worker]
         queues[worker].append(item)
     return queues
 
 
-def take_chunk(queue: deque[Item], costs: Mapping[Item, float], least: float = 0.0) -> list[Item]:
+def take_chunk(
+    queue: deque[Item], costs: Mapping[Item, float], min_work: float = 0.0
+) -> list[Item]:
     """Take the next chunk off the front of a worker's queue.
 
     Args:
         queue: What the worker has not been handed.
         costs: Work of each item.
-        least: Work that a chunk should hold, if there is as much.
+        min_work: Work that a chunk should hold, if there is as much.
 
     Returns:
-        At least one item; more only where their work stays within what is wanted.
+        At least one item; more only where their work stays within the target.
     """
-    wanted = max(CHUNK_FRACTION * sum(costs[item] for item in queue), least)
+    target_work = max(CHUNK_FRACTION * sum(costs[item] for item in queue), min_work)
     chunk = [queue.popleft()]
     taken = costs[chunk[0]]
-    while queue and taken + costs[queue[0]] <= wanted:
+    while queue and taken + costs[queue[0]] <= target_work:
         taken += costs[queue[0]]
         chunk.append(queue.popleft())
     return chunk
 
 
-def steal(richest: deque[Item]) -> deque[Item]:
+def steal(victim: deque[Item]) -> deque[Item]:
     """Take half of what a worker has not been handed yet, its smallest items."""
-    return deque(reversed([richest.pop() for _ in range((len(richest) + 1) // 2)]))
+    return deque(reversed([victim.pop() for _ in range((len(victim) + 1) // 2)]))
 
 
 class Speeds:
@@ -110,8 +112,8 @@ class Speeds:
         pairs = zip(self._work, self._seconds, strict=True)
         known = [work / seconds if seconds else None for work, seconds in pairs]
         measured = [speed for speed in known if speed]
-        usual = sum(measured) / len(measured) if measured else 1.0
-        return [speed or usual for speed in known]
+        mean = sum(measured) / len(measured) if measured else 1.0
+        return [speed or mean for speed in known]
 
 
 class Assignment(NamedTuple):
@@ -146,54 +148,54 @@ class Schedule:
         self.done = 0
         self.deaths: Counter[tuple[int, ...]] = Counter()
         self._costs, self._speeds = costs, speeds
-        self._paces = speeds.estimates()
-        self._queues = assign(costs, self._paces)
+        self._speed_estimates = speeds.estimates()
+        self._queues = assign(costs, self._speed_estimates)
         workers = range(len(self._queues))
         self._seconds_left = [self._seconds_of_queue(worker) for worker in workers]
-        self._least = max(CHUNK_SECONDS, SERVICE_SECONDS * len(workers))
-        self._sent: list[deque[Assignment]] = [deque() for _ in workers]
-        self._held: list[list[tuple[int, ...]]] = [[] for _ in workers]
-        self._held_seconds = [0.0 for _ in workers]
-        self._waiting = self._missing = len(costs)
+        self._min_chunk_seconds = max(CHUNK_SECONDS, SERVICE_SECONDS * len(workers))
+        self._in_flight: list[deque[Assignment]] = [deque() for _ in workers]
+        self._accumulated: list[list[tuple[int, ...]]] = [[] for _ in workers]
+        self._accumulated_seconds = [0.0 for _ in workers]
+        self._queued = self._not_handed_over = len(costs)
 
     @property
     def finished(self) -> bool:
         """True once every item has been handed over."""
-        return not self._missing
+        return not self._not_handed_over
 
     def next(self, worker: int) -> Assignment | None:
         """Return what to hand a worker now, or None where it has enough or must wait."""
-        queue, sent = self._queues[worker], self._sent[worker]
-        if len(sent) == IN_FLIGHT:
+        queue, in_flight = self._queues[worker], self._in_flight[worker]
+        if len(in_flight) == IN_FLIGHT:
             return None
-        if not queue and not sent and self._waiting:
+        if not queue and not in_flight and self._queued:
             self._steal_for(worker)
         if queue:
             suspect = queue[0] in self.deaths
             last_of_many = len(queue) == 1 and len(self._queues) > 1
-            if sent and (suspect or last_of_many):
+            if in_flight and (suspect or last_of_many):
                 return None  # an idle worker may take the last one; a suspect is tried alone
             items = self._take(worker, suspect)
-            hand_over = not self._waiting or self._held_seconds[worker] > HOLD_SECONDS
+            hand_over = not self._queued or self._accumulated_seconds[worker] > HOLD_SECONDS
             assignment = Assignment(items, hand_over)
-        elif self._held[worker] and not sent:
+        elif self._accumulated[worker] and not in_flight:
             assignment = Assignment([], True)
         else:
             return None
-        sent.append(assignment)
+        in_flight.append(assignment)
         return assignment
 
     def returned(self, worker: int, seconds: float) -> Assignment:
         """Note that a worker's oldest call has returned after so long; return what it was."""
-        assignment = self._sent[worker].popleft()
+        assignment = self._in_flight[worker].popleft()
         if assignment.items:
             self._speeds.measure(worker, self._work(assignment.items), seconds)
-        self._held[worker] += assignment.items
-        self._held_seconds[worker] += seconds
+        self._accumulated[worker] += assignment.items
+        self._accumulated_seconds[worker] += seconds
         self.done += sum(map(len, assignment.items))
         if assignment.hand_over:
-            self._missing -= len(self._held[worker])
-            self._held[worker], self._held_seconds[worker] = [], 0.0
+            self._not_handed_over -= len(self._accumulated[worker])
+            self._accumulated[worker], self._accumulated_seconds[worker] = [], 0.0
         return assignment
 
     def lost(self, worker: int, suspicious: bool = True) -> Assignment:
@@ -203,45 +205,55 @@ class Schedule:
             worker: The worker.
             suspicious: Whether what it was working on may have been the cause.
         """
-        sent, held = self._sent[worker], self._held[worker]
+        in_flight, accumulated = self._in_flight[worker], self._accumulated[worker]
         if suspicious:
-            self.deaths.update(sent[0].items)
-        self.done -= sum(map(len, held))
-        back = [*(item for assignment in sent for item in assignment.items), *held]
-        self._queues[worker].extendleft(reversed(back))
-        self._waiting += len(back)
-        self._recount(worker)
-        self._sent[worker], self._held[worker], self._held_seconds[worker] = deque(), [], 0.0
-        return sent[0]
+            self.deaths.update(in_flight[0].items)
+        self.done -= sum(map(len, accumulated))
+        unfinished = [
+            *(item for assignment in in_flight for item in assignment.items),
+            *accumulated,
+        ]
+        self._queues[worker].extendleft(reversed(unfinished))
+        self._queued += len(unfinished)
+        self._update_seconds_left(worker)
+        self._in_flight[worker], self._accumulated[worker], self._accumulated_seconds[worker] = (
+            deque(),
+            [],
+            0.0,
+        )
+        return in_flight[0]
 
     def give_up(self, worker: int, item: tuple[int, ...]) -> None:
         """Strike out an item that this worker has not been handed; it counts as done."""
         self._queues[worker].remove(item)
-        self._waiting -= 1
-        self._missing -= 1
+        self._queued -= 1
+        self._not_handed_over -= 1
         self.done += len(item)
-        self._recount(worker)
+        self._update_seconds_left(worker)
 
     def _take(self, worker: int, suspect: bool) -> list[tuple[int, ...]]:
-        queue, least = self._queues[worker], self._least * self._paces[worker]
-        items = [queue.popleft()] if suspect else take_chunk(queue, self._costs, least)
-        self._waiting -= len(items)
-        self._recount(worker)
+        queue, min_work = (
+            self._queues[worker],
+            self._min_chunk_seconds * self._speed_estimates[worker],
+        )
+        items = [queue.popleft()] if suspect else take_chunk(queue, self._costs, min_work)
+        self._queued -= len(items)
+        self._update_seconds_left(worker)
         return items
 
     def _steal_for(self, worker: int) -> None:
         """Take from the worker that would be busy longest with what it has not been handed."""
         others = (other for other, queue in enumerate(self._queues) if queue)
-        richest = max(others, key=self._seconds_left.__getitem__)
-        self._queues[worker].extend(steal(self._queues[richest]))
-        self._recount(worker)
-        self._recount(richest)
+        victim = max(others, key=self._seconds_left.__getitem__)
+        self._queues[worker].extend(steal(self._queues[victim]))
+        self._update_seconds_left(worker)
+        self._update_seconds_left(victim)
 
-    def _recount(self, worker: int) -> None:
+    def _update_seconds_left(self, worker: int) -> None:
         self._seconds_left[worker] = self._seconds_of_queue(worker)
 
     def _seconds_of_queue(self, worker: int) -> float:
-        return self._work(self._queues[worker]) / self._paces[worker]
+        return self._work(self._queues[worker]) / self._speed_estimates[worker]
 
     def _work(self, items: Iterable[tuple[int, ...]]) -> float:
         return sum(self._costs[item] for item in items)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import raysim
-from raysim.driver.preflight import first_checkpoint
+from raysim.driver.preflight import initial_checkpoint
 from raysim.driver.stacking import decide_stack_size
 from raysim.execution.worker import Worker
 from raysim.federation.federation import Federation
@@ -127,7 +127,7 @@ def test_rules_that_cannot_be_stacked_are_noted_once_before_the_first_round(tmp_
 
 
 def decided(settings: raysim.Settings, federation: Federation, note: Any = print) -> Any:
-    network, first = first_checkpoint(settings, federation)
+    network, first = initial_checkpoint(settings, federation)
     before = snapshot(network, first.state.groups)
     size = decide_stack_size(
         settings,

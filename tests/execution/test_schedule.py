@@ -103,8 +103,8 @@ def test_chunks_shrink_to_single_items():
 
 def test_a_chunk_holds_what_is_worth_a_message():
     queue = deque(range(10))
-    assert take_chunk(queue, dict.fromkeys(range(10), 2.0), least=7.0) == [0, 1, 2]
-    assert take_chunk(queue, dict.fromkeys(range(10), 2.0), least=1e9) == [*range(3, 10)]
+    assert take_chunk(queue, dict.fromkeys(range(10), 2.0), min_work=7.0) == [0, 1, 2]
+    assert take_chunk(queue, dict.fromkeys(range(10), 2.0), min_work=1e9) == [*range(3, 10)]
 
 
 def test_one_long_item_is_a_chunk_of_its_own():

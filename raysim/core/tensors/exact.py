@@ -62,16 +62,16 @@ class Addend:
         flats = layout.flats(tensors)
         if any(tensor.device.type != "cpu" for tensor in tensors.values()):
             flats = {dtype: [torch.cat(parts)] for dtype, parts in flats.items()}
-        ends = [
-            end.item()
+        extremes = [
+            extreme.item()
             for dtype, parts in flats.items()
             for part in parts
             if dtype.is_floating_point and part.numel()
-            for end in torch.aminmax(part)
+            for extreme in torch.aminmax(part)
         ]
-        if not all(-LIMIT <= end <= LIMIT for end in ends):
+        if not all(-LIMIT <= extreme <= LIMIT for extreme in extremes):
             raise RunError(_describe(tensors))
-        return cls(layout, flats, max(map(abs, ends), default=0.0))
+        return cls(layout, flats, max(map(abs, extremes), default=0.0))
 
 
 class ExactSum:

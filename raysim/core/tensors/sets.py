@@ -86,8 +86,10 @@ class Layout:
         parts: dict[torch.dtype, list[Tensor]] = {}
         for name, dtype, _ in self.entries:
             flat = tensors[name].detach().reshape(-1)
-            gap = _padded(flat.numel(), dtype) - flat.numel()
-            parts.setdefault(dtype, []).extend([flat, flat.new_zeros(gap)] if gap else [flat])
+            padding = _padded(flat.numel(), dtype) - flat.numel()
+            parts.setdefault(dtype, []).extend(
+                [flat, flat.new_zeros(padding)] if padding else [flat]
+            )
         return parts
 
     def pack(self, tensors: Tensors) -> dict[torch.dtype, Tensor]:
