@@ -182,6 +182,11 @@ def no_state(view: View) -> Tensors:
     return {}
 
 
+def zero_term(view: View) -> Tensors:
+    """Return the state of a transform that keeps only the term that it reports."""
+    return {"term": next(iter(view.params.values())).new_zeros(())}
+
+
 @dataclass(frozen=True)
 class Transform:
     """A change of the gradient between autograd and the step, as optax's GradientTransformation.
@@ -191,8 +196,7 @@ class Transform:
         update: `update(view, gradients, batch, state)`: returns the changed gradients and the next
             state, both of the same names and shapes as before.
         init: `init(view)`: returns the state before the first step.
-        value: `value(view)`: the term of which the change is the gradient; it is added to the
-            objective that is reported.
+        term: Key in the state of the term whose gradient is added; the reported objective has it.
         after_momentum: Whether it changes the step's direction behind the momentum, or else the
             gradient before it, weight decay included.
     """
@@ -200,7 +204,7 @@ class Transform:
     name: str
     update: Callable[[View, Tensors, Batch, Tensors], tuple[Tensors, Tensors]]
     init: Callable[[View], Tensors] = no_state
-    value: Callable[[View], Tensor] | None = None
+    term: str | None = None
     after_momentum: bool = False
 
 
@@ -208,8 +212,8 @@ class Transform:
 class Rules:
     """Rules of a client in a pass; every default is plain SGD on the task's loss.
 
-    `criterion`, penalties and `Transform.value` must depend on their arguments and on the method's
-    fields alone: on a CPU they are recorded and replayed without their Python code.
+    `criterion` and penalties must depend on their arguments and on the method's fields alone: on a
+    CPU they are recorded and replayed without their Python code.
 
     Attributes:
         start: `start(broadcast, state, personal)`: the tensors to start from.

@@ -24,7 +24,17 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from raysim.core.method import Round, ServerState
-from raysim.core.rules import Batch, Reduced, Rules, Trained, Transform, Upload, View, Weighting
+from raysim.core.rules import (
+    Batch,
+    Reduced,
+    Rules,
+    Trained,
+    Transform,
+    Upload,
+    View,
+    Weighting,
+    zero_term,
+)
 from raysim.core.tensors import (
     Groups,
     Tensors,
@@ -61,7 +71,7 @@ class FedDyn(FedAvg):
 
     def rules(self) -> Rules:
         """Return the rules of local training: SGD on the regularised loss."""
-        transform = Transform("feddyn", self._regularise, value=self._term)
+        transform = Transform("feddyn", self._regularise, zero_term, term="term")
         return Rules(transforms=(transform,), finish=self._finish)
 
     def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:
@@ -76,14 +86,12 @@ class FedDyn(FedAvg):
     def _regularise(
         self, view: View, gradients: Tensors, batch: Batch, state: Tensors
     ) -> tuple[Tensors, Tensors]:
+        moved = _moved(view, gradients)
         changed = add_scaled(gradients, view.state["h"], -1)
-        return add_scaled_(changed, _moved(view, gradients), self.alpha), state
-
-    def _term(self, view: View) -> Tensor:
-        moved = _moved(view, view.trainable)
         linear = [(view.state["h"][n] * view.params[n].detach()).sum() for n in moved]
         squares = [tensor.square().sum() for tensor in moved.values()]
-        return self.alpha / 2 * torch.stack(squares).sum() - torch.stack(linear).sum()
+        term = self.alpha / 2 * torch.stack(squares).sum() - torch.stack(linear).sum()
+        return add_scaled_(changed, moved, self.alpha), {"term": term}
 
     def _finish(self, view: View, trained: Trained) -> Upload:
         h = add_scaled(view.state["h"], _moved(view, view.trainable), -self.alpha)

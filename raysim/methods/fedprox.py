@@ -16,9 +16,8 @@ from functools import partial
 
 import torch
 from pydantic import Field
-from torch import Tensor
 
-from raysim.core.rules import Batch, Rules, Transform, View
+from raysim.core.rules import Batch, Rules, Transform, View, zero_term
 from raysim.core.tensors import Tensors, add_scaled
 from raysim.methods.fedavg import FedAvg
 
@@ -43,7 +42,7 @@ def proximal(mu: float) -> Transform:
 
     It adds mu * (v - w) to the gradient, and mu/2 ||v - w||^2 to the objective.
     """
-    return Transform("proximal", partial(_pull_back, mu), value=partial(_term, mu))
+    return Transform("proximal", partial(_pull_back, mu), zero_term, term="term")
 
 
 def _pull_back(
@@ -51,10 +50,5 @@ def _pull_back(
 ) -> tuple[Tensors, Tensors]:
     params = {name: view.params[name] for name in gradients}
     moved = add_scaled(params, view.broadcast["model"], -1)
-    return add_scaled(gradients, moved, mu), state
-
-
-def _term(mu: float, view: View) -> Tensor:
-    anchor = view.broadcast["model"]
-    distances = [torch.dist(view.params[name], anchor[name]) for name in view.trainable]
-    return mu / 2 * torch.stack(distances).square().sum()
+    distances = torch.stack([torch.linalg.vector_norm(each) for each in moved.values()])
+    return add_scaled(gradients, moved, mu), {"term": mu / 2 * distances.square().sum()}

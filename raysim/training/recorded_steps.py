@@ -9,8 +9,8 @@ all that does not depend on which worker took which step before. What can be see
 not recorded: a value that Python reads from a tensor, a tensor from elsewhere, another generator, a
 counter in a module, a script that does not return the step's very bits. Then nothing changes.
 
-The criterion, the penalties and the transforms' values of a method are part of a step: a script of
-one serves all rules of the same key (`rule_keys`) on groups of tensors of the same layout.
+The criterion and the penalties of a method are part of a step: a script of one serves all rules of
+the same key (`rule_keys`) on groups of tensors of the same layout.
 """
 
 from __future__ import annotations
@@ -92,6 +92,12 @@ class ClientSteps:
         script = self._kind.find(step, batch, self._tensors)
         return script(batch.x, batch.y, *self._detached) if script else None
 
+    def take_at(self, points: Sequence[Tensor], batch: Batch) -> Sequence[Tensor] | None:
+        """Take a step by its script with other tensors as the network's; None without a script."""
+        script = self._kind.scripts.get(batch.x.shape)
+        others = self._detached[len(points) :]
+        return script(batch.x, batch.y, *points, *others) if script else None
+
 
 class GuardedView(View):
     """A view for a step that is recorded: what its script could not follow cannot be read."""
@@ -114,7 +120,7 @@ class StepsOfKind:
     ) -> None:
         self._modules, self._generators = modules, generators
         self._steps: Counter[torch.Size] = Counter()
-        self._scripts: dict[torch.Size, Script | None] = {}
+        self.scripts: dict[torch.Size, Script | None] = {}
 
     def find(self, step: Step, batch: Batch, tensors: Sequence[Tensor]) -> Script | None:
         """Return a script of a step, or None where the step is to be taken.
@@ -129,12 +135,12 @@ class StepsOfKind:
             and returns, what the step does.
         """
         shape = batch.x.shape
-        if shape not in self._scripts:
+        if shape not in self.scripts:
             self._steps[shape] += 1
             if self._steps[shape] <= STEPS_BEFORE:
                 return None
-            self._scripts[shape] = self._script(step, batch, tensors)
-        return self._scripts[shape]
+            self.scripts[shape] = self._script(step, batch, tensors)
+        return self.scripts[shape]
 
     def _script(self, step: Step, batch: Batch, tensors: Sequence[Tensor]) -> Script | None:
         """Write a script and compare it with the step on a batch; leave all as it was."""

@@ -28,9 +28,8 @@ def key_of_rules(rules: Rules) -> Hashable | None:
 
 
 def functions_of_step(rules: Rules) -> list[Callable[..., Any]]:
-    """Return the functions that a step calls before and after autograd, transforms left out."""
-    values = [transform.value for transform in rules.transforms if transform.value]
-    return [*([rules.criterion] if rules.criterion else []), *rules.penalties, *values]
+    """Return the functions that a step calls before autograd."""
+    return [*([rules.criterion] if rules.criterion else []), *rules.penalties]
 
 
 def key_of_function(function: Any) -> Hashable | None:

@@ -177,7 +177,7 @@ class _ClientTraining:
             gradients = self.sgd.apply_momentum(gradients)
             gradients = self.transform(self.after_momentum, gradients, batch)
             self.sgd.step(self.detached_params, gradients)
-        return loss, value
+            return loss, reported_objective(self.rules, self.states, value)
 
     def transform(
         self, transforms: Sequence[Transform], gradients: list[Tensor], batch: Batch
@@ -202,20 +202,28 @@ class _ClientTraining:
         value = value.detach()
         with torch.no_grad():
             loss = value if self.loss_is_objective else batch.loss(outputs.logits)
-            return loss, reported_objective(self.rules, view, value), *gradients
+            return loss, value, *gradients
 
     def gradient(self, tensors: Tensors, batch: Batch) -> dict[str, Tensor]:
         """Return the gradient of the objective at any tensors, with this step's random draws."""
         network, before = self.trainer.network, self.trainer.rng_state()
-        own = network.tensors()  # their memory format is the fast one
-        copies = {n: torch.empty_like(own[n]).copy_(t.detach()) for n, t in tensors.items()}
-        points = [copies[name].requires_grad_() for name in self.names]
+        own = network.tensors().items()  # their memory format is the fast one
+        with torch.no_grad():
+            copies = {name: torch.empty_like(t).copy_(tensors[name]) for name, t in own}
+        points = [copies[name] for name in self.names]
         self.trainer.set_rng_state(self.rng)
-        with torch.enable_grad():
-            with self.trainer.autocast():
-                outputs = network.at(copies, batch.x).in_float32()
-            value = objective(self.rules, replace(self.view, params=copies), outputs, batch)
-            gradients = gradients_of(value, points)
+        with torch.enable_grad():  # some kernels are others without it
+            taken = self.recorded and self.recorded.take_at([*copies.values()], batch)
+            gradients = taken[2:] if taken else self.gradients_at(copies, batch)
         self.trainer.set_rng_state(before)
         with torch.no_grad():
-            return dict(zip(self.names, self.sgd.add_weight_decay(gradients, points), strict=True))
+            decayed = self.sgd.add_weight_decay([*gradients], points)
+            return dict(zip(self.names, decayed, strict=True))
+
+    def gradients_at(self, tensors: Tensors, batch: Batch) -> list[Tensor]:
+        """Return the gradients of the objective at tensors of the client's own, by autograd."""
+        points = [tensors[name].requires_grad_() for name in self.names]
+        with self.trainer.autocast():
+            outputs = self.trainer.network.at(tensors, batch.x).in_float32()
+        value = objective(self.rules, replace(self.view, params=tensors), outputs, batch)
+        return gradients_of(value, points)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torch import Tensor
 
 from raysim.config import LocalSettings
 from raysim.core.rules import Batch, Outputs, Rules, View
+from raysim.core.tensors import Tensors
 from raysim.core.tensors.torch_private import foreach_add, foreach_add_, foreach_mul_
 
 
@@ -18,11 +21,11 @@ def objective(rules: Rules, view: View, outputs: Outputs, batch: Batch) -> Tenso
     return value
 
 
-def reported_objective(rules: Rules, view: View, value: Tensor) -> Tensor:
-    """Return the objective plus the terms whose gradients the transforms add."""
+def reported_objective(rules: Rules, states: Mapping[str, Tensors], value: Tensor) -> Tensor:
+    """Return the objective plus the terms whose gradients the transforms added."""
     for transform in rules.transforms:
-        if transform.value:
-            value = value + transform.value(view)
+        if transform.term:
+            value = value + states[transform.name][transform.term]
     return value
 
 

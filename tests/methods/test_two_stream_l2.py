@@ -30,8 +30,9 @@ def test_distance_of_weights_by_hand():
         live, ["w", "b"], start, {"model": start}, {}, {}, 1.0, None, at=None, gradient=None
     )
     (transform,) = TwoStreamL2(lam=0.5, space="weights").rules().transforms
-    found = transform.value(view)
-    assert float(found) == pytest.approx(0.5 * (4 * 4 + 9))
+    gradients = {name: torch.zeros_like(live[name]) for name in view.trainable}
+    _, state = transform.update(view, gradients, BATCH, transform.init(view))
+    assert float(state[transform.term]) == pytest.approx(0.5 * (4 * 4 + 9))
 
 
 @pytest.mark.parametrize("space", SPACES)

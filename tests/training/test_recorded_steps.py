@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from raysim.config import LocalSettings
 from raysim.core.rules import Batch, Rules, Transform
 from raysim.core.seeds import torch_generator
-from raysim.training import recorded_steps
+from raysim.training import recorded_steps, sequential
 from raysim.training.job import ClientJob
 from raysim.training.network import Network
 from raysim.training.operations import UnrecordableError, source_of
@@ -141,7 +141,7 @@ def has_bf16_lstm():
 def found(trainer):
     """Return whether each shape that came often enough has a script."""
     kinds = trainer.recorded._kinds.values()
-    return [bool(script) for kind in kinds for script in kind._scripts.values()]
+    return [bool(script) for kind in kinds for script in kind.scripts.values()]
 
 
 def assert_same_bits(first, second):
@@ -160,6 +160,16 @@ def halved(view, gradients, batch, state):
     """A transform that asks for another gradient, with the step's own random draws."""
     beside = view.gradient(view.start, batch)
     return {name: (gradients[name] + beside[name]) / 2 for name in gradients}, state
+
+
+def test_further_gradients_of_a_step_are_taken_by_its_script(monkeypatch):
+    """Autograd takes two gradients of each step before it is recorded, and those of recording."""
+    calls: list[str] = []
+    backward = sequential.gradients_of
+    monkeypatch.setattr(sequential, "gradients_of", lambda *a: calls.append("") or backward(*a))
+    (data,) = clients("dense", (60,))
+    train(trainer_of(dense()), [data], Rules(transforms=(Transform("halved", halved),)))
+    assert len(calls) == 2 * 2 + 2
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -207,8 +207,8 @@ class _StackedTraining:
             steps = self._transform(True, self.sgd.apply_momentum(steps), batch)
             self.sgd.step(params, steps)
             assign(self.tensors, buffers)
-        losses, objectives = figures
-        return losses, objectives
+            losses, objectives = figures
+            return losses, reported_objective(self.rules, self.states, objectives)
 
     def _transform(self, after: bool, gradients: list[Tensor], batch: Tree) -> list[Tensor]:
         """Apply the transforms behind the momentum, or those before it; assign their states."""
@@ -245,7 +245,7 @@ class _StackedTraining:
         with torch.no_grad():
             found = value.detach()
             loss = found if self.loss_is_objective else samples.loss(outputs.logits)
-            return value, (loss, reported_objective(self.rules, view, found)), buffers
+            return value, (loss, found), buffers
 
     def _samples(self, batch: Tree) -> Batch:
         return _Stacked(**batch, scoring=self.job.data.scoring)

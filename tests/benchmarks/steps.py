@@ -1,0 +1,177 @@
+"""CPU time of a local step by method, beside FedAvg's and beside a bare PyTorch loop's.
+
+Usage: python -m tests.benchmarks.steps [--models 2nn mnist-cnn-128] [--methods fedavg ...]
+           [--repeats 7] [--out FILE]
+
+One thread. In every repeat one client takes an epoch (B=10) by each method in turn, so the
+machine's other load meets all of them alike; CPU time counts, in which it matters less. The time is
+that of the passes with local epochs, start and upload included, over their steps; server and
+aggregation are left out. Ratios are medians over the repeats of ratios within a repeat, with least
+and greatest. The first repeats do not count: steps are recorded in them, earlier than in a run.
+`chain` is FedProx with SCAFFOLD. The bare loop runs in the same process, with the same memory
+allocator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+import numpy as np
+import torch
+
+import raysim
+import raysim.methods
+import raysim.workloads
+from raysim.core.data import MODELS
+from raysim.core.method import METHODS
+from raysim.core.rules import Pass, Reduced
+from raysim.core.seeds import stream, torch_generator
+from raysim.core.tensors import Groups
+from raysim.driver.preflight import initial_checkpoint
+from raysim.driver.round_inputs import round_inputs
+from raysim.execution.partial_sum import PartialSum
+from raysim.execution.process import configure, keep_freed_memory
+from raysim.federation.opened import OpenedSamples
+from raysim.federation.task import from_task
+from raysim.training import recorded_steps
+from raysim.training.job import ClientJob
+from raysim.training.network import Network
+from raysim.training.sequential import SequentialTrainer
+from tests.benchmarks.peers.networks import NETWORKS
+from tests.benchmarks.peers.work import Case, train
+from tests.benchmarks.report import line, machine
+
+CPU = torch.device("cpu")
+BARE = "bare"
+SAMPLES = {"2nn": 600, "mnist-cnn-128": 60}
+"""Samples of the client, so that an epoch of any model takes about as long; others have 60."""
+BATCH, LR = 10, 0.01
+WARM_UP, STEPS_BEFORE = 3, 10
+"""Repeats that do not count, and steps before steps are recorded, which they hold."""
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "chain": {"method.methods": {"fedprox": {}, "scaffold": {}}},
+    "divide_and_conquer": {"method.split": 1},
+}
+"""Settings of methods that measure little or nothing under their defaults."""
+
+
+class Stepper:
+    """Rounds of one method with one client, of which the local steps are timed."""
+
+    def __init__(self, method: str, model: str, case: Case, x: Any, y: Any) -> None:
+        options = {"method.name": method, "clients": 1, "fraction": 1.0, "target_accuracy": None}
+        local = {"local.batch_size": case.batch, "local.epochs": 1, "local.lr": case.lr}
+        self.settings = raysim.load_config(
+            "mnist-fedavg", options | local | SETTINGS.get(method, {})
+        )
+        configure(self.settings.engine)
+        build = partial(MODELS.get(model)().build, NETWORKS[model].shape, NETWORKS[model].classes)
+        federation = from_task(raysim.Task(build, [(x, y)], (x[:BATCH], y[:BATCH])))
+        self.network, self.checkpoint = initial_checkpoint(self.settings, federation)
+        module = self.settings.method.network(federation.network(self.settings.seed))
+        self.trainer = SequentialTrainer(Network(module).placed(CPU), self.settings.local, "fp32")
+        self.data = OpenedSamples(federation, CPU).client(0)
+        self.state: Groups = self.settings.method.client_init(self.checkpoint.state)
+        self.seconds, self.steps = 0.0, 0
+
+    def round(self) -> float:
+        """Run a round; return the seconds of a local step in it."""
+        self.seconds, self.steps = 0.0, 0
+        now = round_inputs(
+            self.settings, self.network, self.checkpoint, self.run, lambda note: None
+        )
+        state, _ = self.settings.method.round(now, self.checkpoint.state)
+        self.checkpoint = replace(self.checkpoint, number=self.checkpoint.number + 1, state=state)
+        return self.seconds / self.steps
+
+    def run(self, work: Pass) -> Reduced:
+        """Train the client in a pass."""
+        job = ClientJob(
+            rules=work.rules,
+            epochs=work.epochs_of(0),
+            lr=work.lr_of(0),
+            trainable=work.trainable,
+            data=self.data,
+            broadcast=work.broadcast,
+            state=self.state,
+            personal=work.personal.get(0, {}),
+            augment=lambda x, generator: x,
+            batches=stream(0, "batches", self.checkpoint.number),
+            torch_seed=0,
+            generator=partial(torch_generator, 0),
+        )
+        start = process_time()
+        upload, losses = self.trainer.run(job)
+        if job.epochs:
+            self.seconds += process_time() - start
+            self.steps += losses.steps
+        self.state = {**self.state, **upload.state, **upload.round_state}
+        total = PartialSum()
+        total.add({"client": 0}, upload, total.check(upload), 1, 1)
+        return total.reduced(1, total.columns())
+
+
+def bare_loop(case: Case, x: Any, y: Any) -> Callable[[], float]:
+    """Return a function that takes the steps in plain PyTorch; it returns the seconds of one."""
+    model, inputs, targets = case.build(), torch.from_numpy(x), torch.from_numpy(y)
+
+    def steps() -> float:
+        start = process_time()
+        train(model, inputs, targets, case)
+        return (process_time() - start) * case.batch / case.samples
+
+    return steps
+
+
+def table(model: str, methods: Sequence[str], repeats: int) -> list[str]:
+    """Measure methods on a model; return the lines of a table."""
+    case = Case(model, 1, SAMPLES.get(model, 60), 1, BATCH, lr=LR)
+    x, y = NETWORKS[model].samples(case.samples, np.random.default_rng(0))
+    runs = {BARE: bare_loop(case, x, y)}
+    runs |= {name: Stepper(name, model, case, x, y).round for name in methods}
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for repeat in range(WARM_UP + repeats):
+        for name, run in runs.items():
+            found = run()
+            if repeat >= WARM_UP:
+                seconds[name].append(found)
+    lines = [line([model, "ms a step", "/ fedavg", f"/ {BARE}"]), line(["---"] * 4)]
+    for name, found in seconds.items():
+        ratios = (spread(found, seconds[base]) for base in ("fedavg", BARE))
+        lines.append(line([name, f"{1000 * statistics.median(found):.3g}", *ratios]))
+    return lines
+
+
+def spread(seconds: Sequence[float], base: Sequence[float]) -> str:
+    """Return "median (least to greatest)" of the ratios within each repeat."""
+    ratios = [a / b for a, b in zip(seconds, base, strict=True)]
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="+", default=["2nn", "mnist-cnn-128"])
+    parser.add_argument("--methods", nargs="+", default=[*METHODS])
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--out", type=Path, help="file for the tables, beside the terminal")
+    arguments = parser.parse_args()
+    recorded_steps.STEPS_BEFORE = STEPS_BEFORE
+    keep_freed_memory()
+    methods = ["fedavg", *(name for name in arguments.methods if name != "fedavg")]
+    lines = [machine(), ""]
+    for model in arguments.models:
+        lines += [*table(model, methods, arguments.repeats), ""]
+    print("\n".join(lines))
+    if arguments.out:
+        arguments.out.write_text("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
