@@ -140,6 +140,10 @@ class Method(Component, ABC):
         """Return the bytes that a client keeps between rounds, at most."""
         return nbytes(self.client_init(state))
 
+    def round_state_bytes(self, state: ServerState) -> int:
+        """Return the bytes of round state that a client keeps between passes, at most."""
+        return 0
+
     @abstractmethod
     def round(self, now: Round, state: ServerState) -> tuple[ServerState, Metrics]:
         """Run one round; return the next state and the method's own metrics.

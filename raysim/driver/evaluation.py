@@ -143,7 +143,7 @@ class Evaluator:
         }
         scores: Scores = {}
         spans: dict[str, list[Span]] = {}
-        for result in executor.map("evaluate", message, costs, _ignore):
+        for result in executor.map("evaluate", message, costs, lambda done: None):
             if isinstance(result, FailedItem):
                 raise RunError(f"the model cannot be evaluated: {result.cause}")
             scores |= result.scores
@@ -174,7 +174,3 @@ def _with_client_figures(
     clients = {"client": client_set.clients, "samples": sizes, "accuracy": accuracies}
     figures = {**found.figures, **dict(zip(CLIENT_FIGURES, values, strict=True))}
     return replace(found, figures=figures, clients=clients)
-
-
-def _ignore(done: int) -> None:
-    """Ignore progress: an evaluation is short."""

@@ -11,6 +11,7 @@ from raysim.core.errors import SettingsError
 from raysim.core.method import Method, ServerState
 from raysim.core.rules import Batch
 from raysim.core.scoring import Scoring
+from raysim.core.tensors import CPU
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
 from raysim.storage.checkpoints import Checkpoint
@@ -35,7 +36,7 @@ def initial_checkpoint(settings: Settings, federation: Federation) -> tuple[nn.M
     never_trained = np.full(len(federation.training_sizes), np.nan)
     initial = Checkpoint(0, method.init(network), never_trained)
     _check_scoring(settings, federation.scoring)
-    _check_samples(method, network, OpenedSamples(federation, torch.device("cpu")).test(0, 2))
+    _check_samples(method, network, OpenedSamples(federation, CPU).test(0, 2))
     return network, initial
 
 
@@ -45,11 +46,11 @@ def check_space(settings: Settings, states: ClientStates, state: ServerState) ->
     Raises:
         RunError: it has not.
     """
-    size = settings.method.client_bytes(state)
-    cohort, clients = settings.cohort_size, settings.clients
-    expected = clients * (1 - (1 - cohort / clients) ** settings.rounds)
+    method, cohort, clients = settings.method, settings.cohort_size, settings.clients
+    expected = round(clients * (1 - (1 - cohort / clients) ** settings.rounds))
     versions = min(2 * settings.checkpoint_every, settings.rounds) * cohort
-    states.check_space(round(expected), versions, size)
+    in_round = cohort * method.round_state_bytes(state)
+    states.check_space((expected + versions) * method.client_bytes(state) + in_round)
 
 
 def _check_scoring(settings: Settings, scoring: Scoring) -> None:
@@ -84,8 +85,8 @@ def _check_samples(method: Method, module: nn.Module, samples: Batch) -> None:
     """
     network = Network(module).eval()
     outputs = _outputs_of(network, samples)
-    if method.staged and not network.is_composition:
-        _check_composition(method, network, samples, outputs)
+    if method.staged:
+        _check_composition(method, network, samples)
     if outputs.dim() < 2:
         raise SettingsError(
             f"the model's outputs have shape {[*outputs.shape]}: must be [B, ...] with two"
@@ -130,10 +131,15 @@ def _outputs_of(network: Network, sample: Batch) -> Tensor:
         raise SettingsError(f"the model does not take samples of {shape}: {cause}") from error
 
 
-def _check_composition(method: Method, network: Network, sample: Batch, logits: Tensor) -> None:
+def _check_composition(method: Method, network: Network, sample: Batch) -> None:
+    """Check that a module's own forward is its three stages.
+
+    Raises:
+        SettingsError: it is not.
+    """
     try:
         with torch.no_grad():
-            composed = network.compose(sample.x)
+            logits, composed = network.module(sample.x), network.compose(sample.x)
             difference = float((composed - logits).abs().max())
     except Exception as error:  # a user's module may raise anything
         found = "they fail: " + " ".join(str(error).split())

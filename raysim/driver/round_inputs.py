@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from torch import Generator, nn
 
@@ -33,28 +34,29 @@ def round_inputs(
     Raises:
         RunError: the method's cohort is empty, or not of distinct clients.
     """
-    number, seed, clients = before.number, settings.seed, len(before.losses)
-
-    def sample(*keys: int) -> tuple[int, ...]:
-        drawn = stream(seed, "sample", number, *keys)
-        return tuple(sample_cohort(drawn, clients, settings.cohort_size))
-
-    def generator(purpose: str) -> Generator:
-        return torch_generator(seed, f"server/{purpose}", number)
-
+    number = before.number
     return Round(
         number=number,
         cohort=_cohort(settings, before),
-        clients=clients,
+        clients=len(before.losses),
         epochs=settings.local.epochs,
         lr=settings.local.lr_at(number),
         lr_at=settings.local.lr_at,
         network=network,
         run=run,
-        sample=sample,
-        generator=generator,
+        sample=partial(_sample, settings, before),
+        generator=partial(_generator, settings.seed, number),
         note=note,
     )
+
+
+def _sample(settings: Settings, before: Checkpoint, *keys: int) -> tuple[int, ...]:
+    generator = stream(settings.seed, "sample", before.number, *keys)
+    return tuple(sample_cohort(generator, len(before.losses), settings.cohort_size))
+
+
+def _generator(seed: int, number: int, purpose: str) -> Generator:
+    return torch_generator(seed, f"server/{purpose}", number)
 
 
 def _cohort(settings: Settings, before: Checkpoint) -> tuple[int, ...]:

@@ -5,38 +5,49 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from raysim.core.rules import Pass
 from raysim.execution.messages import Failure
 from raysim.execution.partial_sum import Columns
 from raysim.storage.trace import Span
 
+TRAINED = ("client", "samples", "train_loss", "objective")
+"""Columns of which figures are made."""
+
 
 @dataclass
 class _Account:
-    """Figures of the passes with one label."""
+    """Figures of the passes with one label.
+
+    Attributes:
+        bytes_up: Bytes that clients sent.
+        bytes_down: Bytes that clients received.
+        trained: Columns of the clients that took steps, pass after pass.
+    """
 
     bytes_up: int = 0
     bytes_down: int = 0
-    columns: list[Columns] = field(default_factory=list)
+    trained: Columns = field(default_factory=lambda: dict.fromkeys(TRAINED, np.empty(0)))
 
-    def column(self, name: str) -> npt.NDArray[np.float64]:
-        """Return a column of the clients that took steps, pass after pass."""
-        both = [(columns[name], columns["steps"] > 0) for columns in self.columns]
-        return np.concatenate([values[took_steps] for values, took_steps in both] or [np.empty(0)])
+    def count(self, bytes_up: int, bytes_down: int, columns: Columns) -> None:
+        """Add a pass."""
+        self.bytes_up += bytes_up
+        self.bytes_down += bytes_down
+        took_steps = columns["steps"] > 0
+        for name, values in self.trained.items():
+            self.trained[name] = np.concatenate([values, columns[name][took_steps]])
 
     def figures(self) -> dict[str, float]:
         """Return the figures; losses are means over samples."""
-        weights = self.column("samples")
+        weights = self.trained["samples"]
         losses = {
-            name: float(np.average(self.column(name), weights=weights)) if len(weights) else 0.0
+            name: float(np.average(self.trained[name], weights=weights)) if len(weights) else 0.0
             for name in ("train_loss", "objective")
         }
         return losses | {
             "bytes_up": self.bytes_up,
             "bytes_down": self.bytes_down,
-            "clients": len(np.unique(self.column("client"))),
+            "clients": len(np.unique(self.trained["client"])),
         }
 
 
@@ -60,9 +71,7 @@ class RoundLog:
     ) -> None:
         """Count a pass, under its label."""
         account = self._accounts.setdefault(work.label, _Account())
-        account.bytes_up += bytes_up
-        account.bytes_down += bytes_down
-        account.columns.append(columns)
+        account.count(bytes_up, bytes_down, columns)
         number = np.full(len(columns["client"]), pass_number)
         self.columns.append({**columns, "pass": number})
 
@@ -76,6 +85,6 @@ class RoundLog:
 
     def losses(self) -> dict[int, float]:
         """Return the last train loss of each client that took steps in the round's own passes."""
-        account = self._accounts[""]
-        clients, losses = account.column("client"), account.column("train_loss")
-        return dict(zip(clients.astype(np.int64).tolist(), losses.tolist(), strict=True))
+        trained = self._accounts[""].trained
+        clients = trained["client"].astype(np.int64).tolist()
+        return dict(zip(clients, trained["train_loss"].tolist(), strict=True))

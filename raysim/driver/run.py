@@ -66,6 +66,8 @@ class Run:
         self.checkpoints.clean()
         found = self.checkpoints.latest(self.clients, context.listener.note)
         self.committed = found or context.initial
+        if found:  # a rolled-back run has the model of a later round, schema 0 an earlier one
+            save_tensors(context.run_dir.model, self.settings.method.deployed(found.state))
         number = self.committed.number
         self.latest = context.states.roll_back(number, self.clients)
         self.recorder.open(number)
@@ -244,7 +246,6 @@ class Run:
 
     def _finish(self) -> Result:
         deployed = self.settings.method.deployed(self.committed.state)
-        save_tensors(self.context.run_dir.model, deployed)  # schema 0 wrote it after the checkpoint
         self.recorder.close()
         summary = summarise(self.recorder.rows, self.settings.target_accuracy)
         write_json(self.context.run_dir.summary, summary)

@@ -20,7 +20,8 @@ from raysim.config import Settings
 from raysim.core.method import ServerState
 from raysim.core.rules import Pass, Reduced, Upload
 from raysim.core.seeds import stream, torch_generator
-from raysim.core.tensors import Groups
+from raysim.core.tensors import CPU, Groups
+from raysim.driver.listener import Listener
 from raysim.driver.round_inputs import round_inputs
 from raysim.execution.partial_sum import PartialSum
 from raysim.federation.federation import Federation
@@ -32,7 +33,6 @@ from raysim.training.sequential import SequentialTrainer
 from raysim.training.stacked.stack_size import stack_size
 from raysim.training.stacked.trainer import StackedTrainer
 
-CPU = torch.device("cpu")
 CLIENTS = 2
 """Clients of a rehearsal."""
 FEW_SAMPLES = 8
@@ -58,14 +58,14 @@ def decide_stack_size(
         describe: Returns where the workers are.
         note: Shows the user why clients are not stacked although `engine.vectorize` asks for it.
     """
-    size = stack_size(settings, federation, network, describe, note)
+    size, reason = stack_size(settings, federation, network, describe)
     if size > 1:
         reason = Rehearsal(settings, federation, network).unsupported_reason(checkpoint)
-        if reason:
-            asked = settings.engine.vectorize
-            note(f"engine.vectorize={asked}: clients are trained one at a time: {reason}")
-            return 1
-    return size
+    if reason is None:
+        return size
+    requested = settings.engine.vectorize
+    note(f"engine.vectorize={requested}: clients are trained one at a time: {reason}")
+    return 1
 
 
 class _UnsupportedError(Exception):
@@ -80,7 +80,7 @@ class Rehearsal:
         self._settings, self._network = settings.model_copy(update={"method": method}), network
         placed = Network(copy.deepcopy(network)).placed(CPU)
         self._sequential = SequentialTrainer(placed, settings.local, settings.engine.precision)
-        self._stacked = StackedTrainer(self._sequential, note=_ignore)
+        self._stacked = StackedTrainer(self._sequential, note=Listener().note)
         self._samples = OpenedSamples(federation, CPU)
         self._initial_state: Groups = {}
         self._states: dict[int, Groups] = {}
@@ -89,7 +89,7 @@ class Rehearsal:
         """Return why a round from this checkpoint cannot be stacked, or None if it can."""
         method = self._settings.method
         self._initial_state = method.client_init(checkpoint.state)
-        now = round_inputs(self._settings, self._network, checkpoint, self.run, _ignore)
+        now = round_inputs(self._settings, self._network, checkpoint, self.run, Listener().note)
         try:
             method.round(now, ServerState(checkpoint.state.groups, checkpoint.state.info))
         except _UnsupportedError as error:
@@ -142,7 +142,3 @@ class Rehearsal:
 
 def _unchanged(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return x
-
-
-def _ignore(text: str) -> None:
-    """Show nothing: a rehearsal is not the run."""

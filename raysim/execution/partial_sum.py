@@ -13,15 +13,13 @@ from itertools import zip_longest
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from raysim.core.errors import RunError
 from raysim.core.rules import Reduced, Upload
-from raysim.core.tensors import Layout, flatten, unflatten
+from raysim.core.tensors import CPU, Layout, flatten, unflatten
 from raysim.core.tensors.exact import Addend, ExactSum
 from raysim.core.tensors.packed import PackedTensors
 
-CPU = torch.device("cpu")
 Columns = dict[str, npt.NDArray[np.float64]]
 
 

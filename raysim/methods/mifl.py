@@ -107,6 +107,11 @@ class Mifl(FedAvg):
         """Return the bytes of the model that a client keeps from round to round."""
         return nbytes(self.broadcast(state)) if self._keeps_model else 0
 
+    def round_state_bytes(self, state: ServerState) -> int:
+        """Return the bytes of the model that a client holds until the server chose among them."""
+        stages = self.aggregation and not self._keeps_model
+        return nbytes(self.broadcast(state)) if stages else 0
+
     @property
     def _keeps_model(self) -> bool:
         return self.update or self.mi_reference == "previous"

@@ -132,18 +132,12 @@ class ClientStates:
             latest[int(folder.name)] = max(left)[:2] if left else NEVER
         return latest
 
-    def check_space(self, clients: int, versions: int, size: int) -> None:
-        """Check that the states fit on the disk.
-
-        Args:
-            clients: Clients that are expected to take part at least once.
-            versions: Further versions held for checkpoints.
-            size: Bytes of one client's state.
+    def check_space(self, needed: int) -> None:
+        """Check that so many bytes of states fit on the disk.
 
         Raises:
             RunError: they do not fit.
         """
-        needed = size * (clients + versions)
         existing = next(p for p in self.folder.absolute().parents if p.exists())
         free = shutil.disk_usage(existing).free
         if needed > free:

@@ -198,7 +198,7 @@ def rounds_to_target(rows: Sequence[Row], target: float | None) -> float | None:
     before: tuple[float, float] | None = None
     for row in rows:
         accuracy = row.get("test_accuracy")  # a task that is no classification has none
-        if target is None or accuracy is None or row["round"] < 1:
+        if target is None or accuracy is None:
             continue
         if accuracy >= target:
             if before is None:
@@ -232,7 +232,7 @@ def summarise(rows: Sequence[Row], target: float | None) -> Row:
             if name.startswith(("holdout_", "client_accuracy_"))
             or (name.startswith("test_") and name != "test_accuracy")
         },
-        "rounds_to_target": rounds_to_target(rows, target),
+        "rounds_to_target": rounds_to_target(counted, target),
         "rounds": len(counted),
         "seconds": seconds,
         "seconds_per_round": float(np.median([row["seconds"] for row in counted])),

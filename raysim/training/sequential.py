@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from raysim.config import LocalSettings
 from raysim.core.rules import Batch, Outputs, Trained, Transform, Upload, View
-from raysim.core.tensors import Tensors
+from raysim.core.tensors import CPU, Tensors
 from raysim.core.tensors.torch_private import can_record_steps, gradients_of
 from raysim.training.job import ClientJob, LocalLosses, batch_bounds, iterate_epochs, only_in_finish
 from raysim.training.network import Network
@@ -33,7 +33,7 @@ class SequentialTrainer:
         self.local = local
         self._frozen: Network | None = None
         self._buffer: Batch | None = None
-        self._device = next((p.device for p in network.parameters()), torch.device("cpu"))
+        self._device = next((p.device for p in network.parameters()), CPU)
         self._bf16 = precision == "bf16"
         # The generators that a module may draw from. Not torch.manual_seed: where there is no
         # CUDA it keeps a record of every call, for the day when CUDA is there.

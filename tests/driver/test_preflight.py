@@ -6,6 +6,9 @@ import pytest
 from torch import nn
 
 import raysim
+from raysim.core.tensors import nbytes
+from raysim.driver.preflight import check_space, initial_checkpoint
+from raysim.federation.task import from_task
 from tests.conftest import make_settings, make_task
 
 
@@ -14,3 +17,23 @@ def test_a_model_that_does_not_take_the_data(tmp_path):
     with pytest.raises(raysim.SettingsError, match=r"^the model does not take samples of 12: .*11"):
         raysim.run(make_settings(tmp_path / "run"), task)
     assert not (tmp_path / "run").exists()
+
+
+class SpaceLog:
+    """Client states that note how much space is asked for."""
+
+    def check_space(self, needed):
+        self.needed = needed
+
+
+@pytest.mark.parametrize("update", [True, False])
+def test_space_is_checked_for_what_clients_keep_in_a_round(tmp_path, update):
+    """MIFL's clients keep a model from round to round, or for one round only."""
+    overrides = {"method.name": "mifl", "method.update": update, "rounds": 1, "fraction": 0.5}
+    settings = make_settings(tmp_path, **overrides, clients=4)
+    federation = from_task(make_task((8,) * 4))
+    _, initial = initial_checkpoint(settings, federation)
+    states = SpaceLog()
+    check_space(settings, states, initial.state)
+    copies = (2 + 2) if update else 2  # two clients take part; a version more for a checkpoint
+    assert states.needed == copies * nbytes({"model": initial.state.groups["model"]})

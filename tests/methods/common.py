@@ -35,7 +35,7 @@ def penalty_of(method, frozen=None):
     """A method's penalty as a function of (hidden, logits, batch), the frozen logits given."""
     view = View(
         params={},
-        trained=[],
+        trainable=[],
         start={},
         broadcast={"model": {}},
         state={},

@@ -41,7 +41,6 @@ TARGETS = {
     "exactly at an evaluation": ([(1, 0.25), (2, 0.5), (3, 1.0)], 0.5, 2.0),
     "at the first evaluation": ([(4, None), (5, 0.9), (10, 0.95)], 0.8, 5.0),
     "the first time counts": ([(1, 0.0), (2, 1.0), (3, 0.0), (4, 1.0)], 0.5, 1.5),
-    "after warm-up rounds": ([(-1, 0.9), (0, 0.9), (1, 0.25), (2, 0.75)], 0.5, 1.5),
     "never": ([(1, 0.5), (2, 0.79)], 0.8, None),
     "never evaluated": ([(1, None), (2, None)], 0.8, None),
     "no rounds": ([], 0.8, None),

@@ -65,6 +65,14 @@ class Same(SmallNet):
         return self.head(self.hidden(self.features(x) + 0))
 
 
+class Typed(SmallNet):
+    """Its forward does to tensors what it does to nothing else."""
+
+    def forward(self, x):
+        x = self.features(x)
+        return self.head(self.hidden(x.relu() if isinstance(x, torch.Tensor) else x))
+
+
 def replaced():
     module = SmallNet()
     module.forward = lambda x: x
@@ -81,7 +89,8 @@ def hooked():
     ("module", "expected"),
     [
         *((SmallNet, True), (Stepwise, True), (Between, False), (InTraining, False)),
-        *((Moded, False), (Twice, False), (Same, False), (replaced, False), (hooked, False)),
+        *((Moded, False), (Twice, False), (Same, False), (Typed, False)),
+        *((replaced, False), (hooked, False)),
     ],
 )
 def test_a_forward_is_proven_to_be_its_stages(module, expected):

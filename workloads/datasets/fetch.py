@@ -135,20 +135,10 @@ def obtain(
     failures: list[str] = []
     for number, source in enumerate(sources):
         missing = {name: md5 for name, md5 in md5s.items() if name not in contents}
-        if not missing:
-            break
-        download = work / f"source-{number}"
-        download.mkdir()
-        try:
-            found = read_published(source.fetch(download, progress), missing)
-        except DataError as error:
-            failures.append(f"{source.title}: {error}")
-            continue
-        for name, content in found.items():
-            (download / "aside").write_bytes(content)
-            (download / "aside").replace(folder / name)
-        contents |= found
-        failures += [f"{source.title}: has no {name}" for name in missing if name not in found]
+        if missing:
+            found, failed = _download(source, missing, work / f"source-{number}", folder, progress)
+            contents |= found
+            failures += failed
     if lacking := [name for name in md5s if name not in contents]:
         raise DataError(
             f"{folder}: {', '.join(lacking)} missing and could not be downloaded"
@@ -156,3 +146,18 @@ def obtain(
             f"{published and f', from {published}'}"
         )
     return contents
+
+
+def _download(
+    source: Source, md5s: Mapping[str, str | None], work: Path, folder: Path, progress: Progress
+) -> tuple[dict[str, bytes], list[str]]:
+    """Download files to a new work folder and store them; return them and what failed."""
+    work.mkdir()
+    try:
+        found = read_published(source.fetch(work, progress), md5s)
+    except DataError as error:
+        return {}, [f"{source.title}: {error}"]
+    for name, content in found.items():
+        (work / "temporary").write_bytes(content)
+        (work / "temporary").replace(folder / name)
+    return found, [f"{source.title}: has no {name}" for name in md5s if name not in found]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -63,24 +63,26 @@ def prepare_once(
     """
     ready = folder / "prepared" / variant
     paths = {name: ready / f"{name}.arrow" for name in splits}
-
-    def is_complete() -> bool:
-        if complete := all(path.is_file() for path in paths.values()):
-            for path in paths.values():
-                verify_split(path)
-        return complete
-
-    if not is_complete():
+    if not _is_complete(paths.values()):
         with workspace(folder) as work:
-            if not is_complete():
-                aside = work / "prepared"
-                aside.mkdir()
+            if not _is_complete(paths.values()):  # another process may have held the lock
+                temporary = work / "prepared"
+                temporary.mkdir()
                 built = build(work)
                 for done, name in enumerate(splits):
                     progress(f"prepare {folder.name}", done, len(splits))
-                    write_split(aside / f"{name}.arrow", built[name])
+                    write_split(temporary / f"{name}.arrow", built[name])
                 progress(f"prepare {folder.name}", len(splits), len(splits))
                 shutil.rmtree(ready, ignore_errors=True)
                 ready.parent.mkdir(exist_ok=True)
-                aside.replace(ready)
+                temporary.replace(ready)
     return paths
+
+
+def _is_complete(paths: Collection[Path]) -> bool:
+    """Return whether all files exist; check them if they do."""
+    if not all(path.is_file() for path in paths):
+        return False
+    for path in paths:
+        verify_split(path)
+    return True

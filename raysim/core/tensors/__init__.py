@@ -5,6 +5,7 @@ Imported by all of raysim; knows nothing but errors.
 """
 
 from raysim.core.tensors.sets import (
+    CPU,
     Groups,
     Layout,
     Tensors,
@@ -23,6 +24,7 @@ from raysim.core.tensors.sets import (
 )
 
 __all__ = [
+    "CPU",
     "Groups",
     "Layout",
     "Tensors",

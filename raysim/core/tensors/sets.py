@@ -19,6 +19,7 @@ ALIGNMENT = 64
 
 At other addresses some products of the same values have other bits, for example MKL's on Zen 4.
 """
+CPU = torch.device("cpu")
 Tensors = Mapping[str, Tensor]
 Groups = Mapping[str, Tensors]
 

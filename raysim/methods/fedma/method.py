@@ -96,6 +96,10 @@ class FedMa(Method):
         """Return the bytes of the atoms that a client was matched to, which it keeps."""
         return sum(ATOM_BYTES * len(members) for members in state.groups["members"].values())
 
+    def round_state_bytes(self, state: ServerState) -> int:
+        """Return the bytes of the layers that are not matched yet, and of the atoms."""
+        return nbytes({"model": state.groups["model"]}) + self.client_bytes(state)
+
     def round(self, now: Round, state: ServerState) -> tuple[ServerState, Metrics]:
         """Train, then match layer after layer, training what follows in between."""
         chain = neurons.chain_of(now.network)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from raysim.config import Settings
+from raysim.core.tensors import CPU
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
 from raysim.training.network import Network
@@ -39,34 +40,31 @@ def stack_size(
     federation: Federation,
     module: nn.Module,
     describe: Callable[[], dict[str, Any]],
-    note: Callable[[str], None],
-) -> int:
-    """Return how many clients the network lets be stacked; 1 trains them one at a time.
+) -> tuple[int, str | None]:
+    """Return how many clients are stacked, and why no more where the network is the reason.
 
     Args:
         settings: The run's settings.
         federation: Its samples and client indices.
         module: The network.
         describe: Returns where the workers are; called only for "auto".
-        note: Shows the user why clients are not stacked although `engine.vectorize` asks for it.
     """
     requested = settings.engine.vectorize
     if requested in {0, 1}:
-        return 1
+        return 1, None
     if reason := unsupported_reason(module):
-        note(f"engine.vectorize={requested}: clients are trained one at a time: {reason}")
-        return 1
+        return 1, reason
     if requested != "auto":
-        return requested
+        return requested, None
     memories = [actor.get("memory") for actor in describe()["actors"]]
     if not all(memories):
-        return 1  # on a CPU clients one at a time are faster
+        return 1, None  # on a CPU clients one at a time are faster
     samples = int(federation.training_sizes.max())
     size = settings.local.batch_size
     rows = samples if size == "full" else min(size, samples)
-    x = OpenedSamples(federation, torch.device("cpu")).test(0, 1).x
+    x = OpenedSamples(federation, CPU).test(0, 1).x
     per_actor = math.ceil(settings.cohort_size / len(memories))  # so that no actor goes without
-    return min(fitting(module, x, rows, samples, min(memories)), per_actor)
+    return min(fitting(module, x, rows, samples, min(memories)), per_actor), None
 
 
 def fitting(module: nn.Module, x: Tensor, rows: int, samples: int, memory: int) -> int:

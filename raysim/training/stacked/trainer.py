@@ -24,7 +24,7 @@ from torch.func import grad, vmap
 
 from raysim.core.layers import BATCH_NORMS
 from raysim.core.rules import Batch, Outputs, Trained, Upload, View
-from raysim.core.tensors import Tensors
+from raysim.core.tensors import CPU, Tensors
 from raysim.training.job import ClientJob, LocalLosses, batch_bounds, iterate_epochs, only_in_finish
 from raysim.training.network import Network
 from raysim.training.sequential import SequentialTrainer
@@ -59,7 +59,7 @@ class StackedTrainer:
         self.padding = Padding()
         module = with_padding(copy.deepcopy(sequential.network.module), self.padding)
         self.network = Network(module)
-        device = next((p.device for p in module.parameters()), torch.device("cpu"))
+        device = next((p.device for p in module.parameters()), CPU)
         self.recorder = recorder_on(device, note)
 
     def run(self, jobs: Sequence[ClientJob]) -> list[tuple[Upload, LocalLosses]]:
