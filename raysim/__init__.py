@@ -138,7 +138,13 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
     return parse(apply_overrides(raw, overrides or {}))
 
 
-def run(settings: Settings, task: Task | None = None, listener: Listener | None = None) -> Result:
+def run(
+    settings: Settings,
+    task: Task | None = None,
+    listener: Listener | None = None,
+    *,
+    force: bool = False,
+) -> Result:
     """Simulate a federation, from the first round or where `settings.out` stopped.
 
     Args:
@@ -146,23 +152,31 @@ def run(settings: Settings, task: Task | None = None, listener: Listener | None 
         task: Your own clients, test set and model; the settings' dataset, partition, model and
             clients do not apply then.
         listener: Told how the run goes.
+        force: Whether to go on where data, versions or machines differ from those before; the run
+            records it.
 
     Raises:
         RaysimError: something is wrong that you can mend; its message says what.
         KeyboardInterrupt: the run was interrupted and can be resumed.
     """
+    from raysim.driver.listener import Listener
     from raysim.storage.run_directory import RunDirectory
 
     settings = _adapt(settings, task)
-    run_dir = RunDirectory(
-        Path(settings.out) if settings.out else RunDirectory.default(settings.method.title)
-    )
-    run_dir.check(settings, own_task=task is not None)
-    return _drive(settings, task, run_dir, listener)
+    with RunDirectory.reserved(settings.out, settings.method.title) as path:
+        run_dir = RunDirectory(path)
+        listener = listener or Listener()
+        run_dir.check(settings, own_task=task is not None, note=listener.note)
+        return _drive(settings, task, run_dir, listener, force=force)
 
 
 def resume(
-    run_dir: str | Path, task: Task | None = None, listener: Listener | None = None
+    run_dir: str | Path,
+    task: Task | None = None,
+    listener: Listener | None = None,
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    force: bool = False,
 ) -> Result:
     """Go on with a run that was interrupted or killed.
 
@@ -170,22 +184,30 @@ def resume(
         run_dir: The run directory.
         task: The task that the run was started with, where it had one.
         listener: Told how the run goes.
+        overrides: Values by dotted key, of `on_client_error`, `trace`, and the settings of `engine`
+            that change no result.
+        force: Whether to go on where data, versions or machines differ from those before; the run
+            records it.
 
     Raises:
         RaysimError: the directory holds no run, a finished run, or every checkpoint is damaged.
     """
     from raysim import methods, workloads  # noqa: F401 - registers the components
-    from raysim.config import parse
+    from raysim.config import apply_overrides, parse
     from raysim.core.errors import RunError
+    from raysim.driver.listener import Listener
     from raysim.storage.run_directory import RunDirectory
 
+    listener = listener or Listener()
     directory = RunDirectory(Path(run_dir))
-    raw, own_task = directory.read_config()
+    raw, own_task = directory.read_config(listener.note)
     if own_task and task is None:
         raise RunError(f"{run_dir}: this run has a task of its own; raysim.resume needs its `task`")
     if directory.summary.exists():
         raise RunError(f"{run_dir}: the run is finished; nothing is left to resume")
-    return _drive(_adapt(parse(raw), task), task, directory, listener)
+    settings = _adapt(parse(apply_overrides(raw, overrides or {})), task)
+    directory.check(settings, own_task)
+    return _drive(settings, task, directory, listener, force=force)
 
 
 def _adapt(settings: Settings, task: Task | None) -> Settings:
@@ -193,16 +215,19 @@ def _adapt(settings: Settings, task: Task | None) -> Settings:
 
 
 def _drive(
-    settings: Settings, task: Task | None, run_dir: RunDirectory, listener: Listener | None
+    settings: Settings,
+    task: Task | None,
+    run_dir: RunDirectory,
+    listener: Listener,
+    *,
+    force: bool,
 ) -> Result:
-    from raysim.driver.listener import Listener
     from raysim.driver.start import drive
     from raysim.federation.federation import from_settings
     from raysim.federation.task import from_task
     from raysim.workloads.datasets.fetch import data_root
 
-    listener = listener or Listener()
     if task:
-        return drive(settings, from_task(task), run_dir, listener, own_task=True)
+        return drive(settings, from_task(task), run_dir, listener, own_task=True, force=force)
     federation = from_settings(settings, data_root, listener.preparing)
-    return drive(settings, federation, run_dir, listener)
+    return drive(settings, federation, run_dir, listener, force=force)

@@ -111,7 +111,7 @@ class _TrialThread(raysim.Listener):
 
     def _run(self, settings: dict[str, Any]) -> None:
         try:
-            result = raysim.run(parse(settings), listener=self)
+            result = raysim.run(parse(settings), listener=self, force=True)
             self._send(finished(result.run_dir))
         except _Pruned:
             return

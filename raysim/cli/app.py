@@ -54,11 +54,11 @@ def run(
     from raysim.workloads.presets import PRESETS
 
     settings = raysim.load_config(config, _changes(overrides, profile))
-    out = Path(settings.out) if settings.out else RunDirectory.default(Path(config).stem)
-    settings = settings.model_copy(update={"out": str(out)})
     preset = PRESETS.get(config)
     published = preset.published_for(settings) if preset else {}
-    _follow(lambda listener: raysim.run(settings, listener=listener), out, published)
+    with RunDirectory.reserved(settings.out, Path(config).stem) as out:
+        settings = settings.model_copy(update={"out": str(out)})
+        _follow(lambda listener: raysim.run(settings, listener=listener), out, published)
 
 
 def _changes(overrides: list[str] | None, profile: str | None) -> dict[str, Any]:
@@ -71,9 +71,21 @@ def _changes(overrides: list[str] | None, profile: str | None) -> dict[str, Any]
 
 
 @app.command()
-def resume(run_dir: Annotated[Path, typer.Argument(help="the run directory")]) -> None:
+def resume(
+    run_dir: Annotated[Path, typer.Argument(help="the run directory")],
+    overrides: Overrides = None,
+    *,
+    force: Annotated[
+        bool, typer.Option("--force", help="go on with other data, versions or machines")
+    ] = False,
+) -> None:
     """Resume a run that was interrupted or killed."""
-    _follow(lambda listener: raysim.resume(run_dir, listener=listener), run_dir, {})
+    changes = _changes(overrides, None)
+    _follow(
+        lambda listener: raysim.resume(run_dir, None, listener, overrides=changes, force=force),
+        run_dir,
+        {},
+    )
 
 
 def _follow(

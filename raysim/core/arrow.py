@@ -113,6 +113,12 @@ def verify_split(path: Path) -> None:
         )
 
 
+def recorded_checksum(path: Path) -> str:
+    """Return the sha256 of a prepared file, from beside it where it stands there."""
+    digest = path.with_suffix(".sha256")
+    return digest.read_text() if digest.exists() else checksum(path)
+
+
 def open_split(path: Path) -> Split:
     """Map a prepared split; inputs and targets are read-only views of the file's pages.
 

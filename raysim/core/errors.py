@@ -26,3 +26,7 @@ class RunError(RaysimError):
 
 class MachineError(RunError):
     """Failure of a disk, a node or the cluster, after which the run can be resumed."""
+
+
+class DamagedStateError(MachineError):
+    """Error of a client's state that is not on disk as it was written; an earlier one may be."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,8 @@ class RunContext:
         listener: Receives what happens.
         run_dir: The run directory, held by this process.
         executor: Runs the clients.
+        identity: What decides the bits of its result, but for the executor.
+        force: Whether it goes on where the checkpoint is of another identity.
     """
 
     settings: Settings
@@ -64,3 +67,5 @@ class RunContext:
     listener: Listener
     run_dir: RunDirectory
     executor: Executor
+    identity: Mapping[str, Any]
+    force: bool = False

@@ -26,7 +26,7 @@ from raysim.federation.evaluation_sets import (
     held_out_set,
 )
 from raysim.federation.federation import Federation, open_samples
-from raysim.storage.client_states import latest_versions
+from raysim.storage.client_states import Versions, latest_versions
 from raysim.storage.trace import Span
 
 CLIENT_FIGURES = ("client_accuracy_mean", *(f"client_accuracy_d{tenth}" for tenth in range(1, 10)))
@@ -91,15 +91,13 @@ class Evaluator:
         names += CLIENT_FIGURES if self._client_set else ()
         self.skipped = Evaluation(dict.fromkeys(names))
 
-    def evaluate(
-        self, executor: Executor, state: ServerState, latest: npt.NDArray[np.int64]
-    ) -> Evaluation:
+    def evaluate(self, executor: Executor, state: ServerState, latest: Versions) -> Evaluation:
         """Evaluate the model of a server state.
 
         Args:
             executor: Runs the batches.
             state: The server state.
-            latest: Round and pass of each client's state [K, 2], or NEVER.
+            latest: Version of each client's state [K, 3], or NEVER.
         """
         found, spans = self._predictions(executor, self._message(state, latest))
         figures: Figures = {}
@@ -117,7 +115,7 @@ class Evaluator:
             correct = (found["test"][1] == self._targets["test"])[self._client_set.samples.indices]
         return _with_client_figures(evaluation, self._client_set, correct)
 
-    def _message(self, state: ServerState, latest: npt.NDArray[np.int64]) -> EvaluationMessage:
+    def _message(self, state: ServerState, latest: Versions) -> EvaluationMessage:
         deployed = PackedTensors.of_tensors(self._method.deployed(state))
         if self._client_models_set is None or self._client_set is None:
             return EvaluationMessage(deployed, None, PackedTensors.of({}), {})

@@ -21,7 +21,7 @@ from raysim.execution.base import Executor, FailedItem, Item
 from raysim.execution.messages import Failure, PassMessage, WorkerResult
 from raysim.execution.partial_sum import PartialSum
 from raysim.storage.atomic import writing
-from raysim.storage.client_states import StateVersion, latest_versions
+from raysim.storage.client_states import StateVersion, Versions, latest_versions
 from raysim.storage.trace import Stopwatch
 from raysim.training.stacked.stack_size import stacks_of
 
@@ -59,7 +59,7 @@ class RoundRunner:
         context: What the passes of all rounds share.
         number: Rounds committed before this one.
         state: The server's state before the round.
-        latest: Round and pass of each client's committed state [K, 2], or NEVER.
+        latest: Version of each client's committed state [K, 3], or NEVER.
         needed_from: Oldest round whose client state a checkpoint needs.
         log: Figures of the passes so far.
         written: Per client, the state version that this round wrote last.
@@ -69,7 +69,7 @@ class RoundRunner:
     context: PassContext
     number: int
     state: ServerState
-    latest: npt.NDArray[np.int64]
+    latest: Versions
     needed_from: int
     log: RoundLog = field(default_factory=RoundLog)
     written: dict[int, StateVersion] = field(default_factory=dict)
@@ -163,8 +163,8 @@ class RoundRunner:
             outcome = "failed" if failed[0].final else "failed twice"
             raise RunError(
                 f"client {failed[0].client}: {outcome} in round {self.number + 1}:"
-                f" {failed[0].cause} (traceback in {self.context.errors};"
-                " use on_client_error=drop to continue without it)"
+                f" {failed[0].cause} (traceback in {self.context.errors}; to continue without it,"
+                f" type: raysim resume {self.context.errors.parent} on_client_error=drop)"
             )
 
     def _log_failures(self, failures: Sequence[Failure]) -> None:
@@ -203,13 +203,13 @@ class RoundRunner:
 
     def _record_versions(self, total: PartialSum) -> None:
         """Record which versions the pass wrote; those of its round before them are obsolete."""
-        for clients, latest, in_round in (
+        for digests, latest, in_round in (
             (total.wrote_state, self.written, False),
             (total.wrote_round_state, self._round_states, True),
         ):
-            version = StateVersion(self.number, self._passes, in_round)
-            self.obsolete += [(client, latest[client]) for client in clients if client in latest]
-            latest.update(dict.fromkeys(clients, version))
+            self.obsolete += [(client, latest[client]) for client in digests if client in latest]
+            for client, digest in digests.items():
+                latest[client] = StateVersion(self.number, self._passes, in_round, digest)
 
 
 def _bytes_down(work: Pass, clients: list[int]) -> int:

@@ -15,7 +15,7 @@ from raysim.core.tensors import CPU
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
 from raysim.storage.checkpoints import Checkpoint
-from raysim.storage.client_states import ClientStates
+from raysim.storage.client_states import NEVER, ClientStates
 from raysim.training.network import STAGES, Network, lacking_stages
 
 
@@ -33,8 +33,9 @@ def initial_checkpoint(settings: Settings, federation: Federation) -> tuple[nn.M
             f" this one lacks {', '.join(lacking)}"
         )
     network = method.network(model)
-    never_trained = np.full(len(federation.training_sizes), np.nan)
-    initial = Checkpoint(0, method.init(network), never_trained)
+    clients = len(federation.training_sizes)
+    never_trained, never = np.full(clients, np.nan), np.full((clients, len(NEVER)), NEVER)
+    initial = Checkpoint(0, method.init(network), never_trained, never)
     _check_scoring(settings, federation.scoring)
     _check_samples(method, network, OpenedSamples(federation, CPU).test(0, 2))
     return network, initial

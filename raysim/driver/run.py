@@ -11,9 +11,10 @@ from functools import cached_property
 from time import perf_counter
 from typing import Any
 
-from raysim.core.errors import MachineError, RunError
+from raysim.core.errors import DamagedStateError, MachineError, RunError
 from raysim.driver.context import Result, RunContext
 from raysim.driver.evaluation import Evaluation
+from raysim.driver.identity import accepted, with_environments
 from raysim.driver.listener import Started
 from raysim.driver.passes import PassContext, RoundRunner
 from raysim.driver.round_inputs import round_inputs
@@ -21,8 +22,10 @@ from raysim.driver.stacking import decide_stack_size
 from raysim.execution.process import release_freed_memory
 from raysim.storage.atomic import write_json
 from raysim.storage.checkpoints import Checkpoint, Checkpoints, save_tensors
+from raysim.storage.client_states import updated
 from raysim.storage.environment import node_differences
-from raysim.storage.recorder import Row, RunRecorder, summarise
+from raysim.storage.recorder import Row, RunRecorder
+from raysim.storage.summary import summarise
 from raysim.storage.trace import DRIVER, TraceWriter
 
 
@@ -49,30 +52,41 @@ class Run:
     def __init__(self, context: RunContext) -> None:
         self.context, self.settings = context, context.settings
         self.clients = len(context.federation.training_sizes)
-        self.checkpoints = Checkpoints(context.run_dir.checkpoints)
+        self.checkpoints = Checkpoints(context.run_dir.checkpoints, context.run_dir.config_values)
         self.recorder = RunRecorder(context.run_dir.path, self.settings.to_dict())
         self.trace: TraceWriter | None = None
         self.workers: dict[str, Any] = {}
-        self.committed = context.initial
+        self.committed = replace(context.initial, identity=context.identity)
+        self._on_disk = 0
+        """Round from which on client states are not forced to disk yet."""
 
     def restore(self) -> None:
         """Go back to the newest whole checkpoint; delete everything that is later than it.
 
-        Rolled back are: checkpoints (half-written ones are deleted, damaged ones renamed), client
-        states, the rows of rounds and clients, and TensorBoard events. The committed state, the
-        clients' last losses and the size of a stack come from the checkpoint.
+        Rolled back are: checkpoints (damaged ones are renamed), client states, the rows of rounds
+        and clients, and TensorBoard events. The committed state, the versions of the clients'
+        states, their last losses and the size of a stack come from the checkpoint.
         """
         context = self.context
-        self.checkpoints.clean()
-        found = self.checkpoints.latest(self.clients, context.listener.note)
-        self.committed = found or context.initial
-        if found:  # a rolled-back run has the model of a later round, schema 0 an earlier one
+        found = self.checkpoints.latest(self.clients, context.listener.note, self._check_files)
+        if found:
+            self.committed = accepted(found, context)
+            # A rolled-back run has the model of a later round, schema 0 an earlier one.
             save_tensors(context.run_dir.model, self.settings.method.deployed(found.state))
         number = self.committed.number
-        self.latest = context.states.roll_back(number, self.clients)
-        self.recorder.open(number)
+        on_disk = context.states.roll_back(number, self.clients)
+        if found and found.tables is None:
+            self.committed = replace(self.committed, versions=on_disk)
+        self._on_disk = number
+        self.recorder.open(number, self.committed.tables)
         if self.settings.trace:
             self.trace = TraceWriter(context.run_dir.path, number + 1)
+
+    def _check_files(self, found: Checkpoint) -> None:
+        """Check the files outside a checkpoint's folder that it seals."""
+        self.context.states.check(found.versions)
+        if found.tables is not None:
+            self.recorder.check(found.tables)
 
     def execute(self) -> Result:
         """Run from the last checkpoint to the end.
@@ -91,7 +105,13 @@ class Run:
                 context.listener.started(self._started())
                 while not self._is_done():
                     self._round(self.committed)
-                    self._note_workers()
+            except DamagedStateError as error:
+                # A checkpoint now would seal the damaged state, and push out one that has none.
+                self.recorder.close()
+                raise DamagedStateError(
+                    f"{error}; to go back to the round before it was written, type: raysim resume"
+                    f" {context.run_dir.path}"
+                ) from error
             except MachineError as error:
                 self._save_committed()
                 hint = f"fix this, then type: raysim resume {context.run_dir.path}"
@@ -146,18 +166,22 @@ class Run:
         context, number = self.context, before.number
         checkpointed = self.checkpoints.numbers()
         needed_from = checkpointed[0] if checkpointed else number
-        runner = RoundRunner(self._passes, number, before.state, self.latest, needed_from)
+        runner = RoundRunner(self._passes, number, before.state, before.versions, needed_from)
         now = round_inputs(
             self.settings, context.network, before, runner.run, context.listener.note
         )
         state, metrics = self.settings.method.round(now, before.state)
         runner.finish()
         context.states.delete(runner.obsolete)
-        for client, version in runner.written.items():
-            self.latest[client] = version[:2]
         seconds = perf_counter() - start
         spans = runner.log.spans | {DRIVER: context.watch.take()}
-        after = replace(before, number=number + 1, state=state, losses=before.losses.copy())
+        after = replace(
+            before,
+            number=number + 1,
+            state=state,
+            losses=before.losses.copy(),
+            versions=updated(before.versions, runner.written),
+        )
         evaluation, evaluation_seconds = self._evaluate(after)
         row: Row = {
             "round": after.number,
@@ -173,6 +197,7 @@ class Run:
             workers = len(context.executor.describe()["actors"])
             evaluation_spans = {**evaluation.spans, DRIVER: context.watch.take()}
             row |= self.trace.round(after.number, seconds, workers, spans, evaluation_spans)
+        self._note_workers()
         self._commit(after, row, runner, evaluation)
 
     def _commit(
@@ -199,7 +224,7 @@ class Run:
             return self.context.evaluator.skipped, 0.0
         with self.context.watch("evaluation"):
             evaluation = self.context.evaluator.evaluate(
-                self.context.executor, after.state, self.latest
+                self.context.executor, after.state, after.versions
             )
         return evaluation, perf_counter() - start
 
@@ -214,7 +239,8 @@ class Run:
         before, self.workers = self.workers, self.context.executor.describe()
         if self.workers == before:
             return
-        workers = {**self.workers, "stack_size": self.committed.stack_size}
+        committed = self.committed
+        workers = {**self.workers, "stack_size": committed.stack_size, "forced": committed.forced}
         self.context.run_dir.save_environment(**workers)
         difference = node_differences(self.workers["actors"])
         if difference and difference != node_differences(before.get("actors", [])):
@@ -229,10 +255,16 @@ class Run:
     def _save(self) -> None:
         """Write model and checkpoint; the row has their seconds before the checkpoint is seen."""
         start, number = perf_counter(), self.committed.number
+        identity = with_environments(self.committed.identity, self.workers.get("actors", ()))
+        self.committed = replace(self.committed, identity=identity)
         deployed = self.settings.method.deployed(self.committed.state)
         save_tensors(self.context.run_dir.model, deployed)
-        record = self.recorder.add_checkpoint
-        self.checkpoints.save(self.committed, lambda: record(number, perf_counter() - start))
+        self.context.states.force_to_disk(self.committed.versions, self._on_disk)
+        seal = self.recorder.seal
+        self.checkpoints.save(
+            self.committed, lambda folder: seal(folder, number, perf_counter() - start)
+        )
+        self._on_disk = number
 
     def _save_committed(self) -> None:
         """Checkpoint the committed rounds when the run ends early."""
@@ -248,6 +280,8 @@ class Run:
         deployed = self.settings.method.deployed(self.committed.state)
         self.recorder.close()
         summary = summarise(self.recorder.rows, self.settings.target_accuracy)
+        if self.committed.forced:
+            summary["forced"] = [*self.committed.forced]
         write_json(self.context.run_dir.summary, summary)
         self.context.listener.finished(summary)
         return Result(self.context.run_dir.path, summary, self.recorder.table(), dict(deployed))

@@ -7,6 +7,7 @@ from contextlib import closing
 from raysim.config import Settings
 from raysim.driver.context import Result, RunContext
 from raysim.driver.evaluation import Evaluator
+from raysim.driver.identity import identity_of
 from raysim.driver.listener import Listener
 from raysim.driver.preflight import check_space, initial_checkpoint
 from raysim.driver.run import Run
@@ -23,9 +24,19 @@ def drive(
     federation: Federation,
     run_dir: RunDirectory,
     listener: Listener,
+    *,
     own_task: bool = False,
+    force: bool = False,
 ) -> Result:
     """Start or resume a run; nothing is written before everything has been checked.
+
+    Args:
+        settings: The run's settings.
+        federation: Its samples, client indices and network.
+        run_dir: Its run directory.
+        listener: Receives what happens.
+        own_task: Whether it has a task of its own.
+        force: Whether to go on where data, versions or machines differ from the checkpoint's.
 
     Raises:
         RaysimError: a setting, a file or a client does not allow the run.
@@ -35,6 +46,7 @@ def drive(
     network, initial = initial_checkpoint(settings, federation)
     states = ClientStates(run_dir.states.absolute())
     check_space(settings, states, initial.state)
+    identity = identity_of(federation, network)
     evaluator = Evaluator(settings, federation)
     watch = Stopwatch(settings.trace)
     spec = WorkerSpec(settings, federation, states.folder, evaluator.evaluated_sets)
@@ -54,5 +66,7 @@ def drive(
             listener=listener,
             run_dir=run_dir,
             executor=executor,
+            identity=identity,
+            force=force,
         )
         return Run(context).execute()

@@ -35,8 +35,8 @@ class PartialSum:
         scalars: Names of the records that the method's server reads.
         rows: Per client, its `Upload.rows`.
         bytes_up: Bytes that the clients sent.
-        wrote_state: Clients that wrote client state.
-        wrote_round_state: Clients that wrote round state.
+        wrote_state: Digest of the client state of each client that wrote one.
+        wrote_round_state: Digest of the round state of each client that wrote one.
     """
 
     clients: list[int] = field(default_factory=list)
@@ -46,8 +46,8 @@ class PartialSum:
     scalars: frozenset[str] = frozenset()
     rows: dict[int, PackedTensors] = field(default_factory=dict)
     bytes_up: int = 0
-    wrote_state: list[int] = field(default_factory=list)
-    wrote_round_state: list[int] = field(default_factory=list)
+    wrote_state: dict[int, int] = field(default_factory=dict)
+    wrote_round_state: dict[int, int] = field(default_factory=dict)
 
     def check(self, upload: Upload) -> Addend:
         """Check that an upload can be added; return its sums, ready for `add`.
@@ -72,6 +72,8 @@ class PartialSum:
         addend: Addend,
         weight: int,
         total_weight: int,
+        *,
+        digests: tuple[int, int] = (0, 0),
     ) -> None:
         """Add one client's upload, which `check` has checked; this does not fail.
 
@@ -81,6 +83,7 @@ class PartialSum:
             addend: What `check` returned.
             weight: The client's weight.
             total_weight: Weight of all clients of the pass.
+            digests: Of the files of its client state and its round state; 0 where it wrote none.
         """
         client = int(record["client"])
         self.sum = self.sum or ExactSum(addend.layout)
@@ -92,9 +95,9 @@ class PartialSum:
         if upload.rows:
             self.rows[client] = PackedTensors.of(upload.rows)
         if upload.state:
-            self.wrote_state.append(client)
+            self.wrote_state[client] = digests[0]
         if upload.round_state:
-            self.wrote_round_state.append(client)
+            self.wrote_round_state[client] = digests[1]
         self.bytes_up += upload.sent_bytes
 
     def merge(self, other: PartialSum) -> None:
@@ -119,8 +122,8 @@ class PartialSum:
         self.scalars |= other.scalars
         self.rows |= other.rows
         self.bytes_up += other.bytes_up
-        self.wrote_state += other.wrote_state
-        self.wrote_round_state += other.wrote_round_state
+        self.wrote_state |= other.wrote_state
+        self.wrote_round_state |= other.wrote_round_state
 
     def columns(self) -> Columns:
         """Return the records as columns [n], by client."""

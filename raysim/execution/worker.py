@@ -31,7 +31,7 @@ from raysim.execution.process import device_of
 from raysim.federation.evaluation_sets import EVALUATION_ROWS, EvaluationSet
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
-from raysim.storage.client_states import ClientStates, StateVersion
+from raysim.storage.client_states import UNSEALED, ClientStates, StateVersion
 from raysim.storage.environment import environment
 from raysim.storage.trace import Stopwatch
 from raysim.training.job import ClientJob, LocalLosses
@@ -185,13 +185,20 @@ class Worker:
         """Check an upload, write the client's states, then add it: all of it or nothing."""
         client = int(record["client"])
         addend = self._result.partial_sum.check(upload)
-        keys = (message.round_number, message.pass_number)
-        for groups, in_round in ((upload.state, False), (upload.round_state, True)):
-            if groups:
-                version = StateVersion(*keys, in_round)
-                self._states.write(client, version, groups, message.needed_from)
+        digests = (
+            self._write(message, client, upload.state, in_round=False),
+            self._write(message, client, upload.round_state, in_round=True),
+        )
         weight = 1 if message.uniform else int(self._sizes[client])
-        self._result.partial_sum.add(record, upload, addend, weight, message.total_weight)
+        partial_sum, total = self._result.partial_sum, message.total_weight
+        partial_sum.add(record, upload, addend, weight, total, digests=digests)
+
+    def _write(self, message: PassMessage, client: int, groups: Groups, *, in_round: bool) -> int:
+        """Write a client's state or round state, where it has one; return the file's digest."""
+        if not groups:
+            return UNSEALED
+        version = StateVersion(message.round_number, message.pass_number, in_round)
+        return self._states.write(client, version, groups, message.needed_from)
 
     def _open(self, message: PassMessage) -> tuple[Groups, Groups]:
         """Bring a pass's broadcast and initial client state to the device, once."""

@@ -1,4 +1,8 @@
-"""Atomic writes: a crash leaves the old file or the new one, never half of one."""
+"""Atomic writes: a crash leaves the old file or the new one, never half of one.
+
+What is durable is on disk, not in the system's cache alone, before it has its name; then its folder
+is forced to disk too, which holds the name.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,18 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
 
 from raysim.core.errors import MachineError
+
+FORCING_THREADS = 8
+"""Files forced to disk at once: the file system commits them together."""
 
 
 @contextmanager
@@ -30,8 +38,13 @@ def writing(path: Path) -> Iterator[None]:
         raise MachineError(f"{path}: cannot be written: {reason}") from error
 
 
-def replace_file(path: Path, write: Callable[[Path], object]) -> None:
+def replace_file(path: Path, write: Callable[[Path], object], durable: bool = False) -> None:
     """Write a file aside with `write(path)` and rename it into place.
+
+    Args:
+        path: The file.
+        write: Writes it.
+        durable: Whether to force it to disk, or leave it in the system's cache.
 
     Raises:
         MachineError: the file cannot be written.
@@ -41,27 +54,24 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write(aside)
+            if durable:
+                _force(aside)
             aside.replace(path)
+            if durable:
+                _force(path.parent)
         except BaseException:
             aside.unlink(missing_ok=True)
             raise
 
 
 def write_json(path: Path, values: Any) -> None:
-    """Write values as indented JSON."""
+    """Write values as indented JSON, durably."""
     text = json.dumps(values, indent=2) + "\n"
-    replace_file(path, lambda aside: aside.write_text(text, encoding="utf-8"))
+    replace_file(path, lambda aside: aside.write_text(text, encoding="utf-8"), durable=True)
 
 
-def replace_folder(
-    path: Path, write: Callable[[Path], object], before_rename: Callable[[], object] = lambda: None
-) -> None:
+def replace_folder(path: Path, write: Callable[[Path], object]) -> None:
     """Write a folder aside with `write(folder)`, force it to disk and rename it into place.
-
-    Args:
-        path: The folder.
-        write: Writes its files.
-        before_rename: Called when the new folder is on disk and readers still see the old one.
 
     Raises:
         MachineError: the folder cannot be written.
@@ -71,23 +81,71 @@ def replace_folder(
         try:
             aside.mkdir(parents=True)
             write(aside)
-            for file in [*aside.iterdir(), aside]:
-                _force_to_disk(file)
-            before_rename()
+            force_to_disk(aside.iterdir())
             if path.exists():
-                shutil.rmtree(path)
-            aside.replace(path)
+                _exchange(path, aside)
+            else:
+                aside.replace(path)
+            _force(path.parent)
         except BaseException:
-            shutil.rmtree(aside, ignore_errors=True)
+            remove(aside)
             raise
+
+
+def _exchange(path: Path, aside: Path) -> None:
+    """Put a new folder in the place of an old one, which is put back where that fails."""
+    old = _aside(path.with_name(f"{path.name}.old"))
+    path.replace(old)
+    try:
+        aside.replace(path)
+    except BaseException:
+        old.replace(path)
+        raise
+    remove(old)
+
+
+def discard_folder(path: Path) -> None:
+    """Take a folder out of sight, then delete it as far as that is possible now.
+
+    A network file system keeps the files of a folder that are open or mapped somewhere, under other
+    names: what is left has a temporary name, and `sweep` deletes it later.
+    """
+    aside = _aside(path)
+    with writing(path):
+        path.replace(aside)
+    remove(aside)
+
+
+def sweep(folder: Path) -> None:
+    """Delete what a killed process left half written or half deleted in a folder."""
+    for leftover in folder.glob(".*.aside"):
+        remove(leftover)
+
+
+def remove(path: Path) -> None:
+    """Delete a file or a folder as far as that is possible now."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
+
+
+def force_to_disk(paths: Iterable[Path]) -> None:
+    """Force files to disk, and the folders that hold their names."""
+    files = list(paths)
+    with ThreadPoolExecutor(FORCING_THREADS) as pool:
+        for each in (files, {file.parent for file in files}):
+            for _ in pool.map(_force, each):
+                pass
 
 
 def _aside(path: Path) -> Path:
     """Return a temporary name that no other process uses, also on nodes that share the disk."""
-    return path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
+    return path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.aside")
 
 
-def _force_to_disk(path: Path) -> None:
+def _force(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,6 +1,8 @@
 """Checkpoints: safetensors and JSON with checksums, written aside and renamed.
 
-The last two are kept; a damaged one is reported and the one before it is used.
+The last two are kept; a damaged one is reported and the one before it is used. A checkpoint seals
+all that a run goes on from: the server's state, the clients' last losses, the version and digest of
+each client's state, the tables of the rounds, the settings, and what decides the bits of a result.
 """
 
 from __future__ import annotations
@@ -8,9 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,25 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save_file
 
 from raysim.core.arrow import checksum
 from raysim.core.errors import RunError
 from raysim.core.method import ServerState
 from raysim.core.tensors import Tensors, contiguous, flatten, unflatten
-from raysim.storage.atomic import replace_file, replace_folder
+from raysim.storage.atomic import (
+    discard_folder,
+    force_to_disk,
+    remove,
+    replace_file,
+    replace_folder,
+    sweep,
+)
+from raysim.storage.client_states import NEVER, Versions
+from raysim.storage.recorder import SealedTables
 
 KEPT_CHECKPOINTS = 2
-STATE, CLIENTS = "state.safetensors", "clients.safetensors"
+STATE, CLIENTS, ABOUT = "state.safetensors", "clients.safetensors", "state.json"
 
 
 @dataclass(frozen=True)
@@ -38,64 +48,90 @@ class Checkpoint:
         number: Rounds committed; the number of the next round.
         state: The server's state.
         losses: Train loss of every client's last committed participation [K]; NaN before the first.
+        versions: Version of each client's state [K, 3], or NEVER.
         stack_size: Clients that are trained stacked; None where a run has not decided it yet.
+        identity: What decides the bits of a result, by name; empty where it was not sealed.
+        forced: Differences of identity with which the run was made to go on.
+        tables: The tables as of its round, of one that was read; None in one of an earlier version,
+            which sealed neither tables nor versions.
     """
 
     number: int
     state: ServerState
     losses: npt.NDArray[np.float64]
+    versions: Versions
     stack_size: int | None = None
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    forced: tuple[str, ...] = ()
+    tables: SealedTables | None = None
 
 
 def save_tensors(path: Path, tensors: Tensors) -> None:
-    """Write tensors atomically as one safetensors file."""
-    replace_file(path, lambda aside: save_file(contiguous(tensors), aside))
+    """Write tensors atomically and durably as one safetensors file."""
+    replace_file(path, lambda aside: save_file(contiguous(tensors), aside), durable=True)
 
 
 class Checkpoints:
     """Checkpoints of one run directory."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, config: Mapping[str, Any] | None = None) -> None:
+        """Open the folder; what `config.json` holds is sealed with every checkpoint."""
         self._folder = folder
-
-    def clean(self) -> None:
-        """Delete half-written checkpoints, which a killed run leaves."""
-        for half_written in self._folder.glob(".round_*"):
-            shutil.rmtree(half_written)
+        self._config = config
 
     def save(
-        self, checkpoint: Checkpoint, before_rename: Callable[[], object] = lambda: None
+        self, checkpoint: Checkpoint, seal_tables: Callable[[Path], Mapping[str, str]] | None = None
     ) -> None:
         """Write a checkpoint and delete all but the last two.
 
         Args:
             checkpoint: The checkpoint.
-            before_rename: Called when it is on disk and not yet found by `latest`.
+            seal_tables: Called when the states are on disk and `latest` does not find them yet;
+                writes tables into the folder and returns the checksums of those outside it.
         """
 
         def write(folder: Path) -> None:
             save_file(contiguous(flatten(checkpoint.state.groups)), folder / STATE)
-            known = np.flatnonzero(~np.isnan(checkpoint.losses))
-            losses = {"client": known, "loss": checkpoint.losses[known]}
-            save_file({n: torch.from_numpy(v) for n, v in losses.items()}, folder / CLIENTS)
+            save_file(_of_clients(checkpoint), folder / CLIENTS)
+            force_to_disk([folder / STATE, folder / CLIENTS])
             body = {
                 "round": checkpoint.number,
                 "info": dict(checkpoint.state.info),
                 "stack_size": checkpoint.stack_size,
-                "sha256": {name: checksum(folder / name) for name in (STATE, CLIENTS)},
+                "identity": dict(checkpoint.identity),
+                "forced": checkpoint.forced,
+                "config": self._config,
+                "closed": seal_tables(folder) if seal_tables else None,
+                "sha256": {path.name: checksum(path) for path in sorted(folder.iterdir())},
             }
-            (folder / "state.json").write_text(json.dumps(_sealed(body), indent=2))
+            (folder / ABOUT).write_text(json.dumps(_sealed(body), indent=2))
 
-        replace_folder(self._path(checkpoint.number), write, before_rename)
+        replace_folder(self._path(checkpoint.number), write)
         for number in self.numbers()[:-KEPT_CHECKPOINTS]:
-            shutil.rmtree(self._path(number))
+            discard_folder(self._path(number))
+        sweep(self._folder)
 
     def numbers(self) -> list[int]:
         """Return the rounds of the checkpoints there are, ascending."""
         found = (re.fullmatch(r"round_(\d+)", path.name) for path in self._folder.glob("round_*"))
         return sorted(int(match[1]) for match in found if match)
 
-    def latest(self, clients: int, report: Callable[[str], None]) -> Checkpoint | None:
+    def config(self) -> dict[str, Any] | None:
+        """Return what `config.json` held at the newest readable checkpoint, None without one."""
+        for number in reversed(self.numbers()):
+            try:
+                found: dict[str, Any] | None = _read_about(self._path(number)).get("config")
+            except (OSError, ValueError, KeyError):
+                continue
+            return found
+        return None
+
+    def latest(
+        self,
+        clients: int,
+        report: Callable[[str], None],
+        check: Callable[[Checkpoint], None] = lambda found: None,
+    ) -> Checkpoint | None:
         """Return the newest checkpoint that is whole; None if there was never one.
 
         Damaged ones are renamed to `damaged_round_...`.
@@ -103,6 +139,8 @@ class Checkpoints:
         Args:
             clients: K, the number of clients.
             report: Called with a line for every damaged checkpoint.
+            check: Raises OSError or ValueError where what a checkpoint seals outside its folder is
+                damaged or missing.
 
         Raises:
             RunError: all checkpoints are damaged.
@@ -117,16 +155,17 @@ class Checkpoints:
         for number in reversed(numbers):
             try:
                 checkpoint = self._load(self._path(number), clients)
+                check(checkpoint)
                 self._set_aside(damaged)
                 return checkpoint
-            except (OSError, ValueError, KeyError, SafetensorError) as error:
+            except (OSError, ValueError, KeyError, TypeError, IndexError, SafetensorError) as error:
                 damaged.append(number)
-                report(
-                    f"{self._path(number)}: checkpoint is damaged ({error}); using the one before"
-                )
+                line = f"{self._path(number)}: checkpoint is damaged ({_cause(error)})"
+                report(f"{line}; using the one before")
         if numbers:
             raise RunError(
-                f"{self._folder}: every checkpoint is damaged; start the run again in another `out`"
+                f"{self._folder}: every checkpoint is damaged; restore what the notes name, or"
+                " start the run again in another `out`"
             )
         return None
 
@@ -134,28 +173,71 @@ class Checkpoints:
         for number in numbers:
             path = self._path(number)
             aside = path.with_name(f"damaged_{path.name}")
-            shutil.rmtree(aside, ignore_errors=True)
+            remove(aside)
             path.replace(aside)
 
     def _load(self, folder: Path, clients: int) -> Checkpoint:
-        body = json.loads((folder / "state.json").read_text())
-        if not isinstance(body, dict) or _sealed(body)["seal"] != body["seal"]:
-            raise ValueError("state.json does not match its checksum")
+        body = _read_about(folder)
         checksums = body["sha256"]
         if isinstance(checksums, str):  # of the first version, which kept no losses
             checksums = {STATE: checksums}
+        # Read, not mapped: a network file system cannot delete a folder with a mapped file.
+        contents = {name: (folder / name).read_bytes() for name in checksums}
         for name, expected in checksums.items():
-            if checksum(folder / name) != expected:
+            if hashlib.sha256(contents[name]).hexdigest() != expected:
                 raise ValueError(f"{name} does not match its checksum")
-        state = ServerState(unflatten(load_file(folder / STATE)), body["info"])
         losses = np.full(clients, np.nan)
-        if CLIENTS in checksums:
-            found = load_file(folder / CLIENTS)
-            losses[found["client"].numpy()] = found["loss"].numpy()
-        return Checkpoint(body["round"], state, losses, body.get("stack_size"))
+        versions = np.full((clients, len(NEVER)), NEVER)
+        if CLIENTS in contents:
+            found = {name: values.numpy() for name, values in load(contents[CLIENTS]).items()}
+            losses[found["client"]] = found["loss"]
+            if "state_client" in found:
+                versions[found["state_client"]] = found["state_version"]
+        return Checkpoint(
+            number=body["round"],
+            state=ServerState(unflatten(load(contents[STATE])), body["info"]),
+            losses=losses,
+            versions=versions,
+            stack_size=body.get("stack_size"),
+            identity=body.get("identity", {}),
+            forced=tuple(body.get("forced", ())),
+            tables=None if body.get("closed") is None else SealedTables(folder, body["closed"]),
+        )
 
     def _path(self, number: int) -> Path:
         return self._folder / f"round_{number:06d}"
+
+
+def _of_clients(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
+    """Return losses and versions of the clients that have one, so that others cost nothing."""
+    known = np.flatnonzero(~np.isnan(checkpoint.losses))
+    stateful = np.flatnonzero(checkpoint.versions[:, 0] != NEVER[0])
+    values = {
+        "client": known,
+        "loss": checkpoint.losses[known],
+        "state_client": stateful,
+        "state_version": checkpoint.versions[stateful],
+    }
+    return {name: torch.from_numpy(array) for name, array in values.items()}
+
+
+def _read_about(folder: Path) -> dict[str, Any]:
+    """Return the sealed words of a checkpoint.
+
+    Raises:
+        ValueError: they do not match their seal, or are none.
+    """
+    body: Any = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+    if not isinstance(body, dict) or _sealed(body)["seal"] != body.get("seal"):
+        raise ValueError(f"{ABOUT} does not match its checksum")
+    return body
+
+
+def _cause(error: Exception) -> str:
+    """Return an error in one line; that of a file without the errno."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split())
 
 
 def _sealed(body: dict[str, Any]) -> dict[str, Any]:

@@ -6,13 +6,19 @@ trained again reads what it read the first time and writes the same bytes to the
 retried or duplicated chunk changes nothing. Workers read by name, as a listing that a network file
 system has cached may lack the newest. Round state has files of its own, deleted with the round.
 Versions stay back to the older of the last two checkpoints; a resumed run deletes later ones.
+
+A version travels with the digest of its file, and checkpoints seal it: what is read is what was
+written, or the run stops. A resumed run checks every state that its checkpoint seals.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,11 +26,17 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save
 
-from raysim.core.errors import RunError
-from raysim.core.tensors import Groups, contiguous, flatten, unflatten
-from raysim.storage.atomic import replace_file
+from raysim.core.errors import DamagedStateError, RunError
+from raysim.core.tensors import Groups, aligned, contiguous, flatten, unflatten
+from raysim.storage.atomic import force_to_disk, replace_file
+
+Versions = npt.NDArray[np.int64]
+"""Round, pass and digest of each client's state [K, 3], or NEVER."""
+UNSEALED = 0
+"""Digest of a state that an earlier version wrote, which is not checked."""
+CHECKING_THREADS, CHECKED_AT_ONCE = 4, 10_000
 
 
 class StateVersion(NamedTuple):
@@ -34,29 +46,46 @@ class StateVersion(NamedTuple):
         round_number: Rounds committed before that round.
         pass_number: Number of the pass in it, from 0.
         in_round: Whether it is round state.
+        digest: Digest of its file.
     """
 
     round_number: int
     pass_number: int
     in_round: bool = False
+    digest: int = UNSEALED
 
 
-NEVER = (-1, -1)
-"""Round and pass of a client without state."""
+NEVER = (-1, -1, UNSEALED)
+"""Round, pass and digest of a client without state."""
 
 
 def latest_versions(
-    latest: npt.NDArray[np.int64], clients: Sequence[int]
+    latest: Versions, clients: Sequence[int]
 ) -> dict[int, tuple[StateVersion, ...]]:
-    """Return the versions of clients' states, of those that have one.
-
-    Args:
-        latest: Round and pass of each client's state [K, 2], or NEVER.
-        clients: The clients asked about.
-    """
-    rows = latest[list(clients)]  # [n, 2]
+    """Return the versions of clients' states, of those that have one."""
+    rows = latest[list(clients)]  # [n, 3]
     known = np.flatnonzero(rows[:, 0] != NEVER[0])
-    return {clients[at]: (StateVersion(*rows[at].tolist()),) for at in known.tolist()}
+    return {clients[at]: (_of_row(rows[at]),) for at in known.tolist()}
+
+
+def updated(latest: Versions, written: Mapping[int, StateVersion]) -> Versions:
+    """Return a copy of clients' versions in which those are replaced that a round wrote."""
+    if not written:
+        return latest
+    result = latest.copy()
+    rows = [(v.round_number, v.pass_number, v.digest) for v in written.values()]
+    result[list(written)] = rows
+    return result
+
+
+def _of_row(row: Versions) -> StateVersion:
+    round_number, pass_number, digest = row.tolist()
+    return StateVersion(round_number, pass_number, digest=digest)
+
+
+def _digest(content: bytes) -> int:
+    """Return 64 bits of a file's sha256, as a signed number; never UNSEALED."""
+    return int.from_bytes(hashlib.sha256(content).digest()[:8], "big", signed=True) or 1
 
 
 class ClientStates:
@@ -69,15 +98,17 @@ class ClientStates:
         """Return a version of a client's groups.
 
         Raises:
-            RunError: the file is damaged or missing.
+            DamagedStateError: the file is damaged or missing.
         """
         path = self._path(client, version)
         try:
-            return unflatten(load_file(path, device=str(device)))
-        except (OSError, SafetensorError) as error:
-            raise RunError(f"{path}: client state is damaged: {error}") from error
+            tensors = load(_checked(path, version))
+        except (OSError, ValueError, SafetensorError) as error:
+            cause = getattr(error, "strerror", None) or error
+            raise DamagedStateError(f"{path}: client state is damaged: {cause}") from error
+        return unflatten({name: aligned(t).to(device) for name, t in tensors.items()})
 
-    def write(self, client: int, version: StateVersion, groups: Groups, needed_from: int) -> None:
+    def write(self, client: int, version: StateVersion, groups: Groups, needed_from: int) -> int:
         """Write a version, and delete those that no checkpoint on disk needs.
 
         A version that exists is left as it is: whoever trains the client again has the same bytes,
@@ -89,17 +120,47 @@ class ClientStates:
             groups: The client's groups.
             needed_from: Round of the oldest checkpoint on disk.
 
+        Returns:
+            The digest of the version's file.
+
         Raises:
             MachineError: the file cannot be written.
         """
         path = self._path(client, version)
-        if not path.exists():
-            replace_file(path, lambda aside: save_file(contiguous(flatten(groups)), aside))
-        if version.in_round:
-            return
-        older = sorted(v for v in self.versions(client) if v.round_number < needed_from)
-        for stale in older[:-1]:
-            self._path(client, stale).unlink(missing_ok=True)
+        if path.exists():
+            content = path.read_bytes()
+        else:
+            content = save(contiguous(flatten(groups)))
+            replace_file(path, lambda aside: aside.write_bytes(content))
+        if not version.in_round:
+            older = sorted(v for v in self.versions(client) if v.round_number < needed_from)
+            for stale in older[:-1]:
+                self._path(client, stale).unlink(missing_ok=True)
+        return _digest(content)
+
+    def check(self, versions: Versions) -> None:
+        """Check that the states of these versions are on disk as they were written.
+
+        Raises:
+            OSError: one is missing.
+            ValueError: one is damaged; it is named.
+        """
+        clients = np.flatnonzero(versions[:, 0] != NEVER[0])
+        with ThreadPoolExecutor(CHECKING_THREADS) as pool:
+            for start in range(0, len(clients), CHECKED_AT_ONCE):
+                some = clients[start : start + CHECKED_AT_ONCE].tolist()
+                for _ in pool.map(self._check, some, map(_of_row, versions[some])):
+                    pass
+
+    def _check(self, client: int, version: StateVersion) -> None:
+        _checked(self._path(client, version), version)
+
+    def force_to_disk(self, versions: Versions, since: int) -> None:
+        """Force to disk what was written in a round or after it."""
+        clients = np.flatnonzero(versions[:, 0] >= since).tolist()
+        paths = [self._path(client, _of_row(versions[client])) for client in clients]
+        force_to_disk(paths)
+        force_to_disk({path.parent.parent for path in paths})
 
     def delete(self, versions: Iterable[tuple[int, StateVersion]]) -> None:
         """Delete versions of clients."""
@@ -114,22 +175,24 @@ class ClientStates:
             return []
         return [version for version in found if version is not None and not version.in_round]
 
-    def roll_back(self, round_number: int, clients: int) -> npt.NDArray[np.int64]:
+    def roll_back(self, round_number: int, clients: int) -> Versions:
         """Delete what this round or a later one wrote, all round state, and half-written files.
 
         Returns:
-            Round and pass of the latest version left of each client, or NEVER [clients, 2].
+            The latest version left of each client, unsealed.
         """
-        latest = np.full((clients, 2), NEVER)
-        for folder in self.folder.glob("[0-9]*/[0-9]*"):
+        latest = np.full((clients, len(NEVER)), NEVER)
+        for folder in self.folder.glob("[0-9]*/[0-9]*/"):
             left = []
             for path in folder.iterdir():
                 version = _version(path)
                 if version and not version.in_round and version.round_number < round_number:
                     left.append(version)
                 elif version or path.name.startswith("."):
-                    path.unlink()
-            latest[int(folder.name)] = max(left)[:2] if left else NEVER
+                    with suppress(OSError):  # open elsewhere, on a network file system
+                        path.unlink()
+            if left and folder.name.isdecimal() and int(folder.name) < clients:
+                latest[int(folder.name), :2] = max(left)[:2]
         return latest
 
     def check_space(self, needed: int) -> None:
@@ -153,6 +216,18 @@ class ClientStates:
         kind = ".round" if version.in_round else ""
         name = f"{version.round_number}_{version.pass_number}{kind}.safetensors"
         return self._folder_of(client) / name
+
+
+def _checked(path: Path, version: StateVersion) -> bytes:
+    """Return a file's content.
+
+    Raises:
+        ValueError: it does not match the version's digest.
+    """
+    content = path.read_bytes()
+    if version.digest not in (UNSEALED, _digest(content)):
+        raise ValueError(f"{path} does not match its checksum")
+    return content
 
 
 def _version(path: Path) -> StateVersion | None:

@@ -82,6 +82,21 @@ def node_differences(actors: Sequence[Mapping[str, Any]]) -> str | None:
     )
 
 
+def unknown_environment(
+    found: Sequence[Mapping[str, Any]], known: Sequence[Mapping[str, Any]]
+) -> str | None:
+    """Return how the first unknown environment differs from a known one; None where all are known.
+
+    Where nothing is known, every environment is accepted.
+    """
+    for values in found:
+        if known and values not in known:
+            names = [name for name in values if values[name] != known[0].get(name)]
+            old, new = ({n: _short(each.get(n)) for n in names} for each in (known[0], values))
+            return ", ".join(f"{name} was {old[name]} (here {new[name]})" for name in names)
+    return None
+
+
 def _difference(values: Mapping[str, Any], common: Mapping[str, Any]) -> str:
     keys = [key for key in values if key != "nodes" and values[key] != common.get(key)]
     return ", ".join(f"{k}={_short(values[k])} (most: {_short(common.get(k))})" for k in keys)

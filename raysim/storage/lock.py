@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from raysim.core.errors import RunError
+
+LOCK = ".lock"
+"""Name of the file that is locked."""
 
 
 def make_folder(path: Path) -> None:
@@ -23,6 +27,25 @@ def make_folder(path: Path) -> None:
         raise RunError(f"out={path}: cannot be written: {error.strerror}") from error
 
 
+def make_new_folder(path: Path) -> Path:
+    """Make a folder that did not exist, and return it; a number is appended to a name in use.
+
+    Raises:
+        RunError: it cannot be made.
+    """
+    make_folder(path.parent)
+    for number in count(1):
+        new = path if number == 1 else path.with_name(f"{path.name}-{number}")
+        try:
+            new.mkdir()
+            break
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise RunError(f"out={new}: cannot be written: {error.strerror}") from error
+    return new
+
+
 @contextmanager
 def lock_folder(path: Path, held: str) -> Iterator[None]:
     """Make a folder and hold its lock; the operating system releases that of a killed process.
@@ -35,7 +58,7 @@ def lock_folder(path: Path, held: str) -> Iterator[None]:
         RunError: the folder cannot be written, or another process holds the lock.
     """
     make_folder(path)
-    lock = FileLock(path / ".lock", blocking=False)
+    lock = FileLock(path / LOCK, blocking=False)
     try:
         lock.acquire()
     except Timeout as error:

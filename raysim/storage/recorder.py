@@ -4,16 +4,20 @@
 replaced aside and renamed, so they are readable at any moment. How often they are written is
 bounded by the time that writing takes. `clients.parquet` is a folder of files; a file that is long
 enough is closed, so that the rows held in memory stay bounded. `client_accuracy.parquet` has a row
-per client, of the last evaluation.
+per client, of the last evaluation. A checkpoint holds copies of the metrics and of the open file,
+and the checksums of the closed ones: a resumed run has the rows of its rounds, all of them, or none
+of it goes on.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from time import perf_counter, time
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +25,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from raysim.core.arrow import checksum
 from raysim.core.errors import RunError
-from raysim.storage.atomic import replace_file
+from raysim.storage.atomic import remove, replace_file
 from raysim.storage.tensorboard_events import Events
 
 Row = dict[str, Any]
@@ -31,6 +36,20 @@ FILE_ROWS = 50_000
 """Rows after which a file of `clients.parquet` is closed."""
 WRITING_FRACTION = 0.01
 """Fraction of a run's time that may go into writing tables between checkpoints."""
+METRICS, OPEN = "metrics.parquet", "open.parquet"
+"""Names of the tables within a checkpoint."""
+
+
+class SealedTables(NamedTuple):
+    """Tables as of a checkpoint.
+
+    Attributes:
+        folder: The checkpoint's folder, with copies of the metrics and the open file.
+        closed: The checksum of every closed file of `clients.parquet`, by name.
+    """
+
+    folder: Path
+    closed: Mapping[str, str]
 
 
 class RunRecorder:
@@ -42,30 +61,37 @@ class RunRecorder:
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         self._folder = folder
-        self._metrics_path = folder / "metrics.parquet"
+        self._metrics_path = folder / METRICS
         self._clients_path = folder / "clients.parquet"
         self._accuracy_path = folder / "client_accuracy.parquet"
         self._settings = settings
         self._client_rows: list[pa.Table] = []
         self._accuracy: pa.Table | None = None
-        self._file = 0
+        self._closed: dict[str, str] = {}
         self.rows: list[Row] = []
         self._events: Events | None = None
         self._next_write = 0.0
 
-    def open(self, rounds: int) -> None:
-        """Read the records of the committed rounds, delete later ones, create the event file.
+    def open(self, rounds: int, sealed: SealedTables | None = None) -> None:
+        """Go back to the records of the committed rounds, and create the event file.
 
         Events are written anew from the rows, so that a resumed run has none twice.
 
         Args:
-            rounds: Number of the last committed round.
+            rounds: Number of the last committed round; 0 starts anew.
+            sealed: The tables as of that round, where its checkpoint sealed them.
 
         Raises:
-            RunError: a table is damaged, or a file cannot be written.
+            RunError: rows of a round are lost, or a file cannot be written.
         """
-        self.rows = [row for row in self._read_metrics() if row["round"] <= rounds]
-        self._reopen_clients(rounds)
+        if sealed:
+            self.rows = _read(sealed.folder / METRICS).to_pylist()
+            self._restore_clients(sealed)
+        elif rounds:
+            self._reopen(rounds)
+        else:
+            self.rows = []
+            remove(self._clients_path)
         for old in self._folder.glob("events.out.tfevents.*"):
             old.unlink()
         self._events = Events.create(self._folder)
@@ -88,14 +114,35 @@ class RunRecorder:
         if accuracy:
             self._accuracy = _client_table(row["round"], accuracy)
 
-    def add_checkpoint(self, number: int, seconds: float) -> None:
-        """Write everything, with the seconds of a round's checkpoint in its row.
+    def check(self, sealed: SealedTables) -> None:
+        """Check that the closed files of `clients.parquet` are as they were sealed.
 
-        Call it before the checkpoint can be found: a run that resumes from it reads this row.
+        Raises:
+            OSError: one is missing.
+            ValueError: one is damaged; it is named.
+        """
+        for name, expected in sealed.closed.items():
+            if checksum(self._clients_path / name) != expected:
+                raise ValueError(f"{self._clients_path / name} does not match its checksum")
+
+    def seal(self, folder: Path, number: int, seconds: float) -> Mapping[str, str]:
+        """Write everything, with the seconds of a round's checkpoint in its row; copy it there.
+
+        Args:
+            folder: The checkpoint's folder, which is not to be found yet.
+            number: The round.
+            seconds: Seconds that its checkpoint took.
+
+        Returns:
+            `SealedTables.closed` of the checkpoint.
         """
         row = next(row for row in reversed(self.rows) if row["round"] == number)
         row["checkpoint_seconds"] = seconds
         self.flush()
+        shutil.copyfile(self._metrics_path, folder / METRICS)
+        if self._client_rows:
+            shutil.copyfile(self._open_path, folder / OPEN)
+        return dict(self._closed)
 
     def publish(self, row: Row) -> None:
         """Show a recorded round to readers: its events now, the tables when they are due."""
@@ -133,31 +180,41 @@ class RunRecorder:
                 events, self._events = self._events, None
                 events.close()
 
+    @property
+    def _open_path(self) -> Path:
+        return self._clients_path / f"part-{len(self._closed):06d}.parquet"
+
     def _write_clients(self) -> None:
         """Write the rows of the open file of `clients.parquet`; close it when it is long enough."""
         table = pa.concat_tables(self._client_rows, promote_options="default")
-        path = self._clients_path / f"part-{self._file:06d}.parquet"
-        replace_file(path, lambda aside: pq.write_table(table, aside))
-        self._client_rows = [table]
-        if len(table) >= FILE_ROWS:
-            self._client_rows = []
-            self._file += 1
+        path, full = self._open_path, len(table) >= FILE_ROWS
+        replace_file(path, lambda aside: pq.write_table(table, aside), durable=full)
+        self._client_rows = [] if full else [table]
+        if full:
+            self._closed[path.name] = checksum(path)
 
-    def _read_metrics(self) -> list[Row]:
-        if not self._metrics_path.exists():
-            return []
-        rows: list[Row] = _read(self._metrics_path).to_pylist()
-        return rows
+    def _restore_clients(self, sealed: SealedTables) -> None:
+        """Delete the files of later rounds, and write the open file as it was."""
+        self._closed = dict(sealed.closed)
+        for path in self._clients_path.glob("part-*.parquet"):
+            if path.name not in self._closed:
+                remove(path)
+        if (sealed.folder / OPEN).exists():
+            self._client_rows = [_read(sealed.folder / OPEN)]
+            self._write_clients()
 
-    def _reopen_clients(self, rounds: int) -> None:
-        """Delete the clients' rows of later rounds; reopen the last file that has others."""
+    def _reopen(self, rounds: int) -> None:
+        """Read tables that no checkpoint sealed; leave out the rows of later rounds."""
+        self.rows = [r for r in _read(self._metrics_path).to_pylist() if r["round"] <= rounds]
+        _check_rounds(self._metrics_path, rounds, {row["round"] for row in self.rows})
         files = sorted(self._clients_path.glob("part-*.parquet"))
+        seen = [_read(path, ["round"])["round"].unique().to_pylist() for path in files]
+        _check_rounds(self._clients_path, rounds, set(chain.from_iterable(seen)))
         while files:
-            path = files.pop()
-            table = _read(path)
+            table = _read(path := files.pop())
             committed = table.filter(pc.less_equal(table["round"], rounds))
-            self._file = int(path.stem.removeprefix("part-"))
             if len(committed):
+                self._closed = {closed.name: checksum(closed) for closed in files}
                 self._client_rows = [committed]
                 self._write_clients()
                 return
@@ -189,63 +246,27 @@ def dotted(values: Mapping[str, Any], prefix: str = "") -> Row:
     return flat
 
 
-def rounds_to_target(rows: Sequence[Row], target: float | None) -> float | None:
-    """Return the rounds until the running maximum of the test accuracy reached a target.
-
-    The curve is interpolated between the evaluation that reached it and the one before, as in
-    McMahan et al., section 3. None if there is no target or it was not reached.
-    """
-    before: tuple[float, float] | None = None
-    for row in rows:
-        accuracy = row.get("test_accuracy")  # a task that is no classification has none
-        if target is None or accuracy is None:
-            continue
-        if accuracy >= target:
-            if before is None:
-                return float(row["round"])
-            number, best = before
-            reached: float = number + (target - best) / (accuracy - best) * (row["round"] - number)
-            return reached
-        before = (row["round"], max(accuracy, before[1] if before else 0.0))
-    return None
-
-
-def summarise(rows: Sequence[Row], target: float | None) -> Row:
-    """Return the figures of a run, as in `summary.json`.
-
-    Rounds below 1, as the first version numbered a pre-pass, are left out.
-    """
-    counted = [row for row in rows if row["round"] >= 1]
-    evaluated = [row for row in counted if row["test_loss"] is not None]
-    accuracies = [row["test_accuracy"] for row in evaluated if "test_accuracy" in row]
-    last = (evaluated or counted)[-1]
-    seconds = sum(
-        row["seconds"] + (row["evaluation_seconds"] or 0) + row["checkpoint_seconds"]
-        for row in counted
-    )
-    return {
-        "final_accuracy": accuracies[-1] if accuracies else None,
-        "best_accuracy": max(accuracies, default=None),
-        **{
-            f"final_{name.removeprefix('test_')}": value
-            for name, value in last.items()
-            if name.startswith(("holdout_", "client_accuracy_"))
-            or (name.startswith("test_") and name != "test_accuracy")
-        },
-        "rounds_to_target": rounds_to_target(counted, target),
-        "rounds": len(counted),
-        "seconds": seconds,
-        "seconds_per_round": float(np.median([row["seconds"] for row in counted])),
-        "bytes_up": sum(row["bytes_up"] for row in counted),
-        "bytes_down": sum(row["bytes_down"] for row in counted),
-    }
-
-
-def _read(path: Path) -> pa.Table:
+def _read(path: Path, columns: list[str] | None = None) -> pa.Table:
     try:
-        return pq.read_table(path)
+        return pq.read_table(path, columns=columns)
     except (OSError, pa.ArrowException) as error:
-        raise RunError(f"{path}: is damaged: {error}; restore or delete it") from error
+        raise RunError(
+            f"{path}: is damaged ({error}); restore it, or start the run again in another `out`"
+        ) from error
+
+
+def _check_rounds(path: Path, rounds: int, found: Collection[int]) -> None:
+    """Check that a table has rows of every committed round.
+
+    Raises:
+        RunError: it has not; it names the first of them.
+    """
+    for number in range(1, rounds + 1):
+        if number not in found:
+            raise RunError(
+                f"{path}: lacks round {number} of {rounds}; restore it, or start the run again in"
+                " another `out`"
+            )
 
 
 def _client_table(number: int, columns: Columns) -> pa.Table:

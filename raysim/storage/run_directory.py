@@ -6,8 +6,8 @@ import json
 import os
 import platform
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -21,12 +21,17 @@ from pyarrow import ipc
 from raysim.config import Settings, parse
 from raysim.core.client_indices import ClientIndices, ListedIndices
 from raysim.core.errors import RunError, SettingsError
-from raysim.storage.atomic import replace_file, write_json
+from raysim.storage.atomic import replace_file, sweep, write_json
+from raysim.storage.checkpoints import Checkpoints
 from raysim.storage.environment import by_environment, environment
-from raysim.storage.lock import lock_folder
+from raysim.storage.lock import LOCK, lock_folder, make_new_folder
 from raysim.storage.recorder import dotted
 from raysim.storage.schema import SCHEMA, current_settings
 
+DECISIVE = ("deterministic", "precision", "threads_per_actor", "vectorize")
+"""Settings of `engine` that change a result; the others say where it is computed."""
+FREE = ("on_client_error", "out", "trace")
+"""Settings besides those that may differ where a run goes on."""
 PACKAGES = ("raysim", "torch", "ray", "numpy", "pyarrow", "safetensors")
 
 
@@ -35,6 +40,8 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.config_values: dict[str, Any] = {}
+        """Content of `config.json`, from when the directory is locked."""
         self._opened = datetime.now(UTC).isoformat(timespec="seconds")
 
     config = property(lambda self: self.path / "config.json")
@@ -49,17 +56,42 @@ class RunDirectory:
     states = property(lambda self: self.path / "clients")
 
     @classmethod
-    def default(cls, name: str) -> Path:
-        """Return a new path under `runs/`."""
-        moment = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-        path = Path("runs") / f"{name}-{moment}"
-        return path if not path.exists() else path.with_name(f"{path.name}-{os.getpid()}")
+    @contextmanager
+    def reserved(cls, out: str | None, name: str) -> Iterator[Path]:
+        """Yield the path of a run: `out`, or else a new folder under `runs/`.
 
-    def check(self, settings: Settings, own_task: bool) -> None:
+        A new folder is made for this run alone, and removed where the body leaves it empty.
+
+        Raises:
+            RunError: the folder cannot be made.
+        """
+        if out is not None:
+            yield Path(out)
+            return
+        moment = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+        path = make_new_folder(Path("runs") / f"{name}-{moment}")
+        try:
+            yield path
+        finally:
+            with suppress(OSError):
+                path.rmdir()
+                path.parent.rmdir()
+
+    def check(
+        self,
+        settings: Settings,
+        own_task: bool,
+        note: Callable[[str], None] = lambda text: None,
+    ) -> None:
         """Check that a run with these settings may write here; create nothing.
 
         It may where nothing exists yet, where no round was recorded, or where an unfinished run
         has equal settings.
+
+        Args:
+            settings: The settings.
+            own_task: Whether it has a task of its own.
+            note: Called with a line where `config.json` is damaged.
 
         Raises:
             RunError: the folder holds something else, or cannot be written.
@@ -72,9 +104,9 @@ class RunDirectory:
             raise RunError(
                 f"out={self.path}: {parent} is not a folder that can be written: {error.strerror}"
             ) from error
-        if parent != self.path or not any(self.path.iterdir()):
+        if parent != self.path or {path.name for path in self.path.iterdir()} <= {LOCK}:
             return
-        found, found_task = self.read_config()
+        found, found_task = self.read_config(note)
         if self.metrics.exists() or self.checkpoints.exists():
             self._check_unfinished(found, found_task, settings, own_task)
 
@@ -97,27 +129,49 @@ class RunDirectory:
 
     @contextmanager
     def lock(self, settings: Settings, own_task: bool) -> Iterator[None]:
-        """Lock the directory for this process and write the settings.
+        """Lock the directory for this process, check it again, and write the settings.
+
+        Another process may have used it since the first check. Files that a killed process left
+        half written are deleted.
 
         Raises:
-            RunError: it cannot be written, or another process holds the lock.
+            RunError: it cannot be written, another process holds the lock, or `check` refuses it.
         """
         with lock_folder(self.path, "another process is writing to it"):
-            write_json(self.config, {"schema": SCHEMA, **settings.to_dict(), "own_task": own_task})
+            for folder in (self.path, self.clients, self.checkpoints):
+                sweep(folder)
+            self.check(settings, own_task)
+            self.config_values = {"schema": SCHEMA, **settings.to_dict(), "own_task": own_task}
+            write_json(self.config, self.config_values)
             yield
 
-    def read_config(self) -> tuple[dict[str, Any], bool]:
+    def read_config(
+        self, note: Callable[[str], None] = lambda text: None
+    ) -> tuple[dict[str, Any], bool]:
         """Return the settings of the run, and whether it has a task of its own.
+
+        The settings that the newest checkpoint sealed are taken where `config.json` is damaged, or
+        has others that decide a result.
+
+        Args:
+            note: Called with a line where they are taken.
 
         Raises:
             RunError: the directory holds no run, or one of a newer version.
         """
+        sealed = Checkpoints(self.checkpoints).config()
         try:
-            values = json.loads(self.config.read_text(encoding="utf-8"))
-            own_task = bool(values.pop("own_task"))
-        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-            raise RunError(f"{self.path}: holds no run (config.json: {error})") from error
-        return current_settings(self.config, values), own_task
+            found = _read_settings(self.config, json.loads(self.config.read_text("utf-8")))
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            if sealed is None:
+                raise RunError(f"{self.path}: holds no run (config.json: {error})") from error
+            problem = "is damaged"
+        else:
+            if sealed is None or (other := _other_settings(found[0], sealed)) is None:
+                return found
+            problem = f"differs from the newest checkpoint ({other})"
+        note(f"{self.config}: {problem}; taking the settings from the checkpoint")
+        return _read_settings(self.config, sealed)
 
     def save_partition(self, client_indices: ClientIndices) -> None:
         """Save the samples of each client; drawn ones follow from settings and seed."""
@@ -166,11 +220,32 @@ def _version(package: str) -> str | None:
         return None
 
 
+def _read_settings(path: Path, values: Any) -> tuple[dict[str, Any], bool]:
+    """Return the settings in the values of a `config.json`, and whether a task replaces some.
+
+    Raises:
+        KeyError, TypeError: the values are not those of a run.
+        RunError: a newer version wrote them.
+    """
+    values = dict(values)
+    own_task = bool(values.pop("own_task"))
+    return current_settings(path, values), own_task
+
+
+def _other_settings(found: dict[str, Any], sealed: dict[str, Any]) -> str | None:
+    """Return the first setting that differs from the sealed ones and decides a result."""
+    expected = {key: value for key, value in sealed.items() if key not in ("schema", "own_task")}
+    try:
+        return _difference(parse(found).to_dict(), parse(expected).to_dict())
+    except SettingsError as error:
+        return str(error)
+
+
 def _difference(found: dict[str, Any], wanted: dict[str, Any]) -> str | None:
     """Return the first setting that differs, but for those that change no result."""
     for values in (found := dotted(found)), (wanted := dotted(wanted)):
-        for key in [k for k in values if k in {"out", "trace"} or k.startswith("engine.")]:
-            if key not in {"engine.precision", "engine.vectorize"}:
+        for key in [k for k in values if k in FREE or k.startswith("engine.")]:
+            if key.removeprefix("engine.") not in DECISIVE:
                 del values[key]
     for key in {**found, **wanted}:
         if found.get(key) != wanted.get(key):

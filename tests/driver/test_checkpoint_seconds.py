@@ -38,7 +38,7 @@ def test_a_run_that_is_killed_after_a_checkpoint_has_its_seconds(tmp_path, monke
         killed = tmp_path / f"killed-{number}"
         before = {n: value for n, value in whole.items() if n <= number}
         assert seconds_in(killed) == before
-    half_written = tmp_path / "killed-3/checkpoints/.round_000004.node.4711"
+    half_written = tmp_path / "killed-3/checkpoints/.round_000004.node.4711.aside"
     half_written.mkdir()
     raysim.resume(tmp_path / "killed-3", make_task(SIZES))
     assert not half_written.exists()

@@ -28,7 +28,7 @@ from tests.driver.test_passes import (
 
 OWN = {"own": {"x": torch.ones(1)}}
 ERRORS = Path("errors.log")  # no client fails here
-COMMITTED = StateVersion(1, 2)
+COMMITTED = StateVersion(1, 2, digest=7)
 
 
 def writing(wrote: dict[tuple[int, int], tuple[bool, bool]]) -> FakeExecutor:
@@ -44,8 +44,8 @@ def writing(wrote: dict[tuple[int, int], tuple[bool, bool]]) -> FakeExecutor:
 
 def runner_of(executor: FakeExecutor) -> RoundRunner:
     """Return the runner of a round before which client 2 alone has committed state."""
-    latest = np.full((len(SIZES), 2), NEVER)
-    latest[2] = COMMITTED[:2]
+    latest = np.full((len(SIZES), 3), NEVER)
+    latest[2] = (COMMITTED.round_number, COMMITTED.pass_number, COMMITTED.digest)
     return round_of(context_of(executor, ERRORS), latest)
 
 
@@ -66,8 +66,8 @@ def test_a_pass_reads_what_the_pass_before_it_wrote():
     runner.finish()
     assert runner.obsolete == [(2, first), (2, in_round), (3, in_round)]
     assert runner.written == {0: first, 2: StateVersion(ROUND, 1)}
-    assert runner.latest[2].tolist() == [*COMMITTED[:2]]
-    assert set(runner.latest[[0, 1, 3, 4, 5]].ravel().tolist()) == {NEVER[0]}
+    assert runner.latest[2].tolist() == [*COMMITTED[:2], COMMITTED.digest]
+    assert set(runner.latest[[0, 1, 3, 4, 5]].ravel().tolist()) == {*NEVER}
 
 
 writes = st.dictionaries(

@@ -116,7 +116,7 @@ def context_of(executor: FakeExecutor, errors: Path, **options: Any) -> PassCont
 
 
 def round_of(context: PassContext, latest: Any = None, number: int = ROUND) -> RoundRunner:
-    latest = np.full((len(SIZES), 2), NEVER) if latest is None else latest
+    latest = np.full((len(SIZES), 3), NEVER) if latest is None else latest
     return RoundRunner(context, number, ServerState({}), latest, needed_from=number)
 
 
@@ -177,8 +177,8 @@ def test_a_client_that_fails_twice_stops_the_run_in_one_line(tmp_path):
     with pytest.raises(RunError) as caught:
         runner.run(work_of())
     assert str(caught.value) == (
-        f"client 4: failed twice in round {ROUND + 1}: its loss is nan (traceback in {path};"
-        " use on_client_error=drop to continue without it)"
+        f"client 4: failed twice in round {ROUND + 1}: its loss is nan (traceback in {path}; to"
+        f" continue without it, type: raysim resume {tmp_path} on_client_error=drop)"
     )
     assert path.read_text() == f"round {ROUND + 1}, client 4\nTraceback of 4\n" * 2
 

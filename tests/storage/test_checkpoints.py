@@ -15,6 +15,7 @@ import torch
 from raysim.core.errors import RunError
 from raysim.core.method import ServerState
 from raysim.storage.checkpoints import Checkpoint, Checkpoints
+from raysim.storage.client_states import NEVER
 
 CLIENTS = 3
 
@@ -33,13 +34,15 @@ def checkpoint(number, value=None, **info):
         "c": {"hidden.0.weight": torch.full((3, 2), 1e-30 + value).double().t()},
     }
     losses = np.array([np.nan, number / 3, np.nan])
-    return Checkpoint(number, ServerState(groups, info), losses, stack_size=number)
+    versions = np.array([NEVER, (number - 1, 2, -(2**62) - number), NEVER])
+    return Checkpoint(number, ServerState(groups, info), losses, versions, stack_size=number)
 
 
 def assert_equal(found, expected):
     assert found.number == expected.number
     assert found.state.info == expected.state.info
     assert found.losses.tobytes() == expected.losses.tobytes()
+    assert found.versions.tolist() == expected.versions.tolist()
     assert found.stack_size == expected.stack_size
     assert set(found.state.groups) == set(expected.state.groups)
     for name, group in expected.state.groups.items():
@@ -193,22 +196,66 @@ def test_a_damaged_one_is_none_of_the_last_two(tmp_path):
     assert_equal(store.latest(CLIENTS, lambda text: None), checkpoint(4))
 
 
-def test_half_written_ones_are_removed_and_never_read(two):
-    half = two / ".round_000005.4711"
+def test_half_written_ones_are_never_read(two):
+    half = two / ".round_000005.node.4711.aside"
     shutil.copytree(two / "round_000004", half)
     (half / "state.json").unlink()
-    store = Checkpoints(two)
-    assert half.exists()
-    assert_equal(store.latest(CLIENTS, never), checkpoint(4))
-    store.clean()
-    assert not half.exists()
-    assert_equal(store.latest(CLIENTS, never), checkpoint(4))
+    assert_equal(Checkpoints(two).latest(CLIENTS, never), checkpoint(4))
 
 
 def test_a_copy_kept_by_hand_is_ignored(two):
     shutil.copytree(two / "round_000003", two / "round_000003.mine")
     assert_equal(Checkpoints(two).latest(CLIENTS, never), checkpoint(4))
     assert (two / "round_000003.mine").exists()
+
+
+def test_what_is_loaded_is_not_mapped(two):
+    """A network file system could not delete the folder."""
+    found = Checkpoints(two).latest(CLIENTS, never)
+    assert found is not None and str(two) not in Path("/proc/self/maps").read_text()
+
+
+def test_what_cannot_be_deleted_now_is_out_of_sight_and_deleted_later(two, monkeypatch):
+    """Files that are open elsewhere stay, under other names, on a network file system."""
+
+    def rename_open_file(folder, **options):
+        for path in folder.glob("[!.]*"):
+            path.rename(folder / f".nfs_{path.name}")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", rename_open_file)
+        Checkpoints(two).save(checkpoint(5))
+    assert Checkpoints(two).numbers() == [4, 5]
+    Checkpoints(two).save(checkpoint(6))
+    assert folders(two) == ["round_000005", "round_000006"]
+
+
+def test_an_old_one_is_put_back_where_the_new_one_cannot_be_renamed(two, monkeypatch):
+    replace_path = Path.replace
+
+    def fail_once(path, target):
+        if path.name.startswith(".round_000004") and Path(target).name == "round_000004":
+            monkeypatch.undo()
+            raise OSError(5, "Input/output error")
+        return replace_path(path, target)
+
+    monkeypatch.setattr(Path, "replace", fail_once)
+    with pytest.raises(RunError, match="cannot be written: Input/output error"):
+        Checkpoints(two).save(checkpoint(4, value=9.0))
+    assert_equal(Checkpoints(two).latest(CLIENTS, never), checkpoint(4))
+    assert folders(two) == ["round_000003", "round_000004"]
+
+
+def test_one_that_a_check_refuses_is_damaged(two):
+    """It seals files outside its folder."""
+
+    def check(found):
+        if found.number == 4:
+            raise ValueError("clients/7 does not match its checksum")
+
+    reports = []
+    assert_equal(Checkpoints(two).latest(CLIENTS, reports.append, check), checkpoint(3))
+    assert len(reports) == 1 and "(clients/7 does not match its checksum)" in reports[0]
 
 
 def failing(kind):

@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import raysim
-from raysim.core.errors import RunError
-from raysim.storage.client_states import NEVER, ClientStates, StateVersion
+from raysim.core.errors import DamagedStateError, RunError
+from raysim.storage.client_states import NEVER, UNSEALED, ClientStates, StateVersion
 from tests.conftest import EQUAL, make_settings, make_task
 
 CPU = torch.device("cpu")
@@ -157,7 +158,7 @@ def test_both_checkpoints_find_what_they_need(rounds):
                 left = states.roll_back(number, 3)
                 model.roll_back(number)
                 for client in range(3):
-                    assert tuple(left[client]) == model.latest(client)[:2]
+                    assert tuple(left[client, :2]) == model.latest(client)[:2]
             for point in [*model.kept, number]:
                 for client in range(3):
                     found = latest(states, client, (point, 0))
@@ -173,7 +174,7 @@ def test_rolling_back_deletes_later_rounds_and_half_written_files(states):
     left = states.roll_back(3, 1002)
     assert {c: tuple(left[c]) for c in (0, 1, 2, 1001)} == {
         0: NEVER,
-        1: (2, 1),
+        1: (2, 1, UNSEALED),
         2: NEVER,
         1001: NEVER,
     }
@@ -191,7 +192,7 @@ def test_round_state_has_files_of_its_own_and_goes_when_a_run_is_resumed(states)
     states.write(5, in_round, groups(2), 0)
     assert [int(states.read(5, v, CPU)["c"]["n"]) for v in (kept, in_round)] == [1, 2]
     assert states.versions(5) == [kept]
-    assert tuple(states.roll_back(2, 6)[5]) == (1, 0)
+    assert tuple(states.roll_back(2, 6)[5, :2]) == (1, 0)
     assert [name.split("/")[-1] for name in files(states)] == ["1_0.safetensors"]
 
 
@@ -208,6 +209,27 @@ def test_a_damaged_file_is_named(states, content):
     with pytest.raises(RunError, match="client state is damaged") as caught:
         states.read(7, StateVersion(2, 0), CPU)
     assert str(path) in str(caught.value)
+
+
+def test_another_content_than_was_written_is_refused(states):
+    """A file that safetensors reads without complaint."""
+    digest = states.write(7, StateVersion(2, 0), groups(1), 0)
+    sealed = StateVersion(2, 0, digest=digest)
+    assert int(states.read(7, sealed, CPU)["c"]["n"]) == 1
+    versions = np.full((8, len(NEVER)), NEVER)
+    versions[7] = (2, 0, digest)
+    states.check(versions)
+    path = states.folder / files(states)[0]
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DamagedStateError, match="does not match its checksum"):
+        states.read(7, sealed, CPU)
+    with pytest.raises(ValueError, match="does not match its checksum"):
+        states.check(versions)
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        states.check(versions)
 
 
 def test_a_missing_file_is_named(states):

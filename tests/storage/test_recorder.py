@@ -9,7 +9,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from raysim.core.errors import RunError
 from raysim.storage import recorder as metrics
-from raysim.storage.recorder import RunRecorder, dotted, rounds_to_target, summarise
+from raysim.storage.recorder import RunRecorder, SealedTables, dotted
+from raysim.storage.summary import rounds_to_target, summarise
 
 SETTINGS = {"method": {"name": "fedavg"}, "local": {"lr": 0.1}, "out": None, "rounds": 9}
 CLIENTS = 2
@@ -192,10 +193,13 @@ def test_the_first_round_is_published_at_once(tmp_path):
 def test_seconds_of_a_checkpoint_are_written_with_its_round(tmp_path, record):
     recorder = record(1, 3, close=False)
     recorder.add(row(4), [columns(4)])
-    recorder.add_checkpoint(3, 9.0)
+    (tmp_path / "sealed").mkdir()
+    assert recorder.seal(tmp_path / "sealed", 3, 9.0) == {}
     expected = [row(1), row(2), row(3, checkpoint_seconds=9.0), row(4)]
-    assert pq.read_table(tmp_path / "metrics.parquet").to_pylist() == expected
-    assert rounds_in(tmp_path / "clients.parquet") == twice(1, 2, 3, 4)
+    for path in (tmp_path, tmp_path / "sealed"):
+        assert pq.read_table(path / "metrics.parquet").to_pylist() == expected
+    for name in ("clients.parquet", "sealed/open.parquet"):
+        assert rounds_in(tmp_path / name) == twice(1, 2, 3, 4)
 
 
 def test_half_written_tables_are_not_read(tmp_path, record):
@@ -276,6 +280,69 @@ def test_a_part_that_is_too_long_at_once_is_closed(tmp_path, record, monkeypatch
     monkeypatch.setattr(metrics, "FILE_ROWS", 1)
     record(1, 3)
     assert parts_in(tmp_path) == {0: twice(1), 1: twice(2), 2: twice(3)}
+
+
+def sealed_at(folder, record, monkeypatch, last=5):
+    """Record rounds in files of two, and seal the tables after the fifth."""
+    monkeypatch.setattr(metrics, "FILE_ROWS", 2 * CLIENTS)
+    recorder = record(1, 5, close=False)
+    sealed = folder / "sealed"
+    sealed.mkdir()
+    closed = recorder.seal(sealed, 5, 0.25)
+    assert list(closed) == ["part-000000.parquet", "part-000001.parquet"]
+    for number in range(6, last + 1):
+        recorder.add(row(number), [columns(number)])
+        recorder.flush()
+    recorder.close()
+    return SealedTables(sealed, closed)
+
+
+LOST = {
+    "nothing": (),
+    "metrics": ("metrics.parquet",),
+    "open file": ("clients.parquet/part-000002.parquet",),
+    "both": ("metrics.parquet", "clients.parquet/part-000002.parquet"),
+}
+
+
+@pytest.mark.parametrize("lost", LOST)
+@pytest.mark.parametrize("last", [5, 6, 9])
+def test_sealed_rows_come_back(tmp_path, record, monkeypatch, lost, last):
+    sealed = sealed_at(tmp_path, record, monkeypatch, last)
+    for name in LOST[lost]:
+        (tmp_path / name).unlink()
+    recorder = RunRecorder(tmp_path, SETTINGS)
+    recorder.check(sealed)
+    recorder.open(5, sealed)
+    recorder.close()
+    assert rounds_in(tmp_path / "metrics.parquet") == [1, 2, 3, 4, 5]
+    assert parts_in(tmp_path) == {0: twice(1, 2), 1: twice(3, 4), 2: twice(5)}
+
+
+@pytest.mark.parametrize("content", [None, b"", b"other"])
+def test_a_closed_file_that_is_not_as_it_was_sealed_is_named(
+    tmp_path, record, monkeypatch, content
+):
+    sealed = sealed_at(tmp_path, record, monkeypatch)
+    path = tmp_path / "clients.parquet/part-000001.parquet"
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises((ValueError, OSError)) as caught:
+        RunRecorder(tmp_path, SETTINGS).check(sealed)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["metrics.parquet", "clients.parquet/part-000000.parquet"])
+def test_unsealed_tables_that_lack_a_round_are_refused(tmp_path, record, name):
+    """An earlier version sealed none."""
+    record(1, 2)
+    with pytest.raises(RunError, match=r"lacks round 3 of 3; restore it"):
+        RunRecorder(tmp_path, SETTINGS).open(3)
+    (tmp_path / name).unlink()
+    with pytest.raises(RunError) as caught:
+        RunRecorder(tmp_path, SETTINGS).open(2)
+    assert "restore it, or start the run again in another `out`" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["metrics.parquet", "clients.parquet/part-000000.parquet"])

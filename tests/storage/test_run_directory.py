@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import ExitStack
 
 import numpy as np
 import pyarrow as pa
@@ -62,8 +63,7 @@ def test_an_unfinished_run_with_equal_settings_goes_on(tmp_path):
     "overrides",
     [
         {"engine.backend": "ray", "engine.actors": 7},
-        {"engine.gpus_per_actor": 0.5, "engine.threads_per_actor": 2},
-        {"engine.deterministic": False},
+        {"engine.gpus_per_actor": 0.5, "engine.client_timeout": 9},
     ],
     ids=str,
 )
@@ -87,6 +87,8 @@ def test_a_run_directory_may_be_moved(tmp_path):
         ({"target_accuracy": 0.9}, "target_accuracy=None (here 0.9)"),
         ({"method.name": "scaffold"}, "method.name=fedavg (here scaffold)"),
         ({"engine.precision": "bf16"}, "engine.precision=fp32 (here bf16)"),
+        ({"engine.threads_per_actor": 2}, "engine.threads_per_actor=1 (here 2)"),
+        ({"engine.deterministic": False}, "engine.deterministic=True (here False)"),
     ],
     ids=str,
 )
@@ -159,6 +161,53 @@ def test_a_folder_that_cannot_be_made_is_refused_when_locked(tmp_path):
     assert str(caught.value).startswith(f"out={path}: ")
 
 
+def test_a_run_that_another_process_has_finished_meanwhile_is_refused_under_the_lock(tmp_path):
+    directory = RunDirectory(tmp_path)
+    directory.check(make_settings(tmp_path), own_task=False)
+    start(tmp_path, finished=True)
+    with (
+        pytest.raises(RunError, match="holds a finished run"),
+        directory.lock(make_settings(tmp_path), own_task=False),
+    ):
+        pass
+
+
+def test_default_folders_are_made_for_one_run_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with ExitStack() as stack:
+        paths = [stack.enter_context(RunDirectory.reserved(None, "mnist")) for _ in range(3)]
+        assert len(set(paths)) == 3 and all(path.is_dir() for path in paths)
+        (paths[1] / "config.json").write_text("{}")
+    assert [path.exists() for path in paths] == [False, True, False]
+
+
+def test_a_default_folder_that_stays_empty_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ZeroDivisionError), RunDirectory.reserved(None, "mnist"):
+        raise ZeroDivisionError
+    assert list(tmp_path.iterdir()) == []
+    with RunDirectory.reserved("mine", "mnist") as path:
+        assert str(path) == "mine" and not path.exists()
+
+
+def test_what_a_killed_process_left_half_written_is_deleted_under_the_lock(tmp_path):
+    directory = start(tmp_path)
+    directory.clients.mkdir()
+    leftovers = [
+        tmp_path / ".model.safetensors.node.4711.aside",
+        directory.clients / ".part-000000.parquet.node.4711.aside",
+        directory.checkpoints / ".round_000003.node.4711.aside",
+    ]
+    for path in leftovers[:2]:
+        path.write_bytes(b"half")
+    leftovers[2].mkdir()
+    (leftovers[2] / "state.safetensors").write_bytes(b"half")
+    kept = tmp_path / ".mine"
+    kept.write_text("")
+    with directory.lock(make_settings(tmp_path), own_task=False):
+        assert not any(path.exists() for path in leftovers) and kept.exists()
+
+
 HOLD = """
 import sys
 from pathlib import Path
@@ -188,6 +237,7 @@ def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path, holder)
         pass
     assert str(caught.value) == f"out={tmp_path}: another process is writing to it"
     assert (tmp_path / "config.json").read_text() == "of the holder"
+    (tmp_path / "config.json").unlink()
     holder.kill()
     holder.wait()
     with RunDirectory(tmp_path).lock(settings, own_task=False):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 from safetensors.torch import load_file
@@ -92,6 +93,7 @@ def test_a_difference_to_a_run_of_the_version_before_is_named(tmp_path):
 def test_settings_that_no_version_knows_are_refused_in_one_line(tmp_path):
     stopped_run(tmp_path)
     write_config(tmp_path, lambda values: values | {"colour": "red"})
+    shutil.rmtree(tmp_path / "checkpoints")  # which seal the settings
     with pytest.raises(raysim.RunError) as caught:
         raysim.run(make_settings(tmp_path), make_task(SIZES))
     assert str(caught.value).startswith(f"out={tmp_path}: holds a run with other settings (colour")

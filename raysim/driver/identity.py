@@ -1,0 +1,131 @@
+"""Identity of a run: what decides the bits of its result besides settings and seeds.
+
+Every checkpoint seals it, and a run goes on only where nothing of it differs, or by force. Digests
+are taken once, at the start. That of prepared samples stands beside their file, which the start has
+just compared with it. Client indices that are drawn when they are asked for are represented by
+those of SAMPLED_CLIENTS clients: other code or another seed draws others for nearly every client.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from raysim.core.arrow import recorded_checksum
+from raysim.core.client_indices import ClientIndices, ListedIndices
+from raysim.core.data import Split
+from raysim.core.errors import RunError
+from raysim.driver.context import RunContext
+from raysim.federation.federation import Federation
+from raysim.federation.opened import OpenedSamples
+from raysim.storage.checkpoints import Checkpoint
+from raysim.storage.environment import by_environment, unknown_environment
+
+SAMPLED_CLIENTS = 1000
+ENVIRONMENTS = "environments"
+SHOWN_DIGITS = 12
+
+
+def identity_of(federation: Federation, network: nn.Module) -> dict[str, Any]:
+    """Return the digests of a federation and its network, by name."""
+    opened = OpenedSamples(federation, torch.device("cpu"))
+    first, test = opened.client(0), opened.test(0, 2)
+    layout = [(name, tuple(t.shape), t.dtype) for name, t in network.state_dict().items()]
+    return {
+        "clients": len(federation.training_sizes),
+        "training samples": _of_split(federation.train),
+        "test samples": _of_split(federation.test),
+        "client indices": _of_indices(federation.client_indices),
+        "decoded samples": _of_arrays(map(_bytes, (first.x, first.y, test.x, test.y))),
+        "network": hashlib.sha256(repr(layout).encode()).hexdigest(),
+    }
+
+
+def with_environments(
+    identity: Mapping[str, Any], actors: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return an identity with the distinct environments of actors added."""
+    known = [*identity.get(ENVIRONMENTS, ())]
+    known += [found for found in _environments(actors) if found not in known]
+    return {**identity, ENVIRONMENTS: known}
+
+
+def accepted(found: Checkpoint, context: RunContext) -> Checkpoint:
+    """Return a checkpoint that the run may go on from, with what it is forced to accept.
+
+    Raises:
+        RunError: its identity differs, and the run is not forced.
+    """
+    identity = {**found.identity, **context.identity}
+    other = _difference(found, context)
+    if other is None:
+        return replace(found, identity=identity)
+    path, where = context.run_dir.path, f"after round {found.number}"
+    if not context.force:
+        raise RunError(
+            f"out={path}: going on {where} would not have the same bits: {other}; restore that, or"
+            f" accept it: raysim resume {path} --force"
+        )
+    context.listener.note(f"forced to go on {where}: {other}")
+    return replace(found, identity=identity, forced=(*found.forced, f"{where}: {other}"))
+
+
+def _difference(found: Checkpoint, context: RunContext) -> str | None:
+    """Return in what a checkpoint's identity differs from the run's, and its actors'."""
+    sealed = found.identity
+    if not sealed:  # of an earlier version
+        return None
+    parts = [
+        f"{name} was {_short(sealed[name])} (here {_short(value)})"
+        for name, value in context.identity.items()
+        if name in sealed and sealed[name] != value
+    ]
+    environments = _environments(context.executor.describe()["actors"])
+    if other := unknown_environment(environments, sealed.get(ENVIRONMENTS, ())):
+        parts.append(other)
+    return ", ".join(parts) or None
+
+
+def _environments(actors: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    found = by_environment(actors)
+    return [{key: value for key, value in each.items() if key != "nodes"} for each in found]
+
+
+def _of_split(split: Split | Path) -> str:
+    if isinstance(split, Path):
+        return recorded_checksum(split)
+    return _of_arrays([split.x, split.y])
+
+
+def _of_indices(indices: ClientIndices) -> str:
+    if isinstance(indices, ListedIndices):
+        return _of_arrays([indices.offsets, indices.indices])
+    sizes = indices.sizes
+    clients = np.linspace(0, len(sizes) - 1, SAMPLED_CLIENTS).astype(np.int64)
+    own = (indices[client] for client in np.unique(clients).tolist())
+    return _of_arrays([sizes[:1] if sizes.strides == (0,) else sizes, *own])
+
+
+def _of_arrays(arrays: Iterable[npt.NDArray[Any]]) -> str:
+    digest = hashlib.sha256()
+    for values in arrays:
+        digest.update(f"{values.dtype}{values.shape}".encode())
+        digest.update(np.ascontiguousarray(values).data)
+    return digest.hexdigest()
+
+
+def _bytes(values: Tensor) -> npt.NDArray[Any]:
+    """Return a tensor as an array; NumPy has no bfloat16."""
+    return values.contiguous().view(torch.uint8).numpy() if values.dim() else values.numpy()
+
+
+def _short(value: object) -> str:
+    return str(value)[:SHOWN_DIGITS]

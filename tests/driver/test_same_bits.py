@@ -1,0 +1,223 @@
+"""Going on under other conditions: refused in one line, or forced and recorded."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import raysim
+from raysim.cli.app import main
+from raysim.core.arrow import checksum, open_split, write_split
+from raysim.core.client_indices import DrawnIndices
+from raysim.core.data import Split
+from raysim.core.tensors import contiguous, flatten
+from raysim.driver import identity
+from raysim.storage import environment
+from raysim.storage.checkpoints import _sealed
+from raysim.testing.tasks import SmallNet
+from raysim.workloads.partitions.iid import Iid
+from tests.conftest import UNEQUAL, Notes, make_settings, make_task, model_of
+from tests.driver.test_lost_files import StopAfter
+
+SIZES = (40, 17, 30)
+PREPARED = {
+    "dataset.name": "synthetic",
+    "dataset.users": 4,
+    "dataset.samples": 30,
+    "dataset.test_samples": 20,
+    "partition.name": "iid",
+    "model.name": "synthetic-mlp",
+    "clients": 4,
+}
+
+
+def refusal(path: Path, task: raysim.Task | None, **options: Any) -> str:
+    before = {file: file.read_bytes() for file in (path / "checkpoints").rglob("*.*")}
+    with pytest.raises(raysim.RunError) as caught:
+        raysim.resume(path, task, **options)
+    assert before == {file: file.read_bytes() for file in (path / "checkpoints").rglob("*.*")}
+    return str(caught.value)
+
+
+def stopped(path: Path, task: raysim.Task | None, **overrides: Any) -> Path:
+    with pytest.raises(KeyboardInterrupt):
+        raysim.run(make_settings(path, **overrides), task, StopAfter(2))
+    return path
+
+
+def altered(task: raysim.Task, part: str) -> raysim.Task:
+    """Return a task in which one number is another one."""
+    arrays = task.test if part.startswith("test") else task.clients[1]
+    values = arrays[1 if part.endswith("labels") else 0]
+    values[3] = values[3] + 1 if part.endswith("samples") else (values[3] + 1) % 3
+    return task
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [
+        ("samples", "training samples"),
+        ("labels", "training samples"),
+        ("test samples", "test samples"),
+        ("test labels", "test samples"),
+    ],
+)
+def test_a_task_with_other_data_is_refused(tmp_path, part, name):
+    stopped(tmp_path, make_task(SIZES))
+    text = refusal(tmp_path, altered(make_task(SIZES), part))
+    assert f"going on after round 2 would not have the same bits: {name} was" in text
+    assert text.endswith(f"or accept it: raysim resume {tmp_path} --force")
+
+
+def test_a_task_with_other_clients_is_refused(tmp_path):
+    stopped(tmp_path, make_task(SIZES))
+    assert "clients=3 (here 2)" in refusal(tmp_path, make_task(SIZES[:2]))
+    assert "client indices was" in refusal(tmp_path, make_task((17, 40, 30)))
+
+
+def test_another_network_is_refused(tmp_path):
+    stopped(tmp_path, make_task(SIZES))
+    wider = make_task(SIZES, lambda: SmallNet(width=9))
+    assert "network was" in refusal(tmp_path, wider)
+
+
+MACHINES = {
+    "torch": ("torch.__version__", "9.9", "torch was 2."),
+    "processor": ("_processor", lambda: "Another CPU", "processor was "),
+    "capability": (
+        "torch.backends.cpu.get_cpu_capability",
+        lambda: "NO AVX",
+        "cpu_capability was ",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MACHINES)
+def test_another_machine_is_refused(tmp_path, monkeypatch, case):
+    stopped(tmp_path, make_task(SIZES))
+    name, value, expected = MACHINES[case]
+    monkeypatch.setattr(f"raysim.storage.environment.{name}", value)
+    text = refusal(tmp_path, make_task(SIZES))
+    assert expected in text and len(text.splitlines()) == 1
+
+
+def test_a_forced_run_goes_on_and_records_it(tmp_path, monkeypatch):
+    stopped(tmp_path, make_task(SIZES))
+    monkeypatch.setattr(environment, "_processor", lambda: "Another CPU")
+    notes = Notes()
+    result = raysim.resume(tmp_path, make_task(SIZES), notes, force=True)
+    (forced,) = result.summary["forced"]
+    assert forced.startswith("after round 2: processor was ")
+    assert forced.endswith("(here Another CPU)")
+    assert notes.notes == [f"forced to go on {forced}"]
+    assert json.loads((tmp_path / "environment.json").read_text())["forced"] == [forced]
+    assert json.loads((tmp_path / "summary.json").read_text())["forced"] == [forced]
+
+
+def test_what_was_accepted_once_is_not_asked_for_again(tmp_path, monkeypatch):
+    stopped(tmp_path, make_task(SIZES))
+    monkeypatch.setattr(environment, "_processor", lambda: "Another CPU")
+    with pytest.raises(KeyboardInterrupt):
+        raysim.resume(tmp_path, make_task(SIZES), StopAfter(3), force=True)
+    monkeypatch.undo()
+    assert len(raysim.resume(tmp_path, make_task(SIZES)).summary["forced"]) == 1
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *words: str) -> Any:
+    monkeypatch.setattr(sys, "argv", ["raysim", *words])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    return caught.value.code
+
+
+def test_other_bytes_of_prepared_data_are_refused_by_the_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("RAYSIM_DATA", str(tmp_path / "data"))
+    run, data = tmp_path / "run", tmp_path / "data/synthetic/prepared"
+    stopped(run, None, **PREPARED)
+    (train,) = data.rglob("train.arrow")
+    split = open_split(train)
+    write_split(train, Split(split.x + 1, split.y, split.columns))
+    capsys.readouterr()
+    assert command(monkeypatch, "resume", str(run)) == 2
+    error = capsys.readouterr().err
+    assert "training samples was" in error and error.count("\n") == 1
+    assert command(monkeypatch, "resume", str(run), "--force") == 0
+    summary = json.loads((run / "summary.json").read_text())
+    assert "training samples was" in summary["forced"][0]
+
+
+def test_another_partition_rule_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYSIM_DATA", str(tmp_path / "data"))
+    run = stopped(tmp_path / "run", None, **PREPARED)
+    rule = Iid.split
+
+    def other(self: Iid, train: Split, clients: int, seed: int) -> Any:
+        return rule(self, train, clients, seed + 1)
+
+    monkeypatch.setattr(Iid, "split", other)
+    assert "client indices was" in refusal(run, None)
+
+
+def test_a_run_of_an_earlier_version_goes_on(tmp_path, monkeypatch):
+    """Its checkpoint sealed no identity, no tables and no states."""
+    monkeypatch.setattr("raysim.storage.checkpoints.Checkpoints.save", saved_as_before)
+    stopped(tmp_path / "old", make_task(SIZES), **{"method.name": "scaffold"})
+    monkeypatch.undo()
+    result = raysim.resume(tmp_path / "old", make_task(SIZES))
+    assert result.metrics["round"].to_pylist() == [1, 2, 3, 4, 5]
+    raysim.run(make_settings(tmp_path / "new", **{"method.name": "scaffold"}), make_task(SIZES))
+    assert model_of(tmp_path / "old") == model_of(tmp_path / "new")
+
+
+def saved_as_before(store: Any, checkpoint: Any, seal_tables: Any) -> None:
+    """Write a checkpoint as the version before wrote it."""
+    folder = store._path(checkpoint.number)
+    folder.mkdir(parents=True)
+    save_file(contiguous(flatten(checkpoint.state.groups)), folder / "state.safetensors")
+    known = np.flatnonzero(~np.isnan(checkpoint.losses))
+    losses = {"client": known, "loss": checkpoint.losses[known]}
+    tensors = {name: torch.from_numpy(values) for name, values in losses.items()}
+    save_file(tensors, folder / "clients.safetensors")
+    sums = {path.name: checksum(path) for path in sorted(folder.iterdir())}
+    seal_tables(folder)
+    for name in ("metrics.parquet", "open.parquet"):
+        (folder / name).unlink()
+    body = {"round": checkpoint.number, "info": {}, "stack_size": 1, "sha256": sums}
+    (folder / "state.json").write_text(json.dumps(_sealed(body)))
+
+
+def test_the_hint_at_a_failing_client_is_true(tmp_path):
+    """The error of a client says that on_client_error=drop continues without it."""
+    poison = {"method.name": "tests.driver.test_run:Poisoned", "fraction": 1.0, "rounds": 2}
+    task = make_task(UNEQUAL)
+    with pytest.raises(raysim.RunError) as caught:
+        raysim.run(make_settings(tmp_path, **poison), task)
+    assert f"raysim resume {tmp_path} on_client_error=drop" in str(caught.value)
+    result = raysim.resume(tmp_path, task, overrides={"on_client_error": "drop"})
+    assert result.metrics["clients"].to_pylist() == [5, 5]
+
+
+def test_other_settings_are_refused_on_resume(tmp_path):
+    stopped(tmp_path, make_task(SIZES))
+    text = refusal(tmp_path, make_task(SIZES), overrides={"local.lr": 0.7})
+    assert "local.lr=0.1 (here 0.7)" in text
+    other = {"engine.threads_per_actor": 2}
+    text = refusal(tmp_path, make_task(SIZES), overrides=other)
+    assert "engine.threads_per_actor=1 (here 2)" in text
+
+
+def test_a_million_drawn_clients_are_digested_in_less_than_a_second():
+    indices = DrawnIndices(10**6, 600, lambda client: np.arange(client, client + 600))
+    start = perf_counter()
+    found = identity._of_indices(indices)
+    assert perf_counter() - start < 1
+    other = DrawnIndices(10**6, 600, lambda client: np.arange(client + 1, client + 601))
+    assert found != identity._of_indices(other)
