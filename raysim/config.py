@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import tomllib
+from bisect import bisect_left
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -47,6 +48,9 @@ class LocalSettings(SettingsGroup):
     )
     lr: float = Field(default=0.1, gt=0, description="learning rate")
     lr_decay: float = Field(default=1.0, gt=0, le=1, description="factor of lr per round")
+    lr_min: float = Field(
+        default=0.0, ge=0, description="the first decayed lr at or below it stays"
+    )
     momentum: float = Field(default=0.0, ge=0, lt=1, description="of SGD, reset every round")
     nesterov: bool = Field(default=False, description="Nesterov momentum; needs momentum above 0")
     weight_decay: float = Field(default=0.0, ge=0, description="L2 penalty of SGD")
@@ -56,7 +60,11 @@ class LocalSettings(SettingsGroup):
 
     def lr_at(self, round_number: int) -> float:
         """Return the learning rate of a round, counted from 0."""
-        return self.lr * self.lr_decay**round_number
+        reached = bisect_left(range(round_number), True, key=self._is_least)
+        return self.lr * self.lr_decay**reached
+
+    def _is_least(self, round_number: int) -> bool:
+        return self.lr * self.lr_decay**round_number <= self.lr_min
 
     @model_validator(mode="after")
     def _nesterov_has_momentum(self) -> Self:
@@ -162,6 +170,15 @@ class Settings(SettingsGroup):
     local: LocalSettings = LocalSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     engine: EngineSettings = EngineSettings()
+
+    @model_validator(mode="after")
+    def _local_suits_method(self) -> Self:
+        for name, value in self.method.needs_local.items():
+            if (given := getattr(self.local, name)) != value:
+                raise ValueError(
+                    f"local.{name}={given}: must be {value} with method.name={self.method.title}"
+                )
+        return self
 
     @property
     def cohort_size(self) -> int:

@@ -341,3 +341,26 @@ def test_own_component_is_validated(own):
 def test_cohort_size_is_rounded_and_at_least_one(fraction, clients, expected):
     chosen = {"fraction": fraction, "clients": clients}
     assert raysim.load_config("mnist-fedavg", chosen).cohort_size == expected
+
+
+@pytest.mark.parametrize(
+    ("lr_min", "expected"),
+    [
+        (0.0, [0.1, 0.05, 0.025, 0.0125, 0.00625]),
+        (0.02, [0.1, 0.05, 0.025, 0.0125, 0.0125]),
+        (0.025, [0.1, 0.05, 0.025, 0.025, 0.025]),
+        (0.5, [0.1] * 5),
+    ],
+)
+def test_the_first_learning_rate_at_or_below_the_least_stays(lr_min, expected):
+    local = raysim.load_config(
+        "mnist-fedavg", {"local.lr": 0.1, "local.lr_decay": 0.5, "local.lr_min": lr_min}
+    ).local
+    assert [local.lr_at(number) for number in range(5)] == expected
+
+
+def test_a_setting_that_the_method_needs_otherwise_is_refused():
+    with pytest.raises(
+        SettingsError, match=r"^local\.momentum=0\.9: must be 0\.0 with method\.name"
+    ):
+        raysim.load_config("mnist-fedavg", {"method.name": "fsvrg", "local.momentum": 0.9})

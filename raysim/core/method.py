@@ -34,7 +34,7 @@ import torch
 from torch import nn
 
 from raysim.core.components import Component, Registry
-from raysim.core.rules import Pass, Reduced
+from raysim.core.rules import Pass, Reduced, Weighting
 from raysim.core.seeds import sample_cohort
 from raysim.core.tensors import Groups, Tensors, nbytes
 
@@ -90,7 +90,9 @@ class Round:
         epochs: `local.epochs`.
         lr: Learning rate of this round, `lr_at(number)`.
         lr_at: Learning rate of any round.
+        weighting: The run's `weighting`.
         network: The network as it was built, for its structure; its tensors are not the state's.
+        steps: `steps(client)`: the local steps of a client in `epochs` epochs.
         run: Runs a pass over clients.
         sample: `sample(*keys)`: a further uniform cohort of m clients, keyed by seed, round, keys.
         generator: `generator(purpose)`: a generator on the CPU, keyed by seed, round and purpose.
@@ -103,7 +105,9 @@ class Round:
     epochs: int
     lr: float
     lr_at: Callable[[int], float]
+    weighting: Weighting
     network: nn.Module
+    steps: Callable[[int], int]
     run: Callable[[Pass], Reduced]
     sample: Callable[..., tuple[int, ...]]
     generator: Callable[[str], torch.Generator]
@@ -113,8 +117,20 @@ class Round:
 class Method(Component, ABC):
     """A federated method; its fields are its settings."""
 
+    revision: ClassVar[int] = 1
+    """Raised when the same settings give other bits; a run goes on in its own revision alone."""
     staged: ClassVar[bool] = False
     """Whether a network must have the three stages `features`, `hidden` and `head`."""
+
+    @property
+    def needs_classes(self) -> str:
+        """The method's setting, as `key=value`, that needs a classification; empty for none."""
+        return ""
+
+    @property
+    def needs_local(self) -> Mapping[str, float]:
+        """The `local` settings that the method needs at one value, by name."""
+        return {}
 
     def network(self, model: nn.Module) -> nn.Module:
         """Return the network to train, where the method adds to the model."""

@@ -103,8 +103,8 @@ class View:
         at: `at(tensors, x)`: the outputs of the network at any tensors, in evaluation mode and
             without gradient.
         gradient: `gradient(tensors, batch)`: the gradient of the local objective at any tensors,
-            in training mode with the random draws (dropout) of the step in progress; buffers
-            are left alone.
+            weight decay included: in a step in training mode with its random draws (dropout), in
+            `finish` in evaluation mode; buffers are left alone.
     """
 
     params: Tensors

@@ -23,6 +23,7 @@ from raysim.core.arrow import recorded_checksum
 from raysim.core.client_indices import ClientIndices, ListedIndices
 from raysim.core.data import Split
 from raysim.core.errors import RunError
+from raysim.core.method import Method
 from raysim.driver.context import RunContext
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
@@ -31,15 +32,17 @@ from raysim.storage.environment import by_environment, unknown_environment
 
 SAMPLED_CLIENTS = 1000
 ENVIRONMENTS = "environments"
+FORMULA = "revision of the method's formula"
 SHOWN_DIGITS = 12
 
 
-def identity_of(federation: Federation, network: nn.Module) -> dict[str, Any]:
-    """Return the digests of a federation and its network, by name."""
+def identity_of(method: Method, federation: Federation, network: nn.Module) -> dict[str, Any]:
+    """Return a method's revision, and the digests of a federation and its network, by name."""
     opened = OpenedSamples(federation, torch.device("cpu"))
     first, test = opened.client(0), opened.test(0, 2)
     layout = [(name, tuple(t.shape), t.dtype) for name, t in network.state_dict().items()]
     return {
+        FORMULA: method.revision,
         "clients": len(federation.training_sizes),
         "training samples": _of_split(federation.train),
         "test samples": _of_split(federation.test),
@@ -80,16 +83,15 @@ def accepted(found: Checkpoint, context: RunContext) -> Checkpoint:
 
 def _difference(found: Checkpoint, context: RunContext) -> str | None:
     """Return in what a checkpoint's identity differs from the run's, and its actors'."""
-    sealed = found.identity
-    if not sealed:  # of an earlier version
-        return None
+    sealed = {FORMULA: 1, **found.identity}  # earlier versions sealed nothing
     parts = [
         f"{name} was {_short(sealed[name])} (here {_short(value)})"
         for name, value in context.identity.items()
         if name in sealed and sealed[name] != value
     ]
     environments = _environments(context.executor.describe()["actors"])
-    if other := unknown_environment(environments, sealed.get(ENVIRONMENTS, ())):
+    known = sealed.get(ENVIRONMENTS, environments)
+    if other := unknown_environment(environments, known):
         parts.append(other)
     return ", ".join(parts) or None
 

@@ -70,6 +70,7 @@ def _check_scoring(settings: Settings, scoring: Scoring) -> None:
     needs_classes = {
         f"local.temperature={settings.local.temperature}": settings.local.temperature != 1,
         "evaluation.clients=true": settings.evaluation.clients,
+        f"method.{settings.method.needs_classes}": settings.method.needs_classes,
     }
     for setting, needed in needs_classes.items():
         if needed and not scoring.classifies:

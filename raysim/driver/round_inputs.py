@@ -5,20 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
+import numpy.typing as npt
 from torch import Generator, nn
 
-from raysim.config import Settings
+from raysim.config import LocalSettings, Settings
 from raysim.core.errors import RunError
 from raysim.core.method import Round, Sampling
 from raysim.core.rules import Pass, Reduced
 from raysim.core.seeds import sample_cohort, stream, torch_generator
 from raysim.storage.checkpoints import Checkpoint
+from raysim.training.job import batch_bounds
+from raysim.training.network import has_batch_norm
 
 
 def round_inputs(
     settings: Settings,
     network: nn.Module,
     before: Checkpoint,
+    *,
+    sizes: npt.NDArray[np.int64],
     run: Callable[[Pass], Reduced],
     note: Callable[[str], None],
 ) -> Round:
@@ -28,6 +34,7 @@ def round_inputs(
         settings: The run's settings.
         network: The network as it was built.
         before: The committed state before the round.
+        sizes: Samples that each client trains on [K].
         run: Runs a pass.
         note: Shows the user one line.
 
@@ -42,12 +49,18 @@ def round_inputs(
         epochs=settings.local.epochs,
         lr=settings.local.lr_at(number),
         lr_at=settings.local.lr_at,
+        weighting=settings.weighting,
         network=network,
+        steps=partial(_steps, settings.local, sizes, has_batch_norm(network)),
         run=run,
         sample=partial(_sample, settings, before),
         generator=partial(_generator, settings.seed, number),
         note=note,
     )
+
+
+def _steps(local: LocalSettings, sizes: npt.NDArray[np.int64], joins: bool, client: int) -> int:
+    return local.epochs * len(batch_bounds(int(sizes[client]), local.batch_size, joins))
 
 
 def _sample(settings: Settings, before: Checkpoint, *keys: int) -> tuple[int, ...]:

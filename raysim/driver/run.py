@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import Any
 
 from raysim.core.errors import DamagedStateError, MachineError, RunError
+from raysim.core.method import Round
 from raysim.driver.context import Result, RunContext
 from raysim.driver.evaluation import Evaluation
 from raysim.driver.identity import accepted, with_environments
@@ -167,9 +168,7 @@ class Run:
         checkpointed = self.checkpoints.numbers()
         needed_from = checkpointed[0] if checkpointed else number
         runner = RoundRunner(self._passes, number, before.state, before.versions, needed_from)
-        now = round_inputs(
-            self.settings, context.network, before, runner.run, context.listener.note
-        )
+        now = self._inputs(before, runner)
         state, metrics = self.settings.method.round(now, before.state)
         runner.finish()
         context.states.delete(runner.obsolete)
@@ -199,6 +198,17 @@ class Run:
             row |= self.trace.round(after.number, seconds, workers, spans, evaluation_spans)
         self._note_workers()
         self._commit(after, row, runner, evaluation)
+
+    def _inputs(self, before: Checkpoint, runner: RoundRunner) -> Round:
+        context = self.context
+        return round_inputs(
+            self.settings,
+            context.network,
+            before,
+            sizes=context.federation.training_sizes,
+            run=runner.run,
+            note=context.listener.note,
+        )
 
     def _commit(
         self, after: Checkpoint, row: Row, runner: RoundRunner, evaluation: Evaluation

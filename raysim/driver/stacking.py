@@ -81,7 +81,7 @@ class Rehearsal:
         placed = Network(copy.deepcopy(network)).placed(CPU)
         self._sequential = SequentialTrainer(placed, settings.local, settings.engine.precision)
         self._stacked = StackedTrainer(self._sequential, note=Listener().note)
-        self._samples = OpenedSamples(federation, CPU)
+        self._samples, self._sizes = OpenedSamples(federation, CPU), federation.training_sizes
         self._initial_state: Groups = {}
         self._states: dict[int, Groups] = {}
 
@@ -89,7 +89,14 @@ class Rehearsal:
         """Return why a round from this checkpoint cannot be stacked, or None if it can."""
         method = self._settings.method
         self._initial_state = method.client_init(checkpoint.state)
-        now = round_inputs(self._settings, self._network, checkpoint, self.run, Listener().note)
+        now = round_inputs(
+            self._settings,
+            self._network,
+            checkpoint,
+            sizes=self._sizes,
+            run=self.run,
+            note=Listener().note,
+        )
         try:
             method.round(now, ServerState(checkpoint.state.groups, checkpoint.state.info))
         except _UnsupportedError as error:

@@ -46,7 +46,7 @@ def drive(
     network, initial = initial_checkpoint(settings, federation)
     states = ClientStates(run_dir.states.absolute())
     check_space(settings, states, initial.state)
-    identity = identity_of(federation, network)
+    identity = identity_of(settings.method, federation, network)
     evaluator = Evaluator(settings, federation)
     watch = Stopwatch(settings.trace)
     spec = WorkerSpec(settings, federation, states.folder, evaluator.evaluated_sets)

@@ -7,13 +7,17 @@ Costs", arXiv:1908.05891, 2019, eq. 2-5 and algorithm 1.
 With X and Y the raw logits of the broadcast model (frozen, evaluation mode) and of the local one
 for the same batch, and Z the 2N rows of both:
 
-    loss + lam * MMD^2(X, Y)
     MMD^2(X, Y) = mean_ij k(x_i, x_j) + mean_ij k(y_i, y_j) - 2 mean_ij k(x_i, y_j)
-    k(a, b) = mean over s of exp(-|a - b|^2 / (h * factor^s)),    s = 0..kernels-1, less kernels//2
-    h = mean of |z_i - z_j|^2 over the ordered pairs i != j of Z
 
-Choices where the paper leaves the formula open: the biased V-statistic; five kernels whose
-bandwidths are 2^-2..2^2 times h; no gradient flows through h. Where h is 0 (equal rows at a round's
+    kernel="fixed":     loss + lam * max(1e-4, MMD^2(X, Y))
+                        k(a, b) = sum over s of exp(-|a - b|^2 / (2 s)),  s in SIGMAS
+    kernel="adaptive":  loss + lam * MMD^2(X, Y)
+                        k(a, b) = mean over s of exp(-|a - b|^2 / (h 2^s)),  s = -2..2
+                        h = mean of |z_i - z_j|^2 over the ordered pairs i != j of Z
+
+MMD^2 is the biased V-statistic; means over pairs leave padding out. "fixed" is the authors' code
+(repository TwoStreamFederatedLearning): 19 kernels, and no gradient below the floor. With
+"adaptive", a choice of ours, no gradient flows through h; where h is 0 (equal rows at a round's
 start) the penalty and its gradient are 0. They are 0 for a batch of one sample too: there h is
 |x - y|^2, which makes MMD^2 a constant, but its gradient at fixed h grows without bound as y nears
 x and throws clients of one sample off. lam=0 is FedAvg bit for bit.
@@ -23,12 +27,23 @@ Legend: N samples of the batch, C classes.
 
 from __future__ import annotations
 
+from typing import ClassVar, Literal
+
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from raysim.core.rules import Batch, Outputs, Rules, View
 from raysim.methods.fedavg import FedAvg
+
+Kernel = Literal["fixed", "adaptive"]
+SIGMAS = (
+    *(1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1, 5, 10, 15),
+    *(20, 25, 30, 35, 100, 1e3, 1e4, 1e5, 1e6),
+)
+"""Of the fixed kernels."""
+FLOOR = 1e-4
+"""Of the penalty with fixed kernels."""
 
 
 class FedMmd(FedAvg):
@@ -39,9 +54,13 @@ class FedMmd(FedAvg):
     with the square of the batch; bytes are FedAvg's.
     """
 
+    revision: ClassVar[int] = 2
+
     lam: float = Field(default=0.1, ge=0, description="strength of the discrepancy")
-    kernels: int = Field(default=5, ge=1, le=32, description="number of RBF kernels")
-    factor: float = Field(default=2.0, gt=1, le=10, description="ratio of their bandwidths")
+    kernel: Kernel = Field(
+        default="fixed",
+        description="19 kernels as in the authors' code, or 5 scaled by the batch's distances",
+    )
 
     def rules(self) -> Rules:
         """Return the rules of local training: SGD on the loss plus the discrepancy."""
@@ -50,10 +69,11 @@ class FedMmd(FedAvg):
     def _discrepancy(self, view: View, outputs: Outputs, batch: Batch) -> Tensor:
         frozen = view.at(view.broadcast["model"], batch.x).logits
         x, y = frozen.flatten(1), outputs.logits.flatten(1)
-        return self.lam * squared_mmd(x, y, batch, self.kernels, self.factor)
+        squared = squared_mmd(x, y, batch, self.kernel)
+        return self.lam * (squared.clamp(min=FLOOR) if self.kernel == "fixed" else squared)
 
 
-def squared_mmd(x: Tensor, y: Tensor, batch: Batch, kernels: int, factor: float) -> Tensor:
+def squared_mmd(x: Tensor, y: Tensor, batch: Batch, kernel: Kernel) -> Tensor:
     """Return the biased squared discrepancy between the rows of x [N, C] and of y [N, C]."""
     n, count = len(x), batch.size()
     joint = torch.cat([x, y])  # [2N, C]
@@ -61,9 +81,20 @@ def squared_mmd(x: Tensor, y: Tensor, batch: Batch, kernels: int, factor: float)
     pairs = real[:, None] * real  # [2N, 2N]
     # By differences: |a|^2 + |b|^2 - 2ab would leave rounding errors where the rows are equal.
     squares = (joint[:, None] - joint).square().sum(-1)
+    values = _fixed(squares) if kernel == "fixed" else _adaptive(squares, pairs, count)
+    values = values * pairs
+    sums = values[:n, :n].sum() + values[n:, n:].sum() - 2 * values[:n, n:].sum()
+    return sums / count.square().clamp(min=1)
+
+
+def _fixed(squares: Tensor) -> Tensor:
+    """Return the sum of the fixed kernels at squared distances [2N, 2N]."""
+    return torch.stack([torch.exp(-squares / (2 * sigma)) for sigma in SIGMAS]).sum(0)
+
+
+def _adaptive(squares: Tensor, pairs: Tensor, count: Tensor) -> Tensor:
+    """Return the mean of kernels scaled by the mean distance; 0 for a batch of one sample."""
     mean = (squares.detach() * pairs).sum() / (2 * count * (2 * count - 1)).clamp(min=1)
     scaled = squares / torch.where(mean > 0, mean, 1.0)
-    parts = [torch.exp(-scaled / factor ** (s - kernels // 2)) for s in range(kernels)]
-    kernel = torch.stack(parts).mean(dim=0) * pairs  # [2N, 2N]
-    sums = kernel[:n, :n].sum() + kernel[n:, n:].sum() - 2 * kernel[:n, n:].sum()
-    return torch.where(count > 1, sums / count.square().clamp(min=1), 0.0)
+    kernels = torch.stack([torch.exp(-scaled / 2**s) for s in range(-2, 3)]).mean(0)
+    return torch.where(count > 1, kernels, 0.0)

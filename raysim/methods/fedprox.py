@@ -2,17 +2,19 @@
 
 Source: Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020, eq. 2.
 
-    loss + mu/2 * sum over all trainable parameters of (w_k - w)^2
-    step:  w_k <- w_k - eta * (g + mu * (w_k - w))
+    loss + mu/2 * sum over all trainable parameters of (w_k - w)^2           reduction="sum"
+    loss + mu/2 * sum over tensors of the mean of (w_k - w)^2                reduction="mean"
+    step:  w_k <- w_k - eta * (g + mu * (w_k - w)),  with "mean" mu / (the tensor's size) for mu
 
-The term is a transform: its gradient is added to the loss's, without autograd. The squared norm is
-a sum, not a mean. mu=0 is FedAvg bit for bit. Deviation: all clients do the
-same local work; the paper's gamma-inexact stragglers are not simulated.
+The term is a transform: its gradient is added to the loss's, without autograd. "mean" is what the
+code of FedMAX's authors runs as FedProx with mu=1. mu=0 is FedAvg bit for bit. Deviation: all
+clients do the same local work; the paper's gamma-inexact stragglers are not simulated.
 """
 
 from __future__ import annotations
 
 from functools import partial
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -20,6 +22,8 @@ from pydantic import Field
 from raysim.core.rules import Batch, Rules, Transform, View, zero_term
 from raysim.core.tensors import Tensors, add_scaled
 from raysim.methods.fedavg import FedAvg
+
+Reduction = Literal["sum", "mean"]
 
 
 class FedProx(FedAvg):
@@ -30,25 +34,43 @@ class FedProx(FedAvg):
     FedAvg's.
     """
 
+    revision: ClassVar[int] = 2
+
     mu: float = Field(default=0.01, ge=0, description="strength of the proximal term")
+    reduction: Reduction = Field(
+        default="sum", description="of the squares: over all parameters, or their mean by tensor"
+    )
 
     def rules(self) -> Rules:
         """Return the rules of local training: SGD on the loss plus the proximal term."""
-        return Rules(transforms=(proximal(self.mu),))
+        return Rules(transforms=(proximal(self.mu, self.reduction),))
 
 
-def proximal(mu: float) -> Transform:
+def proximal(mu: float, reduction: Reduction = "sum") -> Transform:
     """Return the transform that pulls the trained model v to the broadcast w.
 
-    It adds mu * (v - w) to the gradient, and mu/2 ||v - w||^2 to the objective.
+    It adds mu * (v - w) to the gradient, and mu/2 ||v - w||^2 to the objective; with "mean", both
+    are divided by the size of each tensor.
     """
-    return Transform("proximal", partial(_pull_back, mu), zero_term, term="term")
+    return Transform(
+        "proximal", partial(_pull_back, mu=mu, reduction=reduction), zero_term, term="term"
+    )
 
 
 def _pull_back(
-    mu: float, view: View, gradients: Tensors, batch: Batch, state: Tensors
+    view: View,
+    gradients: Tensors,
+    batch: Batch,
+    state: Tensors,
+    *,
+    mu: float,
+    reduction: Reduction,
 ) -> tuple[Tensors, Tensors]:
     params = {name: view.params[name] for name in gradients}
     moved = add_scaled(params, view.broadcast["model"], -1)
-    distances = torch.stack([torch.linalg.vector_norm(each) for each in moved.values()])
-    return add_scaled(gradients, moved, mu), {"term": mu / 2 * distances.square().sum()}
+    squares = torch.stack([torch.linalg.vector_norm(each) for each in moved.values()]).square()
+    if reduction == "sum":
+        return add_scaled(gradients, moved, mu), {"term": mu / 2 * squares.sum()}
+    sizes = [each.numel() for each in moved.values()]
+    pulled = {n: torch.add(g, moved[n], alpha=mu / moved[n].numel()) for n, g in gradients.items()}
+    return pulled, {"term": mu / 2 * (squares / squares.new_tensor(sizes)).sum()}

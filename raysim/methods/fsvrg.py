@@ -5,16 +5,27 @@ Learning for On-Device Intelligence", arXiv:1610.02527, 2016; a baseline of Uddi
 Information Driven Federated Learning", IEEE TPDS 2021.
 
     pass 1, all K clients:  full <- sum_k n_k/n * (gradient of client k's whole loss at w)
-    pass 2, the cohort:     w_k <- w_k - eta * (g_b(w_k) - g_b(w) + full)
+    pass 2, the cohort:     w_k <- w_k - eta_k * (g_b(w_k) - g_b(w) + full)
     server:                 w <- sum_k p_k w_k                       p_k as in FedAvg
 
-g_b(w_k) and g_b(w) are gradients of the same batch with the same dropout masks. Pass 1 weighs by
-examples whatever `weighting` says. Deviations: the scalings S_k, A and h/n_k of the source, made
-for sparse features and uneven clients, are left out; the cohort need not be all clients, though
-MIFL's comparison runs it with fraction=1.
+    step="scaled":    eta_k = h * lr_decay^round / (local steps of client k)
+    step="constant":  eta_k = the learning rate of the round
+
+lr x steps is the length of the path on which g_b(w_k) - g_b(w) must stay right. With "scaled", the
+source's h/n_k, it does not grow with the epochs or shrinking batches; local.lr is not used, and
+local.momentum refused. MIFL's table prints "constant". The full gradient is taken in evaluation
+mode, on data as stored, at `local.temperature` and with the weight decay. g_b(w_k) and g_b(w) are
+gradients of the same batch with the same dropout masks. Pass 1 weighs by examples whatever
+`weighting` says. Deviations: the scalings S_k and A of the source, made for sparse features, are
+left out; the cohort need not be all clients, though MIFL's comparison runs it with fraction=1.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from pydantic import Field
 
 from raysim.core.method import Metrics, Round, ServerState
 from raysim.core.rules import Batch, Pass, Rules, Trained, Transform, Upload, View
@@ -31,6 +42,18 @@ class Fsvrg(FedAvg):
     the model and sends a gradient; the cohort receives the full gradient besides.
     """
 
+    revision: ClassVar[int] = 2
+
+    step: Literal["scaled", "constant"] = Field(
+        default="scaled", description="learning rate: h over a client's local steps, or local.lr"
+    )
+    h: float = Field(default=0.6, gt=0, description="learning rate x local steps, if scaled")
+
+    @property
+    def needs_local(self) -> Mapping[str, float]:
+        """Scaled steps refuse local.momentum."""
+        return {"momentum": 0.0} if self.step == "scaled" else {}
+
     def rules(self) -> Rules:
         """Return the rules of the second pass: SGD along the corrected gradient."""
         return Rules(transforms=(Transform("fsvrg", _correct),))
@@ -38,6 +61,8 @@ class Fsvrg(FedAvg):
     def round(self, now: Round, state: ServerState) -> tuple[ServerState, Metrics]:
         """Gather the full gradient from all clients, then train the cohort along it."""
         model = state.groups["model"]
+        if self.step == "scaled" and now.number == 0:
+            now.note('method.step="scaled": local.lr is not used')
         gathered = now.run(
             Pass(
                 range(now.clients),
@@ -54,11 +79,17 @@ class Fsvrg(FedAvg):
                 {"model": model, "full": full},
                 self.rules(),
                 now.epochs,
-                now.lr,
+                self._learning_rates(now),
                 bytes_down=lambda client: received,
             )
         )
         return self.server_update(now, state, reduced), {}
+
+    def _learning_rates(self, now: Round) -> float | dict[int, float]:
+        if self.step == "constant":
+            return now.lr
+        h = self.h * now.lr / now.lr_at(0)
+        return {client: h / now.steps(client) for client in now.cohort}
 
 
 def _send_gradient(view: View, trained: Trained) -> Upload:

@@ -1,33 +1,38 @@
 """MIFL: mutual information drives the local update and the choice of models to average.
 
 Source: Uddin et al., "Mutual Information Driven Federated Learning", IEEE TPDS 2021, algorithms 1
-and 2. F_g is the network in training, F_k the model that the client itself trained last, y the
-labels; l_g and l_k are their mean losses on a batch.
+and 2. F_g is the network in training, F_k the model that the client itself trained last and p its
+softmax, y the labels; l_g and l_k are their mean losses on a batch of N samples.
 
-    c_v = std(l_g, l_k) / (l_g + l_k)                         population standard deviation
+    c_v = std(l_g, l_k) / (l_g + l_k)        sample deviation: |l_g - l_k| / (sqrt(2) (l_g + l_k))
     lam = 1/2 if l_g == l_k;  c_v if c_v <= 1/2;  1 - c_v otherwise
-    gradient at F_g's logits = [(1 - lam) (softmax(F_g) - y) + lam (softmax(F_k) - y)] / N
-    MI = -1/2 log(1 - rho^2)                                  eq. 5, after training
+    objective="penalty":   l_g - lam/(2N) * sum_i |p_g,i - p_k,i|^2                    eq. 6 and 7
+    objective="mixture":   (1 - lam) l_g + lam l_k                         algorithm 1, line 34
+    objective="residual":  gradient [(1 - lam) (p_g - y) + lam (p_k - y)] / N at the logits, eq. 8
+    MI = -1/2 log(1 - rho^2)                                               eq. 5, after training
     w <- mean, weighted by samples, of the models that are kept
 
-The gradient is propagated back through F_g only, lam is held fixed. At a client's first
-participation it has no F_k and does plain FedAvg. rho is the Pearson correlation of eq. 9 between
-the flattened logits, on all samples of the client and in evaluation mode, of the trained model and
-of the broadcast one ("global": section 3.3) or of F_k ("previous": algorithm 1; at the first
-participation the broadcast one). The server sorts the clients by MI, ties by id, and drops
-ceil(prune * m) at each end: the over-working and the primitive. With three clients or more at
-least one goes at each end; one always stays, so of one or two clients all do.
+The gradient is propagated back through F_g only; F_k, in evaluation mode, and lam are held fixed.
+At a client's first participation it has no F_k and does plain FedAvg. rho is the Pearson
+correlation of eq. 9 between the flattened logits, on all samples of the client and in evaluation
+mode, of the trained model and of the broadcast one ("global": section 3.3) or of F_k ("previous":
+algorithm 1; at the first participation the broadcast one). The server sorts the clients by MI, ties
+by id, and drops ceil(prune * m) at each end: the over-working and the primitive. With three clients
+or more and prune above 0 at least one goes at each end; one always stays, so of one or two clients
+all do.
 
 Choices and deviations:
 
 - Eq. 9's denominator is read as sqrt(sum a^2 * sum b^2), as a correlation needs; |rho| is clamped
   to 1 - 1e-7, and rho is 0 where one side does not vary.
-- With the population standard deviation c_v = |l_g - l_k| / (2 (l_g + l_k)) never exceeds 1/2, so
-  the last branch of lam cannot happen; it is kept as printed.
-- Both networks' logits are divided by `local.temperature`, and so is the gradient at them.
-- The second term is constant in F_g, so its pull has no minimum. Where a client fits its data
-  almost exactly (l_g far below l_k, lam near 1/2), as with two classes a client, it can drive the
-  logits away without bound.
+- The classical loss of eq. 6 and 7 is the cross-entropy; supplement B, which has the authors' own
+  form for it, is not to be had.
+- Both networks' logits are divided by `local.temperature`, and so is the gradient at them. With
+  one logit the distance is that of the two-class vectors, twice the squared one of the sigmoids.
+- "mixture", with F_k frozen, is FedAvg with steps scaled by 1 - lam.
+- "residual" minimises what is unbounded below: its second term is constant in F_g. Where l_g is
+  far below l_k, as with two classes a client, it drives the logits away without bound and diverges.
+- At m = 10 clients a round the default drops 20% of the cohort, where the paper says 2 x 2.5%.
 - Algorithm 2 collects every model and drops some. Here a client first sends its MI, and its model
   only when it is kept: the same average for fewer bytes. Until then the model lies in the client's
   own state. With update=false and mi_reference="global" no later round reads that, and it is gone
@@ -37,12 +42,15 @@ Choices and deviations:
 In the tables `mi` of a client is its MI; of the clients with a row of pass 0, those without one of
 pass 1 were dropped. Of a round, `mi_mean` is the mean, `mi_low` and `mi_high` the least and the
 greatest MI that were kept, `pruned_low` and `pruned_high` how many clients lay below and above.
+
+Legend: N samples of a batch, C classes, m clients of a round.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Literal
+from functools import partial
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -54,25 +62,33 @@ from raysim.core.rules import Batch, Outputs, Pass, Rules, Trained, Upload, View
 from raysim.core.tensors import Tensors, nbytes
 from raysim.methods.fedavg import FedAvg
 
+Objective = Literal["penalty", "mixture", "residual"]
 RHO_LIMIT = 1 - 1e-7
 ROWS = 1000
 """Samples per forward pass when a trained model is compared with another."""
 
 
 class Mifl(FedAvg):
-    """Mix in the loss of the client's own last model; average only models of middling MI.
+    """Move away from the client's own last model; average only models of middling MI.
 
-    Helps where clients' data differ and some local models are outliers: they are left out, and
-    the local loss reaches its plateau sooner. Each half alone (`update`, `aggregation`) is an
-    ablation. Against FedAvg: one model of state per client that ever took part; one more forward
-    pass a step and two over the client's data a round; per round 4 bytes up more for each client
-    and no model up from the dropped ones.
+    Helps where clients' data differ and some local models are outliers: they are left out. Of ten
+    clients a round the default leaves out two. objective="mixture" is FedAvg whose steps are scaled
+    by 1 - lam; objective="residual" has no minimum and diverges where a client fits its data almost
+    exactly. Each half alone (`update`, `aggregation`) is an ablation. Against FedAvg: one model of
+    state per client that ever took part; one more forward pass a step and two over the client's
+    data a round; per round 4 bytes up more for each client and no model up from the dropped ones.
     """
 
+    revision: ClassVar[int] = 2
+
     prune: float = Field(
-        default=0.025, gt=0, lt=0.5, description="share of the cohort dropped at each end"
+        default=0.025, ge=0, lt=0.5, description="share of the cohort dropped at each end"
     )
-    update: bool = Field(default=True, description="mix in the loss of the client's own model")
+    update: bool = Field(default=True, description="use the client's own model in the objective")
+    objective: Objective = Field(
+        default="penalty",
+        description="eq. 6 and 7, algorithm 1's line 34, or eq. 8, which may diverge",
+    )
     aggregation: bool = Field(default=True, description="drop the models of lowest and highest MI")
     mi_reference: Literal["global", "previous"] = Field(
         default="global",
@@ -80,8 +96,14 @@ class Mifl(FedAvg):
     )
 
     def rules(self) -> Rules:
-        """Return the rules of local training: SGD on the mixed loss, then MI."""
-        return Rules(criterion=_mixed_loss if self.update else None, finish=self._finish)
+        """Return the rules of local training: SGD on the objective, then MI."""
+        criterion = partial(_criterion, self.objective) if self.update else None
+        return Rules(criterion=criterion, finish=self._finish)
+
+    @property
+    def needs_classes(self) -> str:
+        """The setting that needs class probabilities: objective=penalty."""
+        return "objective=penalty" if self.update and self.objective == "penalty" else ""
 
     def round(self, now: Round, state: ServerState) -> tuple[ServerState, Metrics]:
         """Train the cohort, sort it by MI, and average the models that are kept."""
@@ -135,13 +157,12 @@ class Mifl(FedAvg):
 def pruned_at_each_end(share: float, clients: int) -> int:
     """Return how many of m clients are dropped at each end; one at least is kept."""
     wanted = math.ceil(round(share * clients, 9))  # 0.07 * 100 is 7.000000000000001
-    return min(max(wanted, 1), (clients - 1) // 2)
+    return min(max(wanted, int(share > 0)), (clients - 1) // 2)
 
 
 def mixing_weight(loss_g: Tensor, loss_k: Tensor) -> Tensor:
     """Return lam for the losses of the network in training and of the client's own model."""
-    spread = torch.stack([loss_g, loss_k]).std(0, correction=0)
-    c_v = spread / (loss_g + loss_k)
+    c_v = (loss_g - loss_k).abs() / (math.sqrt(2) * (loss_g + loss_k))
     unequal = torch.where(c_v <= 0.5, c_v, 1 - c_v)
     return torch.where(loss_g == loss_k, 0.5, unequal)
 
@@ -154,15 +175,27 @@ def mutual_information(logits_a: Tensor, logits_b: Tensor, batch: Batch) -> Tens
     return -0.5 * torch.log(1 - rho.square())
 
 
-def _mixed_loss(view: View, outputs: Outputs, batch: Batch) -> Tensor:
+def _criterion(objective: Objective, view: View, outputs: Outputs, batch: Batch) -> Tensor:
     loss_g = batch.loss(outputs.logits)
     if "model" not in view.state:
         return loss_g
-    own = view.at(view.state["model"], batch.x).logits / view.temperature
-    # The value is l_k, the gradient that of the loss at F_k's logits, handed on to F_g's.
-    loss_k = batch.loss(own + (outputs.logits - outputs.logits.detach()))
+    own = view.at(view.state["model"], batch.x).logits / view.temperature  # [N, C]
+    if objective == "residual":  # the value stays, the gradient at F_k's logits goes to F_g's
+        own = own + (outputs.logits - outputs.logits.detach())
+    loss_k = batch.loss(own)
     lam = mixing_weight(loss_g.detach(), loss_k.detach())
+    if objective == "penalty":
+        apart = _probabilities(outputs.logits) - _probabilities(own)
+        return loss_g - lam / 2 * batch.mean(apart.square().sum(-1))
     return (1 - lam) * loss_g + lam * loss_k
+
+
+def _probabilities(logits: Tensor) -> Tensor:
+    """Return the class probabilities [B, C] of logits; of one logit those of two classes [B, 2]."""
+    if logits.shape[-1] > 1:
+        return logits.softmax(-1)
+    positive = logits.sigmoid()
+    return torch.cat([1 - positive, positive], dim=-1)
 
 
 def _send_staged(view: View, trained: Trained) -> Upload:

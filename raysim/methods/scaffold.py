@@ -53,6 +53,8 @@ class Scaffold(FedAvg):
     part, two additions a step, and twice FedAvg's bytes both ways.
     """
 
+    revision: ClassVar[int] = 2
+
     weighting: ClassVar[Weighting | None] = "uniform"
 
     lr_global: float = Field(default=1.0, gt=0, description="step of the server")

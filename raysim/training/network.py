@@ -37,7 +37,7 @@ class Network(nn.Module):
         self._stages = (
             [_chain(getattr(module, stage)) for stage in STAGES] if self.is_composition else None
         )
-        self.has_batchnorm = any(isinstance(m, BATCH_NORMS) for m in module.modules())
+        self.has_batchnorm = has_batch_norm(module)
         self._layout = torch.contiguous_format
         self._trains: tuple[frozenset[str] | None] | None = None
 
@@ -135,7 +135,11 @@ class Network(nn.Module):
 
     def frozen(self) -> Network:
         """Return a copy in evaluation mode."""
-        return Network(copy.deepcopy(self.module)).eval()
+        copied = Network(copy.deepcopy(self.module)).eval()
+        for each in copied.modules():
+            if isinstance(each, nn.RNNBase) and not each.dropout:
+                each.train()  # the same outputs, and cuDNN has a backward pass in this mode alone
+        return copied
 
     def _resize(self, name: str, tensor: Tensor) -> None:
         path, _, attribute = name.rpartition(".")
@@ -146,6 +150,11 @@ class Network(nn.Module):
         if isinstance(before, nn.Parameter):
             new = nn.Parameter(new, requires_grad=before.requires_grad)
         setattr(owner, attribute, new)
+
+
+def has_batch_norm(module: nn.Module) -> bool:
+    """Return whether a module has a layer of BatchNorm, which cannot train on one sample."""
+    return any(isinstance(each, BATCH_NORMS) for each in module.modules())
 
 
 def is_composition(module: nn.Module) -> bool:

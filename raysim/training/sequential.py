@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from raysim.config import LocalSettings
-from raysim.core.rules import Batch, Outputs, Trained, Transform, Upload, View
+from raysim.core.rules import Batch, Outputs, Rules, Trained, Transform, Upload, View
 from raysim.core.tensors import CPU, Tensors
 from raysim.core.tensors.torch_private import can_record_steps, gradients_of
 from raysim.training.job import ClientJob, LocalLosses, batch_bounds, iterate_epochs, only_in_finish
@@ -74,12 +75,30 @@ class SequentialTrainer:
             self._buffer = data._replace(x=torch.empty_like(data.x), y=torch.empty_like(data.y))
         return data._replace(x=self._buffer.x[:n], y=self._buffer.y[:n])
 
-    def at(self, tensors: Tensors, x: Tensor) -> Outputs:
-        """Return the outputs at any tensors, in evaluation mode, without gradient."""
+    @property
+    def frozen(self) -> Network:
+        """A copy of the network in evaluation mode, run at tensors that are given."""
         if self._frozen is None:
             self._frozen = self.network.frozen()
+        return self._frozen
+
+    def at(self, tensors: Tensors, x: Tensor) -> Outputs:
+        """Return the outputs at any tensors, in evaluation mode, without gradient."""
         with torch.no_grad(), self.autocast():
-            return self._frozen.at(tensors, x).in_float32()
+            return self.frozen.at(tensors, x).in_float32()
+
+    def gradient(self, rules: Rules, view: View, tensors: Tensors, batch: Batch) -> Tensors:
+        """Return the gradient of the objective at any tensors, in evaluation mode."""
+        points = {n: t.detach().clone() for n, t in tensors.items()}
+        trainable = [points[name].requires_grad_() for name in view.trainable]
+        with torch.enable_grad():
+            with self.autocast():
+                outputs = self.frozen.at(points, batch.x).in_float32()
+            value = objective(rules, replace(view, params=points), outputs, batch)
+            gradients = gradients_of(value, trainable)
+        with torch.no_grad():
+            decayed = Sgd(self.local, 0.0).add_weight_decay([*gradients], trainable)
+        return dict(zip(view.trainable, decayed, strict=True))
 
     def seed(self, seed: int) -> None:
         """Seed the generators that dropout may draw from."""
@@ -147,7 +166,8 @@ class _ClientTraining:
             sizes.append(len(batch.y))
         trained = Trained(len(sizes), self.job.lr, self.states, self.job.data)
         with torch.no_grad():
-            view = replace(self.view, generator=self.job.generator)
+            gradient = partial(self.trainer.gradient, self.rules, self.view)
+            view = replace(self.view, generator=self.job.generator, gradient=gradient)
             upload = self.rules.finish(view, trained)
         if not sizes:
             return upload, LocalLosses.of(torch.empty(0), torch.empty(0), sizes)

@@ -172,7 +172,7 @@ class Staged(SmallNet):
 
 
 METHODS = {
-    "mifl": {},
+    "mifl": {"method.objective": "residual"},
     "fedmmd": {},
     "two_stream_l2": {},
     "fedmax": {"method.beta": 1},
@@ -207,7 +207,7 @@ def squared_errors_of_matrices(outputs, targets):
 @pytest.mark.parametrize("method", ["mifl", "fedmmd", "two_stream_l2"])
 @pytest.mark.parametrize("stacked", [0, 3])
 def test_methods_that_compare_outputs_take_them_in_any_shape(tmp_path, method, stacked):
-    settings = {"method.name": method, "engine.vectorize": stacked}
+    settings = {"method.name": method, "engine.vectorize": stacked, **METHODS[method]}
     plain, task = regression(2, Staged), regression(2, Matrices)
     scoring = raysim.Scoring(squared_errors_of_matrices)
     task = raysim.Task(task.model, task.clients, task.test, scoring)

@@ -24,6 +24,7 @@ from raysim.testing.contract import StopAfter
 from tests.conftest import UNEQUAL, make_settings, make_task, model_of
 
 CLIENTS = 10
+SIZES = np.arange(1, 1 + CLIENTS)
 
 
 class Neediest(FedAvg):
@@ -43,7 +44,8 @@ def inputs(seed: int = 0, number: int = 3, losses: Any = None, **method: Any) ->
     run = make_settings(Path("run"), seed=seed, clients=CLIENTS, fraction=0.3)
     run = run.model_copy(update=method)
     state = ServerState({"model": {"w": torch.zeros(2)}}, {"stage": 2})
-    return round_inputs(run, nn.Linear(1, 1), Checkpoint(number, state, losses), no_pass, print)
+    checkpoint = Checkpoint(number, state, losses)
+    return round_inputs(run, nn.Linear(1, 1), checkpoint, sizes=SIZES, run=no_pass, note=print)
 
 
 def selected(choice: Callable[[Sampling, ServerState], Sequence[int]], **options: Any) -> Round:

@@ -169,12 +169,25 @@ def test_another_partition_rule_is_refused(tmp_path, monkeypatch):
 def test_a_run_of_an_earlier_version_goes_on(tmp_path, monkeypatch):
     """Its checkpoint sealed no identity, no tables and no states."""
     monkeypatch.setattr("raysim.storage.checkpoints.Checkpoints.save", saved_as_before)
-    stopped(tmp_path / "old", make_task(SIZES), **{"method.name": "scaffold"})
+    stopped(tmp_path / "old", make_task(SIZES), **{"method.name": "ditto"})
     monkeypatch.undo()
     result = raysim.resume(tmp_path / "old", make_task(SIZES))
     assert result.metrics["round"].to_pylist() == [1, 2, 3, 4, 5]
-    raysim.run(make_settings(tmp_path / "new", **{"method.name": "scaffold"}), make_task(SIZES))
+    raysim.run(make_settings(tmp_path / "new", **{"method.name": "ditto"}), make_task(SIZES))
     assert model_of(tmp_path / "old") == model_of(tmp_path / "new")
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_another_revision_of_a_formula_is_refused(tmp_path, monkeypatch, sealed):
+    """Checkpoints of earlier versions, which sealed none, are of the first revision."""
+    if not sealed:
+        monkeypatch.setattr("raysim.storage.checkpoints.Checkpoints.save", saved_as_before)
+    stopped(tmp_path, make_task(SIZES))
+    monkeypatch.undo()
+    monkeypatch.setattr("raysim.methods.fedavg.FedAvg.revision", 2)
+    expected = "revision of the method's formula was 1 (here 2)"
+    assert expected in refusal(tmp_path, make_task(SIZES))
+    raysim.resume(tmp_path, make_task(SIZES), force=True)
 
 
 def saved_as_before(store: Any, checkpoint: Any, seal_tables: Any) -> None:

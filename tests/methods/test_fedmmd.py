@@ -1,4 +1,4 @@
-"""FedMMD against a double loop in NumPy: value, gradient over two rounds, and where it is zero."""
+"""FedMMD against a double loop in NumPy: value, floor, gradient over two rounds, and padding."""
 
 from __future__ import annotations
 
@@ -12,43 +12,54 @@ from tests.methods import common
 from tests.methods.test_oracle import assert_close, fedavg, run
 
 NAME = {"method.name": "fedmmd"}
-SHAPES = [(5, 2.0), (1, 2.0), (4, 3.0)]  # kernels, factor
+KERNELS = ("fixed", "adaptive")
+SIGMAS = "1e-6 1e-5 1e-4 1e-3 1e-2 1e-1 1 5 10 15 20 25 30 35 100 1e3 1e4 1e5 1e6"
 
 
-def bandwidths(x, y, kernels=5, factor=2.0):
+def bandwidths(x, y):
+    """b of the five adaptive kernels exp(-d^2 / b)."""
     joint = np.concatenate([x, y])
     n = len(joint)
     total = sum(((joint[i] - joint[j]) ** 2).sum() for i in range(n) for j in range(n) if i != j)
     mean = total / (n * (n - 1))
-    return [mean * factor ** (s - kernels // 2) for s in range(kernels)]
+    return [mean * 2.0**s for s in range(-2, 3)]
+
+
+def constants(kind, x, y):
+    """The bandwidths, and the factor of the sum of their kernels."""
+    if kind == "fixed":
+        return [2 * float(sigma) for sigma in SIGMAS.split()], 1.0
+    return bandwidths(x, y), 1 / 5
 
 
 def kernel(a, b, widths):
-    return np.mean([np.exp(-((a - b) ** 2).sum() / width) for width in widths])
+    return sum(np.exp(-((a - b) ** 2).sum() / width) for width in widths)
 
 
 def slope(a, b, widths):
     """The derivative of the kernel by a."""
     square = ((a - b) ** 2).sum()
-    return -2 * (a - b) * np.mean([np.exp(-square / width) / width for width in widths])
+    return -2 * (a - b) * sum(np.exp(-square / width) / width for width in widths)
 
 
-def mmd(x, y, widths):
+def mmd(x, y, widths, factor):
     n, total = len(x), 0.0
     for i in range(n):
         for j in range(n):
             total += kernel(x[i], x[j], widths) + kernel(y[i], y[j], widths)
             total -= 2 * kernel(x[i], y[j], widths)
-    return total / n**2
+    return factor * total / n**2
 
 
-def derivative(x, y):
-    """Of the discrepancy by y, at fixed bandwidths."""
-    n, widths = len(x), bandwidths(x, y)
+def derivative(kind, x, y):
+    """Of the penalty by y, at fixed bandwidths; nothing below the floor of the fixed kernels."""
+    n, (widths, factor) = len(x), constants(kind, x, y)
+    if kind == "fixed" and mmd(x, y, widths, factor) < 1e-4:
+        return np.zeros_like(y)
     rows = []
     for i in range(n):
         row = sum(slope(y[i], y[j], widths) - slope(y[i], x[j], widths) for j in range(n))
-        rows.append(2 * row / n**2)
+        rows.append(factor * 2 * row / n**2)
     return np.stack(rows)
 
 
@@ -72,60 +83,83 @@ def test_bandwidths_are_powers_of_two_times_the_mean_squared_distance():
     assert bandwidths(x, y) == pytest.approx([mean / 4, mean / 2, mean, mean * 2, mean * 4])
 
 
-@pytest.mark.parametrize(("kernels", "factor"), SHAPES)
-def test_discrepancy_by_double_loop(kernels, factor):
+@pytest.mark.parametrize("kind", KERNELS)
+def test_discrepancy_by_double_loop(kind):
     for n, key in [(2, 0), (4, 1), (7, 2)]:
         x, y = pair(n, key)
-        expected = mmd(x, y, bandwidths(x, y, kernels, factor))
-        found = squared_mmd(*tensors(x, y), batch(n), kernels, factor)
+        expected = mmd(x, y, *constants(kind, x, y))
+        found = squared_mmd(*tensors(x, y), batch(n), kind)
         assert float(found) == pytest.approx(expected, rel=1e-5)
 
 
-def test_padding_counts_for_nothing():
+@pytest.mark.parametrize("kind", KERNELS)
+def test_padding_counts_for_nothing(kind):
     x, y = pair(5)
     padded = Batch(*batch(5)[:2], torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0]))
-    kept = [0, 1, 3]
-    expected = mmd(x[kept], y[kept], bandwidths(x[kept], y[kept]))
-    found = squared_mmd(*tensors(x, y), padded, 5, 2.0)
+    x_kept, y_kept = x[[0, 1, 3]], y[[0, 1, 3]]
+    expected = mmd(x_kept, y_kept, *constants(kind, x_kept, y_kept))
+    found = squared_mmd(*tensors(x, y), padded, kind)
     assert float(found) == pytest.approx(expected, rel=1e-5)
 
 
-def test_derivative_is_that_at_fixed_bandwidths():
+@pytest.mark.parametrize("kind", KERNELS)
+def test_derivative_is_that_at_fixed_bandwidths(kind):
     """The hand-made derivative against central differences, the method's against both."""
     x, y = pair()
-    widths, numeric, step = bandwidths(x, y), np.zeros_like(y), 1e-6
+    given, numeric, step = constants(kind, x, y), np.zeros_like(y), 1e-6
     for index in np.ndindex(*y.shape):
         shift = np.zeros_like(y)
         shift[index] = step
-        numeric[index] = (mmd(x, y + shift, widths) - mmd(x, y - shift, widths)) / (2 * step)
-    assert np.abs(numeric - derivative(x, y)).max() < 1e-8
+        numeric[index] = (mmd(x, y + shift, *given) - mmd(x, y - shift, *given)) / (2 * step)
+    assert np.abs(numeric - derivative(kind, x, y)).max() < 1e-8
     frozen, local = tensors(x, y)
     local.requires_grad_()
-    (found,) = torch.autograd.grad(squared_mmd(frozen, local, batch(4), 5, 2.0), local)
+    (found,) = torch.autograd.grad(squared_mmd(frozen, local, batch(4), kind), local)
     assert np.abs(found.numpy() - numeric).max() < 1e-6
 
 
+@pytest.mark.parametrize("kind", KERNELS)
 @pytest.mark.parametrize("rows", [[[1.0, 2.0]], [[1.0, 2.0]] * 3, [[1.0, 2.0], [0.5, -9.0]]])
-def test_equal_streams_cost_nothing(rows):
+def test_equal_streams_have_no_gradient(rows, kind):
     """As at a round's start; with one sample or equal rows the mean distance is 0."""
     frozen, local = torch.tensor(rows), torch.tensor(rows, requires_grad=True)
-    value = common.penalty_of(FedMmd(), frozen)(None, local, batch(len(rows)))
+    value = common.penalty_of(FedMmd(lam=2, kernel=kind), frozen)(None, local, batch(len(rows)))
     (gradient,) = torch.autograd.grad(value + 0 * local.sum(), local)
-    assert abs(value.detach()) < 1e-7 and gradient.abs().max() < 1e-7
+    assert value.item() == pytest.approx(2e-4 if kind == "fixed" else 0, abs=1e-7)
+    assert gradient.abs().max() < 1e-7
+
+
+@pytest.mark.parametrize(("apart", "above"), [(1e-5, False), (0.3, True)])
+def test_the_fixed_kernels_have_a_floor(apart, above):
+    """Below 1e-4 the penalty is 1e-4 and pulls nowhere."""
+    x = np.array([[0.0, 2.0], [30.0, 4.0]])
+    y = x + np.array([[apart, 0.0], [0.0, 0.0]])
+    squared = mmd(x, y, *constants("fixed", x, y))
+    assert squared > 0 and (squared > 1e-4) == above
+    frozen, local = tensors(x, y)
+    local.requires_grad_()
+    value = common.penalty_of(FedMmd(lam=1), frozen)(None, local, batch(2))
+    (gradient,) = torch.autograd.grad(value, local)
+    assert value.item() == pytest.approx(max(1e-4, squared), rel=1e-4)
+    assert bool(gradient.abs().max() > 0) == above
 
 
 def test_one_sample_costs_nothing_wherever_it_is():
-    """At fixed bandwidths its gradient would grow without bound as the streams near each other."""
+    """At adaptive bandwidths its gradient would grow without bound as the streams near."""
     frozen, local = torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 2.0 + 1e-6]])
-    assert float(common.penalty_of(FedMmd(), frozen)(None, local, batch(1))) == 0
+    adaptive = FedMmd(kernel="adaptive")
+    assert float(common.penalty_of(adaptive, frozen)(None, local, batch(1))) == 0
 
 
-def test_two_rounds(tmp_path):
-    result, w, clients = run(tmp_path, **NAME, **{"method.lam": 5.0})
+@pytest.mark.parametrize("kind", KERNELS)
+def test_two_rounds(tmp_path, kind):
+    strength = 5.0 if kind == "adaptive" else 0.5
+    result, w, clients = run(tmp_path, **NAME, **{"method.lam": strength, "method.kernel": kind})
 
     def penalty(local, start, x):
         frozen, logits = (common.outputs(weights, x)[1] for weights in (start, local))
-        return common.pull_back(local, x, d_logits=5 * derivative(frozen, logits))
+        d_logits = strength * derivative(kind, frozen, logits)
+        return common.pull_back(local, x, d_logits=d_logits)
 
     expected = fedavg(w, clients, penalty=penalty)
     assert_close(result.params, expected)
@@ -144,19 +178,17 @@ def test_without_lam_it_is_fedavg(tmp_path):
 
 
 def test_tiny_clients(tmp_path):
-    """With steps at which a penalty on single samples would leave the allowed range."""
-    large = {"local.lr": 0.5, "local.epochs": 5}
-    common.assert_trains_tiny_clients(tmp_path, NAME | large)
+    """Adaptive with steps at which a penalty on single samples would leave the allowed range."""
+    large = {"local.lr": 0.5, "local.epochs": 5, "method.kernel": "adaptive"}
+    common.assert_trains_tiny_clients(tmp_path / "adaptive", NAME | large)
+    common.assert_trains_tiny_clients(tmp_path / "fixed", NAME)
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
         ({"method.lam": -1}, "method.lam=-1: must be greater than or equal to 0"),
-        ({"method.kernels": 0}, "method.kernels=0: must be greater than or equal to 1"),
-        ({"method.kernels": 33}, "method.kernels=33: must be less than or equal to 32"),
-        ({"method.factor": 1}, "method.factor=1: must be greater than 1"),
-        ({"method.factor": 11}, "method.factor=11: must be less than or equal to 10"),
+        ({"method.kernel": "x"}, "method.kernel=\"x\": must be 'fixed' or 'adaptive'"),
     ],
 )
 def test_bad_settings(tmp_path, overrides, message):

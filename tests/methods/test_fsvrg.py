@@ -36,6 +36,8 @@ from tests.methods.test_oracle import (
 from tests.training.test_sequential import build, samples, snapshot
 
 NAME = {"method.name": "fsvrg"}
+UNUSED = 'method.step="scaled": local.lr is not used'
+CONSTANT = {**NAME, "method.step": "constant"}
 
 
 def weighted(parts, weights):
@@ -67,7 +69,7 @@ def fsvrg(w, clients, by_client):
 
 @pytest.mark.parametrize("weighting", ["examples", "uniform"])
 def test_two_rounds(tmp_path, weighting):
-    result, w, clients = run(tmp_path, **NAME, weighting=weighting)
+    result, w, clients = run(tmp_path, **CONSTANT, weighting=weighting)
     by_client = [n / sum(SIZES) if weighting == "examples" else 1 / len(SIZES) for n in SIZES]
     expected = fsvrg(w, clients, by_client)
     assert_close(result.params, expected)
@@ -79,7 +81,7 @@ def test_first_step_of_one_client_is_the_full_gradient_step(tmp_path):
     """With batches of 56 and 1 sample: both steps by hand, the first along the full gradient."""
     task = make_task((57,))
     overrides = {"rounds": 1, "fraction": 1.0, "local.epochs": 1, "local.batch_size": 56}
-    result = raysim.run(make_settings(tmp_path, **NAME, **overrides), task)
+    result = raysim.run(make_settings(tmp_path, **CONSTANT, **overrides), task)
     x, y = task.clients[0]
     w = start_of(task)
     full = gradient(w, x.astype(np.float64), y)
@@ -133,7 +135,7 @@ def test_one_full_batch_step_is_the_same_for_all_clients(tmp_path, together):
     So the weights of the mean do not matter.
     """
     overrides = {"rounds": 1, "fraction": 1.0, "local.epochs": 1, "local.batch_size": "full"}
-    overrides |= {**NAME, "engine.vectorize": together}
+    overrides |= {**CONSTANT, "engine.vectorize": together}
     params = []
     for weighting in ("examples", "uniform"):
         notes = Notes()
@@ -169,9 +171,9 @@ def train(net, rules, broadcast, epochs):
 
 @pytest.mark.parametrize("norm", [False, True])
 def test_first_pass_sends_the_gradient_of_all_samples(norm):
-    """In training mode: dropout draws, BatchNorm uses the batch and keeps its statistics."""
-    net = build(norm=norm)
-    passes = []
+    """In evaluation mode: no dropout, BatchNorm with the statistics that it has."""
+    net = build(norm=norm, dropout=0.5)
+    passes, notes = [], []
 
     def run_pass(work):
         passes.append(work)
@@ -187,20 +189,23 @@ def test_first_pass_sends_the_gradient_of_all_samples(norm):
         epochs=1,
         lr=0.1,
         lr_at=lambda number: 0.1,
+        weighting="examples",
         network=net,
+        steps=lambda client: 4,
         run=run_pass,
         sample=lambda *keys: (2,),
         generator=lambda purpose: torch.Generator(),
-        note=print,
+        note=notes.append,
     )
-    Fsvrg().round(now, state)
+    Fsvrg(h=0.6).round(now, state)
     first, second = passes
     assert list(first.clients) == [0, 1, 2, 3, 4] and first.weighting == "examples"
     assert second.clients == (2,) and second.weighting is None
+    assert second.lr_of(2) == pytest.approx(0.6 / 4) and notes == [UNUSED]
     data, names = samples(20), [name for name, _ in net.named_parameters()]
     there = build(norm=norm)
     there.load_state_dict(before)
-    loss = F.cross_entropy(there.train()(data.x), data.y)
+    loss = F.cross_entropy(there.eval()(data.x), data.y)
     for name, g in zip(names, torch.autograd.grad(loss, there.parameters()), strict=True):
         assert torch.allclose(second.broadcast["full"][name], g, atol=1e-6)
 
@@ -218,5 +223,21 @@ def test_tiny_clients(tmp_path):
     common.assert_trains_tiny_clients(tmp_path, NAME)
 
 
-def test_bad_settings(tmp_path):
-    common.assert_refused(tmp_path, {**NAME, "method.mu": 1}, "method.mu: no such setting")
+def test_scaled_steps_say_once_that_lr_is_not_used(tmp_path):
+    notes = Notes()
+    settings = make_settings(tmp_path, **NAME, rounds=2, fraction=1.0)
+    raysim.run(settings, make_task((9, 3)), notes)
+    assert notes.notes.count(UNUSED) == 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"method.mu": 1}, "method.mu: no such setting"),
+        ({"method.h": 0}, "method.h=0: must be greater than 0"),
+        ({"method.step": "x"}, "method.step=\"x\": must be 'scaled' or 'constant'"),
+        ({"local.momentum": 0.9}, r"local\.momentum=0.9: must be 0.0 with method\.name=fsvrg"),
+    ],
+)
+def test_bad_settings(tmp_path, overrides, message):
+    common.assert_refused(tmp_path, NAME | overrides, message)

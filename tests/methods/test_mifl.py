@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import combinations
+
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+import torch.nn.functional as F
 
 import raysim
-from raysim.core.rules import Batch
-from raysim.methods.mifl import mixing_weight, mutual_information, pruned_at_each_end
+from raysim.core.rules import Batch, Outputs, View
+from raysim.methods.mifl import Mifl, mixing_weight, mutual_information, pruned_at_each_end
 from tests.conftest import UNEQUAL, make_settings, make_task
 from tests.methods import common
+from tests.methods.reference import Reference, T
 from tests.methods.test_oracle import assert_close, start_of
 
 NAME = "mifl"
+OBJECTIVES = ("penalty", "mixture", "residual")
 SIZES = (3, 40, 17, 8, 25)
 LR, EPOCHS, ROUNDS = 0.5, 5, 2
 MODEL_BYTES = 4 * (16 * 12 + 16 + 3 * 16 + 3)
@@ -34,22 +40,46 @@ def cross_entropy(logits, y):
     return -np.log(softmax(logits)[np.arange(len(y)), y]).mean()
 
 
-def local_training(w, own, x, y, temperature):
-    """SGD with the gradient of algorithm 1 written out; `own` is F_k or None."""
-    onehot = np.eye(3)[y]
-    for _ in range(EPOCHS):
-        hidden, logits = network(w, x)
-        at_logits = softmax(logits / temperature) - onehot
+def mixing(l_g, l_k):
+    """lam with the sample deviation of two numbers, worked out by its definition."""
+    mean = (l_g + l_k) / 2
+    c_v = np.sqrt((l_g - mean) ** 2 + (l_k - mean) ** 2) / (l_g + l_k)
+    return 0.5 if l_g == l_k else c_v if c_v <= 0.5 else 1 - c_v
+
+
+def at_the_logits(objective, logits, own, y):
+    """N times the objective's derivative at the logits; both are divided by T."""
+    p_g, p_k, onehot = softmax(logits), softmax(own), np.eye(3)[y]
+    lam = mixing(cross_entropy(logits, y), cross_entropy(own, y))
+    if objective == "mixture":
+        return (1 - lam) * (p_g - onehot)
+    if objective == "residual":
+        return (1 - lam) * (p_g - onehot) + lam * (p_k - onehot)
+    # d/dz of |p - p_k|^2 / 2 is J (p - p_k), J = diag(p) - p p^T the softmax's derivative
+    apart = p_g - p_k
+    pulled = p_g * (apart - (p_g * apart).sum(1, keepdims=True))
+    return p_g - onehot - lam * pulled
+
+
+def slope(objective, own, temperature):
+    """The gradient of a client's objective; `own` is F_k or None."""
+
+    def gradient(w, x, y):
+        logits = network(w, x)[1]
+        at_logits = softmax(logits / temperature) - np.eye(3)[y]
         if own is not None:
             own_logits = network(own, x)[1] / temperature
-            l_g, l_k = cross_entropy(logits / temperature, y), cross_entropy(own_logits, y)
-            c_v = np.std([l_g, l_k]) / (l_g + l_k)
-            lam = 0.5 if l_g == l_k else c_v if c_v <= 0.5 else 1 - c_v
-            at_logits = (1 - lam) * at_logits + lam * (softmax(own_logits) - onehot)
-        at_logits /= len(y) * temperature
-        back = (at_logits @ w[2]) * (hidden > 0)
-        step = [back.T @ x, back.sum(0), at_logits.T @ hidden, at_logits.sum(0)]
-        w = [p - LR * g for p, g in zip(w, step, strict=True)]
+            at_logits = at_the_logits(objective, logits / temperature, own_logits, y)
+        return common.pull_back(w, x, d_logits=at_logits / (len(y) * temperature))
+
+    return gradient
+
+
+def local_training(w, own, x, y, objective, temperature):
+    """Full-batch SGD."""
+    for _ in range(EPOCHS):
+        g = slope(objective, own, temperature)(w, x, y)
+        w = [p - LR * d for p, d in zip(w, g, strict=True)]
     return w
 
 
@@ -58,14 +88,22 @@ def information(a, b, x):
     return -0.5 * np.log(1 - rho**2)
 
 
-def oracle(w, clients, temperature=1.0, update=True, reference="global", drop=1):
+def oracle(
+    w,
+    clients,
+    temperature=1.0,
+    update=True,
+    reference="global",
+    drop=1,
+    objective="penalty",
+):
     """Return the final weights, and per round the MI and the clients kept."""
     own = [None] * len(clients)
     history = []
     for _ in range(ROUNDS):
         trained, mi = [], []
         for k, (x, y) in enumerate(clients):
-            local = local_training(w, own[k] if update else None, x, y, temperature)
+            local = local_training(w, own[k] if update else None, x, y, objective, temperature)
             against = w if reference == "global" or own[k] is None else own[k]
             mi.append(information(local, against, x))
             trained.append(local)
@@ -106,10 +144,17 @@ def client_rows(result, number, index):
         ({}, {}),
         ({"local.temperature": 0.5}, {"temperature": 0.5}),
         ({"local.temperature": 2.0}, {"temperature": 2.0}),
+        ({"method.objective": "mixture"}, {"objective": "mixture"}),
+        ({"method.objective": "residual"}, {"objective": "residual"}),
+        (
+            {"method.objective": "residual", "local.temperature": 2.0},
+            {"objective": "residual", "temperature": 2.0},
+        ),
         ({"method.mi_reference": "previous"}, {"reference": "previous"}),
         ({"method.update": False}, {"update": False}),
         ({"method.aggregation": False}, {"drop": 0}),
         ({"method.prune": 0.3}, {"drop": 2}),
+        ({"method.prune": 0}, {"drop": 0}),
     ],
 )
 def test_two_rounds_equal_numpy(tmp_path, overrides, arguments):
@@ -118,20 +163,83 @@ def test_two_rounds_equal_numpy(tmp_path, overrides, arguments):
     assert_close(result.params, expected)
     for number, (mi, kept) in enumerate(history, 1):
         assert [r["mi"] for r in client_rows(result, number, 0)] == pytest.approx(mi, rel=1e-4)
-        if arguments.get("drop") != 0:
+        if overrides.get("method.aggregation", True):
             assert [r["client"] for r in client_rows(result, number, 1)] == kept
 
 
-def test_the_own_model_changes_the_result(tmp_path):
-    """The oracle above would agree with itself if the mixed loss were plain; it is not."""
+def test_the_objectives_differ(tmp_path):
+    """The oracle above would agree with itself if all objectives were the plain loss."""
     _, w, clients = run(tmp_path)
-    mixed, plain = oracle(w, clients)[0], oracle(w, clients, update=False)[0]
-    assert max(np.abs(a - b).max() for a, b in zip(mixed, plain, strict=True)) > 1e-3
+    results = [oracle(w, clients, objective=name)[0] for name in OBJECTIVES]
+    results.append(oracle(w, clients, update=False)[0])
+    for one, other in combinations(results, 2):
+        assert max(np.abs(a - b).max() for a, b in zip(one, other, strict=True)) > 1e-4
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_sampled_clients_of_unequal_steps(tmp_path, objective):
+    """A client's own model is that of its last participation, whether it was averaged or not."""
+    reference = Reference(tmp_path, {"method.name": NAME, "method.objective": objective})
+    w, own, dropped = reference.start, {}, []
+    for number, cohort in enumerate(reference.cohorts):
+        trained = {}
+        for k in cohort:
+            trained[k] = reference.train(w, number, k, slope(objective, own.get(k), T))
+        mi = {k: information(trained[k], w, reference.clients[k][0]) for k in cohort}
+        own |= trained
+        (kept,) = sorted(cohort, key=lambda k: (mi[k], k))[1:-1]
+        dropped.append({*cohort} - {kept})
+        w = trained[kept]
+    assert any(
+        {*cohort} & gone for cohort, gone in zip(reference.cohorts[1:], dropped, strict=False)
+    )
+    assert_close(reference.result.params, w)
+
+
+def test_one_logit_is_two_classes():
+    """The distance of (1-p, p) vectors is twice the squared difference of sigmoids."""
+    torch.manual_seed(0)
+    x, y = torch.randn(6, 1), torch.tensor([0, 1, 1, 0, 1, 0])
+    frozen = 0.3 * x - 0.2
+    view = View({}, [], {}, {}, {"model": {}}, {}, 2.0, None, None, None)
+    view = replace(view, at=lambda tensors, given: Outputs(None, None, 2.0 * frozen))
+    found = Mifl().rules().criterion(view, Outputs(None, None, x), Batch(x, y))
+    loss_g, loss_k = (F.binary_cross_entropy_with_logits(z[:, 0], y.float()) for z in (x, frozen))
+    lam = mixing(loss_g.item(), loss_k.item())
+    distance = 2 * (x.sigmoid() - frozen.sigmoid()).square().mean()
+    assert found.item() == pytest.approx((loss_g - lam / 2 * distance).item(), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "refused"),
+    [
+        ({}, True),
+        ({"method.update": False}, False),
+        ({"method.objective": "mixture"}, False),
+        ({"method.objective": "residual"}, False),
+    ],
+)
+def test_probabilities_need_a_classification(tmp_path, overrides, refused):
+    task = make_task((9, 9, 9, 9))
+    scoring = raysim.Scoring(lambda outputs, y: (outputs[:, 0] - y).square())
+    task = raysim.Task(task.model, task.clients, task.test, scoring)
+    settings = make_settings(tmp_path, **{"method.name": NAME, "rounds": 1, **overrides})
+    if not refused:
+        raysim.run(settings, task)
+        return
+    with pytest.raises(raysim.SettingsError, match=r"method\.objective=penalty.*classification"):
+        raysim.run(settings, task)
 
 
 @pytest.mark.parametrize(
     ("l_g", "l_k", "lam"),
-    [(1.0, 1.0, 0.5), (0.0, 0.0, 0.5), (3.0, 1.0, 0.25), (0.2, 0.6, 0.25), (2.0, 0.0, 0.5)],
+    [
+        *((1.0, 1.0, 0.5), (0.0, 0.0, 0.5)),
+        (3.0, 1.0, 2 / 4 / np.sqrt(2)),
+        (0.2, 0.6, 0.4 / 0.8 / np.sqrt(2)),
+        (2.0, 0.0, 1 - 1 / np.sqrt(2)),
+        (0.1, 1.0, 1 - 0.9 / 1.1 / np.sqrt(2)),
+    ],
 )
 def test_mixing_weight(l_g, l_k, lam):
     losses = torch.tensor(l_g), torch.tensor(l_k)
@@ -167,7 +275,7 @@ def test_mutual_information_is_finite_at_its_limits():
     [
         *[(0.025, m, n) for m, n in ((1, 0), (2, 0), (3, 1), (10, 1), (40, 1), (41, 2), (100, 3))],
         *[(0.49, m, n) for m, n in ((1, 0), (2, 0), (3, 1), (4, 1), (5, 2), (100, 49), (101, 50))],
-        *((0.07, 100, 7), (1e-12, 3, 1), (1e-12, 2, 0)),
+        *((0.07, 100, 7), (1e-12, 3, 1), (1e-12, 2, 0), (0, 3, 0), (0, 100, 0)),
     ],
 )
 def test_pruned_at_each_end(prune, clients, pruned):
@@ -241,11 +349,13 @@ def test_a_model_that_no_later_round_reads_is_not_kept(tmp_path, overrides, last
     assert lasting or not left
 
 
-def test_the_objective_is_the_mixed_loss(tmp_path):
+@pytest.mark.parametrize(("kind", "sign"), [("penalty", -1), ("mixture", 1), ("residual", 1)])
+def test_the_objective_is_reported(tmp_path, kind, sign):
     """In round 2 the own model, which is where the only client starts, loses more than it does."""
-    result, _, _ = run(tmp_path, (40,), **{"method.aggregation": False})
+    overrides = {"method.aggregation": False, "method.objective": kind}
+    result, _, _ = run(tmp_path, (40,), **overrides)
     loss, objective = (result.metrics[name].to_pylist() for name in ("train_loss", "objective"))
-    assert objective[0] == loss[0] and objective[1] > loss[1]
+    assert objective[0] == loss[0] and sign * (objective[1] - loss[1]) > 0
 
 
 def test_clients_of_one_sample_and_of_one_more_than_a_batch(tmp_path):
@@ -264,7 +374,8 @@ def test_a_model_that_is_not_finite_stops_the_run(tmp_path):
     ("setting", "value", "allowed"),
     [
         ("prune", 0.5, "less than 0.5"),
-        ("prune", 0, "greater than 0"),
+        ("prune", -0.1, "greater than or equal to 0"),
+        ("objective", "eq8", "'penalty', 'mixture' or 'residual'"),
         ("mi_reference", "none", "'global' or 'previous'"),
         ("update", 3, "boolean"),
     ],

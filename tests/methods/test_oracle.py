@@ -137,6 +137,16 @@ def test_scaffold(tmp_path, lr_global):
     assert_close(result.params, scaffold(w, clients, lr_global)[0])
 
 
+def test_fedprox_objective_with_means_by_tensor(tmp_path):
+    """After a step of one client by lr * g, g the gradient at its start."""
+    overrides = {"method.name": "fedprox", "method.mu": 6.0, "method.reduction": "mean"}
+    result, w, clients = run(tmp_path, (40,), rounds=1, **overrides)
+    moved = [LR * g for g in gradient(w, *clients[0])]
+    term = 3 * sum((m**2).mean() for m in moved)
+    gap = result.metrics["objective"][0].as_py() - result.metrics["train_loss"][0].as_py()
+    assert gap == pytest.approx(term / EPOCHS, rel=1e-4)
+
+
 def test_scaffold_moves_c_by_the_part_of_clients_that_took_part(tmp_path):
     overrides = {"method.name": "scaffold", "rounds": 4, "fraction": 0.5}
     result, w, clients = run(tmp_path, **overrides)

@@ -16,10 +16,22 @@ SPACES = ("outputs", "weights")
 BATCH = Batch(torch.zeros(2, 12), torch.zeros(2, dtype=torch.long))
 
 
-def test_distance_of_outputs_by_hand():
+@pytest.mark.parametrize(
+    ("reduction", "weights", "distance"),
+    [
+        ("sum", None, (25 + 1) / 2),
+        ("mean", None, (25 + 1) / 2),
+        ("sum", [1.0, 0.0], 25 / 2),
+        ("mean", [1.0, 0.0], 25),
+        ("mean", [0.0, 1.0], 1),
+    ],
+)
+def test_distance_of_outputs_by_hand(reduction, weights, distance):
+    """Half the sum over real rows, never divided by their number; or their mean, not halved."""
     frozen, local = torch.tensor([[1.0, 2.0], [0.0, 0.0]]), torch.tensor([[4.0, 6.0], [1.0, 0.0]])
-    penalty = common.penalty_of(TwoStreamL2(lam=0.5), frozen)
-    assert float(penalty(None, local, BATCH)) == pytest.approx(0.5 * (25 + 1) / 2)
+    penalty = common.penalty_of(TwoStreamL2(lam=0.5, reduction=reduction), frozen)
+    batch = BATCH._replace(weights=None if weights is None else torch.tensor(weights))
+    assert float(penalty(None, local, batch)) == pytest.approx(0.5 * distance)
 
 
 def test_distance_of_weights_by_hand():
@@ -35,15 +47,20 @@ def test_distance_of_weights_by_hand():
     assert float(state[transform.term]) == pytest.approx(0.5 * (4 * 4 + 9))
 
 
-@pytest.mark.parametrize("space", SPACES)
-def test_two_rounds(tmp_path, space):
-    result, w, clients = run(tmp_path, **NAME, **{"method.lam": 0.6, "method.space": space})
+@pytest.mark.parametrize(
+    ("space", "reduction"), [("outputs", "sum"), ("outputs", "mean"), ("weights", "sum")]
+)
+def test_two_rounds(tmp_path, space, reduction):
+    lam = 0.6 if reduction == "mean" or space == "weights" else 0.03
+    own = {"method.lam": lam, "method.space": space, "method.reduction": reduction}
+    result, w, clients = run(tmp_path, **NAME, **own)
 
     def penalty(local, start, x):
         if space == "weights":
-            return [2 * 0.6 * (p - s) for p, s in zip(local, start, strict=True)]
+            return [2 * lam * (p - s) for p, s in zip(local, start, strict=True)]
         frozen, logits = (common.outputs(weights, x)[1] for weights in (start, local))
-        return common.pull_back(local, x, d_logits=2 * 0.6 * (logits - frozen) / len(x))
+        factor = 2 / len(x) if reduction == "mean" else 1
+        return common.pull_back(local, x, d_logits=lam * factor * (logits - frozen))
 
     expected = fedavg(w, clients, penalty=penalty)
     assert_close(result.params, expected)
@@ -71,6 +88,7 @@ def test_tiny_clients(tmp_path, space):
     [
         ({"method.lam": -1}, "method.lam=-1: must be greater than or equal to 0"),
         ({"method.space": "x"}, "method.space=\"x\": must be 'outputs' or 'weights'"),
+        ({"method.reduction": "x"}, "method.reduction=\"x\": must be 'sum' or 'mean'"),
     ],
 )
 def test_bad_settings(tmp_path, overrides, message):

@@ -254,7 +254,7 @@ def test_gradient_elsewhere_is_that_of_a_network_there():
     train(net, Rules(finish=finish), data, epochs=0, weight_decay=0.5, temperature=2.0)
     there = copy.deepcopy(net)
     there.load_state_dict(tensors)
-    loss = F.cross_entropy(there.train()(data.x) / 2, data.y)
+    loss = F.cross_entropy(there.eval()(data.x) / 2, data.y)
     names, parameters = zip(*there.named_parameters(), strict=True)
     for name, p, g in zip(names, parameters, torch.autograd.grad(loss, parameters), strict=True):
         assert torch.allclose(found[name], g + 0.5 * p.detach(), atol=1e-6)

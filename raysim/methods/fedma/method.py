@@ -10,25 +10,34 @@ is one pass over the layers n = 1..L of the cohort's networks:
         down:   the matched layer, and to every client the atoms of its neurons
         client: take it in, freeze layers 1..n, move the inputs of layer n+1 to the atoms (0 where
                 it has no neuron), train layers n+1..L for `local.epochs`
-    layer L: the mean weighted by samples
+    layer L: row i, of class i, and its bias are averaged by the clients' samples of class i
 
 Hidden states of an LSTM are matched by their input weights and biases of the four gates, and share
 one permutation across the gates, the recurrent side and the next layer's inputs. No layer exceeds
 `max_width` times its first width. In the next round every client starts from a network of the
 first width, made of the atoms that its neurons were matched to.
 
+A client sends its last layer with the counts n_ji of its training samples of each class i, four
+bytes a class; row i becomes sum_j n_ji row_ji / sum_j n_ji over the clients j that arrived. A class
+that none of them holds, a head of one logit, and a task that is no classification take the samples
+of all classes; weighting=uniform takes 1/J, as the authors' LSTM code does.
+
+`rounds` counts passes over the layers; a pass is L communication rounds of FedAvg's kind. The
+authors' code has gamma=7 and average="posterior" for VGG9, gamma=1e-3 and "mean" for the LSTM.
+
 Choices: layers are in forward order; an embedding is a layer, its dimensions are neurons. Atoms are
 made anew in every round, so who did not take part in the round before, or never, holds no valid
 assignment and starts from the atoms with most members (ties by index). Clients that took part hold
 the matched layers, so that next time they receive the last layer alone; an assignment counts four
-bytes a neuron. Deviations from the authors' code: the prior mean is 0, clients are taken in order
+bytes a neuron. A client that is dropped in mid-pass leaves its atoms; an atom that is left by all
+keeps its value. Deviations from the authors' code: the prior mean is 0, clients are taken in order
 of id instead of at random, and the number of atoms has a limit. In the tables `width_1` to
 `width_L-1` are the layers' numbers of atoms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Literal
@@ -39,7 +48,7 @@ from torch import Tensor, nn
 
 from raysim.core.errors import SettingsError
 from raysim.core.method import Method, Metrics, Round, ServerState
-from raysim.core.rules import Pass, Reduced, Rules, Trained, Upload, View
+from raysim.core.rules import Batch, Pass, Reduced, Rules, Trained, Upload, View
 from raysim.core.tensors import Groups, Tensors, nbytes, state_of
 from raysim.methods.fedma import neurons
 from raysim.methods.fedma.matching import Beliefs, Matching, match
@@ -60,6 +69,7 @@ class FedMa(Method):
     once more.
     """
 
+    revision: ClassVar[int] = 2
     staged: ClassVar[bool] = True
 
     sigma: float = Field(default=1.0, gt=0, description="deviation of neurons around their atom")
@@ -105,20 +115,23 @@ class FedMa(Method):
         chain = neurons.chain_of(now.network)
         reduced = now.run(_first_pass(now, chain, state))
         matched: dict[str, Tensor] = {}
-        members: dict[str, Tensor] = {}
+        assigned: list[dict[int, Tensor]] = []
         for number in range(len(chain) - 1):
             matching, layer = self._match(chain, number, reduced)
             matched |= layer
-            members[str(number)] = torch.from_numpy(matching.members)
-            atoms = zip(reduced.clients, matching.assigned, strict=True)
+            own = map(torch.from_numpy, matching.assigned)
+            atoms = dict(zip(reduced.clients, own, strict=True))
+            assigned.append(atoms)
             work = replace(
                 _pass(now, chain, number + 1, reduced.clients, matched),
-                personal={c: {"atoms": {str(number): torch.from_numpy(a).int()}} for c, a in atoms},
+                personal={c: {"atoms": {str(number): a.int()}} for c, a in atoms.items()},
                 bytes_down=partial(_constant, nbytes({"model": layer})),
             )
             reduced = now.run(work)
+        last = [reduced.rows[client] for client in reduced.clients]
+        members = {str(n): _members(atoms, reduced.clients) for n, atoms in enumerate(assigned)}
         groups = {
-            "model": matched | dict(reduced.means["model"]),
+            "model": matched | mean_by_class(last, uniform=now.weighting == "uniform"),
             "members": members,
             "recent": {"clients": torch.tensor(reduced.clients, dtype=torch.int64)},
         }
@@ -195,9 +208,43 @@ def _send(chain: Chain, number: int, view: View, trained: Trained) -> Upload:
         "atoms": {**(view.state.get("atoms", {}) if number > 1 else {}), **view.personal["atoms"]}
     }
     if number == len(chain) - 1:
-        return Upload(sums={"model": layer}, state=atoms)
+        samples = samples_by_class(trained.data, chain[-1].width)
+        return Upload(rows={"layer": layer, "classes": {"samples": samples}}, state=atoms)
     rest = _of(view.params, chain[number + 1 :])
     return Upload(rows={"layer": layer}, round_state={**atoms, "model": rest})
+
+
+def samples_by_class(data: Batch, classes: int) -> Tensor:
+    """Return the samples of each class [C]; all of them for outputs that are no classes."""
+    if classes > 1 and data.scoring.classifies:
+        return torch.bincount(data.y, minlength=classes).int()
+    return torch.full((classes,), len(data.y), dtype=torch.int32)
+
+
+def mean_by_class(clients: Sequence[Groups], uniform: bool) -> dict[str, Tensor]:
+    """Return the mean of last layers, row by row.
+
+    Args:
+        clients: Per client, its `layer` (tensors [C, ...]) and its samples of `classes` [C].
+        uniform: Whether every client counts the same, or else by its samples of a row's class.
+    """
+    counts = torch.stack([client["classes"]["samples"].double() for client in clients])  # [J, C]
+    weights = torch.where(counts.sum(0) > 0, counts, counts.sum(1, keepdim=True))
+    if uniform:
+        weights = torch.ones_like(counts)
+    shares = weights / weights.sum(0)
+    means = {}
+    for name, tensor in clients[0]["layer"].items():
+        rows = torch.stack([client["layer"][name].double() for client in clients])  # [J, C, ...]
+        mean = (shares[:, :, None] * rows.view(*shares.shape, -1)).sum(0)
+        means[name] = mean.view(tensor.shape).to(tensor.dtype)
+    return means
+
+
+def _members(atoms: Mapping[int, Tensor], clients: Sequence[int]) -> Tensor:
+    """Return how many of the clients are members of each atom [A]."""
+    count = 1 + max(int(own.max()) for own in atoms.values())
+    return torch.bincount(torch.cat([atoms[client] for client in clients]), minlength=count)
 
 
 def _of(tensors: Tensors, layers: Chain) -> dict[str, Tensor]:

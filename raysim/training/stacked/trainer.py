@@ -273,7 +273,8 @@ class _StackedTraining:
         own = {"start": self.starts[k], "state": self.jobs[k].state}
         tensors = {name: tensor[k].detach() for name, tensor in self.tensors.items()}
         view = self._view(tensors, {**own, "personal": self.jobs[k].personal})
-        return replace(view, generator=self.jobs[k].generator)
+        gradient = partial(self.sequential.gradient, self.rules, view)
+        return replace(view, generator=self.jobs[k].generator, gradient=gradient)
 
     def _gradient(self, fixed: Tree, tensors: Tensors, batch: Batch) -> Tensors:
         """Return the gradient of the objective at any tensors, with this step's random draws."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
@@ -14,9 +15,10 @@ from torch import nn
 import raysim
 from raysim.core.method import Round, ServerState
 from raysim.core.rules import Batch, Reduced, Trained, View
+from raysim.core.scoring import CLASSIFICATION
 from raysim.core.seeds import stream
 from raysim.federation.task import from_task
-from raysim.methods.fedma.method import FedMa
+from raysim.methods.fedma.method import FedMa, mean_by_class, samples_by_class
 from raysim.training.network import Network
 from tests.conftest import UNEQUAL, SmallNet, make_settings, make_task
 from tests.methods.test_oracle import assert_close
@@ -135,20 +137,19 @@ class Untrained:
 
     def __call__(self, work):
         generator = np.random.default_rng(self.passes)
-        rows, sums = {}, []
+        rows = {}
         for client in work.clients:
             rules = pickle.loads(pickle.dumps(work.rules))  # noqa: S301 - as it travels
             personal, state = work.personal.get(client, {}), self.state.get(client, {})
             start = rules.start(work.broadcast, state, personal)
             tensors = start if self.passes else permuted(self.kind, start, generator)
             view = View(tensors, [], start, work.broadcast, state, personal, 1.0, None, None, None)
-            upload = rules.finish(view, Trained(1, 0.1, {}, Batch(torch.ones(1), torch.ones(1))))
+            data = Batch(torch.ones(6), torch.tensor([0, 1, 2, 0, 1, 2]))
+            upload = rules.finish(view, Trained(1, 0.1, {}, data))
             rows[client] = upload.rows
             self.state[client] = {**state, **upload.state, **upload.round_state}
-            sums.append(upload.sums.get("model", {}))
         self.passes += 1
-        means = {n: torch.stack([s[n] for s in sums]).mean(0) for n in sums[0]}
-        return Reduced(tuple(work.clients), {"model": means}, rows, {})
+        return Reduced(tuple(work.clients), {}, rows, {})
 
 
 def round_of(number, cohort, network, run):
@@ -159,7 +160,9 @@ def round_of(number, cohort, network, run):
         epochs=1,
         lr=0.1,
         lr_at=lambda number: 0.1,
+        weighting="examples",
         network=network,
+        steps=None,
         run=run,
         sample=None,
         generator=None,
@@ -254,7 +257,7 @@ def descend(w, x, y, trained):
     return w
 
 
-def oracle(w, clients, rounds):
+def oracle(w, clients, rounds, uniform):
     """Two clients, no growth: of all matchings the one of the largest gain, by trying them all.
 
     With s = s0 = 1 the gain of v joining an atom of one member g is (v + g)^2 / 3 - g^2 / 2.
@@ -274,23 +277,84 @@ def oracle(w, clients, rounds):
             descend([*matched, *m[2:]], x, y, (2, 3))
             for m, (x, y) in zip((a, b), clients, strict=True)
         )
-        share = len(clients[0][1]) / sum(len(y) for _, y in clients)
-        w = [*matched, *(share * p + (1 - share) * q for p, q in zip(a[2:], b[2:], strict=True))]
+        first, second = (np.bincount(y, minlength=3) for _, y in clients)
+        share = [first / (first + second), np.array([0.5] * 3)][uniform]  # per class
+        shares = (share[:, None], share)
+        w = [*matched]
+        w += [s * p + (1 - s) * q for s, p, q in zip(shares, a[2:], b[2:], strict=True)]
     return w
 
 
-@pytest.mark.parametrize("rounds", [1, 2])
-def test_rounds_equal_numpy(tmp_path, rounds):
+@pytest.mark.parametrize(
+    ("rounds", "weighting"), [(1, "examples"), (2, "examples"), (2, "uniform")]
+)
+def test_rounds_equal_numpy(tmp_path, rounds, weighting):
     task = make_task(SIZES, narrow)
     overrides = {"local.lr": LR, "local.epochs": EPOCHS, "local.batch_size": "full"}
     settings = make_settings(
-        tmp_path, **{"method.name": NAME, "rounds": rounds, "fraction": 1.0, **overrides}
+        tmp_path,
+        **{"method.name": NAME, "rounds": rounds, "fraction": 1.0, "weighting": weighting},
+        **overrides,
     )
     result = raysim.run(settings, task)
     start = dict(from_task(task).network(0).named_parameters())
     w = [start[name].detach().numpy().astype(np.float64) for name in NAMES]
     clients = [(x.astype(np.float64), y) for x, y in task.clients]
-    assert_close(result.params, oracle(w, clients, rounds), NAMES)
+    assert_close(result.params, oracle(w, clients, rounds, weighting == "uniform"), NAMES)
+
+
+@pytest.mark.parametrize(
+    ("samples", "uniform", "expected"),
+    [
+        ([[3, 1], [1, 1], [0, 2]], False, [(3 * 1 + 5) / 4, (2 + 6 + 2 * 10) / 4]),
+        ([[3, 1], [1, 1], [0, 2]], True, [5, 6]),
+        ([[3, 0], [1, 0], [0, 0]], False, [(3 * 1 + 5) / 4, (3 * 2 + 6) / 4]),
+    ],
+    ids=["by class", "uniform", "a class of nobody: by all samples"],
+)
+def test_rows_of_the_last_layer_are_averaged_by_class(samples, uniform, expected):
+    weights = torch.tensor([[[1.0], [2.0]], [[5.0], [6.0]], [[9.0], [10.0]]])
+    clients = [
+        {"layer": {"w": w, "b": w[:, 0]}, "classes": {"samples": torch.tensor(n)}}
+        for w, n in zip(weights, samples, strict=True)
+    ]
+    means = mean_by_class(clients, uniform)
+    assert means["w"][:, 0].tolist() == means["b"].tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("classes", "scoring", "expected"),
+    [
+        (3, CLASSIFICATION, [2, 1, 0]),
+        (1, CLASSIFICATION, [3]),
+        (3, raysim.Scoring(lambda outputs, y: y), [3, 3, 3]),
+    ],
+    ids=["classes", "one logit", "no classification"],
+)
+def test_a_client_counts_its_samples_of_each_class(classes, scoring, expected):
+    data = Batch(torch.ones(3), torch.tensor([0, 1, 0]), scoring=scoring)
+    assert samples_by_class(data, classes).tolist() == expected
+
+
+def test_clients_that_are_dropped_in_mid_pass_leave_their_atoms():
+    """An atom that is left by all keeps its value."""
+    torch.manual_seed(1)
+    method, network, inner = FedMa(gamma=1e30, max_width=4.0), mlp(), Untrained("mlp", 3)
+    state = method.init(network)
+
+    def losing(work):
+        reduced = inner(work)
+        kept = tuple(client for client in reduced.clients if client != 2 or inner.passes < 2)
+        return replace(reduced, clients=kept)
+
+    whole, _ = method.round(round_of(0, (0, 1, 2), network, Untrained("mlp", 3)), state)
+    after, _ = method.round(round_of(0, (0, 1, 2), network, losing), state)
+    name = "features.1.weight"
+    assert torch.equal(after.groups["model"][name], whole.groups["model"][name])
+    before, left = (groups["members"]["0"] for groups in (whole.groups, after.groups))
+    assert before.sum() == 3 * 8 and left.sum() == 2 * 8 and len(left) == len(before)
+    assert (before - left).max() == 1 and (left == 0).any()
+    assert after.groups["recent"]["clients"].tolist() == [0, 1]
 
 
 def run(out, kind, sizes=(20, 9, 1, 14), **overrides):
@@ -322,7 +386,8 @@ def test_no_growth_where_the_limit_is_the_first_width(tmp_path, kind):
     size = 4 * 4 * sum(p.numel() for p in network.parameters())  # four clients, float32
     head = 4 * 4 * sum(p.numel() for p in network.head.parameters())
     atoms = 4 * 4 * sum({"mlp": (8, 7), "cnn": (6, 5, 9), "lstm": (5, 6)}[kind])
-    assert result.metrics["bytes_up"].to_pylist() == [size] * 3
+    counts = 4 * 4 * 3  # four clients, an int32 for each of three classes
+    assert result.metrics["bytes_up"].to_pylist() == [size + counts] * 3
     assert result.metrics["bytes_down"].to_pylist() == [
         size + atoms + (size - head) + atoms,  # the whole model, then the matched layers
         *[head + (size - head) + atoms] * 2,  # the last layer, then the matched layers

@@ -101,6 +101,7 @@ def test_newcomers_train_beside_clients_that_keep_state(tmp_path, no_loop, metho
 )
 @pytest.mark.parametrize("method", ["fedavg", "fsvrg"])
 def test_every_local_setting(tmp_path, no_loop, method, local):
+    local |= {"method.step": "constant"} if method == "fsvrg" else {}
     alone, _ = run(tmp_path, method, "residual", 0, **local)
     no_loop()
     assert_same(alone, run(tmp_path, method, "residual", 7, **local)[0])

@@ -1,0 +1,122 @@
+"""A run in NumPy at settings that are not the defaults, for oracles of methods.
+
+Partial participation, clients of unequal sizes and numbers of steps, short last batches, a
+temperature, momentum, weight decay and a decaying learning rate. The cohorts are read from the
+run's table, the batches from the documented random streams; all else is worked out in float64 and
+shares no code with the engine.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow.parquet as pq
+
+import raysim
+from raysim.core.seeds import stream
+from tests.conftest import make_settings, make_task
+from tests.methods.test_oracle import gradient, start_of
+
+SIZES = (3, 40, 17, 8, 25)
+EPOCHS, BATCH, LR, DECAY, MOMENTUM, WEIGHT_DECAY, T = 2, 8, 0.1, 0.9, 0.5, 0.01, 2.0
+OVERRIDES = {
+    "rounds": 4,
+    "fraction": 0.6,
+    "local.epochs": EPOCHS,
+    "local.batch_size": BATCH,
+    "local.lr": LR,
+    "local.lr_decay": DECAY,
+    "local.momentum": MOMENTUM,
+    "local.weight_decay": WEIGHT_DECAY,
+    "local.temperature": T,
+}
+
+
+class Reference:
+    """A run of a method, and what its clients and its server do in NumPy.
+
+    Attributes:
+        result: What the run returned.
+        start: The first global weights.
+        clients: Per client, its inputs in float64 and labels.
+        cohorts: Per round, the clients that trained.
+    """
+
+    def __init__(self, tmp_path, overrides, momentum=MOMENTUM):
+        task = make_task(SIZES)
+        settings = OVERRIDES | {"local.momentum": momentum} | overrides
+        self.result = raysim.run(make_settings(tmp_path / "run", **settings), task)
+        self.start = start_of(task)
+        self.clients = [(x.astype(np.float64), y) for x, y in task.clients]
+        self.momentum = momentum
+        rows = pq.read_table(self.result.run_dir / "clients.parquet").to_pylist()
+        trained = [row for row in rows if row["steps"]]
+        rounds = range(1, 1 + settings["rounds"])
+        self.cohorts = [[r["client"] for r in trained if r["round"] == n] for n in rounds]
+        assert all(len(cohort) == 3 for cohort in self.cohorts)
+        assert len({*map(tuple, self.cohorts)}) > 1
+
+    def lr(self, number):
+        return LR * DECAY**number
+
+    def batches(self, number, index, client):
+        """The rows of each batch; `index` is the pass."""
+        draws, n = stream(0, "batches", number, index, client), SIZES[client]
+        for _ in range(EPOCHS):
+            order = draws.permutation(n) if n > BATCH else np.arange(n)
+            yield from np.split(order, range(BATCH, n, BATCH))
+
+    def steps(self, client):
+        return EPOCHS * -(-SIZES[client] // BATCH)
+
+    def train(self, w, number, client, slope=None, index=0, lr=None, behind=None):
+        """Local SGD from w.
+
+        Args:
+            w: The broadcast weights.
+            number: The round, from 0.
+            client: The client.
+            slope: `slope(weights, x, y)`: the gradient of the whole objective; by default that of
+                the cross-entropy at temperature T.
+            index: The pass.
+            lr: Learning rate; by default that of the round.
+            behind: What is added to the direction behind the momentum.
+        """
+        (x, y), lr = self.clients[client], lr or self.lr(number)
+        velocity = [np.zeros_like(p) for p in w]
+        for rows in self.batches(number, index, client):
+            found = (slope or plain)(w, x[rows], y[rows])
+            found = [g + WEIGHT_DECAY * p for g, p in zip(found, w, strict=True)]
+            velocity = [self.momentum * v + g for v, g in zip(velocity, found, strict=True)]
+            ahead = behind or [0.0] * len(w)
+            w = [p - lr * (v + b) for p, v, b in zip(w, velocity, ahead, strict=True)]
+        return w
+
+    def mean(self, cohort, values):
+        """The mean of clients' tensors, weighted by their samples."""
+        total = sum(SIZES[client] for client in cohort)
+        weights = [SIZES[client] / total for client in cohort]
+        return weighted(values, weights)
+
+    def fedavg(self, penalty=None):
+        """FedAvg with `penalty(weights, broadcast, x)`: the gradient of what is added."""
+        w = self.start
+        for number, cohort in enumerate(self.cohorts):
+
+            def slope(local, x, y, start=w):
+                added = penalty(local, start, x) if penalty else [0.0] * len(local)
+                return [g + a for g, a in zip(plain(local, x, y), added, strict=True)]
+
+            w = self.mean(cohort, [self.train(w, number, k, slope) for k in cohort])
+        return w
+
+
+def plain(w, x, y):
+    """The gradient of the cross-entropy at temperature T."""
+    return gradient(w, x, y, T)
+
+
+def weighted(values, weights):
+    return [
+        sum(share * value for share, value in zip(weights, parts, strict=True))
+        for parts in zip(*values, strict=True)
+    ]
