@@ -2,7 +2,9 @@
 
 The tables vary the method (FedAvg) and `method.operator` from these. K, C, B and E are not printed.
 The authors' code has B=64 and E=5, and trains two clients of five digits, or five random ones of
-CIFAR-10 in a round. It cuts windows of random size and proportions out of the images, MNIST's too,
+CIFAR-10 in a round. There the fusion has a bias and torch's first weights, a client's momentum
+lives on from round to round, and the learning rate stops decaying at 1e-4 (`local.lr_min`), which
+alone is followed. It cuts windows of random size and proportions out of the images, MNIST's too,
 and mirrors them, which is not followed: MNIST is taken as it is, CIFAR-10 cropped and mirrored. Of
 figures 5a and 5b, both on "artificial non-IID" clients, it is not said what they differ in; here
 they are the paper's two such partitions of MNIST.
@@ -30,6 +32,7 @@ MNIST_BINARY = Preset(
             "batch_size": 64,
             "lr": 0.003,
             "lr_decay": 0.985,
+            "lr_min": 1e-4,
             "momentum": 0.9,
             "weight_decay": 5e-4,
         },
@@ -38,7 +41,7 @@ MNIST_BINARY = Preset(
         printed="dataset.name model.name method.name method.operator weighting local.lr"
         " local.lr_decay",
         inferred="dataset.normalised partition model.dropout method.ema clients fraction rounds"
-        " local.epochs local.batch_size local.momentum local.weight_decay",
+        " local.epochs local.batch_size local.lr_min local.momentum local.weight_decay",
     ),
     FEDFUSION,
     "table 1a, figure 5a",
@@ -54,11 +57,15 @@ MNIST_NONIID = MNIST_BINARY.replace(
     fraction=0.1,
 )
 MNIST_PERMUTED = MNIST_NONIID.replace(
-    "Permuted MNIST, operator conv: rounds to 95%",
+    "Permuted MNIST, two clients, operator conv: rounds to 95%",
     "tables 1c and 2, figures 5c and 6",
-    origins(printed="partition.name target_accuracy"),
+    origins(printed="partition.name target_accuracy", inferred="clients fraction"),
     {"rounds_to_target": 92},
+    "Of 100 clients with a permutation each, centralised training would reach 76% with the 2NN: the"
+    " printed target is that of two.",
     partition={"name": "permuted"},
+    clients=2,
+    fraction=1.0,
     method={"operator": "conv"},
     target_accuracy=0.95,
     local={"lr": 0.002, "lr_decay": 0.99},

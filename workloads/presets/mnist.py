@@ -11,6 +11,7 @@ MIFL = Paper(
     "MIFL",
     "Uddin, Xiang, Lu, Yearwood and Gao, Mutual Information Driven Federated Learning,"
     " IEEE Transactions on Parallel and Distributed Systems, 2021",
+    "McMahan et al., AISTATS 2017, whose experiments it repeats",
 )
 
 MNIST_FEDAVG = Preset(
