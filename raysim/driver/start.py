@@ -9,6 +9,7 @@ from raysim.driver.context import Result, RunContext
 from raysim.driver.evaluation import Evaluator
 from raysim.driver.identity import identity_of
 from raysim.driver.listener import Listener
+from raysim.driver.plugins import Plugins
 from raysim.driver.preflight import check_space, initial_checkpoint
 from raysim.driver.run import Run
 from raysim.execution.ray_runtime import make_executor, ray_runtime
@@ -55,6 +56,7 @@ def drive(
         closing(make_executor(spec, watch)) as executor,
         run_dir.lock(settings, own_task),
     ):
+        Plugins(run_dir.path).seal(settings.to_dict())
         context = RunContext(
             settings=settings,
             federation=federation,
