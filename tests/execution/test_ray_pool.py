@@ -62,6 +62,7 @@ class FakeRay:
         self.start: Callable[[], dict[str, Any]] = lambda: {"device": "cpu"}
         self.begun = 0
         self._values: dict[int, Callable[[], Any]] = {}
+        self.waits = 0
         self._unplaced: set[int] = set()
         self._numbers = count()
 
@@ -73,6 +74,8 @@ class FakeRay:
 
     def wait(self, references: list[int], **_: Any) -> tuple[list[int], list[int]]:
         assert references  # as Ray does
+        self.waits += 1
+        assert self.waits < 1000, "it waits for ever"
         ready = [reference for reference in references if reference not in self._unplaced]
         return ready[:1], references[1:]
 
@@ -228,6 +231,19 @@ def test_a_call_that_raises_costs_the_actor(tmp_path, fake_ray):
     found, _ = results(tmp_path, actors=2)
     assert clients_of(found) == [(client,) for client in range(6)]
     assert fake_ray.begun == 3
+
+
+@pytest.mark.parametrize("actors", [1, 2])
+def test_actors_that_fail_at_every_call_are_renewed_so_often_and_no_more(
+    tmp_path, fake_ray, actors
+):
+    def call(items: list[tuple[int, ...]], give: bool) -> Any:
+        raise ActorDiedError
+
+    fake_ray.call = call
+    found, _ = results(tmp_path, clients=4, actors=actors)
+    assert sorted(each.item for each in found) == [(client,) for client in range(4)]
+    assert fake_ray.begun <= actors + 4 * ray_pool.MAX_DEATHS
 
 
 def again(pool: ray_pool.ActorPool, failed_at: dict[tuple[int, ...], str]) -> list[Any]:
