@@ -9,13 +9,13 @@ from raysim.driver.context import Result, RunContext
 from raysim.driver.evaluation import Evaluator
 from raysim.driver.identity import identity_of
 from raysim.driver.listener import Listener
-from raysim.driver.plugins import Plugins
 from raysim.driver.preflight import check_space, initial_checkpoint
 from raysim.driver.run import Run
 from raysim.execution.ray_runtime import make_executor, ray_runtime
 from raysim.execution.worker import WorkerSpec
 from raysim.federation.federation import Federation
 from raysim.storage.client_states import ClientStates
+from raysim.storage.plugins import Plugins
 from raysim.storage.run_directory import RunDirectory
 from raysim.storage.trace import Stopwatch
 

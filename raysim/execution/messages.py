@@ -99,7 +99,7 @@ class WorkerResult:
         partial_sum: Sum and records of the clients whose uploads it accepted.
         scores: Scores of the batches that it evaluated.
         failures: Clients that failed.
-        failing: Whether the last stacks, at least FAILING of them, failed in a row.
+        failing: Whether the last stacks, two or more, failed in a row: the process may be broken.
         notes: Lines for the user; the driver shows each once.
         spans: Its phases, where a trace is asked for.
     """

@@ -66,10 +66,6 @@ class WorkerSpec:
     evaluated: tuple[EvaluationSet, ...] = ()
 
 
-FAILING = 2
-"""Stacks that fail in a row in one process, after which it may be the process that fails."""
-
-
 class Worker:
     """Trains clients and evaluates batches of samples, in a process that `configure` set up."""
 
@@ -122,7 +118,7 @@ class Worker:
         if result.partial_sum.sum:
             with self.watch("reduction"):
                 result.partial_sum.sum.finish()
-        result.failing = len(self._failed_in_row) >= FAILING
+        result.failing = len(self._failed_in_row) > 1
         result.spans = self.watch.take()
         return result
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import raysim
-from raysim.driver.plugins import modules_of, source_digest
+from raysim.storage.plugins import modules_of, source_digest
 from tests.conftest import make_settings, make_task
 
 METHOD = """
@@ -132,8 +132,19 @@ def test_code_in_a_run_directory_is_not_executed(start, tmp_path, monkeypatch, f
     )
 
 
+def test_another_plugin_in_the_settings_file_is_not_executed(start, tmp_path):
+    """The checkpoint has the settings that count."""
+    out = start()
+    (tmp_path / "other.py").write_text(METHOD.replace("executed", "other_executed"))
+    text = (out / "config.json").read_text().replace("mine:Mine", "other:Mine")
+    (out / "config.json").write_text(text)
+    assert resume(out).summary["rounds"] == 5
+    assert not (tmp_path / "other_executed").exists()
+
+
 def test_a_package_s_name_leads_into_no_run_directory(start, tmp_path):
     out = start()
+    shutil.rmtree(out / "checkpoints")  # they have a copy of the settings
     for name in ("mine.py", "helpers.py"):
         (tmp_path / name).rename(out / name)
     text = (out / "config.json").read_text().replace("mine:Mine", "run.mine:Mine")

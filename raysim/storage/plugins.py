@@ -18,6 +18,7 @@ from typing import Any
 
 from raysim.core.errors import RunError
 from raysim.storage.atomic import write_json
+from raysim.storage.checkpoints import Checkpoints
 
 TARGET = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*):[A-Za-z_][\w.]*")
 """`package.module:Class`."""
@@ -55,6 +56,24 @@ class Plugins:
                     f"{module}: its source is not that with which the run was started; to continue"
                     f" with the present one, type: raysim resume {self._run_dir} --force"
                 )
+
+    def check_recorded(self, force: bool) -> None:
+        """Check the plugins of the settings that the run directory holds, if it holds any.
+
+        Args:
+            force: Whether their sources may differ from those that are sealed.
+
+        Raises:
+            RunError: as `check` says.
+        """
+        settings = Checkpoints(self._run_dir / "checkpoints").config()
+        if settings is None:
+            try:
+                settings = json.loads((self._run_dir / "config.json").read_text(encoding="utf-8"))
+            except (OSError, ValueError, RecursionError):
+                return  # whoever reads it says so
+        if isinstance(settings, dict):
+            self.check(settings, force)
 
     def seal(self, settings: Mapping[str, Any]) -> None:
         """Write the digests of the plugins' sources.
