@@ -11,7 +11,7 @@ from rich.console import Console
 from raysim.cluster.jobs import Jobs, exit_code
 from raysim.cluster.pages import job_line
 from raysim.cluster.upload import check_uploaded, runtime_env
-from raysim.core.errors import SettingsError
+from raysim.core.errors import SettingsError, without_passwords
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
@@ -39,6 +39,8 @@ def submit(
     Raises:
         RaysimError: a variable, the address, the token or the upload is wrong.
     """
+    for text in (*arguments, *variables):
+        _check_no_password(text)
     folder = Path.cwd()
     environment = runtime_env(folder, dict(_variable(text) for text in variables), requirements)
     jobs = Jobs(address)
@@ -113,6 +115,20 @@ def check_file(config: str) -> None:
         check_uploaded(Path(config), Path.cwd())
 
 
+def _check_no_password(text: str) -> None:
+    """Check that a part of a job's command or environment holds no password.
+
+    Raises:
+        SettingsError: it does: Ray shows both to everyone who may list jobs.
+    """
+    if without_passwords(text) != text:
+        raise SettingsError(
+            f"{text}: the password would stand in the cluster's list of jobs; write the URL to a"
+            " file that the cluster's nodes see and give --storage @FILE, or start Ray there with"
+            " RAYSIM_STORAGE set"
+        )
+
+
 def _variable(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not (name and equals):
@@ -129,4 +145,4 @@ def _next_commands(job: str, address: str | None) -> str:
 
 
 def _print(console: Console, text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    console.print(without_passwords(text), highlight=False, markup=False, soft_wrap=True)

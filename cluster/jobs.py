@@ -16,6 +16,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
+import requests
+from pydantic import ValidationError
 from ray.exceptions import AuthenticationError
 from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 
@@ -25,8 +27,21 @@ from raysim.execution.cluster_health import check_reachable
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
 CONNECT_SECONDS = 10.0
+ANSWER_SECONDS = 60.0
+"""Silence of a server after which a request has failed."""
+NOT_RAY = (LookupError, TypeError, AttributeError, requests.JSONDecodeError, ValidationError)
+"""Errors of Ray's client where an answer is not what Ray's dashboard would say."""
+LONGEST_ANSWER = 300
+"""Characters of a server's answer that an error shows: it may be a page of HTML."""
 RAY_LOGGERS = ("ray", "ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk")
 """Loggers silenced below errors: their lines would mix with the job's log."""
+
+
+class _Client(JobSubmissionClient):
+    """Ray's client, whose requests would wait for an answer for ever."""
+
+    def _do_request(self, *arguments: Any, **options: Any) -> requests.Response:
+        return super()._do_request(*arguments, timeout=ANSWER_SECONDS, **options)
 
 
 class Jobs:
@@ -47,7 +62,7 @@ class Jobs:
         _check_connection(source, self.address)
         os.environ["RAY_API_SERVER_ADDRESS"] = self.address  # Ray prefers it to an argument
         with self._as_run_error():
-            self._client = JobSubmissionClient()
+            self._client = _Client()
 
     def submit(self, arguments: Sequence[str], runtime_env: Mapping[str, Any]) -> str:
         """Upload the runtime environment and start `raysim ARGUMENTS...`; return the job's id."""
@@ -105,13 +120,18 @@ class Jobs:
         try:
             yield
         except AuthenticationError as error:
-            summary = str(error).partition("\n")[0].partition(". ")[0]
+            summary = str(error).partition("\n")[0].partition(". ")[0][:LONGEST_ANSWER]
             raise RunError(
                 f"{self.address}: {summary} (set RAY_AUTH_MODE=token, and the token in"
                 " RAY_AUTH_TOKEN, the file RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token)"
             ) from error
+        except (requests.Timeout, TimeoutError) as error:
+            raise RunError(f"{self.address}: no answer in {ANSWER_SECONDS:g} s") from error
+        except NOT_RAY as error:
+            raise RunError(f"{self.address}: is not the dashboard of a Ray cluster") from error
         except (RuntimeError, ValueError, OSError, aiohttp.ClientError) as error:
-            raise RunError(f"{self.address}: {error}") from error
+            answer = str(error).strip()[:LONGEST_ANSWER]
+            raise RunError(f"{self.address}: {answer}") from error
 
 
 def exit_code(details: JobDetails) -> int:

@@ -160,12 +160,16 @@ def run(
         KeyboardInterrupt: the run was interrupted and can be resumed.
     """
     from raysim.driver.listener import Listener
+    from raysim.storage.plugins import Plugins
     from raysim.storage.run_directory import RunDirectory
 
     settings = _adapt(settings, task)
     with RunDirectory.reserved(settings.out, settings.method.title) as path:
         run_dir = RunDirectory(path)
         listener = listener or Listener()
+        plugins = Plugins(run_dir.path)
+        plugins.check_recorded(force)
+        plugins.check(settings.to_dict(), force=True)
         run_dir.check(settings, own_task=task is not None, note=listener.note)
         return _drive(settings, task, run_dir, listener, force=force)
 
@@ -196,10 +200,14 @@ def resume(
     from raysim.config import apply_overrides, parse
     from raysim.core.errors import RunError
     from raysim.driver.listener import Listener
+    from raysim.execution.module_path import leave_out_working_directory
+    from raysim.storage.plugins import Plugins
     from raysim.storage.run_directory import RunDirectory
 
     listener = listener or Listener()
     directory = RunDirectory(Path(run_dir))
+    leave_out_working_directory(directory.path)
+    Plugins(directory.path).check_recorded(force)
     raw, own_task = directory.read_config(listener.note)
     if own_task and task is None:
         raise RunError(f"{run_dir}: this run has a task of its own; raysim.resume needs its `task`")

@@ -15,7 +15,7 @@ from raysim.core.errors import RunError
 from raysim.storage.lock import make_folder
 from raysim.tuning.plots import draw
 from raysim.tuning.search import Search, SearchOptions, bytes_sent
-from raysim.tuning.storage import error_line, is_missing_file, without_password
+from raysim.tuning.storage import error_line, is_missing_file, read_url
 from raysim.tuning.studies import STUDIES
 from raysim.tuning.study import Study, format_range
 from raysim.tuning.tuner import StudyListener, StudyResult, Tuner
@@ -51,7 +51,7 @@ def tune(
         trials: Total number of trials.
         jobs: Number of slots; None takes as many as fit.
         out: Folder of the trials' run directories and of the results.
-        storage: Database URL; None creates a SQLite file in `out`.
+        storage: Database URL, or the @FILE that holds it; None creates a SQLite file in `out`.
         study_name: Name in the database; None takes that of the study.
         console: Console for messages.
 
@@ -63,6 +63,7 @@ def tune(
     if storage is None:
         make_folder(out)
         storage = f"sqlite:///{(out / 'study.db').absolute()}"
+    storage = read_url(storage)
     with closing(Search(study_name or name, storage, options, resolved)) as search:
         result = Tuner(search, out, PlainStudyOutput(console, search)).run(trials, jobs)
         for path in draw(search.study, options.objectives, out):
@@ -143,10 +144,11 @@ def serve(storage: str, host: str, port: int) -> None:
         raise RunError(
             "the dashboard needs optuna-dashboard: pip install 'raysim[dashboard]'"
         ) from error
+    storage = read_url(storage)
     if is_missing_file(storage):
         raise RunError(f"{storage}: no such database; `raysim tune` creates one")
     try:
         run_server(storage, host=host, port=port)
     except Exception as error:  # database drivers and sockets raise errors of their own
-        failure = f"{without_password(storage)}: cannot be served at {host}:{port}"
+        failure = f"{storage}: cannot be served at {host}:{port}"
         raise RunError(f"{failure}: {error_line(error)}") from error

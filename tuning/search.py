@@ -20,7 +20,7 @@ from raysim.config import parse
 from raysim.core.errors import RunError, SettingsError
 from raysim.core.seeds import torch_seed
 from raysim.storage.schema import renamed
-from raysim.tuning.storage import error_line, without_password
+from raysim.tuning.storage import error_line
 from raysim.tuning.study import Range, ResolvedStudy, grid_points
 
 SAMPLERS = ("tpe", "random", "grid", "gp")
@@ -94,11 +94,9 @@ class Search:
                 load_if_exists=True,
             )
         except Exception as error:  # database drivers raise errors of their own
-            raise RunError(
-                f"storage={without_password(storage)}: cannot be used: {error_line(error)}"
-            ) from error
+            raise RunError(f"storage={storage}: cannot be used: {error_line(error)}") from error
         try:
-            self._check_compatible(without_password(storage))
+            self._check_compatible(storage)
         except RunError:
             self.close()
             raise

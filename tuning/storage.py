@@ -7,13 +7,22 @@ from pathlib import Path
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
+from raysim.core.errors import SettingsError
 
-def without_password(storage: str) -> str:
-    """Return a database's URL without its password."""
-    try:
-        return make_url(storage).render_as_string()
-    except ArgumentError:
+
+def read_url(storage: str) -> str:
+    """Return a database's URL: what is given, or the content of @FILE.
+
+    Raises:
+        SettingsError: the file cannot be read.
+    """
+    if not storage.startswith("@"):
         return storage
+    try:
+        return Path(storage[1:]).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise SettingsError(f"storage={storage}: the file cannot be read: {reason}") from error
 
 
 def error_line(error: Exception) -> str:

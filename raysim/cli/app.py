@@ -171,7 +171,11 @@ def tune(
         int | None, typer.Option(min=1, help="number of slots; default: as many as fit")
     ] = None,
     storage: Annotated[
-        str | None, typer.Option(help="database URL; default: a SQLite file in --out")
+        str | None,
+        typer.Option(
+            envvar="RAYSIM_STORAGE",
+            help="database URL, or @FILE that holds it; default: a SQLite file in --out",
+        ),
     ] = None,
     sampler: Annotated[str, typer.Option(help="tpe, random, grid or gp")] = "tpe",
     pruner: Annotated[
@@ -214,7 +218,10 @@ def _search_options(sampler: str, pruner: str | None, objectives: str) -> Search
 
 @app.command()
 def dashboard(
-    storage: Annotated[str, typer.Argument(help="the study's database URL")],
+    storage: Annotated[
+        str,
+        typer.Argument(envvar="RAYSIM_STORAGE", help="the study's database URL, or @FILE"),
+    ],
     host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="port to listen on")] = 8080,
 ) -> None:

@@ -4,12 +4,27 @@ Each carries one line that names the setting, file, client or tensor, its value,
 values or the next step. The command line prints this line without a traceback and exits with 2.
 """
 
+import re
+
+PASSWORDS = (
+    re.compile(r"(://[^\s/@:]*:)\S*(?=@)"),
+    re.compile(r"([?&](?:password|passwd|pwd)=)[^&\s]*", re.IGNORECASE),
+)
+"""Passwords of URLs: after the user, and among the options."""
+
+
+def without_passwords(text: str) -> str:
+    """Return a text with the passwords of its URLs masked."""
+    for pattern in PASSWORDS:
+        text = pattern.sub(r"\1***", text)
+    return text
+
 
 class RaysimError(Exception):
     """Base of all errors that a user can correct; its message is one line."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.split()))
+        super().__init__(without_passwords(" ".join(message.split())))
 
 
 class SettingsError(RaysimError):

@@ -90,13 +90,14 @@ class RoundRunner:
             message = self._message(work, clients)
         stacks = stacks_of(clients, context.sizes, context.stack_size if work.epochs else 1)
         total = PartialSum()
-        failed = self._train(message, stacks, total)
+        failed_at: dict[Item, str] = {}
+        failed = self._train(message, stacks, total, failed_at)
         to_retry = {failure.client for failure in failed if not failure.final}
         if to_retry:
             retried = [stack for stack in stacks if not to_retry.isdisjoint(stack)]
             message = replace(message, retry=True, arrived=frozenset(total.clients))
             failed = [failure for failure in failed if failure.final]
-            failed += self._train(message, retried, total)
+            failed += self._train(message, retried, total, failed_at)
         self.log.dropped += failed
         # A resumed run must not find what a dropped client wrote before its actor died.
         self.obsolete += [
@@ -123,18 +124,34 @@ class RoundRunner:
         self._round_states = {}
 
     def _train(
-        self, message: PassMessage, stacks: Sequence[Item], total: PartialSum
+        self,
+        message: PassMessage,
+        stacks: Sequence[Item],
+        total: PartialSum,
+        failed_at: dict[Item, str],
     ) -> list[Failure]:
-        """Train stacks, add their uploads to the total, and return the clients that failed."""
+        """Train stacks, add their uploads to the total, and return the clients that failed.
+
+        Args:
+            message: The pass.
+            stacks: The stacks.
+            total: Sum of the uploads so far.
+            failed_at: Stacks that failed before, and the worker; those that fail now are added.
+        """
         failed: list[Failure] = []
         clients = sum(map(len, stacks))
         costs = {stack: self._cost(message.work, stack) for stack in stacks}
         for result in self.context.executor.map(
-            "train", message, costs, lambda done: self.context.listener.progress(done, clients)
+            "train",
+            message,
+            costs,
+            lambda done: self.context.listener.progress(done, clients),
+            {stack: failed_at[stack] for stack in stacks if stack in failed_at},
         ):
             failures = _failures_of(result) if isinstance(result, FailedItem) else result.failures
             if isinstance(result, WorkerResult):
                 self._merge(result, total)
+                failed_at |= {failure.stack: result.worker for failure in failures}
             failures = [failure for failure in failures if failure.client not in message.arrived]
             self._log_failures(failures)
             failed += failures

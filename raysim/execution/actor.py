@@ -109,6 +109,7 @@ class ActorHandle:
         calls: Calls in flight, with the number of clients in each.
         since: When the oldest of them began, as far as the driver knows.
         failures: Actors in a row that died while they started.
+        failing: Whether its worker failed at several stacks in a row, when it last handed over.
     """
 
     def __init__(self, make: Callable[[], Any], spec: list[Reference], gpus: float) -> None:
@@ -122,11 +123,16 @@ class ActorHandle:
         """Replace the actor by a new one; forget the calls of the one before."""
         self.close()
         self.about: dict[str, Any] = {}
-        self.started = False
+        self.started = self.failing = False
         self.calls.clear()
         self._actor = self._make()
         self._sent(self._actor.location.remote(), 1)
         self._sent(self._actor.start.remote(self._spec, self._gpus), 1)
+
+    @property
+    def worker(self) -> str:
+        """Name of its worker, once it is placed."""
+        return f"{self.about['host']} {self.about['pid']}" if self.about else ""
 
     def close(self) -> None:
         """End the actor."""

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from raysim.core.errors import MachineError
 from raysim.execution.messages import WorkerResult
-from raysim.execution.process import configure
+from raysim.execution.process import configure, is_device_error
 from raysim.execution.worker import Worker, WorkerSpec
 
 Call = Literal["train", "evaluate"]
@@ -33,7 +34,12 @@ class Executor(Protocol):
     """Runs a worker's calls over many items."""
 
     def map(
-        self, call: Call, message: Any, costs: Mapping[Item, float], on_done: Callable[[int], None]
+        self,
+        call: Call,
+        message: Any,
+        costs: Mapping[Item, float],
+        on_done: Callable[[int], None],
+        failed_at: Mapping[Item, str] | None = None,
     ) -> Iterator[WorkerResult | FailedItem]:
         """Call `Worker.<call>(message, items)` until all items are done; yield the results.
 
@@ -44,6 +50,8 @@ class Executor(Protocol):
             message: Its first argument, sent once.
             costs: Work of each item.
             on_done: Called with the number of clients or batches that are done.
+            failed_at: Items that failed, and the worker, which must not have them again where there
+                can be another.
         """
         ...
 
@@ -65,13 +73,28 @@ class InlineExecutor:
             self._undo = undo.pop_all()
 
     def map(
-        self, call: Call, message: Any, costs: Mapping[Item, float], on_done: Callable[[int], None]
+        self,
+        call: Call,
+        message: Any,
+        costs: Mapping[Item, float],
+        on_done: Callable[[int], None],
+        failed_at: Mapping[Item, str] | None = None,
     ) -> Iterator[WorkerResult | FailedItem]:
-        """Run all items; yield one result."""
+        """Run all items; yield one result.
+
+        Raises:
+            MachineError: the GPU fails, and does in this process from now on.
+        """
         work = getattr(self._worker, call)
         done = 0
         for item in costs:
-            work(message, [item])
+            try:
+                work(message, [item])
+            except Exception as error:
+                if is_device_error(error):
+                    cause = str(error).partition("\n")[0]
+                    raise MachineError(f"the GPU fails at {call} of {item}: {cause}") from error
+                raise
             done += len(item)
             on_done(done)
         yield self._worker.take()

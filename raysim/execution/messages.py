@@ -99,6 +99,7 @@ class WorkerResult:
         partial_sum: Sum and records of the clients whose uploads it accepted.
         scores: Scores of the batches that it evaluated.
         failures: Clients that failed.
+        failing: Whether the last stacks, two or more, failed in a row: the process may be broken.
         notes: Lines for the user; the driver shows each once.
         spans: Its phases, where a trace is asked for.
     """
@@ -107,5 +108,6 @@ class WorkerResult:
     partial_sum: PartialSum = field(default_factory=PartialSum)
     scores: Scores = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
+    failing: bool = False
     notes: list[str] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)

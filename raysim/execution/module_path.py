@@ -2,7 +2,8 @@
 
 A user's own method, `method.name=my_method:Class`, is found in the working directory; what else is
 there, such as a folder `cluster/` or a file `optuna.py`, must not hide an installed package.
-`python -m` and Ray put that folder first: Python in the driver, Ray in each of its workers.
+`python -m` and Ray put that folder first: Python in the driver, Ray in each of its workers. A run
+that is resumed does not take modules from its own directory, which may come from anyone.
 """
 
 from __future__ import annotations
@@ -19,6 +20,13 @@ def put_working_directory_last() -> None:
     sys.path[:] = [*others, str(here)]
 
 
+def leave_out_working_directory(folder: Path) -> None:
+    """Take the working directory off the module path where it lies in a folder."""
+    here = Path.cwd().resolve()
+    if here.is_relative_to(folder.resolve()):
+        sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != here]
+
+
 def with_driver_path(actor: type) -> Any:
     """Return a stand-in for an actor class; it imports the class with the driver's module path.
 
@@ -28,13 +36,13 @@ def with_driver_path(actor: type) -> Any:
     module, name = actor.__module__, actor.__qualname__
     home = str(Path(__file__).parents[2])
     here = str(Path.cwd())
-    path = list(dict.fromkeys([*(entry or here for entry in sys.path), here]))
+    path = list(dict.fromkeys(entry or here for entry in sys.path))
 
     def start(self: Any, *args: Any) -> None:
         import sys
         from importlib import import_module
 
-        own = [entry for entry in sys.path if entry not in path]
+        own = [entry for entry in sys.path if entry not in {*path, here}]
         sys.path[:] = [*own, *(entry for entry in path if entry in sys.path)]
         sys.path.insert(0, home)
         import_module("raysim.execution")  # that of the driver, where the node has it

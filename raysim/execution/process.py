@@ -70,6 +70,11 @@ def device_of(engine: EngineSettings) -> torch.device:
     return torch.device("cuda" if gpu else "cpu")
 
 
+def is_device_error(error: Exception) -> bool:
+    """Return whether an error leaves the process without its GPU: every later call fails too."""
+    return "CUDA error" in str(error)
+
+
 def release_freed_memory() -> None:
     """Return freed heap pages to the system.
 

@@ -100,7 +100,12 @@ class ActorPool:
         }
 
     def map(
-        self, call: Call, message: Any, costs: Mapping[Item, float], on_done: Callable[[int], None]
+        self,
+        call: Call,
+        message: Any,
+        costs: Mapping[Item, float],
+        on_done: Callable[[int], None],
+        failed_at: Mapping[Item, str] | None = None,
     ) -> Iterator[WorkerResult | FailedItem]:
         """Have the actors work on all items; yield what each hands over.
 
@@ -112,10 +117,11 @@ class ActorPool:
             put = [_put(message)]
         with self._watch("placement"):
             self._use_new_nodes()
-            work = _PendingCall(call, put, Schedule(costs, self._speeds[call]))
+            barred = self._renew_failing(failed_at or {})
+            work = _PendingCall(call, put, Schedule(costs, self._speeds[call], barred))
             self._assign(range(len(self._handles)), work)
         while not work.schedule.finished:
-            event = self._wait()
+            event = (self._wait() if self._oldest else None) or self._end_stall()
             if event is None:
                 continue
             with self._watch("placement"):
@@ -154,6 +160,26 @@ class ActorPool:
             self._handles.append(ActorHandle(self._actor.remote, self._spec, self._plan.gpus))
             self._track(worker)
 
+    def _renew_failing(self, failed_at: Mapping[Item, str]) -> dict[Item, int]:
+        """Renew actors that seem to be the cause of failures; return who else must not have what.
+
+        Args:
+            failed_at: Items that failed, and the worker.
+        """
+        for actor, handle in enumerate(self._handles):
+            alone = len(self._handles) == 1 and handle.worker in failed_at.values()
+            if failed_at and (handle.failing or alone):
+                self._replace_actor(actor, "clients failed at it", suspicious=False)
+        numbers = {handle.worker: n for n, handle in enumerate(self._handles) if handle.about}
+        return {item: numbers[at] for item, at in failed_at.items() if at in numbers}
+
+    def _end_stall(self) -> ActorLost | None:
+        """Renew an idle actor where nobody works on what is left: it must not have that itself."""
+        started = [actor for actor, handle in enumerate(self._handles) if handle.started]
+        if not started or any(self._handles[actor].calls for actor in started):
+            return None
+        return self._replace_actor(started[0], "clients failed at it", suspicious=False)
+
     def _assign(self, actors: Iterable[int], work: _PendingCall) -> None:
         """Hand actors that have started what is due: a chunk to each, then the next to each."""
         for actor in [*actors] * IN_FLIGHT:
@@ -167,11 +193,13 @@ class ActorPool:
         """Enter an event in the schedule; return what an actor handed over, or an item given up."""
         if isinstance(event, CallReturned):
             schedule.returned(event.actor, event.seconds)
+            if event.result:
+                self._handles[event.actor].failing = event.result.failing
             return event.result
         if isinstance(event, ActorLost) and event.had_started:
             items, _ = schedule.lost(event.actor, event.suspicious)
             if items and schedule.deaths[items[0]] >= MAX_DEATHS:
-                schedule.give_up(event.actor, items[0])
+                schedule.give_up(items[0])
                 return FailedItem(items[0], f"its worker died {MAX_DEATHS} times: {event.cause}")
         return None
 
@@ -206,8 +234,6 @@ class ActorPool:
         except RayTaskError as error:
             if isinstance(error.cause, RaysimError):
                 raise error.cause from error
-            if not isinstance(error.cause, MemoryError | RayError):
-                raise
             return self._replace_actor(actor, _last_line(error))
         except RayError as error:
             node_lost = self._cluster.lost(handle.about.get("node"))

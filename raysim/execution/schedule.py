@@ -14,7 +14,7 @@ for any number of workers.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -42,12 +42,15 @@ HOLD_SECONDS = 10.0
 """Seconds of work after which a worker hands over its sum; more is never lost with it."""
 
 
-def assign(costs: Mapping[Item, float], speeds: Sequence[float]) -> list[deque[Item]]:
+def assign(
+    costs: Mapping[Item, float], speeds: Sequence[float], barred: Mapping[Item, int] | None = None
+) -> list[deque[Item]]:
     """Deal items to workers, longest first.
 
     Args:
         costs: Work of each item, for example samples x epochs.
         speeds: Work per second of each worker.
+        barred: Items that one of several workers must not have, and which.
 
     Returns:
         Per worker, its items, longest first.
@@ -57,6 +60,8 @@ def assign(costs: Mapping[Item, float], speeds: Sequence[float]) -> list[deque[I
     finish = np.zeros(len(speeds))
     for item in sorted(costs, key=lambda item: (-costs[item], item)):
         after = finish + costs[item] * seconds_per_work
+        if barred and item in barred:
+            after[barred[item]] = np.inf
         worker = int(after.argmin())
         finish[worker] = after[worker]
         queues[worker].append(item)
@@ -85,9 +90,15 @@ def take_chunk(
     return chunk
 
 
-def steal(victim: deque[Item]) -> deque[Item]:
-    """Take half of what a worker has not been handed yet, its smallest items."""
-    return deque(reversed([victim.pop() for _ in range((len(victim) + 1) // 2)]))
+def steal(victim: deque[Item], barred: Container[Item] = ()) -> deque[Item]:
+    """Take half of what a worker has not been handed yet, its smallest items, but none barred."""
+    able = [item for item in victim if item not in barred]
+    stolen = able[len(able) // 2 :]
+    rest = set(victim).difference(stolen)
+    left = [item for item in victim if item in rest]
+    victim.clear()
+    victim.extend(left)
+    return deque(stolen)
 
 
 class Speeds:
@@ -138,18 +149,25 @@ class Schedule:
         deaths: Per item, how often its worker was lost while it was being worked on.
     """
 
-    def __init__(self, costs: Mapping[tuple[int, ...], float], speeds: Speeds) -> None:
+    def __init__(
+        self,
+        costs: Mapping[tuple[int, ...], float],
+        speeds: Speeds,
+        barred: Mapping[tuple[int, ...], int] | None = None,
+    ) -> None:
         """Deal the items.
 
         Args:
             costs: Work of each item, a group of clients.
             speeds: How fast the workers are; it learns from every call.
+            barred: Items that one of several workers must not have until it is lost, and which.
         """
         self.done = 0
         self.deaths: Counter[tuple[int, ...]] = Counter()
         self._costs, self._speeds = costs, speeds
         self._speed_estimates = speeds.estimates()
-        self._queues = assign(costs, self._speed_estimates)
+        self._barred = dict(barred or {})
+        self._queues = assign(costs, self._speed_estimates, self._barred)
         workers = range(len(self._queues))
         self._seconds_left = [self._seconds_of_queue(worker) for worker in workers]
         self._min_chunk_seconds = max(CHUNK_SECONDS, SERVICE_SECONDS * len(workers))
@@ -201,30 +219,41 @@ class Schedule:
     def lost(self, worker: int, suspicious: bool = True) -> Assignment:
         """Take back all that a lost worker had not handed over; return what it was working on.
 
+        A new worker takes its place: nothing is barred from that one.
+
         Args:
             worker: The worker.
             suspicious: Whether what it was working on may have been the cause.
         """
-        in_flight, accumulated = self._in_flight[worker], self._accumulated[worker]
+        accumulated = self._accumulated[worker]
+        first, *later = self._in_flight[worker] or [Assignment([], hand_over=False)]
         if suspicious:
-            self.deaths.update(in_flight[0].items)
+            self.deaths.update(first.items)
         self.done -= sum(map(len, accumulated))
-        unfinished = [
-            *(item for assignment in in_flight for item in assignment.items),
-            *accumulated,
-        ]
+        unfinished = [*(item for assignment in later for item in assignment.items), *accumulated]
         self._queues[worker].extendleft(reversed(unfinished))
-        self._queued += len(unfinished)
+        judge = self._other_than(worker, first.items) if suspicious else worker
+        self._queues[judge].extendleft(reversed(first.items))
+        self._queued += len(first.items) + len(unfinished)
         self._update_seconds_left(worker)
+        self._update_seconds_left(judge)
+        self._barred = {item: at for item, at in self._barred.items() if at != worker}
         self._in_flight[worker], self._accumulated[worker], self._accumulated_seconds[worker] = (
             deque(),
             [],
             0.0,
         )
-        return in_flight[0]
+        return first
 
-    def give_up(self, worker: int, item: tuple[int, ...]) -> None:
-        """Strike out an item that this worker has not been handed; it counts as done."""
+    def _other_than(self, worker: int, items: Sequence[tuple[int, ...]]) -> int:
+        """Return another worker, which shows whether suspects are the cause, if there is one."""
+        seen = {worker, *(self._barred.get(item) for item in items)}
+        others = [other for other in range(len(self._queues)) if other not in seen]
+        return min(others, key=self._seconds_left.__getitem__, default=worker)
+
+    def give_up(self, item: tuple[int, ...]) -> None:
+        """Strike out an item that no worker has been handed; it counts as done."""
+        worker = next(n for n, queue in enumerate(self._queues) if item in queue)
         self._queues[worker].remove(item)
         self._queued -= 1
         self._not_handed_over -= 1
@@ -243,9 +272,12 @@ class Schedule:
 
     def _steal_for(self, worker: int) -> None:
         """Take from the worker that would be busy longest with what it has not been handed."""
-        others = (other for other, queue in enumerate(self._queues) if queue)
+        barred = {item for item, at in self._barred.items() if at == worker}
+        others = [n for n, queue in enumerate(self._queues) if any(i not in barred for i in queue)]
+        if not others:
+            return
         victim = max(others, key=self._seconds_left.__getitem__)
-        self._queues[worker].extend(steal(self._queues[victim]))
+        self._queues[worker].extend(steal(self._queues[victim], barred))
         self._update_seconds_left(worker)
         self._update_seconds_left(victim)
 

@@ -27,7 +27,7 @@ from raysim.core.rules import Batch, Upload
 from raysim.core.seeds import stream, torch_generator, torch_seed
 from raysim.core.tensors import Groups, Tensors
 from raysim.execution.messages import EvaluationMessage, Failure, PassMessage, WorkerResult
-from raysim.execution.process import device_of
+from raysim.execution.process import device_of, is_device_error
 from raysim.federation.evaluation_sets import EVALUATION_ROWS, EvaluationSet
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
@@ -86,6 +86,7 @@ class Worker:
         self._opened: tuple[tuple[int, int] | None, Groups, Groups] = (None, {}, {})
         self._name = f"{socket.gethostname()} {os.getpid()}"
         self._result = WorkerResult(self._name)
+        self._failed_in_row: set[tuple[int, ...]] = set()
 
     @cached_property
     def _environment(self) -> dict[str, Any]:
@@ -104,7 +105,12 @@ class Worker:
         with self.watch("broadcast"):
             broadcast, initial_state = self._open(message)
         for stack in stacks:
+            failures = len(self._result.failures)
             self._train_stack(message, stack, broadcast, initial_state)
+            if len(self._result.failures) > failures:
+                self._failed_in_row.add(stack)
+            else:
+                self._failed_in_row.clear()
 
     def take(self) -> WorkerResult:
         """Hand over everything that this worker holds."""
@@ -112,6 +118,7 @@ class Worker:
         if result.partial_sum.sum:
             with self.watch("reduction"):
                 result.partial_sum.sum.finish()
+        result.failing = len(self._failed_in_row) > 1
         result.spans = self.watch.take()
         return result
 
@@ -146,6 +153,8 @@ class Worker:
         except MachineError:
             raise  # no fault of the clients
         except Exception as error:
+            if is_device_error(error):
+                raise  # whoever comes next in this process fails too
             cause = str(error) if isinstance(error, RaysimError) else repr(error)
             trace = traceback.format_exc()
             self._result.failures += [Failure(c, cause, trace, stack) for c in clients]

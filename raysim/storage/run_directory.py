@@ -25,6 +25,7 @@ from raysim.storage.atomic import replace_file, sweep, write_json
 from raysim.storage.checkpoints import Checkpoints
 from raysim.storage.environment import by_environment, environment
 from raysim.storage.lock import LOCK, lock_folder, make_new_folder
+from raysim.storage.plugins import modules_of
 from raysim.storage.recorder import dotted
 from raysim.storage.schema import SCHEMA, current_settings
 
@@ -235,6 +236,8 @@ def _read_settings(path: Path, values: Any) -> tuple[dict[str, Any], bool]:
 def _other_settings(found: dict[str, Any], sealed: dict[str, Any]) -> str | None:
     """Return the first setting that differs from the sealed ones and decides a result."""
     expected = {key: value for key, value in sealed.items() if key not in ("schema", "own_task")}
+    if other := modules_of(found) ^ modules_of(expected):  # not checked: `parse` would import it
+        return ", ".join(sorted(other))
     try:
         return _difference(parse(found).to_dict(), parse(expected).to_dict())
     except SettingsError as error:

@@ -53,6 +53,7 @@ class FakeExecutor:
         split: Divides items among workers.
         notes: Lines of every worker.
         calls: Messages and costs so far.
+        failed_at: For each call, the items that failed before, and the worker.
     """
 
     upload: Callable[[int, PassMessage], Upload] = plain
@@ -61,12 +62,19 @@ class FakeExecutor:
     split: Callable[[list[Item]], list[list[Item]]] = lambda items: [items]
     notes: tuple[str, ...] = ()
     calls: list[tuple[PassMessage, dict[Item, float]]] = field(default_factory=list)
+    failed_at: list[dict[Item, str]] = field(default_factory=list)
 
     def map(
-        self, call: str, message: Any, costs: Mapping[Item, float], on_done: Callable[[int], None]
+        self,
+        call: str,
+        message: Any,
+        costs: Mapping[Item, float],
+        on_done: Callable[[int], None],
+        failed_at: Mapping[Item, str],
     ) -> Iterator[WorkerResult | FailedItem]:
         assert call == "train"
         self.calls.append((message, dict(costs)))
+        self.failed_at.append(dict(failed_at))
         done = 0
         for number, items in enumerate(self.split([*costs])):
             result = WorkerResult(f"worker {number}", notes=[*self.notes])
@@ -166,6 +174,7 @@ def test_a_client_that_fails_once_is_retried_with_its_group_and_counted_once(err
     assert set(all_costs) == {(2, 4, 0), (1, 5, 3)} and set(costs) == {(2, 4, 0)}
     assert not first.retry and not first.arrived
     assert second.retry and second.arrived == {0, 1, 2, 3, 5}
+    assert executor.failed_at == [{}, {(2, 4, 0): "worker 0"}]
     assert runner.log.columns[0]["client"].tolist() == [*CLIENTS]
     assert runner.log.figures()["bytes_up"] == len(CLIENTS) * EACH
     assert not runner.log.dropped

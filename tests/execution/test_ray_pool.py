@@ -1,19 +1,21 @@
-"""The pool's rules on lost actors, against a Ray that starts no process.
+"""The pool's rules on lost and failing actors, against a Ray that starts no process.
 
 A client whose actor dies MAX_DEATHS times is given up, and so is a pool whose actors die as often
-while they start; a node that is lost is the fault of no client.
+while they start; a node that is lost is the fault of no client. A client that failed in one process
+is tried again in another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from ray.exceptions import ActorDiedError
+from ray.exceptions import ActorDiedError, RayTaskError
 
 from raysim.core.errors import MachineError
 from raysim.execution import actor, ray_pool
@@ -25,20 +27,43 @@ from tests.conftest import make_settings
 BAD = (3,)
 
 
+@dataclass(frozen=True)
+class FakeResult:
+    """Everything that a fake worker held.
+
+    Attributes:
+        worker: Host and process of the worker.
+        items: Its items since it last handed over.
+        failing: Whether its last stacks failed.
+    """
+
+    worker: str
+    items: tuple[tuple[int, ...], ...]
+    failing: bool
+
+
 class FakeRay:
     """Fake of the parts of Ray that the pool uses; a call returns when its reference is read.
 
     Attributes:
         call: Stands in for the actors' calls on items: returns seconds and result, or raises.
         start: Stands in for the start of an actor's worker.
-        begun: Number of actors that were made.
+        begun: Number of actors that were made; each one's process has the number as its id.
+        failing: Processes that say of themselves that they fail.
+        worked: Processes and items of all calls that returned.
+        placed: How many actors nodes have room for.
     """
 
     def __init__(self) -> None:
         self.call: Callable[[list[tuple[int, ...]], bool], Any] = lambda items, give: (0.1, items)
+        self.failing: set[int] = set()
+        self.worked: list[tuple[int, list[tuple[int, ...]]]] = []
+        self.placed = 100
         self.start: Callable[[], dict[str, Any]] = lambda: {"device": "cpu"}
         self.begun = 0
         self._values: dict[int, Callable[[], Any]] = {}
+        self.waits = 0
+        self._unplaced: set[int] = set()
         self._numbers = count()
 
     def put(self, value: Any) -> int:
@@ -48,7 +73,11 @@ class FakeRay:
         return self._values.pop(reference)()
 
     def wait(self, references: list[int], **_: Any) -> tuple[list[int], list[int]]:
-        return references[:1], references[1:]
+        assert references  # as Ray does
+        self.waits += 1
+        assert self.waits < 1000, "it waits for ever"
+        ready = [reference for reference in references if reference not in self._unplaced]
+        return ready[:1], references[1:]
 
     def kill(self, handle: Any) -> None:
         pass
@@ -58,27 +87,32 @@ class FakeRay:
 
     def _actor(self) -> Any:
         self.begun += 1
-        held: list[tuple[int, ...]] = []
+        process, held = self.begun, []
 
         def call(name: str, shared: Any, items: list[tuple[int, ...]], give: bool) -> Any:
+            seconds = self.call(items, give)[0]
             held.extend(items)
-            return self.call(items, give)[0], tuple(held) if give else None
+            self.worked.append((process, items))
+            result = FakeResult(f"here {process}", tuple(held), process in self.failing)
+            return seconds, result if give else None
 
         methods = {
-            "location": lambda: {"pid": 1, "host": "here", "node": "node"},
+            "location": lambda: {"pid": process, "host": "here", "node": "node"},
             "start": lambda *_: self.start(),
             "call": call,
         }
         return SimpleNamespace(
             **{
-                name: SimpleNamespace(remote=lambda *a, f=f: self._later(lambda: f(*a)))
+                name: SimpleNamespace(remote=lambda *a, f=f: self._later(lambda: f(*a), process))
                 for name, f in methods.items()
             }
         )
 
-    def _later(self, value: Callable[[], Any]) -> int:
+    def _later(self, value: Callable[[], Any], process: int = 0) -> int:
         number = next(self._numbers)
         self._values[number] = value
+        if process > self.placed:
+            self._unplaced.add(number)
         return number
 
 
@@ -110,18 +144,21 @@ def fake_ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     return fake
 
 
-def results(tmp_path: Any, clients: int = 6, actors: int = 1) -> tuple[list[Any], list[int]]:
-    """Return what a pool hands over for as many clients, and what it says of its progress."""
+def pool_of(tmp_path: Any, actors: int) -> ray_pool.ActorPool:
     spec: Any = SimpleNamespace(settings=make_settings(tmp_path))
     plan = ActorPlan(actors, 1.0, 0.0)
+    return ray_pool.ActorPool(spec, lambda: plan, Stopwatch(False))
+
+
+def results(tmp_path: Any, clients: int = 6, actors: int = 1) -> tuple[list[Any], list[int]]:
+    """Return what a pool hands over for as many clients, and what it says of its progress."""
     progress: list[int] = []
-    pool = ray_pool.ActorPool(spec, lambda: plan, Stopwatch(False))
     costs = {(client,): 1.0 for client in range(clients)}
-    return list(pool.map("train", None, costs, progress.append)), progress
+    return list(pool_of(tmp_path, actors).map("train", None, costs, progress.append)), progress
 
 
 def clients_of(found: list[Any]) -> list[tuple[int, ...]]:
-    return sorted(item for each in found if isinstance(each, tuple) for item in each)
+    return sorted(item for each in found if isinstance(each, FakeResult) for item in each.items)
 
 
 def dies(times: int, calls: list[Any]) -> Callable[..., Any]:
@@ -178,6 +215,86 @@ def test_actors_that_die_while_they_start_stop_the_run(tmp_path, fake_ray):
     with pytest.raises(MachineError, match=message):
         results(tmp_path)
     assert fake_ray.begun == ray_pool.MAX_DEATHS
+
+
+def test_a_call_that_raises_costs_the_actor(tmp_path, fake_ray):
+    """A broken CUDA context fails every later call of its process."""
+    broken = iter([True])
+
+    def call(items: list[tuple[int, ...]], give: bool) -> Any:
+        if next(broken, False):
+            error = torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+            raise RayTaskError("call", str(error), error, "actor", 1, "127.0.0.1")
+        return 0.1, None
+
+    fake_ray.call = call
+    found, _ = results(tmp_path, actors=2)
+    assert clients_of(found) == [(client,) for client in range(6)]
+    assert fake_ray.begun == 3
+
+
+@pytest.mark.parametrize("actors", [1, 2])
+def test_actors_that_fail_at_every_call_are_renewed_so_often_and_no_more(
+    tmp_path, fake_ray, actors
+):
+    def call(items: list[tuple[int, ...]], give: bool) -> Any:
+        raise ActorDiedError
+
+    fake_ray.call = call
+    found, _ = results(tmp_path, clients=4, actors=actors)
+    assert sorted(each.item for each in found) == [(client,) for client in range(4)]
+    assert fake_ray.begun <= actors + 4 * ray_pool.MAX_DEATHS
+
+
+def again(pool: ray_pool.ActorPool, failed_at: dict[tuple[int, ...], str]) -> list[Any]:
+    """Return what a pool hands over for items that failed."""
+    return list(
+        pool.map("train", None, dict.fromkeys(failed_at, 1.0), lambda done: None, failed_at)
+    )
+
+
+@pytest.mark.parametrize("actors", [2, 3])
+def test_a_client_that_failed_is_tried_in_another_process(tmp_path, fake_ray, actors):
+    pool = pool_of(tmp_path, actors)
+    pool.describe()
+    failed_at = {(client,): f"here {client % actors + 1}" for client in range(12)}
+    assert clients_of(again(pool, failed_at)) == sorted(failed_at)
+    assert fake_ray.begun == actors
+    for process, items in fake_ray.worked:
+        assert all(failed_at[item] != f"here {process}" for item in items)
+
+
+def test_the_only_actor_is_renewed_for_a_client_that_failed(tmp_path, fake_ray):
+    pool = pool_of(tmp_path, 1)
+    pool.describe()
+    assert clients_of(again(pool, {BAD: "here 1"})) == [BAD]
+    assert fake_ray.begun == 2 and fake_ray.worked == [(2, [BAD])]
+
+
+def test_an_actor_at_which_clients_fail_in_a_row_is_renewed(tmp_path, fake_ray):
+    fake_ray.failing = {1, 3}
+    pool = pool_of(tmp_path, 2)
+    costs = {(client,): 1.0 for client in range(8)}
+    list(pool.map("train", None, costs, lambda done: None))
+    assert fake_ray.begun == 2
+    again(pool, {BAD: "here 1"})
+    assert fake_ray.begun == 3
+    assert fake_ray.worked[-1] == (2, [BAD])  # or process 3, were it there first
+    again(pool, {BAD: "here 2"})
+    assert fake_ray.begun == 3 and fake_ray.worked[-1] == (3, [BAD])
+    again(pool, {BAD: "here 2"})
+    assert fake_ray.begun == 4  # once for each pass, not for ever
+
+
+def test_an_actor_is_renewed_where_nobody_else_can_be_had(tmp_path, fake_ray, monkeypatch):
+    """The other actor has no node."""
+    fake_ray.placed = 1
+    monkeypatch.setattr(ray_pool, "START_SECONDS", 0.0)
+    pool = pool_of(tmp_path, 2)
+    pool.describe()
+    fake_ray.placed = 3
+    assert clients_of(again(pool, {BAD: "here 1"})) == [BAD]
+    assert fake_ray.worked == [(3, [BAD])]
 
 
 @pytest.mark.parametrize(("gpus", "cap"), [(0.25, 0.25), (2.0, 1.0), (0.0, None)])

@@ -137,7 +137,7 @@ def groups(*costs):
     return {(client,): float(cost) for client, cost in enumerate(costs)}
 
 
-def drain(schedule, workers, choose, lose=lambda worker: False, seconds=0.1):
+def drain(schedule, workers, choose, lose=lambda worker: False, seconds=0.1, barred=None):
     """Play a schedule to its end; return per sum handed over its clients.
 
     Args:
@@ -146,13 +146,16 @@ def drain(schedule, workers, choose, lose=lambda worker: False, seconds=0.1):
         choose: Picks whose oldest call returns next, or is lost, among the workers with any.
         lose: Whether that call is lost with its worker.
         seconds: What every call takes.
+        barred: Items that a worker must not have before it was lost.
     """
+    barred = dict(barred or {})
     calls, held, sums = [deque() for _ in range(workers)], [[] for _ in range(workers)], []
 
     def fill(numbers):
         for worker in [*numbers] * 2:
             assignment = schedule.next(worker)
             if assignment:
+                assert all(barred.get(item) != worker for item in assignment.items)
                 calls[worker].append(assignment)
         assert all(len(each) <= 2 for each in calls)
 
@@ -163,6 +166,8 @@ def drain(schedule, workers, choose, lose=lambda worker: False, seconds=0.1):
             assert schedule.lost(worker) == calls[worker][0]
             calls[worker].clear()
             held[worker] = []
+            for item in [item for item, at in barred.items() if at == worker]:
+                del barred[item]
             fill(range(workers))
             continue
         assignment = calls[worker].popleft()
@@ -180,7 +185,10 @@ def drain(schedule, workers, choose, lose=lambda worker: False, seconds=0.1):
 @given(st.data(), st.lists(st.integers(1, 600), min_size=1, max_size=40), st.integers(1, 5))
 def test_every_item_is_handed_over_once_whoever_is_lost(data, costs, workers):
     items = groups(*costs)
-    schedule = Schedule(items, Speeds(workers))
+    worker = st.integers(0, workers - 1)
+    some = st.dictionaries(st.sampled_from([*items]), worker) if workers > 1 else st.just({})
+    barred = data.draw(some)
+    schedule = Schedule(items, Speeds(workers), barred)
     losses = iter(data.draw(st.lists(st.booleans(), max_size=12)))
     sums = drain(
         schedule,
@@ -188,6 +196,7 @@ def test_every_item_is_handed_over_once_whoever_is_lost(data, costs, workers):
         choose=lambda able: able[data.draw(st.integers(0, len(able) - 1))],
         lose=lambda worker: next(losses, False),
         seconds=data.draw(st.sampled_from([0.1, 4.0])),
+        barred=barred,
     )
     assert sorted(item for each in sums for item in each) == sorted(items)
     assert schedule.done == len(items)
@@ -267,6 +276,31 @@ def test_a_suspect_is_tried_alone_and_counted():
         assert schedule.next(0).items == [(client,)]
         schedule.returned(0, 1.0)
     assert schedule.done == 4 and len(schedule.next(0).items) > 1
+
+
+def test_a_suspect_is_tried_at_another_worker():
+    schedule = Schedule(groups(*[1.0] * 4), Speeds(2))
+    assert schedule.next(0).items == [(0,)] and schedule.next(1).items == [(1,)]
+    schedule.lost(0)
+    schedule.returned(1, 1.0)
+    assert schedule.next(1).items == [(0,)]
+
+
+def test_a_lost_worker_without_calls_costs_nothing():
+    schedule = Schedule(groups(1), Speeds(1))
+    assert schedule.lost(0, suspicious=False) == Assignment([], hand_over=False)
+    assert schedule.next(0) == Assignment([(0,)], hand_over=True)
+
+
+def test_what_is_barred_from_a_worker_waits_for_another():
+    schedule = Schedule(groups(4, 3, 2, 1), Speeds(2), {(0,): 0, (1,): 0, (2,): 0})
+    assert schedule.next(0).items == [(3,)] and schedule.next(0) is None
+    schedule.returned(0, 1.0)
+    assert schedule.next(0) == Assignment([], hand_over=True)
+    schedule.returned(0, 0.0)
+    assert schedule.next(0) is None
+    schedule.lost(0, suspicious=False)  # renewed
+    assert schedule.next(0).items == [(1,)]
 
 
 def test_what_a_lost_worker_held_counts_as_not_done():

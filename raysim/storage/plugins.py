@@ -1,0 +1,211 @@
+"""Plugins: the user's own modules that settings name, and seals of their source in a run directory.
+
+A resumed run imports a plugin only where its source is that with which the run was started, so that
+a run directory from someone else cannot name code that is then executed, and its bits stay the
+same. Nothing is executed to find that out.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from importlib.util import find_spec, resolve_name
+from pathlib import Path
+from typing import Any
+
+from raysim.core.errors import RunError
+from raysim.storage.atomic import write_json
+from raysim.storage.checkpoints import Checkpoints
+
+TARGET = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*):[A-Za-z_][\w.]*")
+"""`package.module:Class`."""
+INSTALLED = {"site-packages", "dist-packages"}
+OWN = {"raysim", "__main__"}
+"""Top-level modules that are there before settings are read."""
+
+
+class Plugins:
+    """Sources of the plugins of one run directory, sealed when the run starts.
+
+    `plugins.json` has for each module the digests with which the run was started and, by force,
+    continued.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._file = run_dir / "plugins.json"
+
+    def check(self, settings: Mapping[str, Any], force: bool = False) -> None:
+        """Check the sources of all plugins before one is imported.
+
+        Args:
+            settings: The run's settings as plain values.
+            force: Whether they may differ from those that are sealed.
+
+        Raises:
+            RunError: a source is missing, lies in a run directory, or is not the one sealed.
+        """
+        sealed = self._sealed()
+        for module in sorted(modules_of(settings)):
+            digest = source_digest(module, self._run_dir)
+            if not force and [digest] != sealed.get(module, [])[-1:]:
+                raise RunError(
+                    f"{module}: its source is not that with which the run was started; to continue"
+                    f" with the present one, type: raysim resume {self._run_dir} --force"
+                )
+
+    def check_recorded(self, force: bool) -> None:
+        """Check the plugins of the settings that the run directory holds, if it holds any.
+
+        Args:
+            force: Whether their sources may differ from those that are sealed.
+
+        Raises:
+            RunError: as `check` says.
+        """
+        settings = Checkpoints(self._run_dir / "checkpoints").config()
+        if settings is None:
+            try:
+                settings = json.loads((self._run_dir / "config.json").read_text(encoding="utf-8"))
+            except (OSError, ValueError, RecursionError):
+                return  # whoever reads it says so
+        if isinstance(settings, dict):
+            self.check(settings, force)
+
+    def seal(self, settings: Mapping[str, Any]) -> None:
+        """Write the digests of the plugins' sources.
+
+        Raises:
+            RunError: a source is missing or lies in a run directory.
+        """
+        before = sealed = self._sealed()
+        for module in sorted(modules_of(settings)):
+            digest, digests = source_digest(module, self._run_dir), sealed.get(module, [])
+            if digests[-1:] != [digest]:
+                sealed = {**sealed, module: [*digests, digest]}
+        if sealed != before:
+            write_json(self._file, sealed)
+
+    def _sealed(self) -> dict[str, list[str]]:
+        """Return the digests of each module; none where the file is missing or damaged."""
+        try:
+            found = json.loads(self._file.read_text(encoding="utf-8"))
+            return {str(module): [*map(str, digests)] for module, digests in found.items()}
+        except (OSError, ValueError, AttributeError, TypeError):
+            return {}
+
+
+def modules_of(settings: Any) -> set[str]:
+    """Return the modules that settings name; a name is a value of `name`, or a key."""
+    if not isinstance(settings, Mapping):
+        return set()
+    found = {*map(str, settings), str(settings.get("name"))}
+    modules = {match[1] for match in map(TARGET.fullmatch, found) if match}
+    modules = {module for module in modules if module.partition(".")[0] not in OWN}
+    return modules.union(*map(modules_of, settings.values()))
+
+
+def source_digest(module: str, run_dir: Path) -> str:
+    """Return a digest of a module's source, and of the sources beside it that it imports.
+
+    Beside it are its packages, and where it is not installed, the folder that holds it.
+
+    Args:
+        module: The module.
+        run_dir: A run directory; others are known by their `config.json`.
+
+    Raises:
+        RunError: there is no source, or one lies in a run directory.
+    """
+    top = _Top(module)
+    files: dict[str, Path] = {}
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        for each in _with_packages(name):
+            path = None if each in files else top.file(each)
+            if path is not None:
+                files[each] = path
+                waiting += _imports(path, each)
+    if module not in files:
+        raise RunError(f"{module}: has no Python source")
+    digest = sha256()
+    for name in sorted(files):
+        if run := _run_directory(files[name], run_dir):
+            raise RunError(
+                f"{module}: {files[name]} lies in the run directory {run}, and code there is not"
+                " executed; move it elsewhere"
+            )
+        digest.update(sha256(name.encode() + b"\0" + files[name].read_bytes()).digest())
+    return digest.hexdigest()
+
+
+class _Top:
+    """Place of a module's outermost package, or of the module itself where it is in none."""
+
+    def __init__(self, module: str) -> None:
+        self._name = module.partition(".")[0]
+        try:
+            spec = find_spec(self._name)  # of a top-level module, it executes nothing
+        except (ImportError, ValueError):
+            spec = None
+        places = (spec.submodule_search_locations or [spec.origin or ""]) if spec else []
+        self._places = [Path(place) for place in places]
+        if not self._places:
+            raise RunError(
+                f"{module}: there is no such module; one that lies in a run directory is not found"
+            )
+
+    def file(self, module: str) -> Path | None:
+        """Return the source of a module; None for one that is not beside this."""
+        first, *others = module.split(".")
+        for place in self._places:
+            if first != self._name and (first in OWN or INSTALLED.intersection(place.parts)):
+                continue
+            start = place if first == self._name else place.with_name(first)
+            path = start.with_suffix("").joinpath(*others)
+            for file in (path / "__init__.py", path.with_name(f"{path.name}.py")):
+                if file.is_file():
+                    return file
+        return None
+
+
+def _with_packages(module: str) -> Iterator[str]:
+    """Yield the names of a module's packages, the outermost first, then its own."""
+    parts = module.split(".")
+    for end in range(1, len(parts) + 1):
+        yield ".".join(parts[:end])
+
+
+def _imports(path: Path, module: str) -> list[str]:
+    """Return the modules that a source may import; a source that cannot be read imports none."""
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    found = []
+    try:
+        nodes = [*ast.walk(ast.parse(path.read_bytes()))]
+    except (SyntaxError, ValueError):
+        return []
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and (package or not node.level):
+            base = resolve_name("." * node.level + (node.module or ""), package or None)
+            found += [f"{base}.{alias.name}" for alias in node.names]
+    return found
+
+
+def _run_directory(path: Path, run_dir: Path) -> Path | None:
+    """Return the run directory in which a file lies, this or another, if it does."""
+    for folder in {*path.absolute().parents, *path.resolve().parents}:
+        if folder == run_dir.resolve():
+            return folder
+        try:
+            values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(values, dict) and "own_task" in values:
+            return folder
+    return None

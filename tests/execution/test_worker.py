@@ -1,0 +1,43 @@
+"""A worker's report that stacks fail in a row, by which its process may be the cause."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raysim.execution.messages import Failure, WorkerResult
+from raysim.execution.worker import Worker
+from raysim.storage.trace import Stopwatch
+
+
+class FakeWorker(Worker):
+    """Worker at which the stacks of odd clients fail."""
+
+    def __init__(self) -> None:
+        self.watch, self._name = Stopwatch(False), "here 1"
+        self._result, self._failed_in_row = WorkerResult(self._name), set()
+
+    def _open(self, message: Any) -> Any:
+        return {}, {}
+
+    def _train_stack(self, message: Any, stack: tuple[int, ...], *_: Any) -> None:
+        if stack[0] % 2:
+            self._result.failures.append(Failure(stack[0], "", "", stack))
+
+
+@pytest.mark.parametrize(
+    ("clients", "failing"),
+    [([], False), ([2, 1], False), ([1, 3], True), ([1, 1], False), ([1, 3, 2], False)],
+)
+def test_different_stacks_that_fail_in_a_row_are_reported(clients, failing):
+    worker: Any = FakeWorker()
+    worker.train(None, [(client,) for client in clients])
+    assert worker.take().failing is failing
+
+
+def test_what_failed_before_is_remembered_after_handing_over():
+    worker: Any = FakeWorker()
+    for client, failing in ((1, False), (3, True), (5, True), (2, False)):
+        worker.train(None, [(client,)])
+        assert worker.take().failing is failing

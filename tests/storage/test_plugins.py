@@ -1,0 +1,221 @@
+"""Seals of plugins: a resumed run imports the source with which it was started, or none."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import raysim
+from raysim.storage.plugins import modules_of, source_digest
+from tests.conftest import make_settings, make_task
+
+METHOD = """
+from pathlib import Path
+
+from helpers import RATE
+from raysim.methods.fedavg import FedAvg
+
+with Path(__file__).with_name("executed").open("a") as file:
+    file.write("x")
+
+
+class Mine(FedAvg):
+    rate: float = RATE
+"""
+HELPERS = "from numpy import pi\n\nRATE = 1.0\n"
+RESUME = "import sys; from raysim.cli.app import main; sys.argv = ['raysim', *sys.argv[1:]]; main()"
+
+
+class Interrupting(raysim.Listener):
+    def round_done(self, row: object) -> None:
+        raise KeyboardInterrupt
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch) -> Callable[..., Path]:
+    """Start a run with a plugin of the working directory, and interrupt it."""
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(METHOD)
+    (tmp_path / "helpers.py").write_text(HELPERS)
+
+    def begin(out: Path = tmp_path / "run") -> Path:
+        forget()
+        settings = make_settings(out, **{"method.name": "mine:Mine"})
+        with pytest.raises(KeyboardInterrupt):
+            raysim.run(settings, make_task((9, 9)), Interrupting())
+        (tmp_path / "executed").unlink()
+        forget()
+        return out
+
+    yield begin
+    forget()
+
+
+def forget() -> None:
+    """Have the next import read the sources."""
+    for name in ("mine", "helpers"):
+        sys.modules.pop(name, None)
+    importlib.invalidate_caches()
+
+
+def resume(out: Path, **options: bool) -> raysim.Result:
+    return raysim.resume(out, make_task((9, 9)), **options)
+
+
+def refusal(out: Path, **options: bool) -> str:
+    """Return why a run is not resumed, without its plugin having been executed."""
+    with pytest.raises(raysim.RunError) as caught:
+        resume(out, **options)
+    assert not Path("executed").exists() and len(str(caught.value).splitlines()) == 1
+    return str(caught.value)
+
+
+def test_an_unchanged_plugin_is_resumed_wherever_it_lies(start, tmp_path, monkeypatch):
+    out = start()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for name in ("mine.py", "helpers.py"):
+        (tmp_path / name).rename(elsewhere / name)
+    (elsewhere / "other.py").write_text("not imported by the plugin")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(elsewhere)])
+    assert resume(out).summary["rounds"] == 5
+    assert len(json.loads((out / "plugins.json").read_text())["mine"]) == 1
+
+
+@pytest.mark.parametrize("name", ["mine.py", "helpers.py"])
+def test_a_changed_source_is_refused_and_taken_by_force(start, tmp_path, name):
+    out = start()
+    with (tmp_path / name).open("a") as file:
+        file.write("\n")
+    assert refusal(out) == (
+        "mine: its source is not that with which the run was started; to continue with the present"
+        f" one, type: raysim resume {out} --force"
+    )
+    settings = raysim.load_config("mnist-fedavg", {"out": str(out)})
+    with pytest.raises(raysim.RunError, match=r"^mine: its source is not that with which"):
+        raysim.run(settings)  # reads the settings there
+    assert not (tmp_path / "executed").exists()
+    assert resume(out, force=True).summary["rounds"] == 5
+    assert len(json.loads((out / "plugins.json").read_text())["mine"]) == 2  # both are on record
+
+
+@pytest.mark.parametrize("seal", [None, "", "[]", '{"mine": "a"}', '{"mine": []}', '{"mine": 1}'])
+def test_a_missing_or_damaged_seal_is_refused(start, seal):
+    out = start()
+    (out / "plugins.json").unlink()
+    if seal is not None:
+        (out / "plugins.json").write_text(seal)
+    assert "raysim resume" in refusal(out)
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_code_in_a_run_directory_is_not_executed(start, tmp_path, monkeypatch, force):
+    """Its seal is as false as its code, and the working directory is the run's."""
+    out = start()
+    for name in ("mine.py", "helpers.py"):
+        (tmp_path / name).rename(out / name)
+    monkeypatch.chdir(out)
+    monkeypatch.setattr(sys, "path", [*sys.path[:-1], str(out)])
+    assert "mine: there is no such module" in refusal(Path(), force=force)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(out)])
+    assert f".py lies in the run directory {out}, and code there is not" in refusal(
+        out, force=force
+    )
+
+
+def test_another_plugin_in_the_settings_file_is_not_executed(start, tmp_path):
+    """The checkpoint has the settings that count."""
+    out = start()
+    (tmp_path / "other.py").write_text(METHOD.replace("executed", "other_executed"))
+    text = (out / "config.json").read_text().replace("mine:Mine", "other:Mine")
+    (out / "config.json").write_text(text)
+    assert resume(out).summary["rounds"] == 5
+    assert not (tmp_path / "other_executed").exists()
+
+
+def test_a_package_s_name_leads_into_no_run_directory(start, tmp_path):
+    out = start()
+    shutil.rmtree(out / "checkpoints")  # they have a copy of the settings
+    for name in ("mine.py", "helpers.py"):
+        (tmp_path / name).rename(out / name)
+    text = (out / "config.json").read_text().replace("mine:Mine", "run.mine:Mine")
+    (out / "config.json").write_text(text)
+    assert f"mine.py lies in the run directory {out}" in refusal(out, force=True)
+    other = tmp_path / "other"
+    shutil.copytree(out, other)
+    (out / "mine.py").unlink()
+    assert "run.mine: has no Python source" in refusal(other, force=True)
+    (other / "config.json").write_text(text.replace("run.mine", "other.mine"))
+    assert "lies in the run directory" in refusal(other, force=True)
+
+
+def test_a_run_directory_that_holds_the_plugin_is_refused_at_the_start(start, tmp_path):
+    settings = make_settings(tmp_path, **{"method.name": "mine:Mine"})
+    with pytest.raises(raysim.RunError, match=f"lies in the run directory {tmp_path}"):
+        raysim.run(settings, make_task((9, 9)))
+    assert not (tmp_path / "config.json").exists()
+
+
+def test_the_command_line_executes_nothing_beside_a_run(start, tmp_path):
+    """As typed in the run directory, with modules named like ones that are not installed."""
+    out = start()
+    (tmp_path / "mine.py").rename(out / "mine.py")
+    (out / "helpers.py").write_text(HELPERS)
+    command = [sys.executable, "-c", RESUME, "resume", ".", "--force"]
+    done = subprocess.run(command, cwd=out, capture_output=True, text=True, check=False)
+    assert not (out / "executed").exists()
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+
+
+def test_modules_of_settings():
+    settings = {
+        "method": {"name": "chain", "methods": {"a.b:C": {}, "fedprox": {}}},
+        "model": {"name": "raysim.workloads.models.cnn:Cnn"},
+        "dataset": {"name": "d:D", "path": "x:y"},
+        "partition": {"name": "__main__:P"},
+        "out": "e:F",
+    }
+    assert modules_of(settings) == {"a.b", "d"}
+
+
+def test_a_digest_is_of_what_a_plugin_imports_in_its_package(tmp_path, monkeypatch):
+    folder = tmp_path / "site-packages" / "mypackage"
+    folder.mkdir(parents=True)
+    for name, text in {
+        "__init__": "raise RuntimeError('executed')",
+        "method": "from . import rates\nfrom .deep.er import x\nimport neighbour, mypackage.used",
+        "rates": "",
+        "used": "",
+        "unused": "",
+        "../neighbour": "",
+        "deep/er": "not python(",
+    }.items():
+        (folder / f"{name}.py").parent.mkdir(exist_ok=True)
+        (folder / f"{name}.py").write_text(text)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(folder.parent)])
+    importlib.invalidate_caches()
+    before = source_digest("mypackage.method", tmp_path / "run")
+    for name, counts in {
+        "__init__": True,
+        "method": True,
+        "rates": True,
+        "used": True,
+        "deep/er": True,
+        "unused": False,
+        "../neighbour": False,
+    }.items():
+        path = folder / f"{name}.py"
+        text = path.read_text()
+        path.write_text(f"{text}\n")
+        assert (source_digest("mypackage.method", tmp_path / "run") != before) == counts, name
+        path.write_text(text)
+    assert source_digest("mypackage.method", tmp_path / "run") == before
