@@ -63,8 +63,31 @@ def model_of(run: Path) -> bytes:
 
 
 def pytest_configure() -> None:
-    """A shell's background jobs ignore Ctrl-C, and so would the processes that tests start."""
+    """Set up signals and Hypothesis.
+
+    A shell's background jobs ignore Ctrl-C, and so would the processes that tests start. No test
+    has a deadline: a busy machine may take any time.
+    """
+    import hypothesis  # not for the processes that import this module
+
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    hypothesis.settings.register_profile("tests", deadline=None)
+    hypothesis.settings.load_profile("tests")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put tests first that use the same actors, then those that start their own.
+
+    One process of pytest-xdist then has nearly all of them: the others start no Ray, and actors
+    are not ended between two tests that could share them.
+    """
+    fixtures = ("resident_actors", "shared_ray")
+
+    def place(item: pytest.Item) -> int:
+        names = getattr(item, "fixturenames", ())
+        return next((n for n, fixture in enumerate(fixtures) if fixture in names), len(fixtures))
+
+    items.sort(key=place)
 
 
 class ActorStock:

@@ -63,7 +63,8 @@ def test_own_method(tmp_path, environment):
         assert np.abs(step - second[velocity]).max() < 1e-6
 
 
-def test_own_method_is_held_to_the_contract_as_its_page_says(tmp_path, environment):
+@pytest.mark.parametrize("actors", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_own_method_is_held_to_the_contract_as_its_page_says(tmp_path, request, actors):
     """In a folder of its own, by pytest as a user calls it."""
     example = re.search(
         r"\n\n(    from raysim.testing.*?)\n\n\S", raysim.testing.__doc__, re.DOTALL
@@ -71,11 +72,15 @@ def test_own_method_is_held_to_the_contract_as_its_page_says(tmp_path, environme
     assert METHOD and example
     (tmp_path / "my_method.py").write_text(METHOD[1])
     (tmp_path / "test_my_method.py").write_text(textwrap.dedent(example[1]))
+    tests = [name for name in dir(raysim.testing.MethodContract) if name.startswith("test_")]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    environment = request.getfixturevalue("environment") if actors else None
+    if not actors:
+        command += ["-k", "not actors"]
+        tests = [name for name in tests if "actors" not in name]
     done = subprocess.run(
         command, check=False, cwd=tmp_path, env=environment, capture_output=True, text=True
     )
-    tests = [name for name in dir(raysim.testing.MethodContract) if name.startswith("test_")]
     assert done.returncode == 0 and f"{len(tests)} passed" in done.stdout, done.stdout
 
 

@@ -37,7 +37,8 @@ def test_it_can_be_imported(path: Path) -> None:
     if missing:
         pytest.skip(f"needs {', '.join(sorted(missing))}, which has an environment of its own")
     parts = path.relative_to(FOLDER.parents[1]).with_suffix("").parts
-    import_module(".".join(parts).removesuffix(".__init__"))
+    module = import_module(".".join(parts).removesuffix(".__init__"))
+    assert module.__doc__ and Path(str(module.__file__)).samefile(path)
 
 
 def test_only_the_peers_modules_are_left_out() -> None:

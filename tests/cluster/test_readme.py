@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import ray
 
 from raysim.cluster.profiles import PROFILES
 from tests.cluster.head import PATIENCE_SECONDS, SCRIPTS, Head
@@ -60,8 +61,9 @@ def test_the_manifests_are_there(tmp_path, block):
     assert written.read_text() == (manifests / line.split()[3]).read_text()
 
 
-def test_on_a_laptop(tmp_path):
-    said = do(tmp_path, f"{line_with(HERE, 'laptop')} {QUICK} out=run")
+def test_on_a_laptop(tmp_path, shared_ray):
+    join = {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}
+    said = do(tmp_path, f"{line_with(HERE, 'laptop')} {QUICK} out=run", **join)
     assert "round 1  accuracy" in said
     assert engine_of(tmp_path / "run").items() >= {"vectorize": 0, "gpus_per_actor": 0}.items()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ def methods(*quick: str) -> Any:
     return pytest.mark.parametrize("method", [pytest.param(n, marks=marks[n]) for n in METHODS])
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The model bytes of the inline run of a case, computed once."""
     found: dict[Any, bytes] = {}
@@ -93,21 +94,43 @@ def test_actor_killed_in_mid_round(tmp_path, shared_ray, undisturbed, method, si
     assert len([key for key in keys if key[1] == 0]) == 5 * 4
 
 
-def killed_after(number: int, folder: Path, sizes: tuple[int, ...], **overrides: Any) -> None:
-    """Run in a process of its own, which is killed as soon as a round is committed."""
-    address = ray.get_runtime_context().gcs_address if "engine.actors" in overrides else None
-    with Run(folder, sizes, [f"{number}.end"], address=address, **overrides) as run:
-        run.until(f"{number}.end")
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A copy of what a run leaves that is killed as soon as a round is committed.
+
+    The run of a case is started once: while it holds still after a round, its folder is what a kill
+    would leave there.
+    """
+    kept: dict[Any, Path] = {}
+
+    def run(number: int, folder: Path, method: str, sizes: tuple[int, ...], every: int) -> None:
+        key = (method, sizes, every)
+        if key not in kept:
+            kept[key] = tmp_path_factory.mktemp("killed")
+            moments = [f"{number}.end" for number in KILLED]
+            overrides = {**METHODS[method], "checkpoint_every": every}
+            with Run(kept[key] / "run", sizes, moments, **overrides) as child:
+                for after in KILLED:
+                    child.until(f"{after}.end")
+                    shutil.copytree(kept[key] / "run", kept[key] / str(after))
+                    child.go()
+        shutil.copytree(kept[key] / str(number), folder, dirs_exist_ok=True)
+
+    return run
+
+
+KILLED = (1, 3, 4)
+"""Rounds after which runs are killed."""
 
 
 @cases
 @methods("scaffold")
-@pytest.mark.parametrize("checkpoint_every", [1, 2])
-def test_driver_killed_and_resumed(tmp_path, undisturbed, method, sizes, checkpoint_every):
-    killed_after(3, tmp_path, sizes, checkpoint_every=checkpoint_every, **METHODS[method])
+@pytest.mark.parametrize("every", [1, 2])
+def test_driver_killed_and_resumed(tmp_path, killed, undisturbed, method, sizes, every):
+    killed(3, tmp_path, method, sizes, every)
     listener = RoundsSeen()
     raysim.resume(tmp_path, make_task(sizes), listener)
-    assert listener.rounds == ([4, 5] if checkpoint_every == 1 else [3, 4, 5])
+    assert listener.rounds == ([4, 5] if every == 1 else [3, 4, 5])
     assert model_of(tmp_path) == undisturbed(method, sizes)
     rows = pq.read_table(tmp_path / "metrics.parquet")["round"].to_pylist()
     assert rows == [1, 2, 3, 4, 5]
@@ -123,21 +146,24 @@ class RoundsSeen(raysim.Listener):
 
 def test_driver_of_actors_killed_and_resumed_on_actors(tmp_path, shared_ray, undisturbed):
     engine = {"engine.backend": "ray", "engine.actors": 2}
-    killed_after(3, tmp_path, UNEQUAL, **METHODS["scaffold"], **engine)
+    address = ray.get_runtime_context().gcs_address
+    moments, settings = ["3.end"], METHODS["scaffold"] | engine
+    with Run(tmp_path, UNEQUAL, moments, address=address, **settings) as run:
+        run.until("3.end")
     raysim.resume(tmp_path, make_task(UNEQUAL))
     assert model_of(tmp_path) == undisturbed("scaffold", UNEQUAL)
 
 
-def test_killed_before_the_first_checkpoint_starts_again(tmp_path, undisturbed):
-    killed_after(2, tmp_path, UNEQUAL, checkpoint_every=10, **METHODS["scaffold"])
+def test_killed_before_the_first_checkpoint_starts_again(tmp_path, killed, undisturbed):
+    killed(1, tmp_path, "scaffold", UNEQUAL, 2)
     raysim.resume(tmp_path, make_task(UNEQUAL))
     assert model_of(tmp_path) == undisturbed("scaffold", UNEQUAL)
     rows = pq.read_table(tmp_path / "metrics.parquet")["round"].to_pylist()
     assert rows == [1, 2, 3, 4, 5]
 
 
-def test_damaged_checkpoint_is_reported_and_the_one_before_used(tmp_path, undisturbed):
-    killed_after(4, tmp_path, UNEQUAL, **METHODS["scaffold"])
+def test_damaged_checkpoint_is_reported_and_the_one_before_used(tmp_path, killed, undisturbed):
+    killed(4, tmp_path, "scaffold", UNEQUAL, 1)
     newest = tmp_path / "checkpoints/round_000004/state.safetensors"
     newest.write_bytes(newest.read_bytes()[:-8])
     listener = Notes()

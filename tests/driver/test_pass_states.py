@@ -75,7 +75,7 @@ writes = st.dictionaries(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(writes)
 def test_obsolete_is_all_that_was_written_but_the_last_client_states(wrote):
     runner = runner_of(writing(wrote))
@@ -131,9 +131,10 @@ def test_a_label_has_columns_of_its_own():
     assert runner.log.losses() == {1: 1 / 3, 2: 2 / 3, 4: 4 / 3}
 
 
-def test_a_pass_without_steps_has_no_losses():
-    runner = runner_of(FakeExecutor())
+def test_a_pass_without_steps_costs_its_samples_and_has_no_losses():
+    runner = runner_of(executor := FakeExecutor())
     runner.run(work_of(epochs=0))
+    assert executor.calls[0][1] == {(client,): SIZES[client] for client in CLIENTS}
     figures = runner.log.figures()
     assert (figures["train_loss"], figures["objective"], figures["clients"]) == (0, 0, 0)
 

@@ -125,7 +125,9 @@ class Poisoned(FedAvg):
     ],
 )
 @pytest.mark.parametrize("backend", ["inline", pytest.param("ray", marks=pytest.mark.full)])
-def test_failing_client_stops_the_run_or_is_dropped(tmp_path, shared_ray, kind, cause, backend):
+def test_failing_client_stops_the_run_or_is_dropped(tmp_path, request, kind, cause, backend):
+    if backend == "ray":
+        request.getfixturevalue("shared_ray")
     poison = {"method.name": "tests.driver.test_run:Poisoned", "method.kind": kind, "fraction": 1.0}
     poison |= {"engine.backend": backend, "engine.actors": 1, "rounds": 2}
     with pytest.raises(raysim.RaysimError, match=f"client 2: failed twice in round 1.*{cause}"):

@@ -10,6 +10,7 @@ import sys
 from contextlib import closing
 from dataclasses import replace
 from time import sleep
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,7 +30,6 @@ from tests.conftest import EQUAL, make_settings, make_task, model_of
 from tests.faults.namespaces import network
 from tests.faults.processes import Run, cluster
 
-METHODS = ["scaffold", pytest.param("fedavg", marks=pytest.mark.full)]
 ROUNDS = 60
 
 
@@ -61,7 +61,8 @@ def go_on_until(run: Run, node: str, first: int) -> None:
     pytest.fail(f"round {ROUNDS - 1} came before an actor on the new node")
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.full
+@pytest.mark.parametrize("method", ["scaffold", "fedavg"])
 def test_a_node_lost_in_mid_round_and_one_that_joins(tmp_path, inline, method):
     settings = {"method.name": method, "rounds": ROUNDS}
     moments = ["2.mid", *(f"{number}.end" for number in range(4, ROUNDS))]
@@ -141,6 +142,28 @@ def test_a_silent_head_is_borne_for_a_while(shared_ray, monkeypatch):
             monkeypatch.setattr(nodes_module, "HEAD_SECONDS", 0.0)
             with pytest.raises(MachineError, match=r"^the head of the Ray cluster, 127\.0\.0\.1:"):
                 watch.check()
+
+
+def test_a_node_is_lost_that_the_head_does_not_count_as_alive(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as head, socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        host, port = head.getsockname()
+        alive = {"own": True, "other": True, "dead": False}
+        place = {"NodeManagerAddress": host, "NodeManagerPort": port}
+        context = SimpleNamespace(gcs_address=f"{host}:{port}", get_node_id=lambda: "own")
+        fake = SimpleNamespace(
+            get_runtime_context=lambda: context,
+            nodes=lambda: [{"NodeID": n, "Alive": up, **place} for n, up in alive.items()],
+        )
+        monkeypatch.setattr(nodes_module, "ray", fake)
+        with closing(ClusterHealth()) as watch:
+            lost = {node for node in (*alive, "never seen", None) if watch.lost(node)}
+            assert lost == {"dead", "never seen"}
+            alive["own"] = False
+            with pytest.raises(MachineError, match=r"^this machine is no node of the Ray cluster"):
+                watch.lost("other")
+            monkeypatch.setattr(watch, "_head", f"127.0.0.1:{nobody.getsockname()[1]}")
+            assert not watch.lost("dead")  # nobody knows while the head is silent
 
 
 def test_a_line_tells_an_idle_connection_from_one_whose_other_side_has_ended():

@@ -32,7 +32,7 @@ uploads = st.builds(
     st.integers(0, 63),
 )
 cohorts = st.lists(uploads, min_size=1, max_size=6).map(lambda each: [*enumerate(each)])
-few = settings(max_examples=40, deadline=None)
+few = settings(max_examples=40)
 
 
 def summed(cohort: Iterable[tuple[int, Upload]]) -> PartialSum:

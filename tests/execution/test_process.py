@@ -96,13 +96,6 @@ def test_an_older_torch_is_told_in_its_own_way(gpu, monkeypatch):
 
 
 @needs_new
-def test_float32_set_in_this_way_works(gpu):
-    with configure(GPU.model_copy(update={"deterministic": False})):
-        torch.conv2d(torch.ones(2, 3, 8, 8), torch.ones(4, 3, 3, 3))
-        torch.nn.LSTM(3, 4)(torch.ones(5, 2, 3))
-
-
-@needs_new
 def test_a_run_leaves_the_process_as_it_was(tmp_path):
     before = state()
     raysim.run(

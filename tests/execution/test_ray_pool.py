@@ -144,10 +144,13 @@ def fake_ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     return fake
 
 
+def make_pool(tmp_path: Any, actors: Callable[[], int], **overrides: Any) -> ray_pool.ActorPool:
+    spec: Any = SimpleNamespace(settings=make_settings(tmp_path, **overrides))
+    return ray_pool.ActorPool(spec, lambda: ActorPlan(actors(), 1.0, 0.0), Stopwatch(False))
+
+
 def pool_of(tmp_path: Any, actors: int) -> ray_pool.ActorPool:
-    spec: Any = SimpleNamespace(settings=make_settings(tmp_path))
-    plan = ActorPlan(actors, 1.0, 0.0)
-    return ray_pool.ActorPool(spec, lambda: plan, Stopwatch(False))
+    return make_pool(tmp_path, lambda: actors)
 
 
 def results(tmp_path: Any, clients: int = 6, actors: int = 1) -> tuple[list[Any], list[int]]:
@@ -295,6 +298,21 @@ def test_an_actor_is_renewed_where_nobody_else_can_be_had(tmp_path, fake_ray, mo
     fake_ray.placed = 3
     assert clients_of(again(pool, {BAD: "here 1"})) == [BAD]
     assert fake_ray.worked == [(3, [BAD])]
+
+
+@pytest.mark.parametrize(("actors", "begun"), [("auto", [1, 3, 3]), (1, [1, 1, 1])])
+def test_nodes_that_join_get_actors_unless_their_number_is_set(
+    tmp_path, fake_ray, monkeypatch, actors, begun
+):
+    monkeypatch.setattr(ray_pool, "JOIN_SECONDS", 0.0)
+    room = iter([1, 3, 2])  # for actors: at first, after a node has joined, after one is lost
+    pool = make_pool(tmp_path, lambda: next(room), **{"engine.actors": actors})
+    found, progress = [fake_ray.begun], [0]
+    for _ in range(2):
+        list(pool.map("train", None, {(client,): 1.0 for client in range(9)}, progress.append))
+        assert progress[-1] == 9
+        found.append(fake_ray.begun)
+    assert found == begun
 
 
 @pytest.mark.parametrize(("gpus", "cap"), [(0.25, 0.25), (2.0, 1.0), (0.0, None)])

@@ -6,7 +6,7 @@ from collections import deque
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from raysim.execution.schedule import Assignment, Schedule, Speeds, assign, steal, take_chunk
@@ -31,7 +31,6 @@ def test_every_item_is_in_exactly_one_queue_longest_first(costs, speeds):
         assert dealt == sorted(dealt, reverse=True)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=7), st.integers(1, 3))
 def test_makespan_is_within_grahams_bound_of_the_best(values, workers):
     """4/3 - 1/(3m) of the optimum, which is found by trying every assignment."""
@@ -181,7 +180,6 @@ def drain(schedule, workers, choose, lose=lambda worker: False, seconds=0.1, bar
     return sums
 
 
-@settings(deadline=None)
 @given(st.data(), st.lists(st.integers(1, 600), min_size=1, max_size=40), st.integers(1, 5))
 def test_every_item_is_handed_over_once_whoever_is_lost(data, costs, workers):
     items = groups(*costs)

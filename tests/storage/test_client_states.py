@@ -137,7 +137,7 @@ class Model:
         self.kept = [kept for kept in self.kept if kept <= number]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(participation)
 def test_both_checkpoints_find_what_they_need(rounds):
     with TemporaryDirectory() as folder:

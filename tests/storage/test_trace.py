@@ -37,9 +37,17 @@ def seconds_of(spans, phase, *, driver=False):
     return sum(span["dur"] for span in chosen) / 1e6
 
 
-@pytest.mark.parametrize(("engine", "workers"), [({}, 1), (ACTORS, 2)], ids=["inline", "ray"])
 @pytest.mark.parametrize("fraction", [1.0, 0.125], ids=["all", "one-client"])
-def test_a_run_says_where_its_time_went(tmp_path, resident_actors, engine, workers, fraction):
+def test_a_run_says_where_its_time_went(tmp_path, fraction):
+    check_a_run(tmp_path, fraction, 1)
+
+
+@pytest.mark.parametrize("fraction", [1.0, 0.125], ids=["all", "one-client"])
+def test_a_run_on_actors_says_where_its_time_went(tmp_path, resident_actors, fraction):
+    check_a_run(tmp_path, fraction, 2, **ACTORS)
+
+
+def check_a_run(tmp_path, fraction, workers, **engine):
     settings = make_settings(tmp_path / "run", trace=True, rounds=3, fraction=fraction, **engine)
     rows = raysim.run(settings, make_task((20,) * 8)).metrics.to_pylist()
     spans = spans_of(tmp_path / "run/trace_000001.json")

@@ -2,15 +2,15 @@
 
 import io
 import json
-import multiprocessing
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from threading import Barrier
 from typing import ClassVar
 
 import numpy as np
@@ -82,7 +82,7 @@ def test_other_colour_spaces_become_three_channels(tmp_path: Path, mode: str) ->
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(data=st.data())
 def test_damaged_files_are_named_or_decoded(
     tmp_path_factory: pytest.TempPathFactory, kind: str, data: st.DataObject
@@ -211,33 +211,25 @@ def test_decoding_uses_the_deviations_of_pretrained_networks() -> None:
 
 
 class Slow(Made):
-    """Takes a while, so that processes meet."""
+    """Takes a while, so that others meet it."""
 
     def listed(self, folder: Path) -> Mapping[str, Listing]:
         time.sleep(0.3)
         return super().listed(folder)
 
 
-def prepare_slowly(root: Path, sizes: list[int], together: Barrier) -> None:
-    together.wait(60)
-    for size in sizes:
-        Slow(image_size=size).prepare(root, ignore)
-
-
-def test_processes_that_prepare_at_once_do_each_size_once(tmp_path: Path) -> None:
+def test_those_that_prepare_at_once_do_each_size_once(tmp_path: Path) -> None:
     make(tmp_path, 3)
     images = left_in(tmp_path / "made")
-    context = multiprocessing.get_context("spawn")
-    together = context.Barrier(2)
-    processes = [
-        context.Process(target=prepare_slowly, args=(tmp_path, sizes, together))
-        for sizes in ([4, 6], [6, 4])
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(120)
-    assert [process.exitcode for process in processes] == [0, 0]
+    together = Barrier(2)
+
+    def prepare(sizes: list[int]) -> None:
+        together.wait(60)
+        for size in sizes:
+            Slow(image_size=size).prepare(tmp_path, ignore)
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(prepare, ([4, 6], [6, 4])))
     assert (tmp_path / "asked").read_text().count("\n") == 2
     assert left_in(tmp_path / "made") == images | ready(4, 6)
 

@@ -58,7 +58,7 @@ def bits(result: raysim.Result) -> bytes:
     return (result.run_dir / "model.safetensors").read_bytes()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def inline(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], raysim.Result]:
     """The inline run of a model, made once."""
     return cache(lambda name: trained(tmp_path_factory.mktemp("inline") / name, task_of(name)))
