@@ -20,9 +20,11 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.faults.damages import DAMAGES
-from tests.faults.drill import FAULTS, Outcome, Stage, play, schedules, small_disk
+from tests.faults.disks import small_disk
+from tests.faults.drill import Outcome, Play, Stage
 from tests.faults.matrix import FAILED, Verdict
 from tests.faults.matrix_cases import verdicts
+from tests.faults.strikes import FAULTS, schedules
 
 
 def drill_table(outcomes: list[Outcome], failed: dict[str, int]) -> Table:
@@ -49,12 +51,14 @@ def drill(console: Console, seed: int, count: int) -> bool:
             own = Path(folder) / str(number)
             own.mkdir()
             with small_disk(own / "disk") as disk, Stage(own, disk) as stage:
+                play = Play(stage, schedule)
                 try:
-                    outcomes += play(stage, schedule)
+                    play.through()
                     said = "the same bytes"
                 except AssertionError as error:
-                    failed[schedule[-1][0].title] += 1
+                    failed[schedule[len(play.outcomes)][0].title] += 1
                     said = f"FAILED: {error}"
+                outcomes += play.outcomes
             struck = ", ".join(f"{fault.title} in round {at}" for fault, at in schedule)
             seconds = perf_counter() - begun
             console.print(f"{number}. {struck}: {said} ({seconds:.0f} s)", highlight=False)

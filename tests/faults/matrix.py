@@ -199,7 +199,7 @@ ADVICE: Mapping[str, Callable[[Copy, str], Ended]] = {
     r"\b(?:delete|remove|move|fix this)\b": _delete,
     r"\brestore\b": _restore,
     r"\buse the newer\b": _restore,
-    r"\banother `?(?:--)?out\b": _start_again,
+    r"\banother `?(?:--)?out\b`?": _start_again,
     r"\bthe run is finished\b": _compare,
 }
 """What a line may advise, and how it is carried out."""

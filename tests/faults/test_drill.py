@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 
-from tests.faults.drill import FAULTS, Stage, play, schedules, small_disk
+from tests.faults.disks import small_disk
+from tests.faults.drill import Play, Stage
+from tests.faults.strikes import FAULTS, schedules
 
 SEED = 0
+root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount the disk that fills up")
+
+
+@pytest.fixture
+def stage(tmp_path):
+    try:
+        with small_disk(tmp_path / "disk") as disk, Stage(tmp_path, disk) as found:
+            yield found
+    except PermissionError as error:
+        pytest.skip(str(error))
 
 
 def test_schedules_follow_from_the_seed_and_have_every_fault():
     drawn = list(schedules(SEED, 20))
-    assert drawn == list(schedules(SEED, 20)) != list(schedules(SEED + 1, 20))
+    assert [[(f.title, n) for f, n in s] for s in drawn] == [
+        [(f.title, n) for f, n in s] for s in schedules(SEED, 20)
+    ]
+    assert drawn != list(schedules(SEED + 1, 20))
     assert {fault for schedule in drawn for fault, _ in schedule} == set(FAULTS)
     for schedule in drawn:
         rounds = [number for _, number in schedule]
@@ -21,12 +37,17 @@ def test_schedules_follow_from_the_seed_and_have_every_fault():
 
 
 @pytest.mark.full
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount the disk that fills up")
+@root
 @pytest.mark.parametrize("number", range(20))
-def test_a_run_ends_with_the_same_bytes_whatever_strikes(tmp_path, number):
+def test_a_run_ends_with_the_same_bytes_whatever_strikes(stage, number):
     schedule = list(schedules(SEED, 20))[number]
-    try:
-        with small_disk(tmp_path / "disk") as disk, Stage(tmp_path, disk) as stage:
-            assert len(play(stage, schedule)) == len(schedule)
-    except PermissionError as error:
-        pytest.skip(str(error))
+    assert len(Play(stage, schedule).through()) == len(schedule)
+
+
+@pytest.mark.full
+@root
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.title)
+def test_a_fault_that_misses_is_noticed(stage, fault):
+    missing = replace(fault, strike=lambda stage, run: None, mend=lambda stage: None)
+    with pytest.raises(AssertionError, match=fault.title):
+        Play(stage, [(missing, 2)]).through()
