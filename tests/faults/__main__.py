@@ -22,6 +22,7 @@ from rich.table import Table
 from tests.faults.damages import DAMAGES
 from tests.faults.disks import small_disk
 from tests.faults.drill import Outcome, Play, Stage
+from tests.faults.kills import PHASES, Killed, kill, own_places
 from tests.faults.matrix import FAILED, Verdict
 from tests.faults.matrix_cases import verdicts
 from tests.faults.strikes import FAULTS, schedules
@@ -92,14 +93,38 @@ def matrix(console: Console, only: str) -> bool:
     return bool(found) and not counts[FAILED]
 
 
+def kills(console: Console, count: int, seed: int) -> bool:
+    """Kill runs and a study at random times; return whether all went well."""
+    page = Table("run", "kills", *PHASES, "compared", "other bytes or error")
+    found: list[Killed] = []
+    begun = perf_counter()
+    with TemporaryDirectory(prefix="rk") as folder, own_places(Path(folder)) as left_over:
+        os.environ["RAYSIM_DATA"] = str(Path(folder) / "data")
+        for each in kill(count, seed, Path(folder)):
+            found.append(each)
+            phases = [each.phases[phase] for phase in PHASES]
+            numbers = (each.phases.total(), *phases, each.finished, len(each.wrong))
+            page.add_row(each.name, *map(str, numbers))
+            for wrong in each.wrong:
+                console.print(f"{each.name}: {wrong}", highlight=False, markup=False)
+        left = left_over()
+    console.print(page)
+    seconds, hits = perf_counter() - begun, sum(each.phases.total() for each in found)
+    console.print(f"{hits} kills in {seconds:.0f} s; left over: {', '.join(left) or 'nothing'}")
+    return not left and not any(each.wrong for each in found)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--schedules", type=int, default=20)
     parser.add_argument("--matrix", action="store_true")
     parser.add_argument("--only", default="", help="rows of the matrix, a regular expression")
+    parser.add_argument("--kills", type=int, metavar="N", help="number of kills")
     asked = parser.parse_args()
     console = Console()
+    if asked.kills:
+        return int(not kills(console, asked.kills, asked.seed))
     if asked.matrix:
         return int(not matrix(console, asked.only))
     return int(not drill(console, asked.seed, asked.schedules))

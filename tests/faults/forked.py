@@ -18,6 +18,9 @@ import raysim.tuning.command
 import raysim.workloads  # noqa: F401 - all that a command imports late, once for all children
 from raysim.cli import app, live_view  # noqa: F401
 
+SECONDS = 120.0
+"""Longest time that a child may take."""
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -45,7 +48,7 @@ class Child:
         if self.pid == 0:
             _work(work, self._files)
 
-    def wait(self, seconds: float = 60.0) -> Ended:
+    def wait(self, seconds: float = SECONDS) -> Ended:
         """Wait for its end; after some seconds, end it with SIGKILL."""
         deadline, found = time.monotonic() + seconds, 0
         while not found:
@@ -54,6 +57,7 @@ class Child:
                 time.sleep(0.002)
                 if time.monotonic() > deadline:
                     os.kill(self.pid, signal.SIGKILL)
+                    deadline = float("inf")
         texts = []
         for file in self._files:
             file.seek(0)

@@ -87,20 +87,21 @@ class InterruptedRun:
         for name, read in CONTENTS.items():
             expected = self.undisturbed / name
             try:
-                same = read(path / name, expected) == read(expected, expected)
-            except (OSError, ValueError, pa.ArrowException) as error:
+                found, wanted = read(path / name, expected), read(expected, expected)
+            except (OSError, ValueError, KeyError, pa.ArrowException) as error:
                 return f"{name} cannot be read: {error}"
-            if not same:
-                return f"{name} has other values"
-        left = [found for found in path.rglob(".*") if found.name != ".lock"]
+            if other := [column for column in wanted if found[column] != wanted[column]]:
+                return f"{name} has other values of {', '.join(other)}"
+        left = [hidden for hidden in path.rglob(".*") if hidden.name != ".lock"]
         return f"{left[0].name} is left over" if left else None
 
 
-def _table(path: Path, columns_of: Path) -> pa.Table:
+def _table(path: Path, columns_of: Path) -> dict[str, Any]:
     """Return the columns that another table has, without seconds, sorted by row."""
     names = [name for name in pq.read_table(columns_of).column_names if "seconds" not in name]
     keys = [(name, "ascending") for name in ("round", "client", "pass") if name in names]
-    return pq.read_table(path).select(names).sort_by(keys)
+    columns: dict[str, Any] = pq.read_table(path).select(names).sort_by(keys).to_pydict()
+    return columns
 
 
 def _figures(path: Path, figures_of: Path) -> dict[str, Any]:

@@ -67,12 +67,10 @@ class InterruptedStudy:
         yield from ((running / name).relative_to(self.path) for name in files)
 
     def resume(self, path: Path) -> Ended:
-        words = ["blobs", "--trials", str(TRIALS), "--jobs", "1", "--sampler", "random"]
         said, errors, code = StringIO(), StringIO(), 0
-        sys.argv = ["raysim", "tune", *words, "--out", str(path)]
         with redirect_stdout(said), redirect_stderr(errors):
             try:
-                app.main()
+                tune(path)
             except SystemExit as end:
                 code = end.code if isinstance(end.code, int) else int(end.code is not None)
             except BaseException:
@@ -85,18 +83,30 @@ class InterruptedStudy:
 
     def difference(self, path: Path) -> str | None:
         """Return how a study that is to be finished differs from the undisturbed one."""
-        database = path / "study.db"
-        with closing(sqlite3.connect(database)) as opened:
-            if opened.execute("PRAGMA integrity_check").fetchall() != [("ok",)]:
-                return "the database is not whole"
-        found = trials_of(database)
-        if found != trials_of(self.undisturbed / "study.db"):
-            return f"other trials: {found}"
-        for number, (_, _, value, _) in enumerate(found):
-            summary = path / "trials" / f"{number:04d}" / "summary.json"
-            if figure(summary) not in {None, value}:
-                return f"the summary of trial {number} has another value"
-        return None
+        return study_difference(path, self.undisturbed)
+
+
+def tune(path: Path) -> None:
+    """Run or resume the study in a folder by the command line, which ends with SystemExit."""
+    words = ["blobs", "--trials", str(TRIALS), "--jobs", "1", "--sampler", "random"]
+    sys.argv = ["raysim", "tune", *words, "--out", str(path)]
+    app.main()
+
+
+def study_difference(path: Path, undisturbed: Path) -> str | None:
+    """Return how a study that is to be finished differs from another one."""
+    database = path / "study.db"
+    with closing(sqlite3.connect(database)) as opened:
+        if opened.execute("PRAGMA integrity_check").fetchall() != [("ok",)]:
+            return "the database is not whole"
+    found = trials_of(database)
+    if found != trials_of(undisturbed / "study.db"):
+        return f"other trials: {found}"
+    for number, (_, _, value, _) in enumerate(found):
+        summary = path / "trials" / f"{number:04d}" / "summary.json"
+        if figure(summary) not in {None, value}:
+            return f"the summary of trial {number} has another value"
+    return None
 
 
 def figure(summary: Path) -> float | None:
