@@ -102,9 +102,11 @@ def kill_node(stage: Stage, run: Run) -> None:
 
 def node_left(stage: Stage, run: Run) -> bool:
     """Return whether a node is not alive any more, and its actor was renewed."""
+    if not stage.evidence:
+        return False
     table = stage.nodes.global_state.node_table()
     dead = {node["NodeID"] for node in table if not node["Alive"]}
-    return bool(stage.evidence) and stage.evidence[0] in dead and renewed(stage, run)
+    return stage.evidence[0] in dead and renewed(stage, run)
 
 
 def fill_stores(stage: Stage, run: Run) -> None:

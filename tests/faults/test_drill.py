@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -36,6 +38,36 @@ def test_schedules_follow_from_the_seed_and_have_every_fault():
         assert rounds == sorted(set(rounds)) and min(rounds) > 1
 
 
+class Unharmed:
+    """A run that nothing harms: it reaches every moment, and ends well."""
+
+    folder, held, events, notes, rounds = Path("nowhere"), None, [], [], []
+
+    def reaches(self, moment):
+        return moment is not None
+
+    until = go = close = lambda self, *_: None
+    end = lambda self: (0, "")  # noqa: E731
+    process = SimpleNamespace(wait=lambda: 0, poll=lambda: 0)
+
+
+class BareStage(Stage):
+    """A stage without a cluster, whose runs nothing harms."""
+
+    def start_cluster(self):
+        pass
+
+    def run(self, moments=()):
+        return Unharmed()
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.title)
+def test_a_fault_that_misses_is_noticed(tmp_path, fault):
+    missing = replace(fault, strike=lambda stage, run: None, mend=lambda stage: None)
+    with pytest.raises(AssertionError, match=fault.title):
+        Play(BareStage(tmp_path, tmp_path), [(missing, 2)]).through()
+
+
 @pytest.mark.full
 @root
 @pytest.mark.parametrize("number", range(20))
@@ -46,8 +78,7 @@ def test_a_run_ends_with_the_same_bytes_whatever_strikes(stage, number):
 
 @pytest.mark.full
 @root
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.title)
-def test_a_fault_that_misses_is_noticed(stage, fault):
-    missing = replace(fault, strike=lambda stage, run: None, mend=lambda stage: None)
-    with pytest.raises(AssertionError, match=fault.title):
+def test_a_kill_that_misses_a_real_run_is_noticed(stage):
+    missing = replace(FAULTS[0], strike=lambda stage, run: None)
+    with pytest.raises(AssertionError, match="actor killed: had no effect"):
         Play(stage, [(missing, 2)]).through()
