@@ -186,23 +186,27 @@ def kill_driver(stage: Stage, run: Run) -> None:
     stage.evidence.append("killed")
 
 
-def kill_and_damage(pattern: str, damage: str) -> Callable[[Stage, Run], None]:
-    """Return a strike that kills the driver and damages a file of its newest checkpoint."""
+def kill_and_damage(name: str, damage: str) -> Callable[[Stage, Run], None]:
+    """Return a strike that kills the driver and, if there is a checkpoint, damages a file."""
 
     def strike(stage: Stage, run: Run) -> None:
         kill_driver(stage, run)
-        found = sorted((stage.disk / "run").glob(pattern))
-        if found:
-            DAMAGES[damage](found[-1])
-            stage.evidence.append("damaged")
+        if any(run.folder.glob("checkpoints/round_*")):
+            DAMAGES[damage](run.folder / name)
+            stage.evidence.append(content(run.folder / name))
 
     return strike
 
 
-def damage_noticed(stage: Stage, run: Run) -> bool:
-    """Return whether there was nothing to damage yet, or the resumed run has noted it."""
-    noted = any("damaged" in note for note in run.notes)
-    return "killed" in stage.evidence and ("damaged" not in stage.evidence or noted)
+def mended(name: str) -> Callable[[Stage, Run], bool]:
+    """Return an effect: the driver was killed, and a file that was damaged is another one."""
+    return lambda stage, run: (
+        "killed" in stage.evidence and content(run.folder / name) not in stage.evidence
+    )
+
+
+def content(path: Path) -> str:
+    return path.read_bytes().hex() if path.is_file() else "no file"
 
 
 def kill_and_rename(stage: Stage, run: Run) -> None:
@@ -212,7 +216,6 @@ def kill_and_rename(stage: Stage, run: Run) -> None:
 
 
 KILLED = -signal.SIGKILL
-STATE, LOSSES = "checkpoints/round_*/state.safetensors", "checkpoints/round_*/clients.safetensors"
 FAULTS = (
     Fault("actor killed", send_to_actor(signal.SIGKILL), renewed, at="held"),
     Fault("actor hangs", send_to_actor(signal.SIGSTOP), renewed, at="held"),
@@ -232,9 +235,19 @@ FAULTS = (
     Fault("clock set back", order("clock", -1e6), saw("clock stepped"), end_orders),
     Fault("driver killed", kill_driver, saw("killed"), code=KILLED, says=""),
     Fault(
-        "file damaged", kill_and_damage(STATE, "flipped late"), damage_noticed, code=KILLED, says=""
+        "file damaged",
+        kill_and_damage("config.json", "truncated"),
+        mended("config.json"),
+        code=KILLED,
+        says="",
     ),
-    Fault("file lost", kill_and_damage(LOSSES, "deleted"), damage_noticed, code=KILLED, says=""),
+    Fault(
+        "file lost",
+        kill_and_damage("metrics.parquet", "deleted"),
+        mended("metrics.parquet"),
+        code=KILLED,
+        says="",
+    ),
     Fault("disk renames", kill_and_rename, saw("killed"), end_orders, code=KILLED, says=""),
     Fault("preempted", sent_signals(signal.SIGTERM), saw("SIGTERM"), code=143, says="", keeps=True),
     Fault("hung up", sent_signals(signal.SIGHUP), saw("SIGHUP"), code=129, says="", keeps=True),
