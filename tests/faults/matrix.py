@@ -195,7 +195,7 @@ def _compare(copy: Copy, advice: str) -> Ended:
 
 
 ADVICE: Mapping[str, Callable[[Copy, str], Ended]] = {
-    r"(?<!fix this, then type: )\braysim resume [^;`]*": _type,
+    r"(?<!fix this, then type: )\braysim resume [^;`)]*": _type,
     r"\b(?:delete|remove|move|fix this)\b": _delete,
     r"\brestore\b": _restore,
     r"\buse the newer\b": _restore,
