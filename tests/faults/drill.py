@@ -1,44 +1,49 @@
-"""The fault drill: what each fault breaks in a run on two nodes, and what became of the run."""
+"""The fault drill: a run on two nodes, faults that strike it, and what became of it."""
 
 from __future__ import annotations
 
-import os
-import random
-import resource
 import shutil
-import signal
-import subprocess
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from time import sleep
+from time import monotonic, sleep
 from typing import Any
 
 import raysim
-from tests.conftest import make_settings, make_task, model_of
-from tests.faults.crowd import crowded
+from tests.conftest import make_settings, model_of
+from tests.faults.held import held_task
 from tests.faults.processes import Run, cluster
 
 SIZES = (1, 3, 120, 17, 80, 60)
-SETTINGS: dict[str, Any] = {"method.name": "scaffold", "rounds": 5, "checkpoint_every": 2}
+SETTINGS: dict[str, Any] = {
+    "method.name": "scaffold",
+    "rounds": 5,
+    "checkpoint_every": 2,
+    "fraction": 1.0,  # so that the client that is held takes part in every round
+}
 ENGINE = {"engine.backend": "ray", "engine.actors": 2, "engine.client_timeout": 10}
-DISK_MEGABYTES = 16
+SEEN_SECONDS = 5.0
+"""Time in which an effect must be seen."""
 
 
 class Stage:
-    """Where the drill takes place: a cluster of two nodes, a small disk, and one run at a time.
+    """Place of the drill: a cluster of two nodes, a small disk, and one run at a time.
 
     Attributes:
         folder: For what the drill itself writes.
         disk: For the run.
         nodes: The cluster.
         guests: What else uses the cluster for a while.
+        evidence: What strikes have seen themselves.
     """
 
     def __init__(self, folder: Path, disk: Path) -> None:
         self.folder, self.disk = folder, disk
+        self.orders = folder / "orders"
+        self.orders.mkdir()
+        self.evidence: list[str] = []
         self._open = ExitStack()
         self.start_cluster()
 
@@ -56,14 +61,14 @@ class Stage:
 
     def run(self, moments: Sequence[str] = ()) -> Run:
         """Start the run, or go on with it."""
-        address = self.nodes.address
-        return Run(self.disk / "run", SIZES, moments, address=address, **SETTINGS, **ENGINE)
+        options = {"address": self.nodes.address, "orders": self.orders}
+        return Run(self.disk / "run", SIZES, moments, **options, **SETTINGS, **ENGINE)
 
     @cached_property
     def undisturbed(self) -> bytes:
         """The model bytes of the inline run."""
         folder = self.folder / "inline"
-        raysim.run(make_settings(folder, **SETTINGS), make_task(SIZES))
+        raysim.run(make_settings(folder, **SETTINGS), held_task(SIZES, self.folder / "none"))
         return model_of(folder)
 
 
@@ -72,20 +77,27 @@ class Fault:
     """A fault.
 
     Attributes:
-        title: What it is called in the table.
+        title: Its name in the table.
         strike: Breaks something while the run holds still.
+        effect: Returns whether it is seen that the fault struck, when the run went on or was
+            resumed: in the run's events and notes, in its files, or on the cluster.
         mend: Puts it right when the run has ended or gone on.
-        says: What the error names by which the run ends; None where it goes on.
+        at: Moment of the round: `mid`, or `held`, a worker in the middle of a client.
+        says: Part of the error by which the run ends; None where it goes on.
         code: The exit code where it ends.
         may_go_on: Whether it may go on all the same.
+        keeps: Whether the rounds committed are checkpointed when it ends.
     """
 
     title: str
     strike: Callable[[Stage, Run], None]
+    effect: Callable[[Stage, Run], object]
     mend: Callable[[Stage], None] = lambda stage: None
+    at: str = "mid"
     says: str | None = None
     code: int = 2
     may_go_on: bool = False
+    keeps: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,125 +115,49 @@ class Outcome:
     rounds_lost: int
 
 
-def kill_actor(stage: Stage, run: Run) -> None:
-    os.kill(run.actors()[-1]["pid"], signal.SIGKILL)
+@dataclass
+class Play:
+    """A run through a schedule of faults.
 
-
-def hang_actor(stage: Stage, run: Run) -> None:
-    os.kill(run.actors()[0]["pid"], signal.SIGSTOP)
-
-
-def starve_actors(stage: Stage, run: Run) -> None:
-    """Leave the actors no memory to allocate; what they need may lie free in their heaps."""
-    for actor in run.actors():
-        pages = int(Path(f"/proc/{actor['pid']}/statm").read_text().split()[0])
-        used = pages * resource.getpagesize()
-        resource.prlimit(actor["pid"], resource.RLIMIT_AS, (used, used))
-
-
-def kill_node(stage: Stage, run: Run) -> None:
-    stage.nodes.remove_node(next(iter(stage.nodes.worker_nodes)), allow_graceful=False)
-
-
-def add_node(stage: Stage) -> None:
-    stage.nodes.add_node(num_cpus=1)
-
-
-def fill_stores(stage: Stage, run: Run) -> None:
-    stage.guests.enter_context(crowded(stage.nodes.address))
-
-
-def empty_stores(stage: Stage) -> None:
-    stage.guests.close()
-
-
-def kill_driver(stage: Stage, run: Run) -> None:
-    run.kill()
-
-
-def kill_head(stage: Stage, run: Run) -> None:
-    for name in ("gcs_server", "raylet"):
-        stage.nodes.head_node.all_processes[name][0].process.kill()
-
-
-def fill_disk(stage: Stage, run: Run) -> None:
-    """Leave no byte free."""
-    with (stage.disk / "filler").open("wb", buffering=0) as filler:
-        for size in (2**16, 2**12, 1):
-            try:
-                while filler.write(bytes(size)):
-                    pass
-            except OSError:
-                continue
-
-
-def seal_disk(stage: Stage, run: Run) -> None:
-    """Have the run end, and find its disk read-only."""
-    run.kill()
-    for _ in range(60):  # until the actors have closed their files
-        sleep(0.5)
-        if not _mount("-o", "remount,ro", str(stage.disk)):
-            break
-    with stage.run() as refused:
-        code, words = refused.end()
-        assert code == 2 and "is not a folder that can be written: Read-only" in words, words
-
-
-def open_disk(stage: Stage) -> None:
-    assert not _mount("-o", "remount,rw", str(stage.disk))
-
-
-FAULTS = (
-    Fault("actor killed", kill_actor),
-    Fault("actor hangs", hang_actor),
-    Fault("actors out of memory", starve_actors, says="client ", may_go_on=True),
-    Fault("node killed", kill_node, add_node),
-    Fault("object stores full", fill_stores, empty_stores),
-    Fault("driver killed", kill_driver, code=-signal.SIGKILL, says=""),
-    # Which of the two it misses first, the head or its own machine's Ray, is chance.
-    Fault("head restarted", kill_head, Stage.start_cluster, says="then type: raysim resume"),
-    Fault(
-        "disk full",
-        fill_disk,
-        lambda stage: (stage.disk / "filler").unlink(),
-        says="No space left on device",
-    ),
-    Fault("output read-only", seal_disk, open_disk, code=-signal.SIGKILL, says=""),
-)
-
-
-def schedules(seed: int, count: int) -> Iterator[list[tuple[Fault, int]]]:
-    """Draw schedules: which faults strike, and in which rounds.
-
-    The first ones have each fault once, so that every fault is tried.
+    Attributes:
+        stage: Where it is played.
+        moments: Of the faults.
+        outcomes: Of the faults so far.
     """
-    draw = random.Random(seed)
-    first = draw.sample(FAULTS, len(FAULTS))
-    for number in range(count):
-        rounds = sorted(draw.sample(range(2, SETTINGS["rounds"] + 1), draw.randint(1, 3)))
-        faults = draw.choices(FAULTS, k=len(rounds))
-        if number < len(first):
-            faults[0] = first[number]
-        yield list(zip(faults, rounds, strict=True))
 
+    stage: Stage
+    schedule: Sequence[tuple[Fault, int]]
+    outcomes: list[Outcome] = field(default_factory=list)
 
-def play(stage: Stage, schedule: Sequence[tuple[Fault, int]]) -> list[Outcome]:
-    """Run to the end through all faults, resuming where a fault ends the run.
+    def through(self) -> list[Outcome]:
+        """Run to the end through all faults, resuming where a fault ends the run.
 
-    Raises:
-        AssertionError: a run ended otherwise than it should, or its model has other bytes.
-    """
-    shutil.rmtree(stage.disk / "run", ignore_errors=True)
-    moments = [f"{number}.mid" for _, number in schedule]
-    outcomes = []
-    run = stage.run(moments)
-    run.until(moments[0])
-    for (fault, _), following in zip(schedule, [*moments[1:], None], strict=True):
-        fault.strike(stage, run)
+        Raises:
+            AssertionError: a run ended otherwise than it should, a fault had no effect, or the
+                model has other bytes.
+        """
+        shutil.rmtree(self.stage.disk / "run", ignore_errors=True)
+        moments = [f"{number}.{fault.at}" for fault, number in self.schedule]
+        run = self.stage.run(moments)
+        try:
+            run.until(moments[0])
+            for at, (fault, _) in enumerate(self.schedule, 1):
+                run = self._strike(fault, run, moments[at:])
+            titles = [fault.title for fault, _ in self.schedule]
+            assert run.end() == (0, ""), f"{titles}: {run.end()}"
+        finally:
+            run.close()
+        assert model_of(self.stage.disk / "run") == self.stage.undisturbed, "other bytes"
+        return self.outcomes
+
+    def _strike(self, fault: Fault, run: Run, moments: Sequence[str]) -> Run:
+        """Have a fault strike; return the run, which is at the next moment or has ended well."""
+        following, lost = moments[0] if moments else None, 0
+        self.stage.evidence.clear()
+        fault.strike(self.stage, run)
         run.go()
         went_on = run.reaches(following) or run.process.wait() == 0
-        fault.mend(stage)
-        lost = 0
+        fault.mend(self.stage)
         expected = {fault.says is None} | ({True} if fault.may_go_on else set())
         assert went_on in expected, f"{fault.title}: {run.end()}"
         if not went_on:
@@ -229,34 +165,20 @@ def play(stage: Stage, schedule: Sequence[tuple[Fault, int]]) -> list[Outcome]:
             assert code == fault.code and (fault.says or "") in words, f"{fault.title}: {words}"
             committed = max(run.rounds, default=0)
             run.close()
-            run = stage.run(moments[moments.index(following) :] if following else ())
-            assert run.reaches(following) == bool(following)
-            lost = max(committed + 1 - run.rounds[0], 0)
-        outcomes.append(Outcome(fault, went_on, lost))
-    assert run.end() == (0, ""), f"{[fault.title for fault, _ in schedule]}: {run.end()}"
-    run.close()
-    assert model_of(stage.disk / "run") == stage.undisturbed, "the model has other bytes"
-    return outcomes
+            run = self.stage.run(moments)
+            assert run.reaches(following) == bool(following), f"{fault.title}: {run.end()}"
+            lost = max(committed + 1 - run.rounds[0], 0) if run.rounds else 0
+            assert not (fault.keeps and lost), f"{fault.title}: {lost} rounds were lost"
+        assert seen(fault, self.stage, run), f"{fault.title}: had no effect: {run.events}"
+        self.outcomes.append(Outcome(fault, went_on, lost))
+        return run
 
 
-@contextmanager
-def small_disk(folder: Path) -> Iterator[Path]:
-    """Mount a disk of a few megabytes.
-
-    Raises:
-        PermissionError: this machine permits no mounts.
-    """
-    folder.mkdir()
-    size = f"size={DISK_MEGABYTES}m"
-    if refused := _mount("-t", "tmpfs", "-o", size, "tmpfs", str(folder)):
-        raise PermissionError(f"this machine permits no mounts: {refused}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def _mount(*arguments: str) -> str:
-    """Mount; return why it was refused, if it was."""
-    done = subprocess.run(["mount", *arguments], check=False, capture_output=True, text=True)
-    return done.stderr.strip() if done.returncode else ""
+def seen(fault: Fault, stage: Stage, run: Run) -> bool:
+    """Return whether the effect of a fault is seen in time."""
+    end = monotonic() + SEEN_SECONDS
+    while not (found := fault.effect(stage, run)) and monotonic() < end:
+        if run.process.poll() is not None:
+            break
+        sleep(0.2)
+    return bool(found or fault.effect(stage, run))

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
+from threading import Condition, Thread
+from time import sleep
 from typing import Any
 from unittest import mock
 
@@ -26,7 +28,14 @@ PATIENT = {"RAY_raylet_start_wait_time_s": "120"}
 
 
 class Run:
-    """A run of `tests.faults.child`; see there for the moments."""
+    """A run of `tests.faults.child`; see there for the moments and the orders.
+
+    Attributes:
+        folder: The run directory.
+        rounds: Rounds that were committed.
+        notes: Its notes.
+        events: Events that tests observe: actors renewed, items taken back, doubles that acted.
+    """
 
     def __init__(
         self,
@@ -36,14 +45,16 @@ class Run:
         *,
         address: str | None = None,
         width: int = 16,
+        orders: Path | None = None,
         **overrides: Any,
     ) -> None:
-        self.folder = folder
+        self.folder, self._orders = folder, orders
         self.rounds: list[int] = []
         self.notes: list[str] = []
+        self.events: list[str] = []
         environment = {**os.environ, **({"RAY_ADDRESS": address} if address else {})}
         texts = [f"{key}={value}" for key, value in overrides.items()]
-        command = [sys.executable, "-m", "tests.faults.child", str(folder)]
+        command = [sys.executable, "-m", "tests.faults.child", str(folder), str(orders or "")]
         self._errors = TemporaryFile("w+")  # noqa: SIM115 - `close` does
         self.process = subprocess.Popen(
             [*command, ",".join(map(str, sizes)), str(width), ",".join(moments), *texts],
@@ -53,6 +64,10 @@ class Run:
             stderr=self._errors,
             text=True,
         )
+        self._said, self._ended = Condition(), False
+        self._reached: list[str] = []
+        self._reader = Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def __enter__(self) -> Run:
         return self
@@ -66,20 +81,26 @@ class Run:
 
     def reaches(self, moment: str | None) -> bool:
         """Wait for a moment; return whether the run came to it, and did not end before."""
-        assert self.process.stdout
-        for line in self.process.stdout:
-            kind, _, text = line.strip().partition(" ")
-            if kind == "round":
-                self.rounds.append(int(text))
-            if kind == "note":
-                self.notes.append(text)
-            if kind == "at" and text == moment:
-                return True
-        return False
+        if moment and moment.endswith(".held"):
+            while not self._ended and self.held is None:
+                sleep(0.02)
+            return self.held is not None
+        with self._said:
+            self._said.wait_for(lambda: moment in self._reached or self._ended)
+        return moment in self._reached
+
+    @property
+    def held(self) -> int | None:
+        """Process of the worker that holds still in the middle of a client, if one does."""
+        found = next(self._orders.glob("held.*"), None) if self._orders else None
+        return int(found.suffix[1:]) if found else None
 
     def go(self) -> None:
         """Let it go on, if it has not been killed."""
         assert self.process.stdin
+        if self._orders and self.held:
+            (self._orders / f"held.{self.held}").unlink()
+            return
         with suppress(BrokenPipeError):
             self.process.stdin.write("\n")
             self.process.stdin.flush()
@@ -88,6 +109,24 @@ class Run:
         """Let it go on, and through all further moments."""
         assert self.process.stdin
         self.process.stdin.close()
+
+    def _read(self) -> None:
+        """Read what the run says until its end."""
+        assert self.process.stdout
+        kinds: dict[str, list[Any]] = {
+            "round": self.rounds,
+            "note": self.notes,
+            "event": self.events,
+            "at": self._reached,
+        }
+        for line in self.process.stdout:
+            kind, _, text = line.strip().partition(" ")
+            with self._said:
+                kinds.get(kind, []).append(int(text) if kind == "round" else text)
+                self._said.notify_all()
+        with self._said:
+            self._ended = True
+            self._said.notify_all()
 
     def end(self) -> tuple[int, str]:
         """Wait for its end; return the exit code and the last line of its errors."""
@@ -107,6 +146,7 @@ class Run:
     def close(self) -> None:
         """End it, and close what leads to it."""
         self.kill()
+        self._reader.join()
         for stream in (self.process.stdin, self.process.stdout, self._errors):
             assert stream
             with suppress(BrokenPipeError):

@@ -7,15 +7,17 @@ import pytest
 
 import raysim
 from tests.conftest import make_settings, make_task, model_of
-from tests.faults.drill import SETTINGS, SIZES, fill_disk, open_disk, seal_disk, small_disk
+from tests.faults.disks import empty, fill, small_disk
+from tests.faults.drill import SETTINGS, SIZES
 from tests.faults.processes import Run
+from tests.faults.strikes import open_disk, seal_disk
 
 
 class Disk:
     """A stage without a cluster: the run trains in its own process."""
 
     def __init__(self, disk) -> None:
-        self.disk = disk
+        self.disk, self.evidence = disk, []
 
     def run(self, moments=()) -> Run:
         return Run(self.disk / "run", SIZES, moments, **SETTINGS, **{"engine.backend": "inline"})
@@ -43,7 +45,7 @@ def rounds_of(stage) -> list[int]:
 def test_a_full_disk_is_told_in_one_line_and_the_run_goes_on(stage, undisturbed):
     with stage.run(["4.mid"]) as run:
         run.until("4.mid")
-        fill_disk(stage, run)
+        fill(stage.disk)
         run.go()
         code, words = run.end()
         assert code == 2 and run.errors() == words + "\n"
@@ -51,7 +53,7 @@ def test_a_full_disk_is_told_in_one_line_and_the_run_goes_on(stage, undisturbed)
     assert words.endswith(f"then type: raysim resume {stage.disk / 'run'}")
     before = rounds_of(stage)
     assert before[:2] == [1, 2]  # as of the checkpoint
-    (stage.disk / "filler").unlink()
+    empty(stage.disk)
     with stage.run() as run:
         assert run.end() == (0, "")
         assert run.rounds == [3, 4, 5]

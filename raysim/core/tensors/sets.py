@@ -52,8 +52,9 @@ def scaled(tensors: Tensors, scale: float) -> dict[str, Tensor]:
 
 
 def norm(tensors: Tensors) -> float:
-    """Return the Euclidean norm of all tensors taken as one vector."""
-    norms = foreach_norm([tensor.detach() for tensor in tensors.values()])
+    """Return the Euclidean norm of all tensors taken as one vector, whatever their order."""
+    # A resumed run has them in the order of the file; sums differ in the last bits with the order.
+    norms = foreach_norm([tensors[name].detach() for name in sorted(tensors)])
     return float(torch.linalg.vector_norm(torch.stack(norms)))
 
 

@@ -11,6 +11,7 @@ from raysim.core.tensors import (
     aligned,
     flatten,
     nbytes,
+    norm,
     parameter_names,
     state_of,
     unflatten,
@@ -63,3 +64,11 @@ def test_state_holds_parameters_and_buffers_and_names_only_the_trainable():
     assert parameter_names(network) == {"0.weight", "1.weight", "1.bias"}
     buffers = {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
     assert set(state_of(network)) == parameter_names(network) | {"0.bias"} | buffers
+
+
+def test_a_norm_does_not_depend_on_the_order_of_the_tensors():
+    """A resumed run has them in another order than one that was not interrupted."""
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(50):
+        tensors = {name: torch.randn(5, generator=generator) for name in "cadb"}
+        assert norm(dict(reversed(tensors.items()))) == norm(tensors)
