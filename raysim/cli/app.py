@@ -1,13 +1,15 @@
 """Commands `raysim run`, `resume`, `tune`, `dashboard`, `list`, `data` and `submit`.
 
-Errors of settings, files and machines are one line on stderr and exit code 2. Ctrl-C saves a
-checkpoint, prints the command that resumes the run, and exits with 130.
+Errors of settings, files and machines are one line on stderr, without a traceback. Ctrl-C, SIGTERM
+and SIGHUP save a checkpoint and print the command that resumes the run; `core.exits` has the exit
+codes.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,8 +19,9 @@ from rich.console import Console, RenderableType
 import raysim
 from raysim.cli.data import Overrides, data
 from raysim.cli.jobs import Address, Follow, job
+from raysim.cli.output import go_on_without_stdout, say
 from raysim.core.errors import RaysimError, SettingsError
-from raysim.execution.module_path import put_working_directory_last
+from raysim.core.exits import exit_code, interruptible
 
 if TYPE_CHECKING:
     from raysim.core.components import Registry
@@ -91,16 +94,28 @@ def resume(
 def _follow(
     work: Callable[[raysim.Listener], raysim.Result], out: Path, published: Mapping[str, float]
 ) -> None:
+    import raysim.driver.start  # noqa: F401 - takes seconds, in which there is nothing to lose
     from raysim.cli.live_view import make_listener
 
+    hint = f"interrupted; resume with: raysim resume {out}"
+    with (
+        _resumable(lambda: hint if (out / "config.json").exists() else ""),
+        make_listener(console, published) as listener,
+    ):
+        work(listener)
+
+
+@contextmanager
+def _resumable(hint: Callable[[], str]) -> Iterator[None]:
+    """Run work that writes its results to files; after an interruption, print how it goes on."""
+    go_on_without_stdout()
     try:
-        with make_listener(console, published) as listener:
-            work(listener)
-    except KeyboardInterrupt:
-        if (out / "config.json").exists():
-            hint = f"interrupted; resume with: raysim resume {out}"
-            console.print(hint, highlight=False, soft_wrap=True)
-        raise typer.Exit(130) from None
+        with interruptible():
+            yield
+    except KeyboardInterrupt as stop:
+        if said := hint():
+            console.print(said, highlight=False, soft_wrap=True)
+        raise typer.Exit(exit_code(stop)) from None
 
 
 @app.command(name="list")
@@ -187,7 +202,7 @@ def tune(
     """Search settings with Optuna; the same command resumes an interrupted study."""
     from raysim.tuning import command
 
-    try:
+    with _resumable(lambda: "interrupted; the same command resumes the study"):
         command.tune(
             study,
             _changes(overrides, profile),
@@ -199,9 +214,6 @@ def tune(
             study_name=name,
             console=console,
         )
-    except KeyboardInterrupt:
-        console.print("interrupted; the same command resumes the study", highlight=False)
-        raise typer.Exit(130) from None
 
 
 def _search_options(sampler: str, pruner: str | None, objectives: str) -> SearchOptions:
@@ -284,10 +296,9 @@ def _check_job(name: str, *rest: str) -> None:
 
 
 def main() -> None:
-    """Run the command line; `package.module:Class` may lie in the working directory."""
-    put_working_directory_last()
+    """Run the command line."""
     try:
         app()
     except RaysimError as error:
-        print(f"raysim: {error}", file=sys.stderr)
-        sys.exit(2)
+        say(str(error))
+        sys.exit(error.exit_code)

@@ -1,12 +1,17 @@
 """Errors that a user can correct.
 
 Each carries one line that names the setting, file, client or tensor, its value, and the allowed
-values or the next step. The command line prints this line without a traceback and exits with 2.
+values or the next step. The command line prints this line without a traceback and exits with the
+error's exit code.
 """
+
+from raysim.core.exits import FAULT, INPUT
 
 
 class RaysimError(Exception):
     """Base of all errors that a user can correct; its message is one line."""
+
+    exit_code = INPUT
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split()))
@@ -26,6 +31,8 @@ class RunError(RaysimError):
 
 class MachineError(RunError):
     """Failure of a disk, a node or the cluster, after which the run can be resumed."""
+
+    exit_code = FAULT
 
 
 class DamagedStateError(MachineError):
