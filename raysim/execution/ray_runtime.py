@@ -2,8 +2,9 @@
 
 A Ray of our own is for this run alone: it listens on the loopback interface, every request needs a
 token that only its processes have, in their environment, and its folder is removed after the run.
-After a fault the folder stays, since Ray's logs are in it. Ray has no public setting for the
-loopback interface on Linux, nor one that leaves SIGTERM alone: both are changed in its modules.
+After a fault the folder stays, since Ray's logs are in it. A signal to the whole process group, as
+timeout(1) and Slurm send it, does not reach Ray, which the checkpoint still needs. For the loopback
+interface on Linux and for signals Ray has no public settings: they are changed in its modules.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ray
 import torch
-from ray._private import ray_constants
+from ray._private import ray_constants, services
 from ray._private import utils as ray_utils
 from ray._raylet import (  # type: ignore[attr-defined]  # written in Cython
     AuthenticationTokenLoader,
@@ -105,7 +107,11 @@ def _start(folder: Path) -> None:
         MachineError: Ray cannot be started.
     """
     try:
-        with _changed(ray_constants, "ENABLE_RAY_CLUSTER", False):
+        detached = partial(services.ConsolePopen, start_new_session=True)
+        with (
+            _changed(ray_constants, "ENABLE_RAY_CLUSTER", False),
+            _changed(services, "ConsolePopen", detached),
+        ):
             _init(address="local", include_dashboard=False, _temp_dir=str(folder))
     except Exception as error:  # Ray's own are of many kinds, and bare where it takes too long
         raise MachineError(f"Ray cannot be started: {' '.join(str(error).split())}") from error

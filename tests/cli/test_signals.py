@@ -6,10 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow.parquet as pq
 import pytest
 
@@ -172,3 +174,35 @@ def test_a_list_without_its_stdout(tmp_path):
     process = start(tmp_path, "list", "profiles", stdout=writer)
     os.close(writer)
     assert (process.communicate(timeout=60)[1], process.returncode) == ("", 0)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_ray_starts_leaves_nothing(tmp_path, monkeypatch, stop):
+    folder = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))  # short, as sockets lie in it
+    monkeypatch.setenv("TMPDIR", str(folder))
+    process = start(tmp_path, *RUN, "engine.backend=ray", "engine.actors=1")
+    driver = psutil.Process(process.pid)
+    while not (children := driver.children(recursive=True)):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(stop)
+    time.sleep(1.1)
+    children += driver.children(recursive=True)
+    assert (*process.communicate(timeout=300), process.returncode) == ("", "", 128 + stop)
+    assert not [child for child in children if child.is_running()]
+    assert not (tmp_path / "run").exists()
+    folder.rmdir()  # refuses to where something is left
+
+
+@pytest.mark.full
+def test_a_signal_to_the_whole_group_checkpoints(tmp_path):
+    """As timeout(1) and Slurm send it: Ray's processes end at the same moment."""
+    words = (*RUN, "engine.backend=ray", "engine.actors=1")
+    process = start(tmp_path, *words, start_new_session=True)
+    wait_for(process, "round 3 ")
+    os.killpg(process.pid, signal.SIGTERM)
+    out, err = process.communicate(timeout=300)
+    assert (process.returncode, err) == (143, "")
+    assert out.endswith(HINT)
+    assert rounds(tmp_path)[0] >= 3
