@@ -59,10 +59,11 @@ class _Signals:
     def catch(self) -> dict[int, Any]:
         """Take over the signals that are not ignored, as under nohup, nor a user's own."""
         free = (signal.SIG_DFL, signal.default_int_handler)
-        taken = {n: signal.getsignal(n) for n in SIGNALS if signal.getsignal(n) in free}
+        taken: dict[int, Any] = {n: signal.getsignal(n) for n in SIGNALS}
+        taken = {number: handler for number, handler in taken.items() if handler in free}
         for number in taken:
             signal.signal(number, self.handle)
-        return dict[int, Any](taken)
+        return taken
 
 
 _signals = _Signals()
