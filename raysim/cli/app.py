@@ -8,8 +8,7 @@ codes.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,9 +18,9 @@ from rich.console import Console, RenderableType
 import raysim
 from raysim.cli.data import Overrides, data
 from raysim.cli.jobs import Address, Follow, job
-from raysim.cli.output import go_on_without_stdout, say
+from raysim.cli.output import resumable, say
 from raysim.core.errors import RaysimError, SettingsError
-from raysim.core.exits import exit_code, interruptible
+from raysim.core.exits import interruptible
 
 if TYPE_CHECKING:
     from raysim.core.components import Registry
@@ -53,13 +52,14 @@ def run(
     profile: ProfileName = None,
 ) -> None:
     """Run a preset or a settings file; resume an unfinished run with the same `out`."""
+    import raysim.driver.start  # takes seconds, in which there is nothing to lose
     from raysim.storage.run_directory import RunDirectory
     from raysim.workloads.presets import PRESETS
 
     settings = raysim.load_config(config, _changes(overrides, profile))
     preset = PRESETS.get(config)
     published = preset.published_for(settings) if preset else {}
-    with RunDirectory.reserved(settings.out, Path(config).stem) as out:
+    with interruptible(), RunDirectory.reserved(settings.out, Path(config).stem) as out:
         settings = settings.model_copy(update={"out": str(out)})
         _follow(lambda listener: raysim.run(settings, listener=listener), out, published)
 
@@ -83,6 +83,8 @@ def resume(
     ] = False,
 ) -> None:
     """Resume a run that was interrupted or killed."""
+    import raysim.driver.start  # takes seconds, in which there is nothing to lose
+
     changes = _changes(overrides, None)
     _follow(
         lambda listener: raysim.resume(run_dir, None, listener, overrides=changes, force=force),
@@ -94,28 +96,14 @@ def resume(
 def _follow(
     work: Callable[[raysim.Listener], raysim.Result], out: Path, published: Mapping[str, float]
 ) -> None:
-    import raysim.driver.start  # noqa: F401 - takes seconds, in which there is nothing to lose
     from raysim.cli.live_view import make_listener
 
     hint = f"interrupted; resume with: raysim resume {out}"
     with (
-        _resumable(lambda: hint if (out / "config.json").exists() else ""),
+        resumable(console, lambda: hint if (out / "config.json").exists() else ""),
         make_listener(console, published) as listener,
     ):
         work(listener)
-
-
-@contextmanager
-def _resumable(hint: Callable[[], str]) -> Iterator[None]:
-    """Run work that writes its results to files; after an interruption, print how it goes on."""
-    go_on_without_stdout()
-    try:
-        with interruptible():
-            yield
-    except KeyboardInterrupt as stop:
-        if said := hint():
-            console.print(said, highlight=False, soft_wrap=True)
-        raise typer.Exit(exit_code(stop)) from None
 
 
 @app.command(name="list")
@@ -202,7 +190,7 @@ def tune(
     """Search settings with Optuna; the same command resumes an interrupted study."""
     from raysim.tuning import command
 
-    with _resumable(lambda: "interrupted; the same command resumes the study"):
+    with resumable(console, lambda: "interrupted; the same command resumes the study"):
         command.tune(
             study,
             _changes(overrides, profile),

@@ -5,10 +5,15 @@ from __future__ import annotations
 import io
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
+import typer
+from rich.console import Console
+
 from raysim.core.errors import MachineError
+from raysim.core.exits import exit_code, interruptible
 
 
 class _Stdout(io.FileIO):
@@ -59,11 +64,19 @@ def open_streams() -> None:
     )
 
 
-def go_on_without_stdout() -> None:
-    """Have a failure of stdout end nothing: the results of this command are in files."""
+@contextmanager
+def resumable(console: Console, hint: Callable[[], str]) -> Iterator[None]:
+    """Run work whose results are in files; after an interruption, print how to go on with it."""
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     if isinstance(raw, _Stdout):
         raw.needed = False
+    try:
+        with interruptible():
+            yield
+    except KeyboardInterrupt as stop:
+        if said := hint():
+            console.print(said, highlight=False, soft_wrap=True)
+        raise typer.Exit(exit_code(stop)) from None
 
 
 def say(text: str) -> None:

@@ -90,7 +90,7 @@ def _own_cluster() -> Iterator[None]:
                 with delay_signals():
                     ray.shutdown()
     except MachineError as error:
-        raise MachineError(f"{error}; {logs}") from error
+        raise type(error)(f"{error}; {logs}") from error
     except BaseException as error:
         if isinstance(error, RaysimError | KeyboardInterrupt):
             shutil.rmtree(folder, ignore_errors=True)
