@@ -11,10 +11,8 @@ from rich.console import Console
 from raysim.cluster.jobs import Jobs, exit_code
 from raysim.cluster.pages import job_line
 from raysim.cluster.upload import check_uploaded, runtime_env
+from raysim.core import exits
 from raysim.core.errors import SettingsError, without_passwords
-
-INTERRUPTED = 130
-"""Exit code after Ctrl-C."""
 
 
 def submit(
@@ -64,10 +62,11 @@ def logs(job: str, *, address: str | None, follow: bool, console: Console) -> in
         console.out(jobs.log(job), end="", highlight=False)
         return 0
     try:
-        details = jobs.follow(job, lambda text: console.out(text, end="", highlight=False))
-    except KeyboardInterrupt:
+        with exits.interruptible():
+            details = jobs.follow(job, lambda text: console.out(text, end="", highlight=False))
+    except KeyboardInterrupt as stop:
         _print(console, f"job {job}: still running\n{_next_commands(job, address)}")
-        return INTERRUPTED
+        return exits.exit_code(stop)
     if details.status == JobStatus.FAILED and details.driver_exit_code is None:
         _print(console, details.message or "")  # never started or killed: the log has no reason
     _print(console, f"job {job}: {str(details.status).lower()}")

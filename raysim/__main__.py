@@ -1,9 +1,18 @@
-"""`python -m raysim` is the command `raysim`."""
+"""Entry of the command `raysim`, and of `python -m raysim`."""
 
+from raysim.core.exits import end_at_once
 from raysim.execution.module_path import put_working_directory_last
 
-if __name__ == "__main__":
-    put_working_directory_last()  # before the command line imports packages
-    from raysim.cli.app import main
 
+def main() -> None:
+    """Run the command line, from here on without tracebacks of signals and of a lost stdout."""
+    end_at_once()  # before the imports, which take seconds
+    put_working_directory_last()
+    from raysim.cli import app, output
+
+    output.open_streams()
+    app.main()
+
+
+if __name__ == "__main__":
     main()

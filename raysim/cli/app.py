@@ -1,7 +1,8 @@
 """Commands `raysim run`, `resume`, `tune`, `dashboard`, `list`, `data` and `submit`.
 
-Errors of settings, files and machines are one line on stderr and exit code 2. Ctrl-C saves a
-checkpoint, prints the command that resumes the run, and exits with 130.
+Errors of settings, files and machines are one line on stderr, without a traceback. Ctrl-C, SIGTERM
+and SIGHUP save a checkpoint and print the command that resumes the run; `core.exits` has the exit
+codes.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from rich.console import Console, RenderableType
 import raysim
 from raysim.cli.data import Overrides, data
 from raysim.cli.jobs import Address, Follow, job
+from raysim.cli.output import resumable, say
 from raysim.core.errors import RaysimError, SettingsError
-from raysim.execution.module_path import put_working_directory_last
+from raysim.core.exits import interruptible
 
 if TYPE_CHECKING:
     from raysim.core.components import Registry
@@ -50,13 +52,14 @@ def run(
     profile: ProfileName = None,
 ) -> None:
     """Run a preset or a settings file; resume an unfinished run with the same `out`."""
+    import raysim.driver.start  # takes seconds, in which there is nothing to lose
     from raysim.storage.run_directory import RunDirectory
     from raysim.workloads.presets import PRESETS
 
     settings = raysim.load_config(config, _changes(overrides, profile))
     preset = PRESETS.get(config)
     published = preset.published_for(settings) if preset else {}
-    with RunDirectory.reserved(settings.out, Path(config).stem) as out:
+    with interruptible(), RunDirectory.reserved(settings.out, Path(config).stem) as out:
         settings = settings.model_copy(update={"out": str(out)})
         _follow(lambda listener: raysim.run(settings, listener=listener), out, published)
 
@@ -80,6 +83,8 @@ def resume(
     ] = False,
 ) -> None:
     """Resume a run that was interrupted or killed."""
+    import raysim.driver.start  # takes seconds, in which there is nothing to lose
+
     changes = _changes(overrides, None)
     _follow(
         lambda listener: raysim.resume(run_dir, None, listener, overrides=changes, force=force),
@@ -93,14 +98,12 @@ def _follow(
 ) -> None:
     from raysim.cli.live_view import make_listener
 
-    try:
-        with make_listener(console, published) as listener:
-            work(listener)
-    except KeyboardInterrupt:
-        if (out / "config.json").exists():
-            hint = f"interrupted; resume with: raysim resume {out}"
-            console.print(hint, highlight=False, soft_wrap=True)
-        raise typer.Exit(130) from None
+    hint = f"interrupted; resume with: raysim resume {out}"
+    with (
+        resumable(console, lambda: hint if (out / "config.json").exists() else ""),
+        make_listener(console, published) as listener,
+    ):
+        work(listener)
 
 
 @app.command(name="list")
@@ -191,7 +194,7 @@ def tune(
     """Search settings with Optuna; the same command resumes an interrupted study."""
     from raysim.tuning import command
 
-    try:
+    with resumable(console, lambda: "interrupted; the same command resumes the study"):
         command.tune(
             study,
             _changes(overrides, profile),
@@ -203,9 +206,6 @@ def tune(
             study_name=name,
             console=console,
         )
-    except KeyboardInterrupt:
-        console.print("interrupted; the same command resumes the study", highlight=False)
-        raise typer.Exit(130) from None
 
 
 def _search_options(sampler: str, pruner: str | None, objectives: str) -> SearchOptions:
@@ -291,10 +291,9 @@ def _check_job(name: str, *rest: str) -> None:
 
 
 def main() -> None:
-    """Run the command line; `package.module:Class` may lie in the working directory."""
-    put_working_directory_last()
+    """Run the command line."""
     try:
         app()
     except RaysimError as error:
-        print(f"raysim: {error}", file=sys.stderr)
-        sys.exit(2)
+        say(str(error))
+        sys.exit(error.exit_code)

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 import raysim
+from raysim.core.exits import interruptible
 
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="settings as dotted.key=value", show_default=False)
@@ -30,7 +31,7 @@ def fetch(name: Annotated[str, typer.Argument(help="a dataset")]) -> None:
     from raysim.workloads.datasets.fetch import data_root
 
     dataset = DATASETS.get(name)()
-    with make_listener(console, {}) as listener:
+    with interruptible(), make_listener(console, {}) as listener:
         paths = dataset.prepare(data_root(), listener.preparing)
     for split, path in paths.items():
         console.print(f"{name} {split}: {path}", highlight=False, soft_wrap=True)
@@ -54,7 +55,7 @@ def show(
     settings = raysim.load_config(config, dict(parse_override(text) for text in overrides or ()))
     if out:
         data_page.check_drawing(out)
-    with make_listener(console, {}) as listener:
+    with interruptible(), make_listener(console, {}) as listener:
         prepared = settings.dataset.prepare(data_root(), listener.preparing)
     train = open_split(prepared["train"])
     indices = settings.partition.client_indices(train, settings.clients, settings.seed)

@@ -1,10 +1,13 @@
 """Errors that a user can correct.
 
 Each carries one line that names the setting, file, client or tensor, its value, and the allowed
-values or the next step. The command line prints this line without a traceback and exits with 2.
+values or the next step. The command line prints this line without a traceback and exits with the
+error's exit code.
 """
 
 import re
+
+from raysim.core.exits import FAULT, INPUT
 
 PASSWORDS = (
     re.compile(r"(://[^\s/@:]*:)\S*(?=@)"),
@@ -22,6 +25,8 @@ def without_passwords(text: str) -> str:
 
 class RaysimError(Exception):
     """Base of all errors that a user can correct; its message is one line."""
+
+    exit_code = INPUT
 
     def __init__(self, message: str) -> None:
         super().__init__(without_passwords(" ".join(message.split())))
@@ -41,6 +46,8 @@ class RunError(RaysimError):
 
 class MachineError(RunError):
     """Failure of a disk, a node or the cluster, after which the run can be resumed."""
+
+    exit_code = FAULT
 
 
 class DamagedStateError(MachineError):

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from time import perf_counter
@@ -13,6 +9,7 @@ from typing import Any
 
 from raysim.core.errors import DamagedStateError, MachineError, RunError
 from raysim.core.method import Round
+from raysim.core.exits import delay_signals
 from raysim.driver.context import Result, RunContext
 from raysim.driver.evaluation import Evaluation
 from raysim.driver.identity import accepted, with_environments
@@ -28,23 +25,6 @@ from raysim.storage.environment import node_differences
 from raysim.storage.recorder import Row, RunRecorder
 from raysim.storage.summary import summarise
 from raysim.storage.trace import DRIVER, TraceWriter
-
-
-@contextmanager
-def _terminate_as_interrupt() -> Iterator[None]:
-    """Treat SIGTERM, which schedulers send before they kill, like Ctrl-C."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 class Run:
@@ -100,26 +80,25 @@ class Run:
         self.restore()
         context.run_dir.save_partition(context.federation.client_indices)
         context.run_dir.save_environment()
-        with _terminate_as_interrupt():
-            try:
-                self._decide_stack_size()
-                context.listener.started(self._started())
-                while not self._is_done():
-                    self._round(self.committed)
-            except DamagedStateError as error:
-                # A checkpoint now would seal the damaged state, and push out one that has none.
-                self.recorder.close()
-                raise DamagedStateError(
-                    f"{error}; to go back to the round before it was written, type: raysim resume"
-                    f" {context.run_dir.path}"
-                ) from error
-            except MachineError as error:
-                self._save_committed()
-                hint = f"fix this, then type: raysim resume {context.run_dir.path}"
-                raise MachineError(f"{error}; {hint}") from error
-            except BaseException:
-                self._save_committed()
-                raise
+        try:
+            self._decide_stack_size()
+            context.listener.started(self._started())
+            while not self._is_done():
+                self._round(self.committed)
+        except DamagedStateError as error:
+            # A checkpoint now would seal the damaged state, and push out one that has none.
+            self.recorder.close()
+            raise DamagedStateError(
+                f"{error}; to go back to the round before it was written, type: raysim resume"
+                f" {context.run_dir.path}"
+            ) from error
+        except MachineError as error:
+            self._save_committed()
+            hint = f"fix this, then type: raysim resume {context.run_dir.path}"
+            raise MachineError(f"{error}; {hint}") from error
+        except BaseException:
+            self._save_committed()
+            raise
         return self._finish()
 
     def _decide_stack_size(self) -> None:
@@ -210,6 +189,7 @@ class Run:
             note=context.listener.note,
         )
 
+    @delay_signals()
     def _commit(
         self, after: Checkpoint, row: Row, runner: RoundRunner, evaluation: Evaluation
     ) -> None:
@@ -276,6 +256,7 @@ class Run:
         )
         self._on_disk = number
 
+    @delay_signals()
     def _save_committed(self) -> None:
         """Checkpoint the committed rounds when the run ends early."""
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 
 from raysim.config import Settings
+from raysim.core.exits import interruptible
 from raysim.driver.context import Result, RunContext
 from raysim.driver.evaluation import Evaluator
 from raysim.driver.identity import identity_of
@@ -52,6 +53,7 @@ def drive(
     watch = Stopwatch(settings.trace)
     spec = WorkerSpec(settings, federation, states.folder, evaluator.evaluated_sets)
     with (
+        interruptible(),
         ray_runtime(settings.engine),
         closing(make_executor(spec, watch)) as executor,
         run_dir.lock(settings, own_task),

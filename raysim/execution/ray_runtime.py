@@ -1,17 +1,37 @@
-"""Starting or joining Ray, quietly, and choosing an executor."""
+"""Starting or joining Ray, quietly, and choosing an executor.
+
+A Ray of our own is for this run alone: it listens on the loopback interface, every request needs a
+token that only its processes have, in their environment, and its folder is removed after the run.
+After a fault the folder stays, since Ray's logs are in it. A signal to the whole process group, as
+timeout(1) and Slurm send it, does not reach Ray, which the checkpoint still needs. For the loopback
+interface on Linux and for signals Ray has no public settings: they are changed in its modules.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
+import secrets
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import ray
 import torch
+from ray._private import ray_constants, services
+from ray._private import utils as ray_utils
+from ray._raylet import (  # type: ignore[attr-defined]  # written in Cython
+    AuthenticationTokenLoader,
+    Config,
+)
 
 from raysim.config import EngineSettings
-from raysim.core.errors import RunError, SettingsError
+from raysim.core.errors import MachineError, RaysimError, RunError, SettingsError
+from raysim.core.exits import delay_signals, retake_signals
 from raysim.execution.base import Executor, InlineExecutor
 from raysim.execution.cluster_health import check_reachable
 from raysim.execution.ray_pool import ActorPool
@@ -27,30 +47,115 @@ def ray_runtime(engine: EngineSettings) -> Iterator[None]:
     """Hold a Ray instance for a run: the caller's, the one at RAY_ADDRESS, or one of our own.
 
     Raises:
-        RunError: RAY_ADDRESS names a cluster that cannot be joined, a token is missing, or Ray
-            cannot be started.
+        RunError: RAY_ADDRESS names a cluster that cannot be joined, or a token is missing.
+        MachineError: Ray cannot be started.
     """
     if engine.backend == "inline" or ray.is_initialized():
         yield
         return
-    address = os.environ.get("RAY_ADDRESS", "local")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    address = os.environ.get("RAY_ADDRESS", "local")
+    with _own_cluster() if address == "local" else _joined_cluster(address):
+        yield
+
+
+@contextmanager
+def _joined_cluster(address: str) -> Iterator[None]:
+    """Join a cluster, with the user's token."""
     try:
-        check_reachable(address, CONNECT_SECONDS)
-        ray.init(
-            address=address,
-            include_dashboard=False if address == "local" else None,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
-    except Exception as error:  # Ray's own are of many kinds, and bare where a start takes too long
-        own = address == "local"
-        failed = "Ray cannot be started" if own else f"RAY_ADDRESS={address}: cannot be joined"
-        raise RunError(f"{failed}: {' '.join(str(error).split())}") from error
+        try:
+            check_reachable(address, CONNECT_SECONDS)
+            _init(address=address)
+        except Exception as error:  # Ray's own are of many kinds
+            line = " ".join(str(error).split())
+            raise RunError(f"RAY_ADDRESS={address}: cannot be joined: {line}") from error
+        yield
+    finally:
+        with delay_signals():
+            ray.shutdown()
+
+
+@contextmanager
+def _own_cluster() -> Iterator[None]:
+    """Start Ray on this machine for this process alone; name its logs after a fault."""
+    folder = Path(tempfile.mkdtemp(prefix="raysim-"))  # for this user alone
+    logs = f"Ray's logs are in {folder}"
+    try:
+        with _own_token():
+            try:
+                with delay_signals():
+                    _start(folder / "ray")  # a folder within, as Ray opens its own to all users
+                yield
+            finally:
+                with delay_signals():
+                    ray.shutdown()
+    except MachineError as error:
+        raise type(error)(f"{error}; {logs}") from error
+    except BaseException as error:
+        if isinstance(error, RaysimError | KeyboardInterrupt):
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            error.add_note(logs)
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start(folder: Path) -> None:
+    """Start Ray on the loopback interface; all its files go to a folder.
+
+    Raises:
+        MachineError: Ray cannot be started.
+    """
+    try:
+        detached = partial(services.ConsolePopen, start_new_session=True)
+        with (
+            _changed(ray_constants, "ENABLE_RAY_CLUSTER", False),
+            _changed(services, "ConsolePopen", detached),
+        ):
+            _init(address="local", include_dashboard=False, _temp_dir=str(folder))
+    except Exception as error:  # Ray's own are of many kinds, and bare where it takes too long
+        raise MachineError(f"Ray cannot be started: {' '.join(str(error).split())}") from error
+
+
+def _init(**arguments: Any) -> None:
+    """Start or join Ray; signals stay ours, as its handlers would end the process at once."""
+    with _changed(ray_utils, "set_sigterm_handler", lambda _: None):
+        ray.init(**arguments, log_to_driver=False, logging_level=logging.ERROR)
+    retake_signals()
+
+
+@contextmanager
+def _own_token() -> Iterator[None]:
+    """Have Ray ask for a new random token, which the processes it starts inherit."""
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    before = {name: os.environ.pop(name, None) for name in token}
+    os.environ.update(token)
+    _reread_token()
     try:
         yield
     finally:
-        ray.shutdown()
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
+        _reread_token()
+
+
+def _reread_token() -> None:
+    """Have Ray forget the mode and the token that it has read from the environment."""
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
+
+
+@contextmanager
+def _changed(module: Any, name: str, value: object) -> Iterator[None]:
+    """Give a name of Ray's another value for a while."""
+    before = getattr(module, name)
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, before)
 
 
 def alive_nodes() -> list[Node]:

@@ -84,6 +84,6 @@ def test_a_job_whose_time_is_up_checkpoints(slurm, working_directory, tmp_path):
     read_until(job, "round 2 ")
     job.send_signal(signal.SIGTERM)  # to the script alone, as Slurm does
     rest, err = job.communicate(timeout=PATIENCE_SECONDS)
-    assert job.returncode == 130, err
+    assert job.returncode == 143, err
     assert f"interrupted; resume with: raysim resume {tmp_path / 'run'}" in rest
     assert list((tmp_path / "run/checkpoints").iterdir())

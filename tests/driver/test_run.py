@@ -261,28 +261,6 @@ def test_a_method_that_needs_a_stage_refuses_a_network_without(tmp_path):
         raysim.run(settings, task)
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_command_checkpoints_and_resumes(tmp_path, stop):
-    command = [sys.executable, "-m", "raysim"]
-    overrides = ["rounds=400", "local.epochs=1", "fraction=0.02", "checkpoint_every=1000"]
-    run = ["run", "mnist-fedavg", "out=run", "engine.backend=inline", *overrides]
-    process = subprocess.Popen(
-        [*command, *run], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("round 3 "):
-            process.send_signal(stop)
-            break
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert err == "" and "raysim resume run" in out
-    done = max(int(p.name[6:]) for p in (tmp_path / "run/checkpoints").glob("round_*"))
-    assert 3 <= done < 400
-    rows = pq.read_table(tmp_path / "run/metrics.parquet")["round"].to_pylist()
-    assert rows == list(range(1, done + 1))
-
-
 class Watch(raysim.Listener):
     """Measures object store and driver after some rounds, in bytes."""
 

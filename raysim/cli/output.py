@@ -1,0 +1,85 @@
+"""Standard output that may be closed, full or gone, as behind `head` or on a full disk."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from raysim.core.errors import MachineError
+from raysim.core.exits import exit_code, interruptible
+
+
+class _Stdout(io.FileIO):
+    """Writer to file descriptor 1; writes nothing more after the first failure."""
+
+    def __init__(self) -> None:
+        super().__init__(1, "w", closefd=False)
+        self._lost = False
+        self.needed = True
+
+    def write(self, data: Any) -> int:
+        """Write to stdout; end the command where that fails and its output is needed.
+
+        Raises:
+            MachineError: stdout cannot be written.
+            SystemExit: its reader has gone, and has read what it wanted.
+        """
+        if self._lost:
+            return len(data)
+        try:
+            return super().write(data) or 0
+        except OSError as error:
+            self._lost = True
+            if self.needed and isinstance(error, BrokenPipeError):
+                raise SystemExit(0) from error
+            if self.needed:
+                raise MachineError(f"stdout: {error.strerror}") from error
+            say(f"stdout: {error.strerror}; going on without it")
+            return len(data)
+
+
+def open_streams() -> None:
+    """Have stdout stand a failure, and the streams that are closed lead nowhere.
+
+    Otherwise the next file that is opened takes the number of a closed stdout, and its output.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    before = sys.stdout or io.TextIOWrapper(io.BytesIO())
+    sys.stdout = io.TextIOWrapper(
+        io.BufferedWriter(_Stdout()),
+        encoding=before.encoding,
+        errors=before.errors,
+        line_buffering=os.isatty(1),
+    )
+
+
+@contextmanager
+def resumable(console: Console, hint: Callable[[], str]) -> Iterator[None]:
+    """Run work whose results are in files; after an interruption, print how to go on with it."""
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    if isinstance(raw, _Stdout):
+        raw.needed = False
+    try:
+        with interruptible():
+            yield
+    except KeyboardInterrupt as stop:
+        if said := hint():
+            console.print(said, highlight=False, soft_wrap=True)
+        raise typer.Exit(exit_code(stop)) from None
+
+
+def say(text: str) -> None:
+    """Print one line to stderr, which may be gone, too."""
+    with suppress(OSError):
+        print(f"raysim: {text}", file=sys.stderr, flush=True)

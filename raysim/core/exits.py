@@ -1,0 +1,121 @@
+"""Exit codes of a command, and the signals that end it.
+
+A command that has nothing to lose, such as one that is still importing, ends at once. Within
+`interruptible` a signal is raised as `Interrupted`, and `delay_signals` delays it past a step that
+must not be cut, such as the start of Ray or a commit.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import monotonic
+from typing import Any
+
+INPUT = 2
+"""Exit code where a setting, a file or an argument is wrong; 2 is that of usage errors, too."""
+FAULT = 75
+"""Exit code where a disk, a node or the cluster failed; EX_TEMPFAIL of sysexits.h: try again."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+REPEAT_SECONDS = 1.0
+"""Seconds in which a second signal is the same one; timeout(1) sends it to child and group."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Interruption by a signal; a run has checkpointed its committed rounds.
+
+    Attributes:
+        exit_code: 128 + the signal's number, as a shell reports it.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.exit_code = 128 + number
+
+
+class _Signals:
+    """Handler of the signals; Python calls it in the main thread only."""
+
+    def __init__(self) -> None:
+        self.depth, self.held = 0, 0
+        self.raised: float | None = None
+        self.pending: int | None = None
+
+    def handle(self, number: int, _: object) -> None:
+        """End the process, or raise, or leave the signal to the end of `delay_signals`."""
+        if self.raised is not None and monotonic() - self.raised < REPEAT_SECONDS:
+            return
+        if self.depth == 0:
+            os._exit(128 + number)
+        if self.held:
+            self.pending = number
+            return
+        self.raised = monotonic()
+        raise Interrupted(number)
+
+    def catch(self) -> dict[int, Any]:
+        """Take over the signals that are not ignored, as under nohup, nor a user's own."""
+        free = (signal.SIG_DFL, signal.default_int_handler)
+        taken: dict[int, Any] = {n: signal.getsignal(n) for n in SIGNALS}
+        taken = {number: handler for number, handler in taken.items() if handler in free}
+        for number in taken:
+            signal.signal(number, self.handle)
+        return taken
+
+
+_signals = _Signals()
+
+
+def end_at_once() -> None:
+    """Have signals end this process without a word while it is not `interruptible`."""
+    _signals.catch()
+
+
+def retake_signals() -> None:
+    """Install our handlers again, after a library has put its own below those of Python."""
+    for number in SIGNALS:
+        if signal.getsignal(number) == _signals.handle:
+            signal.signal(number, _signals.handle)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Raise `Interrupted` for signals; does nothing outside the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    if _signals.depth == 0:
+        _signals.raised = None
+    _signals.depth += 1
+    before = _signals.catch()
+    try:
+        yield
+    finally:
+        _signals.depth -= 1
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def delay_signals() -> Iterator[None]:
+    """Delay a signal to the end of the body."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _signals.held += 1
+    try:
+        yield
+    finally:
+        _signals.held -= 1
+        pending = _signals.pending
+        if pending is not None and not _signals.held:
+            _signals.pending = None
+            _signals.handle(pending, None)
+
+
+def exit_code(error: BaseException) -> int:
+    """Return the exit code of a command that ends with an error or an interruption."""
+    return int(getattr(error, "exit_code", 128 + signal.SIGINT))

@@ -1,0 +1,69 @@
+"""Signals in this process: raised, delayed, repeated, ignored; and the table of exit codes."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from raysim.core import exits
+from raysim.core.errors import MachineError, RaysimError, RunError, SettingsError
+from raysim.core.exits import Interrupted, delay_signals, exit_code, interruptible
+
+PAGE = Path(__file__).parents[2] / "README.md"
+
+
+@pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
+def test_a_signal_is_raised_and_the_handler_given_back(number, code):
+    signum = signal.Signals[number]
+    before = signal.getsignal(signum)
+    with pytest.raises(KeyboardInterrupt, match=number) as caught, interruptible(), interruptible():
+        signal.raise_signal(signum)
+    assert exit_code(caught.value) == code
+    assert signal.getsignal(signum) == before
+
+
+def test_a_signal_waits_for_the_end_of_a_step():
+    done = []
+    with pytest.raises(Interrupted), interruptible(), delay_signals():
+        with delay_signals():
+            signal.raise_signal(signal.SIGTERM)
+        done.append("step")
+    assert done == ["step"]
+
+
+def test_a_signal_that_repeats_is_the_same_one_and_a_later_one_is_not(monkeypatch):
+    now = [10.0]
+    monkeypatch.setattr(exits, "monotonic", lambda: now[0])
+    done = []
+    with pytest.raises(Interrupted, match="SIGINT"), interruptible():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except Interrupted:
+            signal.raise_signal(signal.SIGTERM)
+            done.append("the first is being handled")
+            now[0] += exits.REPEAT_SECONDS
+            signal.raise_signal(signal.SIGINT)
+    assert done
+
+
+@pytest.mark.parametrize("own", [signal.SIG_IGN, lambda *_: None])
+def test_ignored_signals_and_a_users_own_handlers_stay(own):
+    before = signal.signal(signal.SIGHUP, own)
+    try:
+        with interruptible():
+            signal.raise_signal(signal.SIGHUP)
+            assert signal.getsignal(signal.SIGHUP) == own
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_the_page_has_every_exit_code():
+    errors = (SettingsError, RunError, MachineError)
+    codes = {0, 1, *(exit_code(error("")) for error in errors), exit_code(KeyboardInterrupt())}
+    codes |= {exit_code(Interrupted(number)) for number in exits.SIGNALS}
+    table = PAGE.read_text(encoding="utf-8").split("| exit code |")[1].split("\n\n")[0]
+    assert {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)} == codes
+    assert issubclass(MachineError, RaysimError) and exit_code(MachineError("")) == exits.FAULT

@@ -1,0 +1,73 @@
+"""A Ray of our own: its listeners, its token, and its folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPORT = """
+import os, sys, grpc, psutil, ray
+from raysim.config import EngineSettings
+from raysim.execution.ray_runtime import ray_runtime
+
+os.environ["RAY_AUTH_MODE"] = "disabled"
+os.environ["RAY_AUTH_TOKEN"] = "of-a-cluster"
+with ray_runtime(EngineSettings()):
+    token = os.environ["RAY_AUTH_TOKEN"]
+    pid = ray.get(ray.remote(lambda: os.getpid()).remote())
+    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    assert pid in [process.pid for process in processes]
+    for process in processes:
+        for connection in process.net_connections("inet"):
+            if connection.status == psutil.CONN_LISTEN:
+                print(*connection.laddr)
+    print(oct(os.stat(sys.argv[1] + "/" + os.listdir(sys.argv[1])[0]).st_mode & 0o777))
+    with grpc.insecure_channel(ray.get_runtime_context().gcs_address) as channel:
+        call = channel.unary_unary("/ray.rpc.NodeInfoGcsService/GetAllNodeInfo")
+        for offered in (token, token[::-1], ""):
+            try:
+                call(b"", timeout=60, metadata=(("authorization", "Bearer " + offered),))
+                print("answered")
+            except grpc.RpcError as error:
+                print(error.code().name)
+assert os.environ["RAY_AUTH_TOKEN"] == "of-a-cluster"
+assert os.environ["RAY_AUTH_MODE"] == "disabled"
+left = [process for process in processes[1:] if process.is_running()]
+print(len(left), os.listdir(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder for temporary files, with a short path, as sockets lie in it."""
+    path = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))
+    yield path
+    shutil.rmtree(path)
+
+
+def test_only_its_own_processes_reach_it_and_nothing_is_left(folder):
+    """One start for all of it, as a start takes seconds."""
+    environment = {n: value for n, value in os.environ.items() if not n.startswith("RAY_")}
+    done = subprocess.run(
+        [sys.executable, "-c", REPORT, str(folder)],
+        env={**environment, "TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    *listening, mode, known, guessed, none, left = done.stdout.splitlines()
+    assert len(listening) > 5
+    hosts = {line.split()[0].removeprefix("::ffff:") for line in listening}
+    assert hosts <= {"127.0.0.1", "::1"}
+    assert mode == "0o700"  # the folder; the token itself is in no file
+    assert (known, guessed, none) == ("answered", "UNAUTHENTICATED", "UNAUTHENTICATED")
+    assert left == "0 []"
