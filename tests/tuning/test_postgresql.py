@@ -15,9 +15,7 @@ from typing import Any
 
 import pytest
 
-from raysim.cli.app import main
-from raysim.tuning.studies import STUDIES
-from tests.tuning.common import make_study, summaries
+from tests.tuning.common import summaries
 from tests.tuning.test_dashboard import free_port
 
 
@@ -64,28 +62,7 @@ def postgresql() -> Iterator[str]:
             run("pg_ctl", "-m", "immediate", "stop")
 
 
-@pytest.fixture
-def tune(tmp_path, monkeypatch, capsys):
-    """Run `raysim tune blobs ...` in a fresh folder; return exit code, stdout and stderr."""
-    monkeypatch.setitem(STUDIES, "blobs", make_study(tmp_path))
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["raysim", "tune", "blobs", "--out", "out", *words])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
-
-
-def test_a_study_in_postgresql_completes_and_is_continued(
-    tune, postgresql, tmp_path, resident_actors
-):
+def test_a_study_in_postgresql_completes_and_is_continued(tune, postgresql, tmp_path, local_slots):
     import psycopg
 
     options = ("--storage", postgresql, "--jobs", "1", "--pruner", "none")
