@@ -151,7 +151,7 @@ class ActorPool:
         for worker in range(len(self._handles), actors):
             for speeds in self._speeds.values():
                 speeds.join()
-            self._handles.append(ActorHandle(self._actor.remote, self._spec, self._plan.gpus))
+            self._handles.append(ActorHandle(self._actor.remote, self._spec))
             self._track(worker)
 
     def _assign(self, actors: Iterable[int], work: _PendingCall) -> None:

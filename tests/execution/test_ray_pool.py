@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from ray.exceptions import ActorDiedError
 
 from raysim.core.errors import MachineError
@@ -178,17 +177,3 @@ def test_actors_that_die_while_they_start_stop_the_run(tmp_path, fake_ray):
     with pytest.raises(MachineError, match=message):
         results(tmp_path)
     assert fake_ray.begun == ray_pool.MAX_DEATHS
-
-
-@pytest.mark.parametrize(("gpus", "cap"), [(0.25, 0.25), (2.0, 1.0), (0.0, None)])
-def test_an_actor_takes_its_share_of_a_gpu_s_memory_and_no_more(fake_ray, monkeypatch, gpus, cap):
-    caps: list[float] = []
-    worker = SimpleNamespace(about=lambda share: {"device": "cuda"})
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", caps.append)
-    monkeypatch.setattr(actor, "configure", lambda engine: None)
-    monkeypatch.setattr(actor, "keep_freed_memory", lambda: None)
-    monkeypatch.setattr(actor, "Worker", lambda spec: worker)
-    spec = fake_ray.put(SimpleNamespace(settings=SimpleNamespace(engine=None)))
-    actor.ClientActor().start([spec], gpus)
-    assert caps == ([] if cap is None else [cap])
