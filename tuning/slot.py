@@ -202,6 +202,7 @@ class Slot:
         group: Placement group of the slot and its trials' own actors, if they have any.
         node: Id of its node, once its actor has started.
         failures: Deaths of its actor in a row while it started.
+        asked: When it was asked to start.
     """
 
     start_actor: Callable[[], Any]
@@ -209,6 +210,7 @@ class Slot:
     group: PlacementGroup | None = None
     node: str | None = None
     failures: int = 0
+    asked: float = 0.0
 
     def __post_init__(self) -> None:
         self.actor = self.start_actor()

@@ -32,7 +32,7 @@ from raysim.tuning.slot import Report, Slot, SlotActor, SlotLost
 WATCH_SECONDS = 5.0
 """Seconds between health checks of the cluster, with which new nodes are looked for."""
 START_SECONDS = 10.0
-"""Seconds after which a note says that slots have not started yet."""
+"""Seconds of waiting for a slot to start after which a note says so."""
 MAX_FAILURES = 3
 """Deaths in a row of a slot's actor while it starts, after which the study stops."""
 INHERITED_VARIABLES = ("RAYSIM_DATA",)
@@ -118,7 +118,7 @@ class SlotPool:
         count = self._fitting() if jobs is None else jobs
         self._plan = self._plan_of(count)
         self._cluster = ClusterHealth()
-        self._begun = self._last_check = perf_counter()
+        self._last_check = perf_counter()
         self._noted = False
         self._grow(count)
 
@@ -183,8 +183,9 @@ class SlotPool:
                 self._grow(self._fitting())
             except SettingsError:
                 return  # the nodes that are left have room for none; those lost may come again
-        missing = sum(slot.node is None for slot in self._slots)
-        if missing and not self._noted and self._last_check - self._begun >= START_SECONDS:
+        waiting = (slot.asked for slot in self._slots if slot.node is None)
+        if not self._noted and any(self._last_check - at >= START_SECONDS for at in waiting):
+            missing = sum(slot.node is None for slot in self._slots)
             self._noted = True
             self._note(
                 f"{len(self) - missing} of {len(self)} slots have started; the others start when"
@@ -225,7 +226,7 @@ class SlotPool:
                     f"a slot died {MAX_FAILURES} times in a row while it started: {cause}"
                 )
         slot.restart()
-        self._calls[slot.actor.node.remote()] = slot
+        self._await_start(slot)
         return lost
 
     def _grow(self, count: int) -> None:
@@ -233,7 +234,11 @@ class SlotPool:
         while len(self._slots) < count:
             slot = self._make_slot()
             self._slots.append(slot)
-            self._calls[slot.actor.node.remote()] = slot
+            self._await_start(slot)
+
+    def _await_start(self, slot: Slot) -> None:
+        slot.asked = perf_counter()
+        self._calls[slot.actor.node.remote()] = slot
 
     def _fitting(self) -> int:
         """Return how many slots fit on the nodes that there are now."""
