@@ -177,7 +177,8 @@ class SlotPool:
     def _look(self) -> None:
         """Check the cluster, use nodes that have joined, and say which slots do not start."""
         self._last_check = perf_counter()
-        self._cluster.check()
+        if not self._cluster.check():
+            return  # a head that does not answer would not answer the rest either
         if self._jobs is None:
             try:
                 self._grow(self._fitting())

@@ -19,7 +19,7 @@ class FakeCluster:
     def __init__(self, **nodes: int) -> None:
         self.nodes, self.busy = dict(nodes), 0
         self.actors: list[FakeActor] = []
-        self.now, self.dying = 0.0, 0
+        self.now, self.dying, self.answers = 0.0, 0, True
 
     def remote(self, cls):
         return self
@@ -58,6 +58,10 @@ class FakeCluster:
         for actor in self.actors:
             actor.dead = actor.dead or actor.on == node
 
+    def alive_nodes(self):
+        assert self.answers
+        return [Node(cpus, 0) for cpus in self.nodes.values()]
+
     def available_resources(self):
         return {"CPU": max(sum(self.nodes.values()) - self.busy - len(self.actors), 0)}
 
@@ -70,7 +74,7 @@ class FakeCluster:
         pass
 
     def check(self):
-        return True
+        return self.answers
 
     def lost(self, node):
         return node is not None and node not in self.nodes
@@ -112,8 +116,7 @@ def cluster(monkeypatch):
         monkeypatch.setattr(module, "ray", found)
     monkeypatch.setattr(slots, "ClusterHealth", lambda: found)
     monkeypatch.setattr(slots, "perf_counter", lambda: found.now)
-    nodes = lambda: [Node(cpus, 0) for cpus in found.nodes.values()]  # noqa: E731
-    monkeypatch.setattr(slots, "alive_nodes", nodes)
+    monkeypatch.setattr(slots, "alive_nodes", found.alive_nodes)
     return found
 
 
@@ -206,6 +209,12 @@ def test_a_slot_that_cannot_start_stops_the_study(make_pool, cluster):
     pool, _ = make_pool(1)
     with pytest.raises(MachineError, match="a slot died 3 times in a row while it started: The"):
         waited(pool, 3)
+
+
+def test_a_head_that_does_not_answer_is_asked_nothing_more(make_pool, cluster):
+    pool, _ = make_pool(None)
+    cluster.answers = False
+    assert waited(pool, 9) == [] and len(pool) == 2
 
 
 def test_usage_counts_the_time_that_slots_are_there(make_pool, cluster, tmp_path):
