@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -126,10 +126,10 @@ def test_the_finished_trial_of_a_killed_tuner_is_recorded_not_run(
 def test_a_finished_run_of_other_settings_is_not_taken(tmp_path, local_slots, monkeypatch):
     search, tuner = started(tmp_path)
     kill_at_tell(monkeypatch, tuner, 1)
-    config = tmp_path / "out/trials/0000/config.json"
-    found = json.loads(config.read_text())
-    found["local"]["lr"] = 0.05  # as by a version that ran half-drawn trials with the preset's
-    config.write_text(json.dumps(found))
+    folder = tmp_path / "out/trials/0000"
+    shutil.rmtree(folder)  # a version that ran half-drawn trials took the preset's value
+    engine = {"out": str(folder), "engine.backend": "inline"}
+    raysim.run(search.resolved.settings.override(engine))
     search, tuner = started(tmp_path)
     tuner.run(1, None)
     assert states(search) == ["FAIL"]
