@@ -107,7 +107,7 @@ class EngineSettings(SettingsGroup):
     )
     threads_per_actor: int = Field(default=1, ge=1, description="torch threads of an actor")
     gpus_per_actor: float = Field(
-        default=0.0, ge=0, description="GPUs of an actor: a fraction of one, or whole GPUs"
+        default=0.0, ge=0, le=1, description="GPUs of an actor: a fraction of one, or a whole one"
     )
     vectorize: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
         default=0,
@@ -119,14 +119,6 @@ class EngineSettings(SettingsGroup):
     )
     precision: Literal["fp32", "bf16"] = Field(default="fp32", description="bf16: autocast")
     deterministic: bool = Field(default=True, description="deterministic algorithms on CUDA")
-
-    @model_validator(mode="after")
-    def _whole_gpus(self) -> Self:
-        if self.gpus_per_actor > 1 and self.gpus_per_actor % 1:
-            raise ValueError(
-                f"gpus_per_actor={self.gpus_per_actor}: must be at most 1, or a whole number"
-            )
-        return self
 
 
 def _component(registry: Registry[C]) -> tuple[BeforeValidator, PlainSerializer]:

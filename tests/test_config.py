@@ -84,7 +84,7 @@ BAD_VALUES = [
     ({"partition.name": "dirichlet", "partition.alpha": 0}, "partition.alpha=0", "greater than 0"),
     ({"engine.backend": "spark"}, 'engine.backend="spark"', "'ray' or 'inline'"),
     ({"engine.actors": "all"}, 'engine.actors="all"', "integer or 'auto'"),
-    ({"engine.gpus_per_actor": 1.5}, "engine.gpus_per_actor=1.5", "at most 1, or a whole number"),
+    ({"engine.gpus_per_actor": 2}, "engine.gpus_per_actor=2", "less than or equal to 1"),
     ({"engine.cpus_per_actor": 0}, "engine.cpus_per_actor=0", "greater than 0 or 'auto'"),
 ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from raysim.tuning.search import Search, SearchOptions, bytes_sent
 from raysim.tuning.storage import error_line, is_missing_file, read_url
 from raysim.tuning.studies import STUDIES
 from raysim.tuning.study import Study, format_range
-from raysim.tuning.tuner import StudyListener, StudyResult, Tuner
+from raysim.tuning.tuner import StudyListener, StudyResult, Tuner, resumable
 
 
 def find(name: str) -> Study:
@@ -66,8 +66,17 @@ def tune(
     storage = read_url(storage)
     with closing(Search(study_name or name, storage, options, resolved)) as search:
         result = Tuner(search, out, PlainStudyOutput(console, search)).run(trials, jobs)
-        for path in draw(search.study, options.objectives, out):
-            console.print(f"plot: {path}", highlight=False, soft_wrap=True)
+        with resumable(search):
+            plots = draw(search.study, options.objectives, out)
+    _print_result(console, search, result, plots)
+    return result
+
+
+def _print_result(
+    console: Console, search: Search, result: StudyResult, plots: Sequence[Path]
+) -> None:
+    for path in plots:
+        console.print(f"plot: {path}", highlight=False, soft_wrap=True)
     console.print(best_trials(search, result))
     if result.busy is not None:
         console.print(f"slots were busy for {result.busy:.0%} of the time while trials remained")
@@ -75,7 +84,6 @@ def tune(
         console.print(
             f"trial {number}: raysim run {path}", highlight=False, soft_wrap=True, markup=False
         )
-    return result
 
 
 class PlainStudyOutput(StudyListener):

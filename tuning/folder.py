@@ -47,13 +47,14 @@ class StudyFolder:
     def _match(self, study: optuna.Study) -> None:
         """Check that folder and study belong together; a new study gets this folder."""
         name, known, found = study.study_name, study.user_attrs.get("folder"), self._read()
-        if found is None and (known is None or not study.get_trials(deepcopy=False)):
+        if found is None and known is None:
             new = uuid4().hex
             study.set_user_attr("folder", new)
             write_json(self._about, {"schema": SCHEMA, "name": name, "folder": new})
         elif found is None:
             raise RunError(
-                f"out={self.path}: study {name} has its trials in another folder; pass it as --out"
+                f"out={self.path}: study {name} has its trials in another folder; pass it as --out,"
+                " or choose another --name"
             )
         elif found["folder"] != known:
             raise RunError(

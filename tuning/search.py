@@ -17,10 +17,10 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from raysim.config import parse
-from raysim.core.errors import RunError, SettingsError
+from raysim.core.errors import RunError, SettingsError, without_passwords
 from raysim.core.seeds import torch_seed
 from raysim.storage.schema import renamed
-from raysim.tuning.storage import error_line
+from raysim.tuning.storage import error_line, is_missing_file
 from raysim.tuning.study import Range, ResolvedStudy, grid_points
 
 SAMPLERS = ("tpe", "random", "grid", "gp")
@@ -78,10 +78,12 @@ class Search:
     ) -> None:
         """Create a study in a storage, or load it.
 
+        Nothing of a study that is already there is changed; see `claim`.
+
         Raises:
-            RunError: the storage cannot be used, or its study has other settings or options.
+            RunError: the storage cannot be used.
         """
-        self.options, self.resolved = options, resolved
+        self.options, self.resolved, self._url = options, resolved, storage
         self._reported: defaultdict[int, set[int]] = defaultdict(set)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         try:
@@ -94,17 +96,52 @@ class Search:
                 load_if_exists=True,
             )
         except Exception as error:  # database drivers raise errors of their own
-            raise RunError(f"storage={storage}: cannot be used: {error_line(error)}") from error
-        try:
-            self._check_compatible(storage)
-        except RunError:
-            self.close()
-            raise
+            raise RunError(f"{self.storage}: cannot be used: {error_line(error)}") from error
+
+    @property
+    def storage(self) -> str:
+        """The storage as messages name it."""
+        return f"storage={without_passwords(self._url)}"
+
+    def storage_failure(self, error: Exception) -> str:
+        """Return the cause of an error of the storage in one line."""
+        cause = "the file is gone" if is_missing_file(self._url) else error_line(error)
+        return f"{self.storage}: {cause}"
 
     def close(self) -> None:
         """Close the connections to the storage."""
         self._storage.remove_session()
         self._storage.engine.dispose()
+
+    def claim(self) -> None:
+        """Record settings, space, sampler and objectives, or compare them with those recorded.
+
+        The caller holds the lock of the study's folder.
+
+        Raises:
+            RunError: the trials of the study have others.
+        """
+        expected = {
+            "settings": self.resolved.settings.model_dump(mode="json", exclude=UNCOMPARED),
+            "space": _space_to_json(self.resolved.space),
+            "sampler": self.options.sampler,
+            "objectives": list(self.options.objectives),
+        }
+        found, empty = self.study.user_attrs, not self.study.get_trials(deepcopy=False)
+        if isinstance(settings := found.get("settings"), Mapping):
+            found = {**found, "settings": _current(settings)}
+        # No trial depends on those of an empty study, but its objectives cannot be changed.
+        fixed = [key for key in expected if key in found and (key == "objectives" or not empty)]
+        for key in fixed:
+            if found[key] != expected[key]:
+                difference = _first_difference(found[key], expected[key])
+                raise RunError(
+                    f"study {self.study.study_name} in {without_passwords(self._url)} differs in"
+                    f" {key} ({difference}); choose another --name"
+                )
+        for key, value in expected.items():
+            if key not in fixed:
+                self.study.set_user_attr(key, value)
 
     def ask(self) -> Trial:
         """Return a new trial with its parameters.
@@ -123,10 +160,33 @@ class Search:
 
     def running_trials(self) -> list[Trial]:
         """Return the trials that were running when an earlier tuner ended."""
+        self.study.sampler = RandomSampler()
         running = self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         for trial in running:
             self._reported[trial.number].update(trial.intermediate_values)
+            self._complete_draw(trial)
         return [Trial(self.study, trial._trial_id) for trial in running]
+
+    def _complete_draw(self, trial: FrozenTrial) -> None:
+        """Draw the parameters that a tuner had not drawn yet when it was killed inside `ask`."""
+        space = self.resolved.space
+        missing = [key for key in space if key not in trial.params]
+        if not missing:
+            return
+        if self.options.sampler == "grid":
+            point = self.points[trial.number]
+        else:  # a copy of the study as it was: the draws before these decide them
+            copy = optuna.create_study(
+                study_name=self.study.study_name,
+                directions=self.study.directions,
+                sampler=self._sampler(trial.number),
+                pruner=self._pruner(),
+            )
+            copy.add_trials(self.study.get_trials(deepcopy=False)[: trial.number])
+            point = copy.ask(dict(space)).params
+        for key in missing:
+            value = space[key].to_internal_repr(point[key])
+            self.study._storage.set_trial_param(trial._trial_id, key, value, space[key])
 
     @property
     def prunes(self) -> bool:
@@ -188,26 +248,6 @@ class Search:
             if self.options.sampler == "gp":
                 return GPSampler(seed=seed)
         return RandomSampler(seed=seed)
-
-    def _check_compatible(self, storage: str) -> None:
-        """Check that the storage's study has the same settings, space, sampler and objectives."""
-        expected = {
-            "settings": self.resolved.settings.model_dump(mode="json", exclude=UNCOMPARED),
-            "space": _space_to_json(self.resolved.space),
-            "sampler": self.options.sampler,
-            "objectives": list(self.options.objectives),
-        }
-        found, empty = self.study.user_attrs, not self.study.get_trials(deepcopy=False)
-        if isinstance(settings := found.get("settings"), Mapping):
-            found = {**found, "settings": _current(settings)}
-        for key, value in expected.items():
-            if key not in found or (empty and key != "objectives"):  # no trial depends on them yet
-                self.study.set_user_attr(key, value)
-            elif found[key] != value:
-                raise RunError(
-                    f"study {self.study.study_name} in {storage} differs in {key}"
-                    f" ({_first_difference(found[key], value)}); choose another --name"
-                )
 
 
 def _space_to_json(space: Mapping[str, Range]) -> dict[str, str]:

@@ -2,236 +2,293 @@
 
 A slot reserves all resources of its trials from the start: a fraction of a GPU or cores, where the
 trial runs inline, or a placement group, where the trial's own actors run beside it. A trial
-requests nothing later, so that two trials never wait for each other.
+requests nothing later, so that two trials never wait for each other. Slots start as the cluster has
+room for them; a lost one starts again, and its trial goes to any free slot.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from queue import SimpleQueue
 from time import perf_counter
 from typing import Any
 
-import pyarrow.parquet as pq
 import ray
-import torch
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.exceptions import RayError, RayTaskError
+from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 import raysim
-from raysim.config import parse
-from raysim.core.errors import RaysimError, SettingsError
+from raysim.core.errors import MachineError, SettingsError
+from raysim.execution.cluster_health import ClusterHealth
 from raysim.execution.module_path import with_driver_path
-from raysim.execution.ray_runtime import alive_nodes
+from raysim.execution.ray_runtime import alive_nodes, ray_runtime
 from raysim.execution.resources import ActorPlan, plan_actors
+from raysim.tuning.slot import Report, Slot, SlotActor, SlotLost
 
-RESERVE_SECONDS = 60.0
+WATCH_SECONDS = 5.0
+"""Seconds between health checks of the cluster, with which new nodes are looked for."""
+START_SECONDS = 10.0
+"""Seconds of waiting for a slot to start after which a note says so."""
+MAX_FAILURES = 3
+"""Deaths in a row of a slot's actor while it starts, after which the study stops."""
 INHERITED_VARIABLES = ("RAYSIM_DATA",)
 """Environment variables that slots inherit from the tuner."""
 
 
-@dataclass(frozen=True)
-class Report:
-    """Report of a slot about its trial.
+@dataclass
+class _Stay:
+    """Time of a slot on the cluster, from its start to its loss."""
 
-    Attributes:
-        curve: Accuracies on the held-out samples by round, of the evaluations since the last
-            report; of all evaluations if the trial is finished.
-        summary: Summary of the run if the trial is finished.
-        error: Error message if the trial failed.
-        paused_seconds: Duration of the pause at the evaluation before.
-    """
-
-    curve: Mapping[int, float] = field(default_factory=dict)
-    summary: dict[str, Any] | None = None
-    error: str | None = None
-    paused_seconds: float = 0.0
+    joined: float
+    left: float = float("inf")
 
 
-def finished(folder: Path) -> Report:
-    """Return the report of a finished run."""
-    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    rows = pq.read_table(folder / "metrics.parquet", columns=["round", "holdout_accuracy"])
-    found = {row["round"]: row["holdout_accuracy"] for row in rows.to_pylist()}
-    curve = {number: value for number, value in found.items() if value is not None}
-    return Report(curve, summary)
+class SlotUsage:
+    """Time that slots spent in trials."""
+
+    def __init__(self) -> None:
+        self._stays: dict[Slot, list[_Stay]] = {}
+        self._begun: dict[Slot, float] = {}
+        self._spans: list[tuple[float, float]] = []
+        self._last_start = self._paused_before = self._paused = 0.0
+
+    def joined(self, slot: Slot) -> None:
+        """Record that a slot has started."""
+        self._stays.setdefault(slot, []).append(_Stay(perf_counter()))
+
+    def lost(self, slot: Slot) -> None:
+        """Record the loss of a slot."""
+        self._stays[slot][-1].left = perf_counter()
+        self.trial_ended(slot)
+
+    def trial_started(self, slot: Slot) -> None:
+        """Record the start of a trial, possibly the last one."""
+        self._begun[slot] = self._last_start = perf_counter()
+        self._paused_before = self._paused
+
+    def trial_paused(self, seconds: float) -> None:
+        """Record the pause of a trial that waited for the pruner."""
+        self._paused += seconds
+
+    def trial_ended(self, slot: Slot) -> None:
+        """Record that a slot has no trial any more."""
+        self._spans.append((self._begun.pop(slot), perf_counter()))
+
+    @property
+    def busy(self) -> float | None:
+        """Fraction of the slots' time in unpaused trials, until the last trial started."""
+        if len(self._spans) <= len(self._stays):
+            return None
+        until = self._last_start
+        stays = [stay for stays in self._stays.values() for stay in stays]
+        there = sum(max(0.0, min(stay.left, until) - stay.joined) for stay in stays)
+        inside = sum(max(0.0, min(ended, until) - begun) for begun, ended in self._spans)
+        return (inside - self._paused_before) / there
 
 
-class _Pruned(Exception):  # noqa: N818 - like optuna.TrialPruned, not an error
-    """Raised in a trial's run to end it."""
+class SlotPool:
+    """The slots of a study; those that the cluster has no room for start when it has."""
 
+    def __init__(
+        self, settings: raysim.Settings, jobs: int | None, note: Callable[[str], None]
+    ) -> None:
+        """Start slots; Ray must be running.
 
-class _TrialThread(raysim.Listener):
-    """Run of a trial in a thread of its own, which may pause after each evaluation."""
-
-    def __init__(self, settings: dict[str, Any], pausing: bool) -> None:
-        self._pausing = pausing
-        self._reports: SimpleQueue[Report] = SimpleQueue()
-        self._decisions: SimpleQueue[bool] = SimpleQueue()
-        self._paused_seconds = 0.0
-        self._thread = threading.Thread(target=self._run, args=(settings,), daemon=True)
-        self._thread.start()
-
-    def report(self) -> Report:
-        """Wait for an evaluation or the end of the run; return all reports since, merged."""
-        report = self._reports.get()
-        while not self._reports.empty():
-            later = self._reports.get()
-            report = replace(later, curve={**report.curve, **later.curve})
-        return report
-
-    def unpause(self) -> None:
-        """Continue a paused run."""
-        if self._pausing:
-            self._decisions.put(True)
-
-    def stop(self) -> None:
-        """End a paused run."""
-        self._decisions.put(False)
-        self._thread.join()
-
-    def round_done(self, row: Any) -> None:
-        if row["holdout_accuracy"] is None:
-            return
-        self._send(Report({row["round"]: row["holdout_accuracy"]}))
-        if self._pausing:
-            begun = perf_counter()
-            if not self._decisions.get():
-                raise _Pruned
-            self._paused_seconds = perf_counter() - begun
-
-    def _send(self, report: Report) -> None:
-        self._reports.put(replace(report, paused_seconds=self._paused_seconds))
-
-    def _run(self, settings: dict[str, Any]) -> None:
-        try:
-            result = raysim.run(parse(settings), listener=self, force=True)
-            self._send(finished(result.run_dir))
-        except _Pruned:
-            return
-        except RaysimError as error:
-            self._send(Report(error=str(error)))
-        except Exception as error:
-            self._send(Report(error=f"{type(error).__name__}: {error}"))
-
-
-class SlotActor:
-    """Ray actor that runs trials, one at a time."""
-
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        import raysim.workloads  # noqa: F401 - registers the components
-
-        os.environ.update(environment)
-        self._trial: _TrialThread
-
-    def pid(self) -> int:
-        """Return the process's id."""
-        return os.getpid()
-
-    def start(self, settings: dict[str, Any], pausing: bool) -> Report:
-        """Start a trial; return its first report.
+        With a number in engine.actors, a trial runs on that many actors of its own; with "auto" it
+        runs inline in its slot.
 
         Args:
-            settings: Settings of its run.
-            pausing: Pause after each evaluation until `unpause` or `stop` is called.
+            settings: Settings of a trial.
+            jobs: Number of slots; None takes as many as fit, also on nodes that join later.
+            note: Shows the user a line.
+
+        Raises:
+            SettingsError: the slots do not fit on the cluster.
         """
-        if settings["engine"]["backend"] == "inline" and not torch.cuda.is_available():
-            settings["engine"]["gpus_per_actor"] = 0.0  # GPUs declared to Ray but absent
-        self._trial = _TrialThread(settings, pausing)
-        return self._trial.report()
+        self._engine, self._jobs, self._note = settings.engine, jobs, note
+        self._actors = 1 if self._engine.actors == "auto" else self._engine.actors
+        self._usage = SlotUsage()
+        self._slots: list[Slot] = []
+        self._free: list[Slot] = []
+        self._calls: dict[ray.ObjectRef[Any], Slot] = {}
+        count = self._fitting() if jobs is None else jobs
+        self._plan = self._plan_of(count)
+        self._cluster = ClusterHealth()
+        self._last_check = perf_counter()
+        self._noted = False
+        self._grow(count)
 
-    def unpause(self) -> Report:
-        """Continue the paused trial; return its next report."""
-        self._trial.unpause()
-        return self._trial.report()
+    def __len__(self) -> int:
+        """Return the number of slots, started or not."""
+        return len(self._slots)
 
-    def stop(self) -> None:
-        """End the paused trial."""
-        self._trial.stop()
+    @property
+    def busy(self) -> float | None:
+        """Fraction of the slots' time in trials while trials remained; None if none waited."""
+        return self._usage.busy
 
+    def has_free(self) -> bool:
+        """Return whether a slot has started and has no trial."""
+        return bool(self._free)
 
-@dataclass
-class Slot:
-    """A slot, as the tuner sees it.
+    def start(self, settings: raysim.Settings, pausing: bool) -> Slot:
+        """Start a trial in a free slot; see `SlotActor.start`."""
+        slot = self._free.pop(0)
+        self._usage.trial_started(slot)
+        values = settings.override(slot.engine).to_dict()
+        self._calls[slot.actor.start.remote(values, pausing)] = slot
+        return slot
 
-    Attributes:
-        start_actor: Starts the slot's actor and returns its handle.
-        engine: Settings of its trials by dotted key.
-        group: Placement group of the slot and its trials' own actors, if they have any.
-    """
+    def unpause(self, slot: Slot) -> None:
+        """Continue the slot's paused trial."""
+        self._calls[slot.actor.unpause.remote()] = slot
 
-    start_actor: Callable[[], Any]
-    engine: dict[str, Any]
-    group: PlacementGroup | None = None
+    def stop(self, slot: Slot) -> None:
+        """End the slot's paused trial."""
+        slot.actor.stop.remote()
 
-    def __post_init__(self) -> None:
-        self.actor = self.start_actor()
+    def release(self, slot: Slot) -> None:
+        """Free the slot, whose trial has ended."""
+        self._usage.trial_ended(slot)
+        self._free.append(slot)
 
-    def restart(self) -> None:
-        """Replace a lost actor."""
-        ray.kill(self.actor)
-        self.actor = self.start_actor()
+    def wait(self) -> tuple[Slot, Report | SlotLost] | None:
+        """Wait for a report of a slot; return None where there was none for a while.
+
+        Raises:
+            MachineError: the cluster is gone, or a slot dies again and again while it starts.
+        """
+        self._cluster.check_store()
+        done, _ = ray.wait(list(self._calls), num_returns=1, timeout=WATCH_SECONDS)
+        if perf_counter() - self._last_check >= WATCH_SECONDS:
+            self._look()
+        return self._receive(done[0]) if done else None
 
     def close(self) -> None:
-        """Release the slot's resources."""
-        ray.kill(self.actor)
-        if self.group:
-            remove_placement_group(self.group)
+        """Release the slots' resources."""
+        for slot in self._slots:
+            slot.close()
+        self._cluster.close()
+
+    def _look(self) -> None:
+        """Check the cluster, use nodes that have joined, and say which slots do not start."""
+        self._last_check = perf_counter()
+        if not self._cluster.check():
+            return  # a head that does not answer would not answer the rest either
+        if self._jobs is None:
+            try:
+                self._grow(self._fitting())
+            except SettingsError:
+                return  # the nodes that are left have room for none; those lost may come again
+        waiting = (slot.asked for slot in self._slots if slot.node is None)
+        if not self._noted and any(self._last_check - at >= START_SECONDS for at in waiting):
+            missing = sum(slot.node is None for slot in self._slots)
+            self._noted = True
+            self._note(
+                f"{len(self) - missing} of {len(self)} slots have started; the others start when"
+                f" the cluster has room for them ({_free_resources()}), and trials run meanwhile in"
+                " those that have"
+            )
+
+    def _receive(self, call: ray.ObjectRef[Any]) -> tuple[Slot, Report | SlotLost] | None:
+        """Return what came of a call; None if it was the start of a slot."""
+        slot = self._calls.pop(call)
+        self._cluster.check_store()
+        try:
+            outcome = ray.get(call)
+        except RayTaskError as error:
+            raise error.cause from error
+        except RayError as error:
+            return self._restart(slot, _last_line(error))
+        if slot.node is None:
+            slot.node, slot.failures = outcome, 0
+            self._usage.joined(slot)
+            self._free.append(slot)
+            return None
+        report: Report = outcome
+        self._usage.trial_paused(report.paused_seconds)
+        return slot, report
+
+    def _restart(self, slot: Slot, cause: str) -> tuple[Slot, SlotLost] | None:
+        """Start a lost slot again; return the loss if it had a trial."""
+        lost = None
+        node_lost = self._cluster.lost(slot.node)
+        if slot.node is not None:
+            self._usage.lost(slot)
+            lost = slot, SlotLost(cause, suspicious=not node_lost)
+        else:
+            slot.failures += 1
+            if slot.failures >= MAX_FAILURES:
+                raise MachineError(
+                    f"a slot died {MAX_FAILURES} times in a row while it started: {cause}"
+                )
+        slot.restart()
+        self._await_start(slot)
+        return lost
+
+    def _grow(self, count: int) -> None:
+        """Start slots until there are `count`."""
+        while len(self._slots) < count:
+            slot = self._make_slot()
+            self._slots.append(slot)
+            self._await_start(slot)
+
+    def _await_start(self, slot: Slot) -> None:
+        slot.asked = perf_counter()
+        self._calls[slot.actor.node.remote()] = slot
+
+    def _fitting(self) -> int:
+        """Return how many slots fit on the nodes that there are now."""
+        automatic = self._engine.model_copy(update={"actors": "auto"})
+        return plan_actors(automatic, alive_nodes(), 10**9).actors // self._actors
+
+    def _plan_of(self, count: int) -> ActorPlan:
+        """Return what the actors of `count` slots reserve."""
+        fitting = self._fitting()
+        if not count or (count > fitting and self._engine.gpus_per_actor):
+            raise SettingsError(
+                f"jobs={count}: {count} trials of {self._actors} actors do not fit; the cluster"
+                f" fits {fitting * self._actors} actors of"
+                f" engine.gpus_per_actor={self._engine.gpus_per_actor:g}"
+            )
+        engine = self._engine.model_copy(update={"actors": count * self._actors})
+        return plan_actors(engine, alive_nodes(), 10**9)
+
+    def _make_slot(self) -> Slot:
+        plan, actor = self._plan, ray.remote(with_driver_path(SlotActor))
+        inherited = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
+        if self._engine.actors == "auto":
+            each = actor.options(num_cpus=plan.cpus, num_gpus=plan.gpus)
+            return Slot(partial(each.remote, inherited), {"engine.backend": "inline"})
+        bundle = {"CPU": plan.cpus} | ({"GPU": plan.gpus} if plan.gpus else {})
+        group = placement_group([bundle] * self._actors)
+        strategy = PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True)
+        beside = actor.options(num_cpus=0, scheduling_strategy=strategy)
+        engine = {"engine.backend": "ray", "engine.cpus_per_actor": plan.cpus}
+        return Slot(partial(beside.remote, inherited), engine, group)
 
 
-def make_slots(settings: raysim.Settings, jobs: int | None) -> list[Slot]:
-    """Reserve slots on the cluster; Ray must be running.
-
-    With a number in engine.actors, a trial runs on that many actors of its own; with "auto" it runs
-    inline in its slot.
-
-    Args:
-        settings: Settings of a trial.
-        jobs: Number of slots; None takes as many as fit.
-
-    Raises:
-        SettingsError: the slots do not fit on the cluster.
-    """
-    nodes = alive_nodes()
-    actors_per_trial = 1 if settings.engine.actors == "auto" else settings.engine.actors
-    fitting = plan_actors(settings.engine.model_copy(update={"actors": "auto"}), nodes, 10**9)
-    slots = fitting.actors // actors_per_trial if jobs is None else jobs
-    if not slots or (slots * actors_per_trial > fitting.actors and settings.engine.gpus_per_actor):
-        raise SettingsError(
-            f"jobs={slots}: {slots} trials of {actors_per_trial} actors do not fit; the cluster"
-            f" fits {fitting.actors} actors of"
-            f" engine.gpus_per_actor={settings.engine.gpus_per_actor:g}"
-        )
-    inherited = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
-    actor = ray.remote(with_driver_path(SlotActor))
-    plan = plan_actors(
-        settings.engine.model_copy(update={"actors": slots * actors_per_trial}), nodes, 10**9
-    )
-    if settings.engine.actors == "auto":
-        each = actor.options(num_cpus=plan.cpus, num_gpus=plan.gpus)
-        start_actor = partial(each.remote, inherited)
-        return [Slot(start_actor, {"engine.backend": "inline"}) for _ in range(slots)]
-    return [_slot_with_group(actor, inherited, plan, actors_per_trial) for _ in range(slots)]
+@contextmanager
+def open_slots(
+    settings: raysim.Settings, jobs: int | None, note: Callable[[str], None]
+) -> Iterator[SlotPool]:
+    """Hold a Ray instance and the slots of a study; see `SlotPool`."""
+    engine = settings.engine.model_copy(update={"backend": "ray"})
+    with ray_runtime(engine), closing(SlotPool(settings, jobs, note)) as slots:
+        yield slots
 
 
-def _slot_with_group(
-    actor: Any, inherited: Mapping[str, str], plan: ActorPlan, actors_per_trial: int
-) -> Slot:
-    bundle = {"CPU": plan.cpus} | ({"GPU": plan.gpus} if plan.gpus else {})
-    group = placement_group([bundle] * actors_per_trial)
-    if not group.wait(RESERVE_SECONDS):
-        remove_placement_group(group)
-        raise SettingsError(
-            f"engine.actors={actors_per_trial}: no placement group of {actors_per_trial} actors"
-            f" became available within {RESERVE_SECONDS:g} seconds; use fewer --jobs"
-        )
-    strategy = PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True)
-    beside = actor.options(num_cpus=0, scheduling_strategy=strategy)
-    engine = {"engine.backend": "ray", "engine.cpus_per_actor": plan.cpus}
-    return Slot(partial(beside.remote, inherited), engine, group)
+def _free_resources() -> str:
+    free: Mapping[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
+    declared: Mapping[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    names = [name for name in ("CPU", "GPU") if declared.get(name)]
+    return "free: " + ", ".join(f"{free.get(n, 0):g} of {declared[n]:g} {n}s" for n in names)
+
+
+def _last_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else repr(error)

@@ -2,24 +2,47 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
-import ray
+from optuna.exceptions import StorageInternalError
 from optuna.trial import FrozenTrial, Trial
-from ray.exceptions import RayError, RayTaskError
+from sqlalchemy.exc import SQLAlchemyError
 
-from raysim.execution.ray_runtime import ray_runtime
+from raysim.core.errors import MachineError
 from raysim.storage.atomic import write_json
+from raysim.storage.recorder import dotted
+from raysim.storage.run_directory import RunDirectory
 from raysim.tuning.events import add_bytes, describe
 from raysim.tuning.folder import StudyFolder
 from raysim.tuning.search import Search, best, bytes_sent
-from raysim.tuning.slots import Report, Slot, finished, make_slots
+from raysim.tuning.slot import Report, Slot, SlotLost, finished, machine_failure
+from raysim.tuning.slots import SlotPool, open_slots
 
 MAX_LOSSES = 3
 """Lost slots after which a trial has failed."""
+
+
+@contextmanager
+def resumable(search: Search) -> Iterator[None]:
+    """Turn failures of database, disk, memory and cluster into an error that says how to go on.
+
+    Raises:
+        MachineError: one of them failed; another trial would meet it too.
+    """
+    hint = "fix this, then type the same command to resume the study"
+    try:
+        yield
+    except (StorageInternalError, SQLAlchemyError) as error:
+        raise MachineError(f"{search.storage_failure(error)}; {hint}") from error
+    except Exception as error:
+        if (failure := machine_failure(error)) is None:
+            raise
+        raise MachineError(f"{failure}; {hint}") from error
 
 
 class StudyListener:
@@ -35,45 +58,12 @@ class StudyListener:
         """Called with a note for the user, in one line."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Running:
     """A trial running in a slot."""
 
-    slot: Slot
     trial: Trial
     begun: float = field(default_factory=perf_counter)
-    losses: int = 0
-
-
-class _SlotUsage:
-    """Time that slots spent in trials."""
-
-    def __init__(self, slots: int) -> None:
-        self._slots, self._begun = slots, perf_counter()
-        self._last_start, self._paused_before, self._paused = self._begun, 0.0, 0.0
-        self._spans: list[tuple[float, float]] = []
-
-    def trial_started(self) -> None:
-        """Record the start of a trial, possibly the last one."""
-        self._last_start, self._paused_before = perf_counter(), self._paused
-
-    def trial_paused(self, seconds: float) -> None:
-        """Record the pause of a trial that waited for the pruner."""
-        self._paused += seconds
-
-    def trial_ended(self, running: _Running) -> float:
-        """Record the end of a trial; return its seconds."""
-        self._spans.append((running.begun, perf_counter()))
-        return self._spans[-1][1] - running.begun
-
-    @property
-    def busy(self) -> float | None:
-        """Fraction of the slots' time in unpaused trials, until the last trial started."""
-        if len(self._spans) <= self._slots:
-            return None
-        until = self._last_start
-        inside = sum(max(0.0, min(ended, until) - begun) for begun, ended in self._spans)
-        return (inside - self._paused_before) / ((until - self._begun) * self._slots)
 
 
 @dataclass(frozen=True)
@@ -97,8 +87,9 @@ class Tuner:
 
     def __init__(self, search: Search, out: Path, listener: StudyListener) -> None:
         self.search, self.folder, self.listener = search, StudyFolder(out), listener
-        self._running: dict[ray.ObjectRef[Any], _Running] = {}
+        self._running: dict[Slot, _Running] = {}
         self._to_resume: list[Trial] = []
+        self._losses: Counter[int] = Counter()
 
     def run(self, trials: int, jobs: int | None) -> StudyResult:
         """Run trials until the study has the given number.
@@ -110,100 +101,122 @@ class Tuner:
 
         Raises:
             SettingsError: the slots do not fit on the cluster.
+            MachineError: database, disk, memory or cluster failed; no trial has ended by that, and
+                the next call resumes the study.
             RunError: the folder is used by another tuner, or belongs to another study.
         """
-        settings = self.search.resolved.settings
         if self.search.options.sampler == "grid":
             trials = min(trials, len(self.search.points))
-        with (
-            self.folder.lock(self.search.study),
-            ray_runtime(settings.engine.model_copy(update={"backend": "ray"})),
-        ):
+        with resumable(self.search), self.folder.lock(self.search.study):
+            self.search.claim()
             describe(self.folder.path, self.search.resolved.space, self.search.options.objectives)
-            self._to_resume = self.search.running_trials()
-            slots = make_slots(settings, jobs)
-            try:
-                ray.get([slot.actor.pid.remote() for slot in slots])
-                self.listener.started(len(slots), self._trial_count - len(self._to_resume), trials)
-                self._usage = _SlotUsage(len(slots))
+            self._to_resume = [
+                trial for trial in self.search.running_trials() if not self._is_recorded(trial)
+            ]
+            settings = self.search.resolved.settings
+            with open_slots(settings, jobs, self.listener.note) as slots:
+                done = self._trial_count - len(self._to_resume)
+                self.listener.started(len(slots), done, trials)
                 self._run_trials(slots, trials)
-            finally:
-                for slot in slots:
-                    slot.close()
-        return self._result()
+                return self._result(slots.busy)
 
-    def _run_trials(self, slots: list[Slot], trials: int) -> None:
+    def _is_recorded(self, trial: Trial) -> bool:
+        """Record a trial whose run is finished, which its tuner did not live to do."""
+        folder = self.folder.trial(trial.number)
+        if not (folder / "summary.json").exists():
+            return False
+        config = dotted(RunDirectory(folder).read_config()[0])
+        differing = [key for key, value in trial.params.items() if config.get(key) != value]
+        if differing:
+            error = f"{folder} holds a run with another {differing[0]}"
+            self.listener.trial_done(self.search.fail(trial, error), 0.0)
+        else:
+            self.listener.trial_done(self._complete(trial, finished(folder)), 0.0)
+        return True
+
+    def _run_trials(self, slots: SlotPool, trials: int) -> None:
         """Run trials until the study has the given number."""
-        free = list(slots)
         while True:
-            while free and (trial := self._next(trials)):
-                self._start(_Running(free.pop(0), trial))
-                self._usage.trial_started()
-            if not self._running:
+            while slots.has_free() and (trial := self._next(trials)):
+                self._start(slots, trial)
+            if not self._running and not self._remain(trials):
                 return
-            (call,), _ = ray.wait(list(self._running), num_returns=1)
-            running = self._running.pop(call)
-            if done := self._handle_report(running, call):
-                free.append(running.slot)
-                self.listener.trial_done(done, self._usage.trial_ended(running))
+            if (found := slots.wait()) is None:
+                continue
+            slot, report = found
+            running = self._running.pop(slot)
+            if isinstance(report, SlotLost):
+                done = self._handle_loss(running.trial, report)
+            else:
+                done = self._handle_report(slots, slot, running, report)
+            if done:
+                self.listener.trial_done(done, perf_counter() - running.begun)
 
     @property
     def _trial_count(self) -> int:
         """Number of trials in the study, in any state."""
         return len(self.search.study.get_trials(deepcopy=False))
 
+    def _remain(self, trials: int) -> bool:
+        """Return whether trials remain to be started."""
+        return bool(self._to_resume) or self._trial_count < trials
+
     def _next(self, trials: int) -> Trial | None:
         if self._to_resume:
             return self._to_resume.pop(0)
         return self.search.ask() if self._trial_count < trials else None
 
-    def _start(self, running: _Running) -> None:
-        """Start a trial in its slot, from its checkpoint if it has one."""
-        folder = self.folder.trial(running.trial.number)
-        if (folder / "summary.json").exists():  # finished, but an earlier tuner did not record it
-            call = ray.put(finished(folder))
-        else:
-            values = running.trial.params | {"out": str(folder)} | running.slot.engine
-            settings = self.search.resolved.settings.override(values)
-            call = running.slot.actor.start.remote(settings.to_dict(), self.search.prunes)
-        self._running[call] = running
+    def _start(self, slots: SlotPool, trial: Trial) -> None:
+        """Start a trial in a free slot, from its checkpoint if it has one."""
+        values = trial.params | {"out": str(self.folder.trial(trial.number))}
+        settings = self.search.resolved.settings.override(values)
+        self._running[slots.start(settings, self.search.prunes)] = _Running(trial)
 
-    def _handle_report(self, running: _Running, call: ray.ObjectRef[Any]) -> FrozenTrial | None:
-        """Process a slot's report; return the trial if it has ended."""
-        try:
-            report: Report = ray.get(call)
-        except RayTaskError as error:
-            raise error.cause from error
-        except RayError as error:
-            return self._handle_lost_slot(running, error)
-        self._usage.trial_paused(report.paused_seconds)
-        search, trial, slot = self.search, running.trial, running.slot.actor
-        search.report(trial, report.curve)
+    def _handle_report(
+        self, slots: SlotPool, slot: Slot, running: _Running, report: Report
+    ) -> FrozenTrial | None:
+        """Process a slot's report; return the trial if it has ended.
+
+        Raises:
+            MachineError: disk, memory or cluster failed; the trial stays running.
+        """
+        search, trial = self.search, running.trial
+        if report.machine_error is not None:
+            raise MachineError(f"trial {trial.number}: {report.machine_error}")
         if report.summary is not None:
-            if "bytes" in search.options.objectives:
-                summary = report.summary
-                add_bytes(self.folder.trial(trial.number), bytes_sent(summary), summary["rounds"])
-            return search.tell(trial, report.summary)
-        if report.error is not None:
-            return search.fail(trial, report.error)
-        if search.should_prune(trial):
-            slot.stop.remote()
-            return search.prune(trial)
-        self._running[slot.unpause.remote()] = running
-        return None
+            done = self._complete(trial, report)
+        elif report.error is not None:
+            done = search.fail(trial, report.error)
+        else:
+            search.report(trial, report.curve)
+            if not search.should_prune(trial):
+                slots.unpause(slot)
+                self._running[slot] = running
+                return None
+            slots.stop(slot)
+            done = search.prune(trial)
+        slots.release(slot)
+        return done
 
-    def _handle_lost_slot(self, running: _Running, error: RayError) -> FrozenTrial | None:
-        """Resume a trial whose slot was lost, up to MAX_LOSSES times; return it if it failed."""
-        running.losses += 1
-        number = running.trial.number
-        running.slot.restart()
-        if running.losses >= MAX_LOSSES:
-            return self.search.fail(running.trial, f"its slot was lost {MAX_LOSSES} times")
+    def _complete(self, trial: Trial, report: Report) -> FrozenTrial:
+        """Record the figures of a finished run."""
+        search, summary = self.search, report.summary or {}
+        search.report(trial, report.curve)
+        if "bytes" in search.options.objectives:
+            add_bytes(self.folder.trial(trial.number), bytes_sent(summary), summary["rounds"])
+        return search.tell(trial, summary)
+
+    def _handle_loss(self, trial: Trial, loss: SlotLost) -> FrozenTrial | None:
+        """Queue a trial whose slot was lost; return it if that were too many."""
+        number = trial.number
+        self._losses[number] += loss.suspicious
+        if self._losses[number] >= MAX_LOSSES:
+            return self.search.fail(trial, f"lost its slot {MAX_LOSSES} times: {loss.cause}")
         self.listener.note(f"trial {number}: its slot was lost; resuming from its checkpoint")
-        self._start(running)
+        self._to_resume.insert(0, trial)
         return None
 
-    def _result(self) -> StudyResult:
+    def _result(self, busy: float | None) -> StudyResult:
         """Write the settings of the best trials as files for `raysim run`."""
         found, presets = best(self.search), {}
         for trial in found:
@@ -213,4 +226,4 @@ class Tuner:
             presets[trial.number] = self.folder.path / f"{name}.json"
             settings = self.search.resolved.settings.override(trial.params)
             write_json(presets[trial.number], settings.to_dict())
-        return StudyResult(found, presets, self._usage.busy)
+        return StudyResult(found, presets, busy)

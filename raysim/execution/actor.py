@@ -11,7 +11,6 @@ from time import perf_counter
 from typing import Any
 
 import ray
-import torch
 
 from raysim.execution.base import Call, Item
 from raysim.execution.messages import WorkerResult
@@ -76,16 +75,14 @@ class ClientActor:
             "gpus": context.get_accelerator_ids().get("GPU", []),
         }
 
-    def start(self, spec: list[Reference], gpus: float) -> dict[str, Any]:
+    def start(self, spec: list[Reference]) -> dict[str, Any]:
         """Build the worker; return its device."""
-        if gpus and torch.cuda.is_available():
-            torch.cuda.set_per_process_memory_fraction(min(gpus, 1.0))
         built = ray.get(spec[0])
         configure(built.settings.engine)
         keep_freed_memory()
         self._worker = Worker(built)
         self._message: tuple[Reference, Any] | None = None
-        return self._worker.about(min(gpus, 1.0))
+        return self._worker.about()
 
     def call(self, name: Call, message: list[Reference], items: list[Item], hand_over: bool) -> Any:
         """Work on items; return the seconds taken and, where asked, the worker's result."""
@@ -112,8 +109,8 @@ class ActorHandle:
         failing: Whether its worker failed at several stacks in a row, when it last handed over.
     """
 
-    def __init__(self, make: Callable[[], Any], spec: list[Reference], gpus: float) -> None:
-        self._make, self._spec, self._gpus = make, spec, gpus
+    def __init__(self, make: Callable[[], Any], spec: list[Reference]) -> None:
+        self._make, self._spec = make, spec
         self._actor: Any = None
         self.calls: deque[tuple[Reference, int]] = deque()
         self.failures = 0
@@ -127,7 +124,7 @@ class ActorHandle:
         self.calls.clear()
         self._actor = self._make()
         self._sent(self._actor.location.remote(), 1)
-        self._sent(self._actor.start.remote(self._spec, self._gpus), 1)
+        self._sent(self._actor.start.remote(self._spec), 1)
 
     @property
     def worker(self) -> str:

@@ -101,7 +101,7 @@ class InlineExecutor:
 
     def describe(self) -> dict[str, Any]:
         """Return where work runs."""
-        return {"backend": "inline", "actors": [self._worker.about(1.0)]}
+        return {"backend": "inline", "actors": [self._worker.about()]}
 
     def close(self) -> None:
         """Undo the settings of the process."""

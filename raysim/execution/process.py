@@ -32,6 +32,9 @@ def configure(engine: EngineSettings) -> ExitStack:
     if device_of(engine).type == "cpu":
         return undo
     undo.callback(_set_environment, CUBLAS, os.environ.get(CUBLAS))
+    cuda = torch.cuda
+    undo.callback(cuda.set_per_process_memory_fraction, cuda.get_per_process_memory_fraction())
+    cuda.set_per_process_memory_fraction(engine.gpus_per_actor)  # others share the device
     # Also where it is not asked for: cuBLAS reads it once, and a later run may ask for it.
     _set_environment(CUBLAS, ":4096:8")
     # Not use_deterministic_algorithms, which imports all of torch's compiler: seconds an actor.

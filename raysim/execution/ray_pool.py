@@ -157,7 +157,7 @@ class ActorPool:
         for worker in range(len(self._handles), actors):
             for speeds in self._speeds.values():
                 speeds.join()
-            self._handles.append(ActorHandle(self._actor.remote, self._spec, self._plan.gpus))
+            self._handles.append(ActorHandle(self._actor.remote, self._spec))
             self._track(worker)
 
     def _renew_failing(self, failed_at: Mapping[Item, str]) -> dict[Item, int]:

@@ -84,6 +84,4 @@ def _capacity(nodes: Sequence[Node], limits: Sequence[int], each: float) -> int:
 
 def _actors_on(gpus: float, gpus_each: float) -> int:
     """Return how many actors fit on a node; a fraction never straddles two GPUs."""
-    if gpus_each <= 1:
-        return int(gpus) * math.floor(1 / gpus_each + 1e-9)
-    return int(gpus // gpus_each)
+    return int(gpus) * math.floor(1 / gpus_each + 1e-9)

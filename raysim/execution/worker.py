@@ -92,12 +92,12 @@ class Worker:
     def _environment(self) -> dict[str, Any]:
         return environment(self.device)
 
-    def about(self, gpus: float) -> dict[str, Any]:
+    def about(self) -> dict[str, Any]:
         """Return device and environment, and for a GPU the bytes of memory that this may use."""
         about: dict[str, Any] = {"device": str(self.device), "environment": self._environment}
         if self.device.type == "cuda":
             memory = torch.cuda.get_device_properties(self.device).total_memory
-            about["memory"] = int(gpus * memory)
+            about["memory"] = int(self._settings.engine.gpus_per_actor * memory)
         return about
 
     def train(self, message: PassMessage, stacks: Sequence[tuple[int, ...]]) -> None:

@@ -128,7 +128,7 @@ def _open(split: Split | Path) -> _Samples:
 def _room(device: torch.device) -> float:
     """Return the bytes of a GPU that a set of samples may take.
 
-    An actor may use the fraction `engine.gpus_per_actor` of it; see `ClientActor.start`.
+    An actor may use the fraction `engine.gpus_per_actor` of it; see `configure`.
     """
     free, total = torch.cuda.mem_get_info(device)
     own = torch.cuda.get_per_process_memory_fraction(device) * total

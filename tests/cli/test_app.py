@@ -59,7 +59,7 @@ def one_line_error(result: tuple[int, str, str]) -> str:
         ("dataset.name=mnits", "dataset.name=mnits: no such dataset; did you mean 'mnist'?"),
         ("method.name=nowhere:Method", "method.name=nowhere:Method: cannot be imported"),
         ("out=/proc/raysim", "out=/proc/raysim: /proc is not a folder that can be written"),
-        ("engine.gpus_per_actor=64", "engine.gpus_per_actor=64"),
+        ("engine.gpus_per_actor=64", "engine.gpus_per_actor=64: must be less than or equal to 1"),
     ],
 )
 def test_bad_settings_stop_before_anything_starts(raysim_command, tmp_path, override, said):
@@ -78,10 +78,10 @@ def test_unknown_preset_names_the_nearest(raysim_command):
     assert "mnist-fedvag: no such preset; did you mean 'mnist-fedavg'?" in error
 
 
-def test_more_gpus_per_actor_than_the_cluster_declares(raysim_command, shared_ray, tmp_path):
-    overrides = ("engine.gpus_per_actor=4", "engine.backend=ray", "out=run")
+def test_more_actors_than_the_cluster_has_gpus_for(raysim_command, shared_ray, tmp_path):
+    overrides = ("engine.gpus_per_actor=1", "engine.actors=3", "engine.backend=ray", "out=run")
     error = one_line_error(raysim_command("run", "mnist-fedavg", *QUICK, *overrides))
-    assert "engine.gpus_per_actor=4: at most 2 GPUs are declared on a node" in error
+    assert "engine.actors=3: at most 2 with engine.gpus_per_actor=1" in error
     assert list(tmp_path.iterdir()) == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ import raysim
 from raysim.config import EngineSettings
 from raysim.execution.base import InlineExecutor
 from raysim.execution.process import CUBLAS, configure
-from raysim.execution.worker import WorkerSpec
+from raysim.execution.worker import Worker, WorkerSpec
 from tests.conftest import make_settings, make_task
 
 GPU = EngineSettings(gpus_per_actor=1)
@@ -19,7 +20,11 @@ GPU = EngineSettings(gpus_per_actor=1)
 
 @pytest.fixture
 def gpu(monkeypatch):
+    caps = [1.0]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda: caps[-1])
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", caps.append)
+    return caps
 
 
 def state():
@@ -111,3 +116,18 @@ def test_a_worker_that_cannot_be_built_leaves_it_too(tmp_path, gpu):
     with pytest.raises(AttributeError):
         InlineExecutor(WorkerSpec(settings, None, tmp_path))
     assert state() == before
+
+
+def test_a_worker_takes_its_share_of_a_gpu_s_memory_and_no_more(gpu):
+    with configure(GPU.model_copy(update={"gpus_per_actor": 0.25})):
+        assert gpu == [1.0, 0.25]
+    assert gpu == [1.0, 0.25, 1.0]
+
+
+def test_stacks_are_sized_by_that_share(tmp_path, monkeypatch):
+    properties = SimpleNamespace(total_memory=1000)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    settings = make_settings(tmp_path, **{"engine.gpus_per_actor": 0.25})
+    worker = object.__new__(Worker)
+    worker._settings, worker.device, worker._environment = settings, torch.device("cuda"), {}
+    assert worker.about()["memory"] == 250

@@ -313,17 +313,3 @@ def test_nodes_that_join_get_actors_unless_their_number_is_set(
         assert progress[-1] == 9
         found.append(fake_ray.begun)
     assert found == begun
-
-
-@pytest.mark.parametrize(("gpus", "cap"), [(0.25, 0.25), (2.0, 1.0), (0.0, None)])
-def test_an_actor_takes_its_share_of_a_gpu_s_memory_and_no_more(fake_ray, monkeypatch, gpus, cap):
-    caps: list[float] = []
-    worker = SimpleNamespace(about=lambda share: {"device": "cuda"})
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", caps.append)
-    monkeypatch.setattr(actor, "configure", lambda engine: None)
-    monkeypatch.setattr(actor, "keep_freed_memory", lambda: None)
-    monkeypatch.setattr(actor, "Worker", lambda spec: worker)
-    spec = fake_ray.put(SimpleNamespace(settings=SimpleNamespace(engine=None)))
-    actor.ClientActor().start([spec], gpus)
-    assert caps == ([] if cap is None else [cap])

@@ -45,8 +45,7 @@ FITS = {
     ),  # 1 / (1 / 93) < 93
     "no straddling": ([(8, 2)], {"gpus_per_actor": 0.4}, ActorPlan(4, 1.0, 0.4)),
     "one GPU for one": ([(8, 3)], {"gpus_per_actor": 0.6}, ActorPlan(3, 1.0, 0.6)),
-    "whole GPUs": ([(8, 5)], {"gpus_per_actor": 2.0}, ActorPlan(2, 1.0, 2.0)),
-    "each node for itself": ([(8, 3), (8, 3)], {"gpus_per_actor": 2.0}, ActorPlan(2, 1.0, 2.0)),
+    "each node for itself": ([(8, 1.5), (8, 1.5)], {"gpus_per_actor": 1.0}, ActorPlan(2, 1.0, 1.0)),
     "a node without GPUs": ([(8, 0), (8, 2)], {"gpus_per_actor": 0.5}, ActorPlan(4, 1.0, 0.5)),
     "fewer than fit": ([(8, 2)], {"gpus_per_actor": 0.25, "actors": 3}, ActorPlan(3, 1.0, 0.25)),
 }
@@ -75,10 +74,10 @@ REFUSED = {
         " (use 0 to train on cores)",
     ),
     "no node": ([], {"gpus_per_actor": 1.0}, "engine.gpus_per_actor=1: at most 0 GPUs"),
-    "spread GPUs": (
-        [(8, 1), (8, 1)],
-        {"gpus_per_actor": 2.0},
-        "engine.gpus_per_actor=2: at most 1 GPUs are declared on a node",
+    "halves of two nodes": (
+        [(8, 0.5), (8, 0.5)],
+        {"gpus_per_actor": 1.0},
+        "engine.gpus_per_actor=1: at most 0.5 GPUs are declared on a node",
     ),
     "too many for the GPUs": (
         [(8, 2)],
@@ -118,7 +117,7 @@ def holds_all_or_refuses(nodes, **engine):
     return hold(nodes, found) >= found.actors
 
 
-@given(st.integers(1, 16), st.integers(0, 4), st.sampled_from([0.0, 0.25, 0.5, 1.0, 2.0]))
+@given(st.integers(1, 16), st.integers(0, 4), st.sampled_from([0.0, 0.25, 0.5, 1.0]))
 def test_one_node_holds_every_actor_of_its_plan(cpus, gpus, share):
     assert holds_all_or_refuses([(cpus, gpus)], gpus_per_actor=share)
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 
+import raysim
 from raysim.tuning.search import Search, SearchOptions
+from raysim.tuning.slot import Report, SlotActor, SlotLost
 from raysim.tuning.study import Study
 from raysim.tuning.tuner import StudyListener, Tuner
 
@@ -56,6 +60,58 @@ class RecordingListener(StudyListener):
 
     def note(self, text: str) -> None:
         self.notes.append(text)
+
+
+class LocalSlots:
+    """One slot in this process, without Ray.
+
+    Attributes:
+        started: Numbers of the trials that were started, in order.
+        fault: Called with a trial's number before it starts; returns what comes instead, or None.
+    """
+
+    busy = None
+
+    def __init__(self) -> None:
+        self.started: list[int] = []
+        self.fault: Callable[[int], Report | SlotLost | None] = lambda number: None
+
+    @contextmanager
+    def open(
+        self, settings: raysim.Settings, jobs: int | None, note: Callable[[str], None]
+    ) -> Iterator[LocalSlots]:
+        self._free = [SlotActor({})]
+        self._due: list[tuple[SlotActor, Callable[[], Report | SlotLost]]] = []
+        yield self
+
+    def __len__(self) -> int:
+        return 1
+
+    def has_free(self) -> bool:
+        return bool(self._free)
+
+    def start(self, settings: raysim.Settings, pausing: bool) -> SlotActor:
+        slot, number = self._free.pop(0), int(Path(settings.out).name)
+        self.started.append(number)
+        values = settings.override({"engine.backend": "inline"}).to_dict()
+        self._due.append((slot, lambda: self.fault(number) or slot.start(values, pausing)))
+        return slot
+
+    def unpause(self, slot: SlotActor) -> None:
+        self._due.append((slot, slot.unpause))
+
+    def stop(self, slot: SlotActor) -> None:
+        slot.stop()
+
+    def release(self, slot: SlotActor) -> None:
+        self._free.append(slot)
+
+    def wait(self) -> tuple[SlotActor, Report | SlotLost]:
+        slot, call = self._due.pop(0)
+        report = call()
+        if isinstance(report, SlotLost):
+            self._free.append(slot)  # a new one
+        return slot, report
 
 
 def make_tuner(search: Search, folder: Path) -> Tuner:

@@ -35,7 +35,7 @@ def setting(group: SessionGroup, key: str) -> float:
     return group.hparams[key].number_value
 
 
-def test_the_tab_compares_trials_by_what_was_tried_and_found(tmp_path, resident_actors):
+def test_the_tab_compares_trials_by_what_was_tried_and_found(tmp_path, local_slots):
     search = make_search(
         tmp_path, SearchOptions(objectives=("accuracy", "bytes"), sampler="random")
     )

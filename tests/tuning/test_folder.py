@@ -17,6 +17,7 @@ def started(folder):
     search = make_search(folder)
     out = StudyFolder(folder / "out")
     with out.lock(search.study):
+        search.claim()
         search.ask()
     return search, out
 
@@ -42,6 +43,7 @@ def test_a_study_of_the_version_before_goes_on(tmp_path):
     search.study.set_user_attr("settings", settings)
     again = make_search(tmp_path)
     with out.lock(again.study):
+        again.claim()
         again.ask()
     assert len(again.study.get_trials()) == 2
     assert about(out) == values | {"schema": SCHEMA}
@@ -53,10 +55,10 @@ def test_other_settings_of_the_version_before_are_named(tmp_path):
     settings["profile"] = settings.pop("trace")
     search.study.set_user_attr("settings", settings | {"rounds": 5})
     with pytest.raises(raysim.RunError, match=r"differs in settings .rounds: 5, here 4"):
-        make_search(tmp_path)
+        make_search(tmp_path).claim()
     search.study.set_user_attr("settings", settings | {"colour": "red"})
     with pytest.raises(raysim.RunError, match=r"differs in settings .colour: red, here None"):
-        make_search(tmp_path)
+        make_search(tmp_path).claim()
 
 
 def test_a_study_of_a_newer_version_is_refused_in_one_line(tmp_path):

@@ -8,16 +8,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from raysim.cli.app import main
-from raysim.tuning.studies import STUDIES
-from tests.tuning.common import make_study, summaries
+from tests.tuning.common import summaries
 from tests.tuning.test_dashboard import free_port
 
 
@@ -38,9 +38,18 @@ def another_user() -> dict[str, Any]:
     return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
 
 
+@dataclass(frozen=True)
+class Server:
+    """A server's database, and how to start and stop it."""
+
+    url: str
+    start: Callable[[], None]
+    stop: Callable[[], None]
+
+
 @pytest.fixture(scope="module")
-def postgresql() -> Iterator[str]:
-    """The URL of a server's database."""
+def postgresql() -> Iterator[Server]:
+    """A server that runs."""
     pytest.importorskip("psycopg", reason="psycopg is not installed: raysim[postgresql]")
     programs = server_programs()
     if programs is None:
@@ -57,42 +66,25 @@ def postgresql() -> Iterator[str]:
 
         run("initdb", "-U", "raysim", "--auth=trust", "--no-sync")
         options = f"-p {port} -k {folder} -c listen_addresses=127.0.0.1 -c fsync=off"
-        run("pg_ctl", "-w", "-t", "120", "-l", f"{folder}/log", "-o", options, "start")
+        start = partial(
+            run, "pg_ctl", "-w", "-t", "120", "-l", f"{folder}/log", "-o", options, "start"
+        )
+        stop = partial(run, "pg_ctl", "-m", "immediate", "stop")
+        start()
         try:
-            yield f"postgresql://raysim:secret@127.0.0.1:{port}/postgres"
+            yield Server(f"postgresql://raysim:secret@127.0.0.1:{port}/postgres", start, stop)
         finally:
-            run("pg_ctl", "-m", "immediate", "stop")
+            stop()
 
 
-@pytest.fixture
-def tune(tmp_path, monkeypatch, capsys):
-    """Run `raysim tune blobs ...` in a fresh folder; return exit code, stdout and stderr."""
-    monkeypatch.setitem(STUDIES, "blobs", make_study(tmp_path))
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["raysim", "tune", "blobs", "--out", "out", *words])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
-
-
-def test_a_study_in_postgresql_completes_and_is_continued(
-    tune, postgresql, tmp_path, resident_actors
-):
+def test_a_study_in_postgresql_completes_and_is_continued(tune, postgresql, tmp_path, local_slots):
     import psycopg
 
-    options = ("--storage", postgresql, "--jobs", "1", "--pruner", "none")
+    options = ("--storage", postgresql.url, "--jobs", "1", "--pruner", "none")
     for trials, said in [("2", "2 trials, 0 done; "), ("3", "3 trials, 2 done; ")]:
         code, out, err = tune("--trials", trials, *options)
         assert (code, err) == (0, "") and said in out and "failed" not in out
-    with closing(psycopg.connect(postgresql)) as connection:
+    with closing(psycopg.connect(postgresql.url)) as connection:
         found = connection.execute("SELECT number, state FROM trials ORDER BY number").fetchall()
         assert [(number, str(state)) for number, state in found] == [
             (number, "COMPLETE") for number in range(3)
@@ -106,6 +98,20 @@ def test_a_study_in_postgresql_completes_and_is_continued(
     # Settings that cannot be compared: neither started, nor is the password told.
     code, _, err = tune("--trials", "4", *options, "rounds=9")
     assert code == 2 and "differs in settings (rounds: 4, here 9)" in err and "secret" not in err
+
+
+def test_a_server_that_goes_away_in_mid_study(tune, postgresql, local_slots):
+    words = ("--storage", postgresql.url, "--name", "away", "--pruner", "none", "rounds=2")
+    local_slots.fault = lambda number: postgresql.stop() if number == 1 else None
+    code, _, err = tune("--trials", "2", *words)
+    postgresql.start()
+    assert code != 0 and err.count("\n") == 1 and "secret" not in err
+    assert err.startswith(f"raysim: storage={postgresql.url.replace('secret', '***')}: ")
+    assert err.endswith("; fix this, then type the same command to resume the study\n")
+    local_slots.fault = lambda number: None
+    code, out, err = tune("--trials", "2", *words)
+    assert (code, err) == (0, "") and "trial 1 complete" in out and "2 trials, 2 done; " in out
+    assert local_slots.started == [0, 1]  # whose run was finished when it could not be recorded
 
 
 def test_a_server_that_cannot_be_reached(tune, tmp_path):

@@ -152,15 +152,17 @@ def test_refusals(options, message):
 
 
 def test_trials_that_cannot_be_compared_are_not_mixed(tmp_path):
-    make_search(tmp_path, rounds=9)  # no trial was drawn for these
-    make_search(tmp_path).ask()
-    make_search(tmp_path, **{"engine.cpus_per_actor": 0.5})
+    make_search(tmp_path, rounds=9).claim()  # no trial was drawn for these
+    search = make_search(tmp_path)
+    search.claim()
+    search.ask()
+    make_search(tmp_path, **{"engine.cpus_per_actor": 0.5}).claim()
     with pytest.raises(raysim.RunError, match=r"differs in settings \(rounds: 4, here 9\)"):
-        make_search(tmp_path, rounds=9)
+        make_search(tmp_path, rounds=9).claim()
     with pytest.raises(raysim.RunError, match=r"differs in settings \(.*method.mu"):
-        make_search(tmp_path, **{"method.mu": 0.5})
+        make_search(tmp_path, **{"method.mu": 0.5}).claim()
     with pytest.raises(raysim.RunError, match=r"differs in sampler \(tpe, here random"):
-        make_search(tmp_path, SearchOptions(sampler="random"))
+        make_search(tmp_path, SearchOptions(sampler="random")).claim()
 
 
 @pytest.mark.parametrize("storage", ["sqlite:////no/such/folder/study.db", "nonsense://x", "x"])

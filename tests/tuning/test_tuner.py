@@ -10,12 +10,12 @@ import pytest
 import raysim
 from raysim.tuning.folder import StudyFolder
 from raysim.tuning.search import SearchOptions
-from raysim.tuning.slots import make_slots
+from raysim.tuning.slots import open_slots
 from raysim.tuning.tuner import Tuner
 from tests.tuning.common import RecordingListener, make_search, make_tuner, summaries, values
 
 
-def test_a_study(tmp_path, resident_actors):
+def test_a_study(tmp_path, local_slots):
     search = make_search(tmp_path)
     result = make_tuner(search, tmp_path).run(5, 2)
     trials = search.study.get_trials()
@@ -33,10 +33,9 @@ def test_a_study(tmp_path, resident_actors):
     path = result.presets[best.number]
     again = raysim.run(raysim.load_config(path, {"out": str(tmp_path / "again")}))
     assert again.summary["final_holdout_accuracy"] == best.value
-    assert result.busy is not None and 0.5 < result.busy <= 1
 
 
-def test_the_same_study_twice_gives_the_same_trials(tmp_path, resident_actors):
+def test_the_same_study_twice_gives_the_same_trials(tmp_path, local_slots):
     found = []
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
@@ -54,7 +53,7 @@ def test_the_same_study_twice_gives_the_same_trials(tmp_path, resident_actors):
     assert found[0] == found[1] and len({tuple(trial[1].items()) for trial in found[0]}) == 12
 
 
-def test_a_trial_that_fails_does_not_end_the_study(tmp_path, resident_actors):
+def test_a_trial_that_fails_does_not_end_the_study(tmp_path, local_slots):
     # The largest learning rates diverge.
     overrides = {"method.mu": 0.0, "local.momentum": 0.99, "local.weight_decay": 1e3}
     search = make_search(tmp_path, SearchOptions(sampler="grid"), **overrides)
@@ -108,5 +107,8 @@ def test_trials_with_actors_of_their_own(tmp_path, shared_ray, jobs, gpus):
 
 def test_more_trials_at_a_time_than_fit(tmp_path, shared_ray):
     resolved = make_search(tmp_path, **{"engine.gpus_per_actor": 0.5}).resolved
-    with pytest.raises(raysim.SettingsError, match=r"jobs=5: 5 trials of 1 actors do not fit"):
-        make_slots(resolved.settings, 5)
+    with (
+        pytest.raises(raysim.SettingsError, match=r"jobs=5: 5 trials of 1 actors do not fit"),
+        open_slots(resolved.settings, 5, print),
+    ):
+        pass

@@ -1,0 +1,212 @@
+"""Studies whose machine, database or tuner fails: nothing lost, nothing silently wrong."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import raysim
+from raysim.core.errors import MachineError
+from raysim.tuning.search import Search, SearchOptions
+from raysim.tuning.slot import Report, SlotLost
+from tests.tuning.common import make_search, make_tuner, summaries, values
+from tests.tuning.test_search import play
+
+RANDOM = SearchOptions(sampler="random")
+ROUNDS = {"rounds": 2}
+
+
+def states(search):
+    return [trial.state.name for trial in search.study.get_trials(deepcopy=False)]
+
+
+def started(tmp_path):
+    search = make_search(tmp_path, RANDOM, **ROUNDS)
+    return search, make_tuner(search, tmp_path)
+
+
+@pytest.fixture
+def straight(tmp_path, local_slots):
+    """The values of a study that nothing happened to."""
+    folder = tmp_path / "straight"
+    folder.mkdir()
+    search, tuner = started(folder)
+    tuner.run(2, None)
+    local_slots.started.clear()
+    return values(search)
+
+
+def test_a_full_disk_stops_the_study_which_goes_on_later(
+    tmp_path, local_slots, straight, monkeypatch
+):
+    mkdir = Path.mkdir
+
+    def full(path, *arguments, **options):
+        if path.name == "0001":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        mkdir(path, *arguments, **options)
+
+    search, tuner = started(tmp_path)
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "mkdir", full)
+        with pytest.raises(MachineError) as caught:
+            tuner.run(4, None)
+    assert states(search) == ["COMPLETE", "RUNNING"]
+    assert str(caught.value) == (
+        f"trial 1: out={tmp_path}/out/trials/0001: cannot be written: No space left on device;"
+        " fix this, then type the same command to resume the study"
+    )
+    search, tuner = started(tmp_path)
+    tuner.run(2, None)
+    assert values(search) == straight and local_slots.started == [0, 1, 1]
+
+
+def test_the_command_says_it_in_one_line_and_another_code(tune, local_slots):
+    local_slots.fault = lambda number: Report(machine_error="the disk is full")
+    code, _, err = tune("--trials", "3")
+    assert code != 0 and err.count("\n") == 1
+    assert err == (
+        "raysim: trial 0: the disk is full; fix this, then type the same command to resume the"
+        " study\n"
+    )
+
+
+def test_a_trial_that_kills_its_slots_fails_and_the_study_goes_on(tmp_path, local_slots):
+    lost = SlotLost("The actor died.", suspicious=True)
+    local_slots.fault = lambda number: lost if number == 0 else None
+    search, tuner = started(tmp_path)
+    tuner.run(2, None)
+    assert states(search) == ["FAIL", "COMPLETE"]
+    failed = search.study.get_trials()[0].user_attrs["failed"]
+    assert failed == "lost its slot 3 times: The actor died."
+    assert local_slots.started == [0, 0, 0, 1]
+    assert (
+        tuner.listener.notes
+        == [
+            "trial 0: its slot was lost; resuming from its checkpoint",
+        ]
+        * 2
+    )
+
+
+def test_a_trial_is_not_blamed_for_lost_nodes(tmp_path, local_slots, straight):
+    losses = [SlotLost("The node died.", suspicious=False)] * 5
+    local_slots.fault = lambda number: losses.pop() if losses else None
+    search, tuner = started(tmp_path)
+    tuner.run(2, None)
+    assert values(search) == straight and local_slots.started == [0] * 6 + [1]
+
+
+def kill_at_tell(monkeypatch, tuner, trials):
+    """Run a tuner that is killed when it is about to record its first finished trial."""
+    with monkeypatch.context() as change:
+        change.setattr(Search, "tell", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            tuner.run(trials, None)
+
+
+def test_the_finished_trial_of_a_killed_tuner_is_recorded_not_run(
+    tmp_path, local_slots, straight, monkeypatch
+):
+    search, tuner = started(tmp_path)
+    kill_at_tell(monkeypatch, tuner, 2)
+    assert states(search) == ["RUNNING"] and sorted(summaries(tmp_path)) == [0]
+    search, tuner = started(tmp_path)
+    tuner.run(2, None)
+    assert values(search) == straight and local_slots.started == [0, 1]
+    assert tuner.listener.ended == [0, 1]
+
+
+def test_a_finished_run_of_other_settings_is_not_taken(tmp_path, local_slots, monkeypatch):
+    search, tuner = started(tmp_path)
+    kill_at_tell(monkeypatch, tuner, 1)
+    folder = tmp_path / "out/trials/0000"
+    shutil.rmtree(folder)  # a version that ran half-drawn trials took the preset's value
+    engine = {"out": str(folder), "engine.backend": "inline"}
+    raysim.run(search.resolved.settings.override(engine))
+    search, tuner = started(tmp_path)
+    tuner.run(1, None)
+    assert states(search) == ["FAIL"]
+    failed = search.study.get_trials()[0].user_attrs["failed"]
+    assert failed.endswith("trials/0000 holds a run with another local.lr")
+
+
+@pytest.mark.parametrize("drawn", [0, 1])
+@pytest.mark.parametrize("sampler", ["tpe", "random", "grid"])
+def test_a_tuner_killed_inside_ask(tmp_path, monkeypatch, sampler, drawn):
+    """A trial with a part of its parameters gets the others of its own draws."""
+    options = SearchOptions(sampler=sampler)
+    (tmp_path / "straight").mkdir()
+    whole = make_search(tmp_path / "straight", options)
+    play(whole, 4)
+    search = make_search(tmp_path, options)
+    play(search, 3)
+    storage, written = search.study._storage, []
+    write = storage.set_trial_param
+
+    def dying(*arguments):
+        if len(written) == drawn:
+            raise KeyboardInterrupt
+        written.append(arguments)
+        write(*arguments)
+
+    with monkeypatch.context() as change, pytest.raises(KeyboardInterrupt):
+        change.setattr(storage, "set_trial_param", dying)
+        search.ask()
+    half = search.study.get_trials()[-1]
+    assert half.state.name == "RUNNING" and len(half.params) == drawn
+    (trial,) = make_search(tmp_path, options).running_trials()
+    expected = whole.study.get_trials()[3].params
+    assert trial.number == 3 and trial.params == expected
+    assert search.study.get_trials()[-1].params == expected
+
+
+def test_a_deleted_database_stops_the_study(tmp_path, local_slots):
+    path = tmp_path / "study.db"
+    local_slots.fault = lambda number: path.unlink() if number == 1 else None
+    _, tuner = started(tmp_path)
+    with pytest.raises(MachineError, match=f"storage=sqlite:///{path}: the file is gone; fix this"):
+        tuner.run(4, None)
+    assert local_slots.started == [0, 1] and not path.exists()
+
+
+def test_a_locked_database_stops_the_study_which_goes_on_later(tmp_path, local_slots, straight):
+    path, locked = tmp_path / "study.db", []
+    url = f"sqlite:///{path}?timeout=0.1"
+
+    def lock(number):
+        if number == 1:
+            locked.append(sqlite3.connect(path))
+            locked[0].execute("BEGIN EXCLUSIVE")
+
+    local_slots.fault = lock
+    search = make_search(tmp_path, RANDOM, url, **ROUNDS)
+    with pytest.raises(MachineError, match=r"storage=sqlite.*: database is locked; fix this, then"):
+        make_tuner(search, tmp_path).run(4, None)
+    with closing(locked[0]):
+        locked[0].rollback()
+    local_slots.fault = lambda number: None
+    search, tuner = started(tmp_path)
+    assert states(search) == ["COMPLETE", "RUNNING"]
+    tuner.run(2, None)
+    assert values(search) == straight
+
+
+def test_a_refused_tuner_changes_nothing(tmp_path):
+    first = make_search(tmp_path)
+    with make_tuner(first, tmp_path).folder.lock(first.study):
+        first.claim()
+        before = first.study.user_attrs
+        second = make_search(tmp_path, rounds=9)
+        with pytest.raises(raysim.RunError, match="another tuner is using this folder"):
+            make_tuner(second, tmp_path).run(1, None)
+        elsewhere = make_tuner(second, tmp_path / "elsewhere")
+        with pytest.raises(raysim.RunError, match="has its trials in another folder"):
+            elsewhere.run(1, None)
+        assert make_search(tmp_path).study.user_attrs == before

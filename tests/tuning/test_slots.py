@@ -1,0 +1,235 @@
+"""Slots on a cluster that is busy, grows, and loses nodes."""
+
+from __future__ import annotations
+
+import pytest
+from ray.exceptions import RayActorError
+
+import raysim
+from raysim.core.errors import MachineError
+from raysim.execution.resources import Node
+from raysim.tuning import slot, slots
+from raysim.tuning.slot import Report, SlotLost
+from tests.conftest import make_settings
+
+
+class FakeCluster:
+    """Nodes of some CPUs, on which each actor takes one, and what slots ask of Ray."""
+
+    def __init__(self, **nodes: int) -> None:
+        self.nodes, self.busy = dict(nodes), 0
+        self.actors: list[FakeActor] = []
+        self.now, self.dying, self.answers = 0.0, 0, True
+
+    def remote(self, cls):
+        return self
+
+    def options(self, **options):
+        return FakeClass(self)
+
+    def place(self):
+        """Place the actors that wait, where there is room."""
+        for actor in self.actors:
+            for node, cpus in self.nodes.items():
+                used = sum(other.on == node for other in self.actors)
+                if actor.on is None and used + self.busy < cpus:
+                    actor.on = node
+
+    def wait(self, calls, num_returns, timeout):
+        self.place()
+        done = [call for call in calls if call.actor.on or call.actor.dead]
+        if not done:
+            self.now += timeout
+        return done[:1], done[1:]
+
+    def get(self, call):
+        if call.actor.dead or self.dying:
+            self.dying = max(self.dying - 1, 0)
+            raise RayActorError
+        return call.actor.on if call.name == "node" else Report(summary={})
+
+    def kill(self, actor):
+        if actor in self.actors:
+            self.actors.remove(actor)
+
+    def lose(self, node):
+        """Lose a node with its actors."""
+        del self.nodes[node]
+        for actor in self.actors:
+            actor.dead = actor.dead or actor.on == node
+
+    def alive_nodes(self):
+        assert self.answers
+        return [Node(cpus, 0) for cpus in self.nodes.values()]
+
+    def available_resources(self):
+        return {"CPU": max(sum(self.nodes.values()) - self.busy - len(self.actors), 0)}
+
+    def cluster_resources(self):
+        return {"CPU": sum(self.nodes.values())}
+
+    # What `ClusterHealth` tells.
+
+    def check_store(self):
+        pass
+
+    def check(self):
+        return self.answers
+
+    def lost(self, node):
+        return node is not None and node not in self.nodes
+
+    def close(self):
+        pass
+
+
+class FakeClass:
+    def __init__(self, cluster):
+        self.cluster = cluster
+
+    def remote(self, inherited):
+        self.cluster.actors.append(FakeActor())
+        return self.cluster.actors[-1]
+
+
+class FakeActor:
+    def __init__(self):
+        self.on, self.dead = None, False
+        for name in ("node", "start"):
+            setattr(self, name, FakeCall(self, name))
+
+
+class FakeCall:
+    """A method of an actor, and one call of it."""
+
+    def __init__(self, actor, name):
+        self.actor, self.name = actor, name
+
+    def remote(self, *arguments):
+        return FakeCall(self.actor, self.name)
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    found = FakeCluster(a=2)
+    for module in (slot, slots):
+        monkeypatch.setattr(module, "ray", found)
+    monkeypatch.setattr(slots, "ClusterHealth", lambda: found)
+    monkeypatch.setattr(slots, "perf_counter", lambda: found.now)
+    monkeypatch.setattr(slots, "alive_nodes", found.alive_nodes)
+    return found
+
+
+@pytest.fixture
+def make_pool(cluster, tmp_path):
+    def make(jobs):
+        notes: list[str] = []
+        return slots.SlotPool(make_settings(tmp_path), jobs, notes.append), notes
+
+    return make
+
+
+def waited(pool, times):
+    """Wait for reports; return those that came."""
+    return [found for found in (pool.wait() for _ in range(times)) if found]
+
+
+def test_a_busy_cluster_is_said_and_its_free_slots_are_used(make_pool, cluster, tmp_path):
+    cluster.busy = 1
+    pool, notes = make_pool(None)
+    assert len(pool) == 2 and not pool.has_free()
+    waited(pool, 1)
+    assert pool.has_free()  # it need not wait for the other
+    pool.start(make_settings(tmp_path), pausing=False)
+    assert not pool.has_free() and notes == []
+    ((used, report),) = waited(pool, 1)
+    assert report.summary == {}
+    waited(pool, 3)
+    assert cluster.now >= slots.START_SECONDS
+    assert notes == [
+        "1 of 2 slots have started; the others start when the cluster has room for them (free: 0"
+        " of 2 CPUs), and trials run meanwhile in those that have"
+    ]
+    cluster.busy = 0
+    waited(pool, 3)
+    pool.release(used)
+    pool.start(make_settings(tmp_path), pausing=False)
+    assert pool.has_free() and len(notes) == 1
+
+
+def test_slots_grow_with_the_nodes_unless_their_number_is_given(make_pool, cluster):
+    pool, _ = make_pool(None)
+    fixed, _ = make_pool(1)
+    waited(pool, 3)
+    cluster.nodes["b"] = 3
+    waited(pool, 1)
+    waited(fixed, 2)
+    assert (len(pool), len(fixed)) == (5, 1)
+    waited(pool, 10)
+    assert sum(actor.on == "b" for actor in cluster.actors) == 3
+
+
+def test_the_trial_of_a_lost_node_comes_back_at_once(make_pool, cluster, tmp_path):
+    cluster.nodes["b"] = 1
+    pool, _ = make_pool(None)
+    waited(pool, 3)
+    running = [pool.start(make_settings(tmp_path), pausing=False) for _ in range(3)]
+    lost = next(each for each in running if each.node == "b")
+    cluster.lose("b")
+    found = dict(waited(pool, 3))
+    assert isinstance(found.pop(lost), SlotLost) and len(found) == 2
+    for each in found:
+        pool.release(each)
+    assert pool.has_free() and lost.node is None  # its actor waits for a node
+    cluster.nodes["c"] = 1
+    waited(pool, 2)
+    assert lost.node == "c"
+
+
+@pytest.mark.parametrize(("node_lost", "suspicious"), [(False, True), (True, False)])
+def test_a_trial_is_suspicious_where_its_node_lives(
+    make_pool, cluster, tmp_path, node_lost, suspicious
+):
+    pool, _ = make_pool(1)
+    waited(pool, 1)
+    used = pool.start(make_settings(tmp_path), pausing=False)
+    used.actor.dead = True
+    if node_lost:
+        cluster.lose("a")
+    ((_, loss),) = waited(pool, 1)
+    assert loss == SlotLost(str(RayActorError()).strip(), suspicious)
+
+
+def test_a_slot_that_cannot_start_stops_the_study(make_pool, cluster):
+    cluster.dying = 2
+    pool, _ = make_pool(1)
+    waited(pool, 3)
+    assert pool.has_free()
+    cluster.dying = 3
+    pool, _ = make_pool(1)
+    with pytest.raises(MachineError, match="a slot died 3 times in a row while it started: The"):
+        waited(pool, 3)
+
+
+def test_a_head_that_does_not_answer_is_asked_nothing_more(make_pool, cluster):
+    pool, _ = make_pool(None)
+    cluster.answers = False
+    assert waited(pool, 9) == [] and len(pool) == 2
+
+
+def test_usage_counts_the_time_that_slots_are_there(make_pool, cluster, tmp_path):
+    pool, _ = make_pool(1)
+    waited(pool, 1)
+    for _ in range(2):
+        pool.start(make_settings(tmp_path), pausing=False)
+        ((used, _report),) = waited(pool, 1)
+        cluster.now += 3
+        pool.release(used)
+        cluster.now += 1
+    assert pool.busy == 3 / 4  # until the last trial started
+
+
+def test_more_slots_than_fit_on_the_gpus(cluster, tmp_path):
+    settings = make_settings(tmp_path, **{"engine.gpus_per_actor": 0.5})
+    with pytest.raises(raysim.SettingsError, match="at most 0 GPUs are declared on a node"):
+        slots.SlotPool(settings, 5, print)
