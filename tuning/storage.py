@@ -12,7 +12,7 @@ def without_password(storage: str) -> str:
     """Return a database's URL without its password."""
     try:
         return make_url(storage).render_as_string()
-    except ArgumentError:
+    except (ArgumentError, ValueError):  # a port that is no number
         return storage
 
 
@@ -29,7 +29,7 @@ def is_missing_file(storage: str) -> bool:
     """Return whether a URL names a SQLite file that does not exist; opening would create it."""
     try:
         url = make_url(storage)
-    except ArgumentError:
+    except (ArgumentError, ValueError):
         return False
     return (
         url.get_backend_name() == "sqlite"

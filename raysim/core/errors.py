@@ -4,12 +4,22 @@ Each carries one line that names the setting, file, client or tensor, its value,
 values or the next step. The command line prints this line without a traceback and exits with 2.
 """
 
+LONGEST_VALUE, LONGEST_MESSAGE = 200, 2_000
+"""Most characters of a value in a message, and of a message."""
+
+
+def visible(text: str, most: int = LONGEST_VALUE) -> str:
+    """Return a text on one line: what cannot be printed escaped, the middle of a long one cut."""
+    if len(text) > most:
+        text = f"{text[: most // 2]}...{text[-most // 4 :]}"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
 
 class RaysimError(Exception):
     """Base of all errors that a user can correct; its message is one line."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.split()))
+        super().__init__(visible(" ".join(message.split()), LONGEST_MESSAGE))
 
 
 class SettingsError(RaysimError):

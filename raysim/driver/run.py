@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from time import perf_counter
 from typing import Any
 
+from raysim.core.components import calling, checked
 from raysim.core.errors import DamagedStateError, MachineError, RunError
+from raysim.core.method import ServerState
 from raysim.driver.context import Result, RunContext
 from raysim.driver.evaluation import Evaluation
 from raysim.driver.identity import accepted, with_environments
@@ -44,6 +46,11 @@ def _terminate_as_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _is_next_state(found: Any) -> bool:
+    state, metrics = found
+    return isinstance(state, ServerState) and isinstance(metrics, Mapping)
 
 
 class Run:
@@ -170,7 +177,11 @@ class Run:
         now = round_inputs(
             self.settings, context.network, before, runner.run, context.listener.note
         )
-        state, metrics = self.settings.method.round(now, before.state)
+        method = self.settings.method
+        with calling(method, "round"):
+            found = method.round(now, before.state)
+        expected = "the next ServerState and a dict of metrics"
+        state, metrics = checked(method, "round", found, _is_next_state, expected)
         runner.finish()
         context.states.delete(runner.obsolete)
         seconds = perf_counter() - start
