@@ -195,7 +195,7 @@ class Checkpoints:
                 versions[found["state_client"]] = found["state_version"]
         return Checkpoint(
             number=body["round"],
-            state=ServerState(unflatten(load(contents[STATE])), body["info"]),
+            state=ServerState(unflatten(dict(sorted(load(contents[STATE]).items()))), body["info"]),
             losses=losses,
             versions=versions,
             stack_size=body.get("stack_size"),

@@ -106,7 +106,8 @@ class ClientStates:
         except (OSError, ValueError, SafetensorError) as error:
             cause = getattr(error, "strerror", None) or error
             raise DamagedStateError(f"{path}: client state is damaged: {cause}") from error
-        return unflatten({name: aligned(t).to(device) for name, t in tensors.items()})
+        # `load` gives them in any order, and sums of clients must have them in one.
+        return unflatten({name: aligned(tensors[name]).to(device) for name in sorted(tensors)})
 
     def write(self, client: int, version: StateVersion, groups: Groups, needed_from: int) -> int:
         """Write a version, and delete those that no checkpoint on disk needs.

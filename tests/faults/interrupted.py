@@ -96,12 +96,12 @@ class InterruptedRun:
         return f"{left[0].name} is left over" if left else None
 
 
-def _table(path: Path, columns_of: Path) -> dict[str, Any]:
+def _table(path: Path, columns_of: Path) -> dict[str, list[str]]:
     """Return the columns that another table has, without seconds, sorted by row."""
     names = [name for name in pq.read_table(columns_of).column_names if "seconds" not in name]
     keys = [(name, "ascending") for name in ("round", "client", "pass") if name in names]
-    columns: dict[str, Any] = pq.read_table(path).select(names).sort_by(keys).to_pydict()
-    return columns
+    columns = pq.read_table(path).select(names).sort_by(keys).to_pydict()
+    return {name: [*map(repr, values)] for name, values in columns.items()}  # nan is nan
 
 
 def _figures(path: Path, figures_of: Path) -> dict[str, Any]:

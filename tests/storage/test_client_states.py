@@ -262,3 +262,13 @@ def test_a_run_needs_no_listing(tmp_path, monkeypatch):
         models.append((tmp_path / name / "model.safetensors").read_bytes())
         monkeypatch.setattr(ClientStates, "versions", lambda states, client: [])
     assert models[0] == models[1]
+
+
+def test_tensors_are_read_in_one_order(tmp_path):
+    """Clients whose tensors are in different orders cannot be summed."""
+    states, names = ClientStates(tmp_path), [f"t{number}" for number in range(8)]
+    group = {"c": {name: torch.zeros(1) for name in names}}
+    digest = states.write(0, StateVersion(0, 0), group, 0)
+    version = StateVersion(0, 0, digest=digest)
+    for _ in range(10):
+        assert list(states.read(0, version, torch.device("cpu"))["c"]) == names
