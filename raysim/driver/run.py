@@ -8,8 +8,8 @@ from time import perf_counter
 from typing import Any
 
 from raysim.core.errors import DamagedStateError, MachineError, RunError
-from raysim.core.method import Round
 from raysim.core.exits import delay_signals
+from raysim.core.method import Round
 from raysim.driver.context import Result, RunContext
 from raysim.driver.evaluation import Evaluation
 from raysim.driver.identity import accepted, with_environments
