@@ -20,6 +20,7 @@ from raysim import Pass, Reduced, Round, RunError, Sampling, ServerState
 from raysim.driver.round_inputs import round_inputs
 from raysim.methods.fedavg import FedAvg
 from raysim.storage.checkpoints import Checkpoint
+from raysim.storage.client_states import NEVER
 from raysim.testing.contract import StopAfter
 from tests.conftest import UNEQUAL, make_settings, make_task, model_of
 
@@ -45,7 +46,7 @@ def inputs(seed: int = 0, number: int = 3, losses: Any = None, **method: Any) ->
     run = make_settings(Path("run"), **overrides)
     run = run.model_copy(update=method)
     state = ServerState({"model": {"w": torch.zeros(2)}}, {"stage": 2})
-    checkpoint = Checkpoint(number, state, losses)
+    checkpoint = Checkpoint(number, state, losses, np.full((CLIENTS, len(NEVER)), NEVER))
     return round_inputs(run, nn.Linear(1, 1), checkpoint, sizes=SIZES, run=no_pass, note=print)
 
 
