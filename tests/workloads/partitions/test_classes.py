@@ -42,6 +42,12 @@ def test_a_class_is_divided_at_random() -> None:
             assert len(set(np.diff(held))) > 1
 
 
+def test_a_sample_too_many_goes_to_a_holder_drawn_at_random() -> None:
+    data = balanced(7, 1)
+    parts = [Classes(per_client=1).split(data, 3, seed) for seed in range(20)]
+    assert {int(np.argmax([len(part[k]) for k in range(3)])) for part in parts} == {0, 1, 2}
+
+
 @settings(max_examples=50)
 @given(data=st.data(), classes=st.integers(1, 12), clients=st.integers(1, 12))
 def test_holders_are_balanced_and_divide_a_class_equally(
