@@ -38,7 +38,7 @@ def is_missing_file(storage: str) -> bool:
     """Return whether a URL names a SQLite file that does not exist; opening would create it."""
     try:
         url = make_url(storage)
-    except ArgumentError:
+    except (ArgumentError, ValueError):  # a port that is no number
         return False
     return (
         url.get_backend_name() == "sqlite"

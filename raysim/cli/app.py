@@ -7,6 +7,7 @@ codes.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,15 +17,19 @@ import typer
 from rich.console import Console, RenderableType
 
 import raysim
-from raysim.cli.data import Overrides, data
+from raysim.cli.data import data
 from raysim.cli.jobs import Address, Follow, job
+from raysim.cli.options import Force, Overrides, ProfileName, RunDir, StudyFolder
 from raysim.cli.output import resumable, say
-from raysim.core.errors import RaysimError, SettingsError
+from raysim.core.errors import RaysimError, SettingsError, visible
 from raysim.core.exits import interruptible
 
 if TYPE_CHECKING:
     from raysim.core.components import Registry
     from raysim.tuning.search import SearchOptions
+
+UsageError: Any = typer.BadParameter.__base__
+"""Error of a command line; typer names only this subclass of it."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -35,9 +40,6 @@ app.add_typer(data, name="data")
 app.add_typer(job, name="job")
 console = Console()
 
-ProfileName = Annotated[
-    str | None, typer.Option("--profile", help="resource profile; see raysim list profiles")
-]
 KINDS = (
     *("presets", "methods", "datasets", "partitions", "models"),
     *("studies", "profiles", "manifests"),
@@ -69,18 +71,16 @@ def _changes(overrides: list[str] | None, profile: str | None) -> dict[str, Any]
     from raysim.cluster.profiles import find
     from raysim.config import parse_override
 
-    chosen = find(profile).overrides if profile else {}
+    chosen = {} if profile is None else find(profile).overrides
     return {**chosen, **dict(parse_override(text) for text in overrides or ())}
 
 
 @app.command()
 def resume(
-    run_dir: Annotated[Path, typer.Argument(help="the run directory")],
+    run_dir: RunDir,
     overrides: Overrides = None,
     *,
-    force: Annotated[
-        bool, typer.Option("--force", help="go on with other data, versions or machines")
-    ] = False,
+    force: Force = False,
 ) -> None:
     """Resume a run that was interrupted or killed."""
     import raysim.driver.start  # takes seconds, in which there is nothing to lose
@@ -169,9 +169,9 @@ def tune(
     study: Annotated[str, typer.Argument(help="a study; see raysim list studies")],
     overrides: Overrides = None,
     *,
-    trials: Annotated[int, typer.Option(min=1, help="total number of trials")] = 50,
+    trials: Annotated[int, typer.Option(min=1, max=10**6, help="total number of trials")] = 50,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="number of slots; default: as many as fit")
+        int | None, typer.Option(min=1, max=10**6, help="number of slots; default: as many as fit")
     ] = None,
     storage: Annotated[
         str | None,
@@ -188,12 +188,15 @@ def tune(
         str, typer.Option(help="accuracy, bytes, or both: accuracy,bytes")
     ] = "accuracy",
     name: Annotated[str | None, typer.Option(help="name in the database; default: STUDY")] = None,
-    out: Annotated[Path | None, typer.Option(help="folder; default: runs/NAME")] = None,
+    out: StudyFolder = None,
     profile: ProfileName = None,
 ) -> None:
     """Search settings with Optuna; the same command resumes an interrupted study."""
+    from raysim.core.given import user_path
     from raysim.tuning import command
 
+    if name is not None:
+        user_path(name, "--name")  # a folder is called so
     with resumable(console, lambda: "interrupted; the same command resumes the study"):
         command.tune(
             study,
@@ -293,7 +296,11 @@ def _check_job(name: str, *rest: str) -> None:
 def main() -> None:
     """Run the command line."""
     try:
-        app()
+        sys.exit(app(standalone_mode=False))
+    except UsageError as error:  # typer would print a box of many lines
+        given = visible(shlex.join(sys.argv[1:]))
+        say(str(RaysimError(f"{error.format_message()} Given: {given}")))
+        sys.exit(2)
     except RaysimError as error:
         say(str(error))
         sys.exit(error.exit_code)

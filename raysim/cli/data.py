@@ -10,11 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 import raysim
+from raysim.cli.options import Overrides, path_option
 from raysim.core.exits import interruptible
-
-Overrides = Annotated[
-    list[str] | None, typer.Argument(help="settings as dotted.key=value", show_default=False)
-]
 
 data = typer.Typer(
     no_args_is_help=True, help="Fetch datasets, see which are there, and how a preset splits them."
@@ -27,14 +24,15 @@ def fetch(name: Annotated[str, typer.Argument(help="a dataset")]) -> None:
     """Fetch, check and prepare a dataset."""
     from raysim import workloads  # noqa: F401 - registers the datasets
     from raysim.cli.live_view import make_listener
-    from raysim.core.data import DATASETS
+    from raysim.core.components import build_component
+    from raysim.core.data import DATASETS, prepared
     from raysim.workloads.datasets.fetch import data_root
 
-    dataset = DATASETS.get(name)()
+    dataset = build_component(DATASETS.get(name), {}, "dataset.")
     with interruptible(), make_listener(console, {}) as listener:
-        paths = dataset.prepare(data_root(), listener.preparing)
+        paths = prepared(dataset, data_root(), listener.preparing)
     for split, path in paths.items():
-        console.print(f"{name} {split}: {path}", highlight=False, soft_wrap=True)
+        console.print(f"{name} {split}: {path}", highlight=False, markup=False, soft_wrap=True)
 
 
 @data.command()
@@ -42,7 +40,12 @@ def show(
     config: Annotated[str, typer.Argument(help="a preset, or a .toml or .json file")],
     overrides: Overrides = None,
     out: Annotated[
-        Path | None, typer.Option(help="write a heat map of clients and classes there (PNG)")
+        Path | None,
+        typer.Option(
+            parser=path_option("--out"),
+            metavar="PATH",
+            help="write a heat map of clients and classes there (PNG)",
+        ),
     ] = None,
 ) -> None:
     """Show which client holds what: samples, classes, and how many of each label."""
@@ -50,21 +53,22 @@ def show(
     from raysim.cli.live_view import make_listener
     from raysim.config import parse_override
     from raysim.core.arrow import open_split
+    from raysim.core.data import prepared
     from raysim.workloads.datasets.fetch import data_root
 
     settings = raysim.load_config(config, dict(parse_override(text) for text in overrides or ()))
     if out:
         data_page.check_drawing(out)
     with interruptible(), make_listener(console, {}) as listener:
-        prepared = settings.dataset.prepare(data_root(), listener.preparing)
-    train = open_split(prepared["train"])
+        paths = prepared(settings.dataset, data_root(), listener.preparing)
+    train = open_split(paths["train"])
     indices = settings.partition.client_indices(train, settings.clients, settings.seed)
     held = data_page.count(indices, train.y, settings.dataset.classes)
     heading = data_page.title(settings)
     console.print(data_page.page(heading, held))
     if out:
         data_page.draw(heading, held, out)
-        console.print(f"heat map: {out}", highlight=False, soft_wrap=True)
+        console.print(f"heat map: {out}", highlight=False, markup=False, soft_wrap=True)
 
 
 @data.command(name="list")

@@ -118,7 +118,7 @@ def check_drawing(path: Path) -> None:
     Raises:
         SettingsError: it is not a .png file in an existing folder, or matplotlib is missing.
     """
-    if path.suffix != ".png" or not path.parent.is_dir():
+    if path.suffix != ".png" or path.is_dir() or not path.parent.is_dir():
         raise SettingsError(f"--out={path}: must be a .png file in an existing folder")
     if find_spec("matplotlib") is None:
         raise SettingsError(f"--out={path}: needs matplotlib; pip install 'raysim[plots]'")
