@@ -120,7 +120,8 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
     from raysim import methods, workloads  # noqa: F401 - registers the components
     from raysim.config import apply_overrides, parse, read_file
     from raysim.core.components import suggest
-    from raysim.core.errors import SettingsError
+    from raysim.core.errors import SettingsError, visible
+    from raysim.core.given import user_path
     from raysim.storage.schema import current_settings
     from raysim.workloads.presets import PRESETS
 
@@ -128,12 +129,14 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
     if name in PRESETS:
         raw = PRESETS[name].settings.to_dict()
     elif Path(name).suffix in (".toml", ".json"):
-        raw = current_settings(Path(name), read_file(Path(name)))
+        path = user_path(name)
+        raw = current_settings(path, read_file(path))
         if raw.pop("own_task", False):  # the config.json of such a run
             raise SettingsError(f"{name}: this run had a task of its own, which no file holds")
     else:
         raise SettingsError(
-            f"{name}: no such preset; {suggest(name, sorted(PRESETS))} (or a .toml or .json file)"
+            f"{visible(name)}: no such preset; {suggest(name, sorted(PRESETS))}"
+            " (or a .toml or .json file)"
         )
     return parse(apply_overrides(raw, overrides or {}))
 
@@ -160,9 +163,12 @@ def run(
         KeyboardInterrupt: the run was interrupted and can be resumed.
     """
     from raysim.driver.listener import Listener
+    from raysim.driver.preflight import check_cohort
     from raysim.storage.plugins import Plugins
     from raysim.storage.run_directory import RunDirectory
 
+    if task is None:
+        check_cohort(settings)
     settings = _adapt(settings, task)
     with RunDirectory.reserved(settings.out, settings.method.title) as path:
         run_dir = RunDirectory(path)
@@ -199,13 +205,14 @@ def resume(
     from raysim import methods, workloads  # noqa: F401 - registers the components
     from raysim.config import apply_overrides, parse
     from raysim.core.errors import RunError
+    from raysim.core.given import user_path
     from raysim.driver.listener import Listener
     from raysim.execution.module_path import leave_out_working_directory
     from raysim.storage.plugins import Plugins
     from raysim.storage.run_directory import RunDirectory
 
     listener = listener or Listener()
-    directory = RunDirectory(Path(run_dir))
+    directory = RunDirectory(user_path(run_dir))
     leave_out_working_directory(directory.path)
     Plugins(directory.path).check_recorded(force)
     raw, own_task = directory.read_config(listener.note)

@@ -6,7 +6,6 @@ value and the allowed range.
 
 from __future__ import annotations
 
-import copy
 import json
 import tomllib
 from bisect import bisect_left
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -26,11 +26,14 @@ from pydantic import (
 
 from raysim.core.components import C, Component, Registry, build_component, explain
 from raysim.core.data import DATASETS, MODELS, PARTITIONS, Dataset, Model, Partition
-from raysim.core.errors import SettingsError
+from raysim.core.errors import SettingsError, visible
+from raysim.core.given import MOST, Count, Seed, check_plain, parse_json, read_text, user_path
 from raysim.core.method import METHODS, Method
 from raysim.core.rules import Weighting
 
 RENAMED = {"profile": "trace"}  # settings of earlier versions, and their present names
+SMALLEST_RESOURCE = 0.0001
+"""Ray counts CPUs and GPUs in ten-thousandths."""
 
 
 class SettingsGroup(BaseModel):
@@ -42,10 +45,8 @@ class SettingsGroup(BaseModel):
 class LocalSettings(SettingsGroup):
     """Local training on a client: SGD, restarted every round."""
 
-    epochs: int = Field(default=1, ge=1, description="local epochs E")
-    batch_size: Annotated[int, Field(ge=1)] | Literal["full"] = Field(
-        default=10, description='batch size B, or "full"'
-    )
+    epochs: Count = Field(default=1, description="local epochs E")
+    batch_size: Count | Literal["full"] = Field(default=10, description='batch size B, or "full"')
     lr: float = Field(default=0.1, gt=0, description="learning rate")
     lr_decay: float = Field(default=1.0, gt=0, le=1, description="factor of lr per round")
     lr_min: float = Field(
@@ -76,7 +77,7 @@ class LocalSettings(SettingsGroup):
 class EvaluationSettings(SettingsGroup):
     """Evaluation of the global model: test set, holdout, and single clients."""
 
-    every: int = Field(default=1, ge=1, description="rounds between evaluations")
+    every: Count = Field(default=1, description="rounds between evaluations")
     holdout: float = Field(
         default=0.0,
         ge=0,
@@ -99,26 +100,36 @@ class EngineSettings(SettingsGroup):
     backend: Literal["ray", "inline"] = Field(
         default="ray", description="executor: a pool of Ray actors, or the driver's own process"
     )
-    actors: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+    actors: Annotated[int, Field(ge=1, le=40_000)] | Literal["auto"] = Field(  # Ray's tested limit
         default="auto", description="number of actors; auto: one a core, or as many as the GPUs fit"
     )
-    cpus_per_actor: Annotated[float, Field(gt=0)] | Literal["auto"] = Field(
+    cpus_per_actor: Annotated[float, Field(ge=SMALLEST_RESOURCE)] | Literal["auto"] = Field(
         default="auto", description="cores that an actor reserves; auto: min(1, CPUs / actors)"
     )
-    threads_per_actor: int = Field(default=1, ge=1, description="torch threads of an actor")
+    threads_per_actor: int = Field(
+        default=1, ge=1, le=1024, description="torch threads of an actor, at most one a core"
+    )
     gpus_per_actor: float = Field(
         default=0.0, ge=0, le=1, description="GPUs of an actor: a fraction of one, or a whole one"
     )
-    vectorize: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
+    vectorize: Annotated[int, Field(ge=0, le=MOST)] | Literal["auto"] = Field(
         default=0,
         description="stack size: clients trained at once; 0: no stacking; auto: by GPU memory",
     )
-    client_timeout: Annotated[float, Field(gt=0)] | None = Field(
+    client_timeout: Annotated[float, Field(gt=0, le=MOST)] | None = Field(
         default=None,
         description="seconds a client may take until its actor counts as lost; none: no timeout",
     )
     precision: Literal["fp32", "bf16"] = Field(default="fp32", description="bf16: autocast")
     deterministic: bool = Field(default=True, description="deterministic algorithms on CUDA")
+
+    @model_validator(mode="after")
+    def _gpus(self) -> Self:
+        if 0 < self.gpus_per_actor < SMALLEST_RESOURCE:
+            raise ValueError(
+                f"gpus_per_actor={self.gpus_per_actor}: must be 0, or at least {SMALLEST_RESOURCE}"
+            )
+        return self
 
 
 def _component(registry: Registry[C]) -> tuple[BeforeValidator, PlainSerializer]:
@@ -138,6 +149,10 @@ def _component(registry: Registry[C]) -> tuple[BeforeValidator, PlainSerializer]
     return BeforeValidator(build), PlainSerializer(lambda value: value.settings())
 
 
+def _out(path: str) -> str:
+    return str(user_path(path, "out"))
+
+
 class Settings(SettingsGroup):
     """Everything that a run depends on."""
 
@@ -145,16 +160,18 @@ class Settings(SettingsGroup):
     partition: Annotated[Partition, *_component(PARTITIONS)]
     model: Annotated[Model, *_component(MODELS)]
     method: Annotated[Method, *_component(METHODS)]
-    clients: int = Field(default=100, ge=1, le=10**9, description="number of clients K")
-    rounds: int = Field(default=100, ge=1, description="maximum number of rounds")
+    clients: Count = Field(default=100, description="number of clients K")
+    rounds: Count = Field(default=100, description="maximum number of rounds")
     fraction: float = Field(default=0.1, gt=0, le=1, description="fraction C of clients a round")
-    seed: int = Field(default=0, ge=0, description="seed of all random streams")
+    seed: Seed = Field(default=0, description="seed of all random streams")
     weighting: Weighting = Field(default="examples", description="weights of the mean")
     target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = Field(
         default=None, description="stop when the test accuracy reaches this value"
     )
-    out: str | None = Field(default=None, description="run directory; none: a new one under runs/")
-    checkpoint_every: int = Field(default=10, ge=1, description="rounds between checkpoints")
+    out: Annotated[str, AfterValidator(_out)] | None = Field(
+        default=None, description="run directory; none: a new one under runs/"
+    )
+    checkpoint_every: Count = Field(default=10, description="rounds between checkpoints")
     on_client_error: Literal["stop", "drop"] = Field(
         default="stop", description="a client that failed twice stops the run, or is dropped"
     )
@@ -196,6 +213,7 @@ def parse(raw: Mapping[str, Any]) -> Settings:
     Raises:
         SettingsError: a setting is wrong; the message names it, its value and the allowed range.
     """
+    check_plain(raw)
     try:
         return Settings.model_validate(raw)
     except ValidationError as error:
@@ -216,17 +234,18 @@ def apply_overrides(raw: Mapping[str, Any], overrides: Mapping[str, Any]) -> dic
         before = [given.index(k) for k in given if k != key and key.startswith(scopes[k])]
         return max(given.index(key), *before, 0), len(before), given.index(key)
 
-    result = copy.deepcopy(dict(raw))
+    result = dict(raw)
     for key in sorted(given, key=order):
         *groups, last = key.split(".")
         node = result
         for group in groups:
-            node = node.setdefault(group, {})
-            if not isinstance(node, dict):
+            inner = node.get(group, {})
+            if not isinstance(inner, Mapping):
                 raise SettingsError(f"{key}: {group} is a value, not a group of settings")
+            node[group] = node = dict(inner)  # what is given stays as it is
         if last == "name" and node.get("name") != overrides[key]:
             node.clear()
-        node[last] = copy.deepcopy(overrides[key])
+        node[last] = overrides[key]
     return result
 
 
@@ -238,12 +257,12 @@ def parse_override(text: str) -> tuple[str, Any]:
     """
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise SettingsError(f"{text!r}: overrides are written dotted.key=value")
+        raise SettingsError(f"{visible(repr(text))}: overrides are written dotted.key=value")
     if value.strip().lower() == "none":
         return key.strip(), None
     try:
-        return key.strip(), json.loads(value)
-    except json.JSONDecodeError:
+        return key.strip(), parse_json(value)
+    except ValueError:  # no JSON, or a number or nesting that no setting has
         return key.strip(), value.strip()
 
 
@@ -254,9 +273,9 @@ def read_file(path: Path) -> dict[str, Any]:
         SettingsError: the file cannot be read or is not valid.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-        values = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-    except (OSError, ValueError) as error:
+        text = read_text(path)
+        values = tomllib.loads(text) if path.suffix == ".toml" else parse_json(text)
+    except (OSError, ValueError, RecursionError) as error:
         raise SettingsError(f"{path}: cannot be read as settings: {error}") from error
     if not isinstance(values, dict):
         raise SettingsError(f"{path}: must contain a table of settings")

@@ -123,7 +123,17 @@ def open_split(path: Path) -> Split:
     """Map a prepared split; inputs and targets are read-only views of the file's pages.
 
     Inputs in several record batches become a `ConcatArray`; the other arrays are concatenated.
+
+    Raises:
+        DataError: the file is none that `write_split` writes.
     """
+    try:
+        return _open_split(path)
+    except (OSError, ValueError, LookupError, TypeError) as error:  # pyarrow's are of these
+        raise DataError(f"{path}: cannot be read as prepared data: {error}") from error
+
+
+def _open_split(path: Path) -> Split:
     file = pa.ipc.open_file(pa.memory_map(str(path)))
     # Batch by batch: a table's `combine_chunks` would copy them.
     batches = [file.get_batch(number) for number in range(file.num_record_batches)]

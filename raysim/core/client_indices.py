@@ -107,6 +107,30 @@ class DrawnIndices:
         return self.draw(client)
 
 
+def held_problem(indices: ClientIndices, clients: int, samples: int) -> str | None:
+    """Return why client indices cannot be those of K clients of N samples; None if they can.
+
+    Of indices that are drawn when they are asked for, the first and the last client's are looked
+    at.
+    """
+    sizes: Any = indices.sizes
+    if not isinstance(sizes, np.ndarray) or sizes.dtype.kind not in "iu" or sizes.ndim != 1:
+        return f"sizes {sizes!r}; must be an array of whole numbers [K]"
+    if len(sizes) != clients:
+        return f"samples of {len(sizes)} clients; clients={clients}"
+    if len(empty := np.flatnonzero(_distinct(sizes) < 1)):
+        return f"no samples for client {empty[0]}"
+    if isinstance(indices, ListedIndices):
+        held = indices.indices
+    else:
+        held = np.concatenate([indices[0], indices[clients - 1]])
+        if len(held) != sizes[0] + sizes[-1]:
+            return f"sizes {sizes[0]} and {sizes[-1]} of its first and last client, who hold others"
+    if len(wrong := held[(held < 0) | (held >= samples)]):
+        return f"sample {wrong[0]}; the data has samples 0 to {samples - 1}"
+    return None
+
+
 def limited(whole: ClientIndices, limit: int, seed: int) -> ClientIndices:
     """Return client indices of which each client keeps at most `limit`, in their order."""
     clients, draw = len(whole.sizes), partial(_draw_limited, whole, limit, seed)
@@ -165,10 +189,12 @@ def class_counts(
         clients: The clients that are counted [n].
 
     Raises:
-        DataError: the labels are no class numbers.
+        DataError: the labels are no class numbers below C.
     """
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise DataError(f"targets {labels.dtype}{[*labels.shape]}: are no class numbers to count")
+    if len(wrong := labels[(labels < 0) | (labels >= classes)]):
+        raise DataError(f"label {wrong[0]}: must be a class number from 0 to {classes - 1}")
     return np.stack(
         [np.bincount(labels[client_indices[k]], minlength=classes) for k in clients.tolist()]
     )

@@ -4,19 +4,26 @@ A component is a frozen, validated pydantic model: its fields are its settings. 
 settings either by its registered name or as `package.module:Class`, so a user's own piece needs no
 change here. Registries hold import paths, not classes: a component's module is imported when it
 is asked for.
+
+A user's own component may fail in any way. `Registry.get`, `build_component` and `ask` turn that
+into one line that names the class, and what is expected of it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from importlib import import_module
+from inspect import isabstract
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from raysim.core.errors import SettingsError
+from raysim.core.errors import RaysimError, SettingsError, visible
 
 
 class Component(BaseModel):
@@ -37,6 +44,7 @@ class Component(BaseModel):
 C = TypeVar("C", bound=Component)
 V = TypeVar("V")
 _NAMES: dict[str, str] = {}
+_KINDS: dict[type[Component], str] = {}
 
 
 def name_of(component: type[Component]) -> str:
@@ -58,7 +66,7 @@ def look_up(kind: str, name: str, known: Mapping[str, V]) -> V:
         SettingsError: the name is unknown.
     """
     if name not in known:
-        raise SettingsError(f"{name}: no such {kind}; {suggest(name, sorted(known))}")
+        raise SettingsError(f"{visible(name)}: no such {kind}; {suggest(name, sorted(known))}")
     return known[name]
 
 
@@ -68,6 +76,7 @@ class Registry(Generic[C]):
     def __init__(self, kind: str, base: type[C]) -> None:
         self.kind = kind
         self.base = base
+        _KINDS[base] = kind
         self._targets: dict[str, str] = {}
 
     def add(self, targets: Mapping[str, str]) -> None:
@@ -85,18 +94,94 @@ class Registry(Generic[C]):
             SettingsError: the name is unknown, or what it names is no component of this kind.
         """
         target = self._targets.get(name, name)
-        key = f"{self.kind}.name={name}"
+        key = f"{self.kind}.name={visible(name)}"
         if ":" not in target:
             hint = suggest(name, list(self))
             raise SettingsError(f"{key}: no such {self.kind}; {hint} (or package.module:Class)")
         module_name, _, class_name = target.partition(":")
         try:
             found = getattr(import_module(module_name), class_name)
-        except (ImportError, AttributeError, ValueError, TypeError) as error:
-            raise SettingsError(f"{key}: cannot be imported: {error}") from error
+        except (Exception, SystemExit) as error:  # a user's module may do anything
+            raise SettingsError(f"{key}: cannot be imported: {cause(error)}") from error
         if not (isinstance(found, type) and issubclass(found, self.base)):
             raise SettingsError(f"{key}: must be a subclass of raysim.{self.base.__name__}")
+        if isabstract(found):
+            lacking = ", ".join(sorted(found.__abstractmethods__))
+            raise SettingsError(
+                f"{key}: must define {lacking}, as raysim.{self.base.__name__} says"
+            )
+        if "name" in found.model_fields:
+            raise SettingsError(f"{key}: must not have a field `name`, the component's own name")
         return found
+
+
+def cause(error: BaseException) -> str:
+    """Return an error's type, text and line of the source in one line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    text = visible(" ".join(str(error).split()))
+    return f"{type(error).__name__}: {text}{place}"
+
+
+def ask(
+    component: Component,
+    name: str,
+    *given: Any,
+    returns: Callable[[Any], bool],
+    expected: str,
+) -> Any:
+    """Call a component's method, or read its property, and check what it returns.
+
+    Args:
+        component: The component.
+        name: Its method, or without arguments its property.
+        given: The method's arguments.
+        returns: Tells whether a result is of the expected type.
+        expected: What is expected, for the error.
+
+    Raises:
+        SettingsError: it failed, or returned something else.
+    """
+    with calling(component, name):
+        found = getattr(component, name)
+        found = found(*given) if given else found
+    return checked(component, name, found, returns, expected)
+
+
+@contextmanager
+def calling(component: Component, name: str) -> Iterator[None]:
+    """Turn what a component's method raises in the body into one line.
+
+    Raises:
+        SettingsError: it failed.
+    """
+    try:
+        yield
+    except RaysimError:
+        raise
+    except (Exception, SystemExit) as error:  # a user's class may raise anything
+        raise SettingsError(f"{called(component)}: {name} failed: {cause(error)}") from error
+
+
+def checked(
+    component: Component, name: str, found: Any, returns: Callable[[Any], bool], expected: str
+) -> Any:
+    """Return what a component's method returned, if it is of the expected type.
+
+    Raises:
+        SettingsError: it is not.
+    """
+    with suppress(Exception):  # of another type, it may lack anything
+        if returns(found):
+            return found
+    shown = visible(" ".join(repr(found).split()))
+    raise SettingsError(f"{called(component)}: {name} returned {shown}; must return {expected}")
+
+
+def called(component: Component) -> str:
+    """Return the setting that names a component, `method.name=fedavg`."""
+    kind = next(kind for base, kind in _KINDS.items() if isinstance(component, base))
+    return f"{kind}.name={component.title}"
 
 
 def build_component(
@@ -113,11 +198,20 @@ def build_component(
     Raises:
         SettingsError: a field is wrong; the message names it, its value and the allowed range.
     """
+    key = f"{prefix}name={name_of(component)}"
     try:  # as JSON, so that lists may become tuples and strings enumerations
-        return component.model_validate_json(json.dumps(fields, default=str))
+        built = component.model_validate_json(json.dumps(fields, default=str))
+        json.dumps(built.settings())
     except ValidationError as error:
         more = ["name"] if named else []
         raise SettingsError(explain(error, component, prefix, more)) from error
+    except RaysimError:
+        raise
+    except Exception as error:  # a user's validators and types may raise anything
+        raise SettingsError(
+            f"{key}: its fields cannot be read from and written as JSON: {cause(error)}"
+        ) from error
+    return built
 
 
 def explain(
@@ -137,7 +231,7 @@ def explain(
         renamed: Settings of earlier versions, and their present names.
     """
     first = error.errors(include_url=False)[0]
-    location = [str(part) for part in first["loc"]]
+    location = [visible(str(part)) for part in first["loc"]]
     if first["type"] == "extra_forbidden":
         if now := (renamed or {}).get(prefix + ".".join(location)):
             return f"{location[0]}: no such setting; it is called {now!r} now"
@@ -145,11 +239,14 @@ def explain(
         return f"{prefix}{'.'.join(location)}: no such setting; {suggest(location[-1], known)}"
     if first["type"] == "missing":
         return f"{prefix}{'.'.join(location)}: must be given"
-    if broken_rule := first.get("ctx", {}).get("error"):
-        return prefix + ".".join([*location, str(broken_rule)])
-    key = ".".join(_without_union_tags(model, location))
-    value = json.dumps(first["input"], default=str)
-    return f"{prefix}{key}={value}: {_all_alternatives(error, first['input'])}"
+    fields = _without_union_tags(model, location)
+    broken_rule = first.get("ctx", {}).get("error")
+    if broken_rule and (not fields or _is_group(model, fields)):  # such a rule names the key itself
+        return prefix + ".".join([*fields, str(broken_rule)])
+    key = ".".join(fields)
+    value = visible(json.dumps(first["input"], default=str))
+    allowed = str(broken_rule or _all_alternatives(error, first["input"]))
+    return f"{prefix}{key}={value}: {allowed}"
 
 
 def _all_alternatives(error: ValidationError, value: Any) -> str:
@@ -159,6 +256,10 @@ def _all_alternatives(error: ValidationError, value: Any) -> str:
         if problem["input"] is value or problem["input"] == value
     ]
     return "must be " + " or ".join(dict.fromkeys(problems))
+
+
+def _is_group(model: type[BaseModel], fields: list[str]) -> bool:
+    return _group_at(model, fields) is not _group_at(model, fields[:-1])
 
 
 def _group_at(model: type[BaseModel], location: list[str]) -> type[BaseModel]:

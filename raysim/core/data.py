@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 from pydantic import Field
 
-from raysim.core.client_indices import ClientIndices, limited
-from raysim.core.components import Component, Registry
+from raysim.core.client_indices import ClientIndices, held_problem, limited
+from raysim.core.components import Component, Registry, ask, called
+from raysim.core.errors import DataError
+from raysim.core.given import Count
 
 if TYPE_CHECKING:  # `raysim list presets` reads names of components alone, without torch
     import torch
@@ -92,12 +94,28 @@ class Dataset(Component, ABC):
         return x
 
 
+def prepared(dataset: Dataset, root: Path, progress: Progress) -> Mapping[str, Path]:
+    """Prepare a dataset; return the paths of its Arrow files by split.
+
+    Raises:
+        DataError: a file is missing and cannot be fetched, or is damaged.
+        SettingsError: the dataset fails, or lacks a split.
+    """
+    paths: Mapping[str, Path] = ask(
+        dataset,
+        "prepare",
+        *(root, progress),
+        returns=lambda found: all(isinstance(found[split], Path) for split in ("train", "test")),
+        expected='a mapping of "train" and "test" to a Path each',
+    )
+    return paths
+
+
 class Partition(Component, ABC):
     """A rule that assigns samples to clients: a pure function of data, clients and seed."""
 
-    limit: int | None = Field(
+    limit: Count | None = Field(
         default=None,
-        ge=1,
         description="most samples of a client, drawn by the seed; the others are left out",
     )
 
@@ -105,9 +123,18 @@ class Partition(Component, ABC):
         """Return the samples that each client holds, within the limit.
 
         Raises:
-            DataError: the data cannot be split so.
+            DataError: the data cannot be split so, or the rule gives samples that there are not.
+            SettingsError: the rule fails.
         """
-        whole = self.split(data, clients, seed)
+        whole: ClientIndices = ask(
+            self,
+            "split",
+            *(data, clients, seed),
+            returns=lambda found: hasattr(found, "sizes") and hasattr(found, "__getitem__"),
+            expected="client indices, such as ListedIndices.of([indices of client 0, ...])",
+        )
+        if problem := held_problem(whole, clients, len(data)):
+            raise DataError(f"{called(self)}: split returned {problem}")
         return whole if self.limit is None else limited(whole, self.limit, seed)
 
     @abstractmethod

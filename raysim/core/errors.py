@@ -14,6 +14,8 @@ PASSWORDS = (
     re.compile(r"([?&](?:password|passwd|pwd)=)[^&\s]*", re.IGNORECASE),
 )
 """Passwords of URLs: after the user, and among the options."""
+LONGEST_VALUE, LONGEST_MESSAGE = 200, 2_000
+"""Most characters of a value in a message, and of a message."""
 
 
 def without_passwords(text: str) -> str:
@@ -23,13 +25,21 @@ def without_passwords(text: str) -> str:
     return text
 
 
+def visible(text: str, most: int = LONGEST_VALUE) -> str:
+    """Return a text on one line: what cannot be printed escaped, the middle of a long one cut."""
+    if len(text) > most:
+        text = f"{text[: most // 2]}...{text[-most // 4 :]}"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 class RaysimError(Exception):
     """Base of all errors that a user can correct; its message is one line."""
 
     exit_code = INPUT
 
     def __init__(self, message: str) -> None:
-        super().__init__(without_passwords(" ".join(message.split())))
+        line = without_passwords(" ".join(message.split()))
+        super().__init__(visible(line, LONGEST_MESSAGE))
 
 
 class SettingsError(RaysimError):

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from raysim.config import Settings
-from raysim.core.errors import SettingsError
+from raysim.core.components import ask
+from raysim.core.errors import DataError, SettingsError
 from raysim.core.method import Method, ServerState
 from raysim.core.rules import Batch
 from raysim.core.scoring import Scoring
 from raysim.core.tensors import CPU
-from raysim.federation.federation import Federation
+from raysim.driver.round_inputs import draw_cohort
+from raysim.federation.federation import Federation, open_samples
 from raysim.federation.opened import OpenedSamples
 from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_states import NEVER, ClientStates
@@ -26,19 +32,112 @@ def initial_checkpoint(settings: Settings, federation: Federation) -> tuple[nn.M
         SettingsError: the method does not suit the network, or the network not the data.
     """
     method = settings.method
+    samples = OpenedSamples(federation, CPU)
+    samples.check()
     model = federation.network(settings.seed)
     if method.staged and (lacking := lacking_stages(model, STAGES)):
         raise SettingsError(
             f"method.name={method.title}: needs a model with the stages {', '.join(STAGES)};"
             f" this one lacks {', '.join(lacking)}"
         )
-    network = method.network(model)
+    network: nn.Module = ask(
+        method,
+        "network",
+        model,
+        returns=lambda found: isinstance(found, nn.Module),
+        expected="a torch.nn.Module",
+    )
     clients = len(federation.training_sizes)
     never_trained, never = np.full(clients, np.nan), np.full((clients, len(NEVER)), NEVER)
-    initial = Checkpoint(0, method.init(network), never_trained, never)
+    initial = Checkpoint(0, _initial_state(method, network), never_trained, never)
     _check_scoring(settings, federation.scoring)
-    _check_samples(method, network, OpenedSamples(federation, CPU).test(0, 2))
+    draw_cohort(settings, initial)
+    outputs = _check_samples(method, network, samples.test(0, 2))
+    if federation.scoring.classifies:
+        _check_labels(federation, outputs.shape[-1])
     return network, initial
+
+
+def _initial_state(method: Method, network: nn.Module) -> ServerState:
+    """Return the server's initial state; what the method makes of it must be of the right types.
+
+    Raises:
+        SettingsError: it is not.
+    """
+    named = {name for name, _ in (*network.named_parameters(), *network.named_buffers())}
+    state: ServerState = ask(
+        method,
+        "init",
+        network,
+        returns=lambda found: (
+            isinstance(found, ServerState)
+            and _are_groups(found.groups)
+            and bool(json.dumps(dict(found.info)))
+        ),
+        expected="a ServerState of groups of tensors, and of info that JSON can hold",
+    )
+    ask(
+        method,
+        "deployed",
+        state,
+        returns=lambda found: _are_tensors(found) and named <= {*found},
+        expected="the network's tensors by name",
+    )
+    ask(
+        method,
+        "client_init",
+        state,
+        returns=_are_groups,
+        expected="groups of tensors, none of clients that keep nothing",
+    )
+    ask(
+        method,
+        "client_bytes",
+        state,
+        returns=lambda found: isinstance(found, int) and found >= 0,
+        expected="a number of bytes",
+    )
+    return state
+
+
+def _are_tensors(found: Any) -> bool:
+    return all(isinstance(tensor, Tensor) for tensor in found.values())
+
+
+def _are_groups(found: Any) -> bool:
+    return all(map(_are_tensors, found.values()))
+
+
+def _check_labels(federation: Federation, outputs: int) -> None:
+    """Check that targets are class numbers that the network has outputs for.
+
+    Raises:
+        DataError: they are not.
+    """
+    classes = max(outputs, 2)  # one output tells two classes apart
+    for split in (federation.train, federation.test):
+        name = split if isinstance(split, Path) else "the samples"
+        y = open_samples(split).y
+        if y.ndim != 1 or y.dtype.kind not in "iu":
+            raise DataError(f"{name}: targets {y.dtype}{[*y.shape]} are no class numbers [N]")
+        if len(wrong := y[(y < 0) | (y >= classes)]):
+            raise DataError(
+                f"{name}: label {wrong[0]} of {len(wrong)} samples; the model has outputs for"
+                f" classes 0 to {classes - 1}"
+            )
+
+
+def check_cohort(settings: Settings) -> None:
+    """Check that the fraction of the clients is at least one client.
+
+    Raises:
+        SettingsError: it is not.
+    """
+    if not round(settings.fraction * settings.clients):
+        raise SettingsError(
+            f"fraction={settings.fraction}: of clients={settings.clients} that is no client; must"
+            f" be at least {1 / settings.clients:g}"
+        )
 
 
 def check_space(settings: Settings, states: ClientStates, state: ServerState) -> None:
@@ -77,8 +176,8 @@ def _check_scoring(settings: Settings, scoring: Scoring) -> None:
             raise SettingsError(f"{setting}: the task is no classification; leave it out")
 
 
-def _check_samples(method: Method, module: nn.Module, samples: Batch) -> None:
-    """Check that a network takes the data, and the scoring its outputs.
+def _check_samples(method: Method, module: nn.Module, samples: Batch) -> Tensor:
+    """Check that a network takes the data, and the scoring its outputs; return these.
 
     Where a method looks into stages, these must be all of the network.
 
@@ -89,10 +188,14 @@ def _check_samples(method: Method, module: nn.Module, samples: Batch) -> None:
     outputs = _outputs_of(network, samples)
     if method.staged:
         _check_composition(method, network, samples)
-    if outputs.dim() < 2:
+    if outputs.dim() < 2 or len(outputs) != len(samples.y) or not outputs.shape[-1]:
         raise SettingsError(
             f"the model's outputs have shape {[*outputs.shape]}: must be [B, ...] with two"
-            " dimensions or more"
+            f" dimensions or more, here B={len(samples.y)}"
+        )
+    if not outputs.isfinite().all():
+        raise SettingsError(
+            "the model's outputs are not finite, on the first samples of the test set"
         )
     whole_batch = _losses(samples, outputs)
     rows = [slice(row, row + 1) for row in range(len(samples.y))]
@@ -103,6 +206,7 @@ def _check_samples(method: Method, module: nn.Module, samples: Batch) -> None:
             "scoring.losses: a sample's loss depends on other samples of its batch; compare"
             f" outputs {[*outputs.shape]} with targets {[*samples.y.shape]} row by row"
         )
+    return outputs
 
 
 def _losses(samples: Batch, outputs: Tensor) -> Tensor:
@@ -124,13 +228,27 @@ def _outputs_of(network: Network, sample: Batch) -> Tensor:
     """Return a network's outputs for a few samples."""
     try:
         with torch.no_grad():
-            return network.forward(sample.x).logits.float()
+            outputs = network.forward(sample.x).logits
     except SettingsError:
         raise
     except Exception as error:  # a user's module may raise anything
         shape = "x".join(map(str, sample.x.shape[1:])) or "one number"
         cause = " ".join(str(error).split())
         raise SettingsError(f"the model does not take samples of {shape}: {cause}") from error
+    return _checked(outputs).float()
+
+
+def _checked(outputs: object) -> Tensor:
+    """Return a module's outputs.
+
+    Raises:
+        SettingsError: they are no tensor.
+    """
+    if isinstance(outputs, Tensor):
+        return outputs
+    raise SettingsError(
+        f"the model's outputs are of type {type(outputs).__name__}; must be a tensor"
+    )
 
 
 def _check_composition(method: Method, network: Network, sample: Batch) -> None:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from torch import Generator, nn
 
 from raysim.config import LocalSettings, Settings
+from raysim.core.components import ask
 from raysim.core.errors import RunError
 from raysim.core.method import Round, Sampling
 from raysim.core.rules import Pass, Reduced
@@ -44,7 +45,7 @@ def round_inputs(
     number = before.number
     return Round(
         number=number,
-        cohort=_cohort(settings, before),
+        cohort=draw_cohort(settings, before),
         clients=len(before.losses),
         epochs=settings.local.epochs,
         lr=settings.local.lr_at(number),
@@ -72,7 +73,13 @@ def _generator(seed: int, number: int, purpose: str) -> Generator:
     return torch_generator(seed, f"server/{purpose}", number)
 
 
-def _cohort(settings: Settings, before: Checkpoint) -> tuple[int, ...]:
+def draw_cohort(settings: Settings, before: Checkpoint) -> tuple[int, ...]:
+    """Return the method's cohort of the round after a committed state, ascending.
+
+    Raises:
+        RunError: it is empty, or not of distinct clients.
+        SettingsError: the method fails.
+    """
     losses = before.losses.view()
     losses.flags.writeable = False
     sampling = Sampling(
@@ -82,7 +89,14 @@ def _cohort(settings: Settings, before: Checkpoint) -> tuple[int, ...]:
         losses=losses,
         generator=stream(settings.seed, "cohort", before.number),
     )
-    drawn = [int(client) for client in settings.method.cohort(sampling, before.state)]
+    found = ask(
+        settings.method,
+        "cohort",
+        *(sampling, before.state),
+        returns=lambda found: all(int(client) == client for client in found),
+        expected="a list of clients' numbers",
+    )
+    drawn = [int(client) for client in found]
     cohort = tuple(sorted(set(drawn)))
     if not cohort or len(cohort) < len(drawn) or cohort[0] < 0 or cohort[-1] >= len(losses):
         raise RunError(

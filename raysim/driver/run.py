@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from time import perf_counter
 from typing import Any
 
+from raysim.core.components import calling, checked
 from raysim.core.errors import DamagedStateError, MachineError, RunError
 from raysim.core.exits import delay_signals
-from raysim.core.method import Round
+from raysim.core.method import Round, ServerState
 from raysim.driver.context import Result, RunContext
 from raysim.driver.evaluation import Evaluation
 from raysim.driver.identity import accepted, with_environments
@@ -25,6 +27,13 @@ from raysim.storage.environment import node_differences
 from raysim.storage.recorder import Row, RunRecorder
 from raysim.storage.summary import summarise
 from raysim.storage.trace import DRIVER, TraceWriter
+
+NEXT_STATE = "the next ServerState and a dict of metrics"
+
+
+def _is_next_state(found: Any) -> bool:
+    state, metrics = found
+    return isinstance(state, ServerState) and isinstance(metrics, Mapping)
 
 
 class Run:
@@ -148,7 +157,10 @@ class Run:
         needed_from = checkpointed[0] if checkpointed else number
         runner = RoundRunner(self._passes, number, before.state, before.versions, needed_from)
         now = self._inputs(before, runner)
-        state, metrics = self.settings.method.round(now, before.state)
+        method = self.settings.method
+        with calling(method, "round"):
+            found = method.round(now, before.state)
+        state, metrics = checked(method, "round", found, _is_next_state, NEXT_STATE)
         runner.finish()
         context.states.delete(runner.obsolete)
         seconds = perf_counter() - start

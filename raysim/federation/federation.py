@@ -17,8 +17,10 @@ from torch import nn
 from raysim.config import Settings
 from raysim.core.arrow import open_split
 from raysim.core.client_indices import NO_HOLDOUT, ClientIndices, Holdout, Indices
-from raysim.core.data import Progress, Split
+from raysim.core.components import ask
+from raysim.core.data import Progress, Split, prepared
 from raysim.core.errors import DataError
+from raysim.core.given import MOST
 from raysim.core.scoring import CLASSIFICATION, Scoring
 from raysim.core.seeds import torch_seed
 from raysim.federation.input_pipeline import InputPipeline, PreparedPipeline
@@ -88,7 +90,30 @@ class _Build:
 
     def __call__(self) -> nn.Module:
         dataset = self.settings.dataset
-        return self.settings.model.build(dataset.shape, dataset.classes)
+        shape: tuple[int, ...] = ask(
+            dataset,
+            "shape",
+            returns=lambda found: isinstance(found, tuple) and all(map(_is_count, found)),
+            expected=f"a tuple of whole numbers from 1 to {MOST}",
+        )
+        classes: int = ask(
+            dataset,
+            "classes",
+            returns=_is_count,
+            expected=f"a whole number from 1 to {MOST}",
+        )
+        built: nn.Module = ask(
+            self.settings.model,
+            "build",
+            *(shape, classes),
+            returns=lambda found: any(weights.requires_grad for weights in found.parameters()),
+            expected="a torch.nn.Module with parameters that are trained",
+        )
+        return built
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and 1 <= value <= MOST
 
 
 @dataclass(frozen=True)
@@ -97,7 +122,7 @@ class _Prepare:
     root: Callable[[], Path]
 
     def __call__(self) -> Mapping[str, Path]:
-        return self.settings.dataset.prepare(self.root(), lambda *_: None)
+        return prepared(self.settings.dataset, self.root(), lambda *_: None)
 
 
 def from_settings(settings: Settings, root: Callable[[], Path], progress: Progress) -> Federation:
@@ -110,17 +135,24 @@ def from_settings(settings: Settings, root: Callable[[], Path], progress: Progre
 
     Raises:
         DataError: the data cannot be fetched, is damaged, or cannot be split as the settings say.
+        SettingsError: dataset or partition fails.
     """
-    prepared = settings.dataset.prepare(root(), progress)
-    train = open_split(prepared["train"])
+    paths = prepared(settings.dataset, root(), progress)
+    train = open_split(paths["train"])
+    scoring: Scoring = ask(
+        settings.dataset,
+        "scoring",
+        returns=lambda found: isinstance(found, Scoring),
+        expected="a raysim.Scoring",
+    )
     return Federation(
-        prepared["train"],
-        prepared["test"],
+        paths["train"],
+        paths["test"],
         settings.partition.client_indices(train, settings.clients, settings.seed),
         PreparedPipeline(settings),
         _Build(settings),
         _Prepare(settings, root),
-        settings.dataset.scoring,
+        scoring,
     )
 
 

@@ -6,12 +6,15 @@ Legend: n samples.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from raysim.config import Settings
+from raysim.core.components import ask
 from raysim.core.data import Partition
+from raysim.core.seeds import torch_generator
 
 
 class InputPipeline:
@@ -37,6 +40,13 @@ class InputPipeline:
     def augment(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Alter a client's training inputs at random for an epoch."""
         return x
+
+    def check(self, x: Tensor, rows: Tensor) -> None:
+        """Check that a few inputs, samples `rows` [n], come through.
+
+        Raises:
+            SettingsError: dataset or partition fails, or returns something else than inputs.
+        """
 
 
 @dataclass(frozen=True)
@@ -69,3 +79,22 @@ class PreparedPipeline(InputPipeline):
     def augment(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Alter training inputs at random as the dataset does."""
         return self.settings.dataset.augment(x, generator)
+
+    def check(self, x: Tensor, rows: Tensor) -> None:
+        """Try the dataset's and the partition's methods on a few inputs, of client 0."""
+        settings = self.settings
+        dataset, partition, seed = settings.dataset, settings.partition, settings.seed
+
+        def are_inputs(found: object) -> bool:
+            return isinstance(found, Tensor) and found.dim() > 0 and len(found) == len(rows)
+
+        expected = "a tensor with one row per input"
+        decoded = ask(dataset, "decode", x, returns=are_inputs, expected=expected)
+        views: dict[str, tuple[Any, ...]] = {
+            "client_view": (decoded, rows, 0, seed),
+            "test_view": (decoded, rows, settings.clients, seed),
+        }
+        for name, given in views.items():
+            ask(partition, name, *given, returns=are_inputs, expected=expected)
+        draws = torch_generator(seed, "check")
+        ask(dataset, "augment", decoded, draws, returns=are_inputs, expected=expected)

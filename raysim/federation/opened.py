@@ -14,6 +14,7 @@ from torch import Tensor
 from raysim.core.arrow import ConcatArray
 from raysim.core.client_indices import Indices
 from raysim.core.data import Split
+from raysim.core.errors import DataError
 from raysim.core.rules import Batch
 from raysim.core.tensors import aligned
 from raysim.core.tensors.packed import as_tensor
@@ -45,6 +46,18 @@ class OpenedSamples:
         if not self._holdout.fraction:
             return whole
         return _selected(whole, self._holdout.divide(client, len(whole.y))[0])
+
+    def check(self) -> None:
+        """Check that there are test samples, and that two come through the input pipeline.
+
+        Raises:
+            DataError: there are none.
+            SettingsError: dataset or partition fails.
+        """
+        x, _ = self._test.take(slice(0, 2), self._device)
+        if not len(x):
+            raise DataError("the test set has no samples; must have at least one")
+        self._inputs.check(x, torch.arange(len(x)))
 
     def of_clients(self, samples: EvaluationSet, number: int) -> Batch:
         """Return the samples of one of the batches that are evaluated client by client."""

@@ -40,13 +40,14 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from raysim.core.errors import SettingsError
+from raysim.core.given import Count
 from raysim.core.layers import STAGES, WeightLayer, misplaced, weight_layers
 from raysim.core.method import Metrics, Round, ServerState
 from raysim.core.rules import Pass, Rules, Trained, Upload, View
@@ -69,15 +70,15 @@ class DivideAndConquer(FedAvg):
 
     staged: ClassVar[bool] = True
 
-    split: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+    split: Count | Literal["auto"] = Field(
         default="auto", description='layers of feature-learning, 1 to L-1; "auto" runs a pre-pass'
     )
-    prepass: int = Field(default=5, ge=1, description="pre-pass steps before the reference model")
-    probe: int = Field(default=3, ge=1, description="pre-pass steps compared with the reference")
+    prepass: Count = Field(default=5, description="pre-pass steps before the reference model")
+    probe: Count = Field(default=3, description="pre-pass steps compared with the reference")
     min_rise: float = Field(
         default=2.0, ge=0, description="relative rise of divergence that shows a split"
     )
-    finetune_epochs: int = Field(default=4, ge=1, description="local epochs of fine-tuning")
+    finetune_epochs: Count = Field(default=4, description="local epochs of fine-tuning")
     finetune_lr_factor: float = Field(
         default=0.5, gt=0, description="learning rate of fine-tuning over that of feature-learning"
     )

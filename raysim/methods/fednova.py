@@ -20,6 +20,7 @@ from dataclasses import replace
 import torch
 from pydantic import Field
 
+from raysim.core.given import MOST
 from raysim.core.method import Round, ServerState
 from raysim.core.rules import Pass, Reduced, Rules, Trained, Upload, View
 from raysim.core.tensors import add_scaled
@@ -34,7 +35,10 @@ class FedNova(FedAvg):
     """
 
     max_epochs: int = Field(
-        default=0, ge=0, description="clients do 1 to max_epochs epochs; 0: all do local.epochs"
+        default=0,
+        ge=0,
+        le=MOST,
+        description="clients do 1 to max_epochs epochs; 0: all do local.epochs",
     )
 
     def rules(self) -> Rules:

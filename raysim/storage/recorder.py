@@ -93,7 +93,7 @@ class RunRecorder:
             self.rows = []
             remove(self._clients_path)
         for old in self._folder.glob("events.out.tfevents.*"):
-            old.unlink()
+            remove(old)
         self._events = Events.create(self._folder)
         self._emit_hyperparameters(self._events)
         moment = time() - sum(row["seconds"] for row in self.rows)

@@ -22,6 +22,7 @@ from platformdirs import user_cache_path
 from raysim.core.arrow import checksum
 from raysim.core.data import Progress
 from raysim.core.errors import DataError
+from raysim.core.given import user_path
 from raysim.workloads.datasets.clients import Package, run_client
 
 TORCHVISION = (
@@ -42,7 +43,7 @@ class Source:
 def data_root() -> Path:
     """Return the data root: RAYSIM_DATA, by default a folder in the user's cache."""
     root = os.environ.get("RAYSIM_DATA")
-    return Path(root).expanduser().absolute() if root else user_cache_path("raysim")
+    return user_path(root, "RAYSIM_DATA").absolute() if root else user_cache_path("raysim")
 
 
 def from_package(package: Package, inside: str) -> Source:

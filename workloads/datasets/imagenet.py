@@ -19,6 +19,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from raysim.core.errors import DataError
+from raysim.core.given import MOST
 from raysim.workloads.datasets.image_files import ImageFiles, Listing, class_folders, visible
 
 
@@ -30,7 +31,10 @@ class ImageNet(ImageFiles):
     """
 
     class_count: int = Field(
-        default=1000, ge=2, description="number of class folders; below 1000 for a subset"
+        default=1000,
+        ge=2,
+        le=MOST,
+        description="number of class folders; below 1000 for a subset",
     )
     folder: ClassVar[str] = "imagenet"
     published: ClassVar[str] = "https://www.image-net.org/challenges/LSVRC/2012"

@@ -31,6 +31,7 @@ from torch import Tensor
 from raysim.core.client_indices import Indices
 from raysim.core.data import Dataset, Progress, Split
 from raysim.core.errors import DataError
+from raysim.core.given import Count
 from raysim.core.seeds import stream
 from raysim.workloads.datasets.prepared import prepare_once
 from raysim.workloads.datasets.tables import TEXT, TIME, WHOLE, find_table, line_of, read_table
@@ -82,8 +83,8 @@ class Mimic3(Dataset):
     training patients. The two classes are surviving and dying, which one logit can tell apart.
     """
 
-    features: int = Field(
-        default=1473, ge=1, description="drugs, most frequent first; padded with zeros"
+    features: Count = Field(
+        default=1473, description="drugs, most frequent first; padded with zeros"
     )
 
     @property

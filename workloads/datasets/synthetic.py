@@ -16,6 +16,7 @@ that code. Test samples come from the same users.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -25,6 +26,8 @@ from pydantic import Field
 
 from raysim.core.client_indices import Indices
 from raysim.core.data import Dataset, Progress, Split
+from raysim.core.errors import DataError
+from raysim.core.given import Count, Seed
 from raysim.core.seeds import stream
 from raysim.workloads.datasets.prepared import prepare_once
 
@@ -45,10 +48,10 @@ class Synthetic(Dataset):
 
     gamma1: float = Field(default=1.0, ge=0, description="variance of the users' input means")
     gamma2: float = Field(default=1.0, ge=0, description="variance of the users' weight means")
-    users: int = Field(default=100, ge=1, description="number of users")
-    samples: int = Field(default=100, ge=1, description="training samples of a user")
-    test_samples: int = Field(default=20, ge=1, description="test samples of a user")
-    seed: int = Field(default=0, description="seed of the data, independent of the run's seed")
+    users: Count = Field(default=100, description="number of users")
+    samples: Count = Field(default=100, description="training samples of a user")
+    test_samples: Count = Field(default=20, description="test samples of a user")
+    seed: Seed = Field(default=0, description="seed of the data, independent of the run's seed")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -62,10 +65,22 @@ class Synthetic(Dataset):
 
     def prepare(self, root: Path, progress: Progress) -> Mapping[str, Path]:
         """Draw the samples, and write each split as an Arrow file."""
+        self._check_space(root)
         variant = ",".join(f"{name}={value}" for name, value in self.model_dump().items())
         return prepare_once(
             root / "synthetic", ("train", "test"), lambda work: self._drawn(), progress, variant
         )
+
+    def _check_space(self, root: Path) -> None:
+        needed = self.users * (self.samples + self.test_samples) * INPUTS * DEVIATIONS.itemsize
+        existing = next(path for path in (root, *root.absolute().parents) if path.exists())
+        free = shutil.disk_usage(existing).free
+        if needed > free:
+            raise DataError(
+                f"dataset.users={self.users}: with dataset.samples={self.samples} and"
+                f" dataset.test_samples={self.test_samples} they take {needed / 1e9:.3g} GB;"
+                f" {root} has {free / 1e9:.3g} GB free"
+            )
 
     def _drawn(self) -> dict[str, Split]:
         counts = {"train": self.samples, "test": self.test_samples}

@@ -16,13 +16,13 @@ ReLU is not in place, unlike torchvision's: the values are the same.
 from __future__ import annotations
 
 from collections import OrderedDict
-from pathlib import Path
 from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 from torch import nn
 
 from raysim.core.data import Model
+from raysim.core.given import user_path
 from raysim.workloads.models.parts import image_shape, unsuitable
 from raysim.workloads.models.pretrained import load_weights
 from raysim.workloads.models.stages import Staged
@@ -33,7 +33,7 @@ STRIDE = 32
 
 def _absolute(path: str) -> str:
     """Return an absolute path: workers have other working directories."""
-    return str(Path(path).expanduser().absolute())
+    return str(user_path(path, "model.pretrained").absolute())
 
 
 class _ResNet(Model):

@@ -7,7 +7,7 @@ the roles with 10,000 data points or more, 66 at random.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from pydantic import Field
 from raysim.core.client_indices import Indices, ListedIndices
 from raysim.core.data import Partition, Split
 from raysim.core.errors import DataError
+from raysim.core.given import Count
 from raysim.core.seeds import stream
 from raysim.workloads.partitions.checks import column
 
@@ -35,7 +36,7 @@ class ByKey(Partition):
     """
 
     key: str = "writer"
-    minimum: Annotated[int, Field(ge=1)] = 1
+    minimum: Count = 1
     at_least: dict[str, float] = Field(default_factory=dict)
     choose: Literal["random", "largest"] = "random"
 

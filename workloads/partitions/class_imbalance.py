@@ -10,12 +10,10 @@ nothing of the classes that follow, and the draw is repeated until each client h
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import numpy as np
-from pydantic import Field
 
 from raysim.core.client_indices import Indices
+from raysim.core.given import Count
 from raysim.workloads.partitions.dirichlet import Dirichlet, cut
 
 
@@ -27,7 +25,7 @@ class ClassImbalance(Dirichlet):
         minimum: Samples that each client must have.
     """
 
-    minimum: Annotated[int, Field(ge=1)] = 10
+    minimum: Count = 10
 
     def _draw(self, totals: Indices, clients: int, generator: np.random.Generator) -> Indices:
         """Draw how many samples of each class each client holds [C, K]."""

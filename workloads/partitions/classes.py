@@ -8,15 +8,13 @@ class with replacement; here the clients that hold a class divide it, so nothing
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
 
 from raysim.core.client_indices import ListedIndices
 from raysim.core.data import Partition, Split
 from raysim.core.errors import DataError
+from raysim.core.given import Count
 from raysim.core.seeds import stream
 from raysim.workloads.partitions.checks import one_sample_each
 
@@ -31,7 +29,7 @@ class Classes(Partition):
         per_client: Classes that a client holds.
     """
 
-    per_client: Annotated[int, Field(ge=1)] = 2
+    per_client: Count = 2
 
     def split(self, data: Split, clients: int, seed: int) -> ListedIndices:
         """Give each client samples of exactly `per_client` classes.

@@ -17,6 +17,7 @@ from pydantic import Field
 from raysim.core.client_indices import Indices, ListedIndices
 from raysim.core.data import Partition, Split
 from raysim.core.errors import DataError
+from raysim.core.given import Count
 from raysim.core.seeds import stream
 from raysim.workloads.partitions.checks import one_sample_each
 
@@ -33,7 +34,7 @@ class Dirichlet(Partition):
     """
 
     alpha: Annotated[float, Field(gt=0, le=1e6)] = 0.5
-    minimum: Annotated[int, Field(ge=1)] = 1
+    minimum: Count = 1
 
     def split(self, data: Split, clients: int, seed: int) -> ListedIndices:
         """Assign every sample to one client.

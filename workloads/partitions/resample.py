@@ -7,13 +7,11 @@ a population costs nothing until its clients train.
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
-
-from pydantic import Field
 
 from raysim.core.client_indices import DrawnIndices, Indices
 from raysim.core.data import Partition, Split
 from raysim.core.errors import DataError
+from raysim.core.given import Count
 from raysim.core.seeds import stream
 
 
@@ -24,7 +22,7 @@ class Resample(Partition):
         samples: Samples per client.
     """
 
-    samples: Annotated[int, Field(ge=1)] = 60
+    samples: Count = 60
 
     def split(self, data: Split, clients: int, seed: int) -> DrawnIndices:
         """Describe the population; nothing is drawn yet.

@@ -7,15 +7,13 @@ of 100 clients holds two.
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
 
 from raysim.core.client_indices import ListedIndices
 from raysim.core.data import Partition, Split
 from raysim.core.errors import DataError
+from raysim.core.given import Count
 from raysim.core.seeds import stream
 from raysim.workloads.partitions.checks import one_sample_each
 
@@ -31,8 +29,8 @@ class Shards(Partition):
             shards that no client draws.
     """
 
-    per_client: Annotated[int, Field(ge=1)] = 2
-    size: Annotated[int, Field(ge=1)] | None = None
+    per_client: Count = 2
+    size: Count | None = None
 
     def split(self, data: Split, clients: int, seed: int) -> ListedIndices:
         """Give each client `per_client` shards, none of them twice.
@@ -52,6 +50,11 @@ class Shards(Partition):
 
     def _cut(self, ordered: npt.NDArray[np.int64], clients: int) -> list[npt.NDArray[np.int64]]:
         wanted = clients * self.per_client
+        if wanted > len(ordered):
+            raise DataError(
+                f"partition.per_client={self.per_client}: clients={clients} hold {wanted} shards;"
+                f" the dataset has {len(ordered)} training samples"
+            )
         if self.size is None:
             return np.array_split(ordered, wanted)
         if wanted * self.size > len(ordered):

@@ -47,6 +47,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from raysim.core.errors import SettingsError
+from raysim.core.given import MOST
 from raysim.core.method import Method, Metrics, Round, ServerState
 from raysim.core.rules import Batch, Pass, Reduced, Rules, Trained, Upload, View
 from raysim.core.tensors import Groups, Tensors, nbytes, state_of
@@ -75,8 +76,12 @@ class FedMa(Method):
     sigma: float = Field(default=1.0, gt=0, description="deviation of neurons around their atom")
     sigma0: float = Field(default=1.0, gt=0, description="deviation of atoms around 0")
     gamma: float = Field(default=1e-3, gt=0, description="readiness to make new atoms")
-    sweeps: int = Field(default=5, ge=0, description="passes in which clients are matched anew")
-    max_width: float = Field(default=1.5, ge=1, description="limit of a layer over its first width")
+    sweeps: int = Field(
+        default=5, ge=0, le=MOST, description="passes in which clients are matched anew"
+    )
+    max_width: float = Field(
+        default=1.5, ge=1, le=MOST, description="limit of a layer over its first width"
+    )
     average: Literal["mean", "posterior"] = Field(
         default="mean", description="weights of an atom: mean of its members, or of its posterior"
     )

@@ -73,8 +73,9 @@ def test_shards_that_need_more_than_there_is_are_refused(make_split: MakeSplit) 
     assert Shards(size=50).split(make_split(1000), 10, 0).sizes.sum() == 1000
 
 
-def test_a_client_whose_shards_are_all_empty_is_reported(make_split: MakeSplit) -> None:
-    with pytest.raises(DataError, match=r"client \d+ has no samples"):
+def test_shards_without_samples_are_refused(make_split: MakeSplit) -> None:
+    expected = r"partition\.per_client=2: clients=30 hold 60 shards; the dataset has 30 training"
+    with pytest.raises(DataError, match=expected):
         Shards(per_client=2).split(make_split(30), 30, 0)
 
 
