@@ -1,0 +1,175 @@
+"""Wrong settings, given as overrides."""
+
+from __future__ import annotations
+
+from tests.inputs.case import Case, run
+
+BIG = str(10**30)
+DIGITS = "1" * 5000
+NESTED = "[" * 100_000
+DEEP = "[" * 400 + "]" * 400
+DEEP_GROUP = '{"a":' * 400 + "1" + "}" * 400
+LONG = "x" * 100_000
+
+WHOLE = (
+    *("rounds", "clients", "checkpoint_every", "local.epochs", "local.batch_size"),
+    *("evaluation.every", "engine.actors", "engine.threads_per_actor"),
+)
+"""Settings of whole numbers from 1."""
+REAL = (
+    *("fraction", "local.lr", "local.lr_decay", "local.temperature", "local.weight_decay"),
+    *("local.momentum", "evaluation.holdout", "engine.gpus_per_actor", "engine.cpus_per_actor"),
+)
+FLAGS = ("trace", "local.nesterov", "evaluation.clients", "engine.deterministic")
+CHOICES = {
+    "weighting": "'examples' or 'uniform'",
+    "on_client_error": "'stop' or 'drop'",
+    "engine.backend": "'ray' or 'inline'",
+    "engine.precision": "'fp32' or 'bf16'",
+}
+
+WHOLE_CASES = [
+    run(f"{key}={value}", says=(f"{key}={begins}", allowed))
+    for key in WHOLE
+    for value, begins, allowed in (
+        ("0", "0: ", "greater than or equal to 1"),
+        (BIG, "10000", "less than or equal to"),
+        ("1.5", "1.5: ", "integer"),
+        ("yes", '"yes": ', "integer"),
+        (LONG, '"xxx', "integer"),
+    )
+]
+REAL_CASES = [
+    run(f"{key}={value}", says=(f"{key}={begins}",))
+    for key in REAL
+    for value, begins in (("-1", "-1"), ("NaN", "NaN"), ("1e999", "Infinity"), ("[]", "[]"))
+]
+FLAG_CASES = [
+    run(f"{key}={value}", says=(f"{key}={begins}: ", "boolean"))
+    for key in FLAGS
+    for value, begins in (("1", "1"), ("yes", '"yes"'))
+]
+CHOICE_CASES = [run(f"{key}=x", says=(f'{key}="x": ', allowed)) for key, allowed in CHOICES.items()]
+
+ODD_CASES = [
+    run(f"rounds={DIGITS}", says=("rounds=", "integer")),
+    run(f"local.lr={DIGITS}", says=("local.lr=",)),
+    run(f"rounds={NESTED}", says=("rounds=",)),
+    run(f"rounds={DEEP}", says=("rounds", "nested")),
+    run(f"local={DEEP_GROUP}", says=("local", "nested")),
+    run(f"method={DEEP_GROUP}", says=("method", "nested")),
+    run(f"method.mu={DEEP}", "method.name=fedprox", says=("method.mu", "nested")),
+    run(f"nothing={DEEP}", says=("nothing",)),
+    run(f"{LONG}=1", says=("xxx", "no such setting")),
+    run(f"{'a.' * 2000}b=1", says=("a.a.",)),
+    run(LONG, says=("xxx", "dotted.key=value")),
+    run("", says=("''", "dotted.key=value")),
+    run("=", says=("'='", "dotted.key=value")),
+    run("rounds", says=("'rounds'", "dotted.key=value")),
+    run(".=1", says=("no such setting",)),
+    run(".rounds=1", says=("no such setting",)),
+    run("local.=1", says=("local.: no such setting",)),
+    run("local..lr=1", says=("local.", "no such setting")),
+    run("rounds=", says=('rounds="": ', "integer")),
+    run("rounds=none", says=("rounds=null", "integer")),
+    run("rounds=1e3", says=("rounds=1000.0", "integer")),
+    run("rounds={}", says=("rounds={}", "integer")),
+    run("rounds.x=1", says=("rounds.x: rounds is a value",)),
+    run("rounds=1\n2", says=("rounds=", "integer")),
+    run("rounds=\x00", says=("rounds=", "integer")),
+    run("rounds=\x1b[31m", says=("rounds=", "integer")),
+    run("rounds=\udcff", says=("rounds=", "UTF-8")),
+    run("weighting=\udcff", says=("weighting=", "UTF-8")),
+    run("fracton=0.1", says=("fracton: no such setting", "'fraction'")),
+    run("fraction=1e-9", says=("fraction=1e-09: ", "clients=4", "0.25")),
+    run("fraction=1.0001", says=("fraction=1.0001: ", "less than or equal to 1")),
+    run(f"seed={2**70}", says=(f"seed={2**70}: ", "less than or equal to")),
+    run("seed=-1", says=("seed=-1: ", "greater than or equal to 0")),
+    run(f"engine.vectorize={BIG}", says=("engine.vectorize=1000", "less than or equal to")),
+    run("engine.vectorize=-1", says=("engine.vectorize=-1: ",)),
+    run("engine.cpus_per_actor=1e-320", says=("engine.cpus_per_actor=1e-320: ", "0.0001")),
+    run("engine.gpus_per_actor=1e-320", says=("engine.gpus_per_actor=1e-320: ", "0.0001")),
+    run("engine.gpus_per_actor=1.5", says=("engine.gpus_per_actor=1.5: ", "whole number")),
+    run("engine.gpus_per_actor=1e300", says=("engine.gpus_per_actor=1e+300: ",)),
+    run("engine.client_timeout=1e300", says=("engine.client_timeout=1e+300: ", "less than")),
+    run("engine.client_timeout=0", says=("engine.client_timeout=0: ", "greater than 0")),
+    run("target_accuracy=97", says=("target_accuracy=97: ", "less than or equal to 1")),
+    run("target_accuracy=true", says=("target_accuracy=true: ",)),
+    run("local.nesterov=true", says=("local.nesterov=true: ", "local.momentum")),
+    run("local=3", says=("local=3: ",)),
+    run("local=[]", says=("local=[]: ",)),
+    run("engine=none", says=("engine=null: ",)),
+    run('local={"lr":{"a":1}}', says=("local.lr=", "number")),
+    run("clients=41", says=("clients=41: ", "40 training samples")),
+    run("clients=1000000000", says=("clients=1000000000: ", "40 training samples")),
+    run("partition.name=resample", f"partition.samples={BIG}", says=("partition.samples=1000",)),
+    run("partition.name=resample", "partition.samples=41", says=("partition.samples=41: ",)),
+    run("partition.limit=0", says=("partition.limit=0: ",)),
+    run(f"partition.limit={BIG}", says=("partition.limit=1000", "less than")),
+    run(
+        "partition.name=shards", f"partition.per_client={BIG}", says=("partition.per_client=1000",)
+    ),
+    run("partition.name=shards", "partition.per_client=900000000", says=("per_client=900000000",)),
+    run("partition.name=shards", f"partition.size={BIG}", says=("partition.size=1000",)),
+    run("partition.name=shards", "partition.size=900000000", says=("partition.size=900000000: ",)),
+    run("partition.name=classes", "partition.per_client=3", says=("partition.per_client=3: ",)),
+    run("partition.name=classes", f"partition.per_client={BIG}", says=("per_client=1000",)),
+    run("partition.name=dirichlet", "partition.alpha=1e-320", says=("partition.alpha=1e-320",)),
+    run("partition.name=dirichlet", "partition.alpha=1e300", says=("partition.alpha=1e+300: ",)),
+    run("partition.name=dirichlet", f"partition.minimum={BIG}", says=("partition.minimum=1000",)),
+    run("partition.name=dirichlet", "partition.minimum=11", says=("partition.minimum=11",)),
+    run("partition.name=by_key", "partition.key=\x00", says=("partition.key=", "no such column")),
+    run("partition.name=by_key", f"partition.key={LONG}", says=("partition.key=xxx",)),
+    run("partition.name=by_key", "partition.at_least=3", says=("partition.at_least=3: ",)),
+    run("partition.name=sorted_by", "partition.columns=[]", says=("partition.columns=[]: ",)),
+    run("partition.name=sorted_by", 'partition.columns=["a"]', says=("columns=a: ",)),
+    run("partition.name=color_skew", says=("clients=4: ", "clients=2")),
+    run("partition.name=split_classes", says=("clients=4: ", "2 classes")),
+    run("dataset.name=synthetic", f"dataset.users={BIG}", says=("dataset.users=1000",)),
+    run("dataset.name=synthetic", "dataset.users=900000000", says=("dataset.users=900000000",)),
+    run("dataset.name=synthetic", f"dataset.seed={2**70}", says=(f"dataset.seed={2**70}: ",)),
+    run("dataset.name=shakespeare", "dataset.stride=0", says=("dataset.stride=0: ",)),
+    run("dataset.name=imagenet", f"dataset.class_count={BIG}", says=("dataset.class_count=1000",)),
+    run("dataset.name=imagenet", "dataset.image_size=9999", says=("dataset.image_size=9999: ",)),
+    run("dataset.name=mimic3", f"dataset.features={BIG}", says=("dataset.features=1000",)),
+    run("dataset.name=emnist", "dataset.split=byclas", says=('dataset.split="byclas": ',)),
+    run("model.name=vgg9", "model.dropout=1", says=("model.dropout=1: ",)),
+    run("model.name=vgg9", says=("model.name=vgg9: ", "(4,)")),
+    run("model.name=3nn-mimic", "dataset.name=pieces:Thirty", says=("model.name=3nn-mimic: ",)),
+    run("method.name=fedprox", "method.mu=-1", says=("method.mu=-1: ",)),
+    run("method.name=fedprox", "method.mu=none", says=("method.mu=null: ",)),
+    run("method.name=fedma", f"method.sweeps={BIG}", says=("method.sweeps=1000",)),
+    run("method.name=fedma", "method.max_width=1e300", says=("method.max_width=1e+300: ",)),
+    run("method.name=fednova", f"method.max_epochs={BIG}", says=("method.max_epochs=1000",)),
+    run("method.name=divide_and_conquer", f"method.split={BIG}", says=("method.split=1000",)),
+    run("method.name=divide_and_conquer", f"method.probe={BIG}", says=("method.probe=1000",)),
+    run("method.name=chain", "method.methods=3", says=("method.methods=3: ",)),
+    run("method.name=chain", "method.methods=[]", says=("method.methods=[]: ",)),
+    run("method.name=chain", 'method.methods={"x":{}}', says=("x: no such method",)),
+    run("method.name=chain", 'method.methods={"fedma":{}}', says=("fedma: cannot be chained",)),
+    run("method.name=chain", 'method.methods={"fedprox":3}', says=("method.methods",)),
+    run("method.name=chain", f"method.methods={DEEP_GROUP}", says=("method.methods", "nested")),
+    run("method=fedprox", says=("method.name",)),
+    run("method.name=3", says=("method.name=3: ",)),
+    run("method=[]", says=("method=",)),
+    run("method.name=fedproxx", says=("method.name=fedproxx: ", "'fedprox'")),
+    run(f"method.name={LONG}", says=("method.name=xxx", "no such method")),
+    run("trace=none", says=("trace=null: ",)),
+    run("profile=true", says=("profile: no such setting", "'trace'")),
+]
+ACCEPTED = [
+    Case(("run", "KIT/small.toml", *words), code=0)
+    for words in (
+        (),
+        ("rounds=1", "rounds=1"),
+        (f"seed={2**63 - 1}",),
+        ("local.epochs=1", "local.batch_size=1000000000"),
+        ("checkpoint_every=1000000000", "evaluation.every=1000000000"),
+        ("fraction=0.25",),
+        ("target_accuracy=none",),
+        ("engine.vectorize=1000000000",),
+        ("partition.limit=1000000000",),
+        ("evaluation.holdout=1e-9",),
+    )
+]
+CASES = [*WHOLE_CASES, *REAL_CASES, *FLAG_CASES, *CHOICE_CASES, *ODD_CASES, *ACCEPTED]
