@@ -85,11 +85,7 @@ BAD_VALUES = [
     ({"engine.backend": "spark"}, 'engine.backend="spark"', "'ray' or 'inline'"),
     ({"engine.actors": "all"}, 'engine.actors="all"', "integer or 'auto'"),
     ({"engine.gpus_per_actor": 2}, "engine.gpus_per_actor=2", "less than or equal to 1"),
-    (
-        {"engine.cpus_per_actor": 0},
-        "engine.cpus_per_actor=0",
-        "greater than or equal to 0.0001 or 'auto'",
-    ),
+    ({"engine.cpus_per_actor": 0}, "engine.cpus_per_actor=0", "equal to 0.0001 or 'auto'"),
 ]
 
 

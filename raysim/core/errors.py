@@ -14,6 +14,8 @@ PASSWORDS = (
     re.compile(r"([?&](?:password|passwd|pwd)=)[^&\s]*", re.IGNORECASE),
 )
 """Passwords of URLs: after the user, and among the options."""
+LONGEST_VALUE, LONGEST_MESSAGE = 200, 2_000
+"""Most characters of a value in a message, and of a message."""
 
 
 def without_passwords(text: str) -> str:
@@ -21,10 +23,6 @@ def without_passwords(text: str) -> str:
     for pattern in PASSWORDS:
         text = pattern.sub(r"\1***", text)
     return text
-
-
-LONGEST_VALUE, LONGEST_MESSAGE = 200, 2_000
-"""Most characters of a value in a message, and of a message."""
 
 
 def visible(text: str, most: int = LONGEST_VALUE) -> str:

@@ -28,6 +28,8 @@ from raysim.storage.recorder import Row, RunRecorder
 from raysim.storage.summary import summarise
 from raysim.storage.trace import DRIVER, TraceWriter
 
+NEXT_STATE = "the next ServerState and a dict of metrics"
+
 
 def _is_next_state(found: Any) -> bool:
     state, metrics = found
@@ -158,8 +160,7 @@ class Run:
         method = self.settings.method
         with calling(method, "round"):
             found = method.round(now, before.state)
-        expected = "the next ServerState and a dict of metrics"
-        state, metrics = checked(method, "round", found, _is_next_state, expected)
+        state, metrics = checked(method, "round", found, _is_next_state, NEXT_STATE)
         runner.finish()
         context.states.delete(runner.obsolete)
         seconds = perf_counter() - start

@@ -75,8 +75,14 @@ class Checkpoints:
     """Checkpoints of one run directory."""
 
     def __init__(self, folder: Path, config: Mapping[str, Any] | None = None) -> None:
-        """Open the folder; what `config.json` holds is sealed with every checkpoint."""
+        """Open the folder; what `config.json` holds is sealed with every checkpoint.
+
+        Raises:
+            RunError: there is a file where the folder belongs.
+        """
         self._folder = folder
+        if folder.exists() and not folder.is_dir():
+            raise RunError(f"{folder}: must be a folder; move this file away")
         self._config = config
 
     def save(

@@ -51,24 +51,37 @@ def _replaced(name: str, content: bytes | None) -> Callable[[Path], object]:
     return replace
 
 
+def _unsealed(damage: Callable[[Path], object]) -> Callable[[Path], object]:
+    """Return a damage after which no checkpoint holds the settings either."""
+
+    def do(run: Path) -> None:
+        damage(run)
+        _empty(run / "checkpoints")
+
+    return do
+
+
 REFUSED: Mapping[str, tuple[Callable[[Path], object], str]] = {
     "empty": (_empty, "holds no run"),
     "finished": (_whole, "finished"),
-    "config folder": (_replaced("config.json", None), "config.json"),
-    "config empty": (_write("config.json", b""), "config.json"),
-    "config binary": (_write("config.json", bytes(range(256))), "config.json"),
-    "config list": (_write("config.json", b"[]"), "config.json"),
-    "config table": (_write("config.json", b"{}"), "config.json"),
-    "config nested": (_write("config.json", NESTED.encode()), "config.json"),
-    "config deep": (_write("config.json", f'{{"own_task":{DEEP}}}'.encode()), "run"),
-    "config digits": (_write("config.json", DIGITS.encode()), "config.json"),
+    "config folder": (_unsealed(_replaced("config.json", None)), "config.json"),
+    "config empty": (_unsealed(_write("config.json", b"")), "config.json"),
+    "config binary": (_unsealed(_write("config.json", bytes(range(256)))), "config.json"),
+    "config list": (_unsealed(_write("config.json", b"[]")), "config.json"),
+    "config table": (_unsealed(_write("config.json", b"{}")), "config.json"),
+    "config nested": (_unsealed(_write("config.json", NESTED.encode())), "config.json"),
+    "config deep": (_unsealed(_write("config.json", f'{{"own_task":{DEEP}}}'.encode())), "run"),
+    "config digits": (_unsealed(_write("config.json", DIGITS.encode())), "config.json"),
     "config newer": (lambda run: _config(run, schema=99), "newer raysim"),
     "config schema": (lambda run: _config(run, schema="x"), "schema='x'"),
     "config own task": (lambda run: _config(run, own_task=True), "task of its own"),
-    "config setting": (lambda run: _config(run, nothing=1), "nothing: no such setting"),
-    "config value": (lambda run: _config(run, rounds=0), "rounds=0"),
-    "config big": (lambda run: _config(run, rounds=10**30), "rounds=1000"),
-    "config plugin": (lambda run: _config(run, method={"name": "x:Y"}), "method.name=x:Y"),
+    "config setting": (_unsealed(lambda run: _config(run, nothing=1)), "nothing: no such setting"),
+    "config value": (_unsealed(lambda run: _config(run, rounds=0)), "rounds=0"),
+    "config big": (_unsealed(lambda run: _config(run, rounds=10**30)), "rounds=1000"),
+    "config plugin": (
+        _unsealed(lambda run: _config(run, method={"name": "x:Y"})),
+        "method.name=x:Y",
+    ),
     "checkpoints file": (_replaced("checkpoints", b"x"), "checkpoints"),
 }
 REFUSED_CASES = [Case(("resume", "run"), (said,), run=name) for name, (_, said) in REFUSED.items()]

@@ -1,0 +1,44 @@
+"""Paths that a user gives: expanded, and checked before a file is made or read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from raysim.core.errors import SettingsError, visible
+
+NAME_BYTES = 255
+"""Most bytes of a name in a path, of all common file systems."""
+PATH_BYTES = 3_500
+"""Most bytes of a path: Linux takes 4,096, and names are added for what lies below."""
+
+
+def user_path(text: str | Path, setting: str = "") -> Path:
+    """Return a path with the `~` of a home directory expanded.
+
+    Args:
+        text: The path as it was given.
+        setting: The setting or option that gives it, for errors.
+
+    Raises:
+        SettingsError: it is empty, too long, has a control character, or names no user.
+    """
+    given = f"{setting}={visible(str(text))}" if setting else visible(str(text))
+    if not str(text):
+        raise SettingsError(f"{setting or 'path'}=: must be at least one character")
+    if any(ord(character) < 32 or ord(character) == 127 for character in str(text)):
+        raise SettingsError(f"{given}: a path must not have a control character")
+    try:
+        path = Path(text).expanduser()
+        longest, whole = max(map(_bytes, path.parts), default=0), _bytes(path.absolute())
+    except (RuntimeError, UnicodeEncodeError) as error:
+        raise SettingsError(f"{given}: is no path: {error}") from error
+    if longest > NAME_BYTES:
+        raise SettingsError(f"{given}: a name must have at most {NAME_BYTES} bytes; has {longest}")
+    if whole > PATH_BYTES:
+        raise SettingsError(f"{given}: a path must have at most {PATH_BYTES} bytes; has {whole}")
+    return path
+
+
+def _bytes(path: str | Path) -> int:
+    return len(os.fsencode(path))

@@ -1,0 +1,62 @@
+"""Nested values and settings files that a user gives."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from raysim.core.errors import SettingsError, visible
+
+LEVELS = 20
+"""Most levels of nested values; settings have four."""
+FILE_BYTES = 1_000_000
+"""Most bytes of a settings file."""
+
+
+def check_plain(values: Mapping[str, Any]) -> None:
+    """Check that nested values are few levels deep, and that their text is text.
+
+    Raises:
+        SettingsError: they are not; pydantic and JSON would fail on them.
+    """
+    left: list[tuple[str, int, Any]] = [("", 0, values)]
+    while left:
+        key, level, value = left.pop()
+        if level > LEVELS:
+            raise SettingsError(f"{visible(key)}: nested in more than {LEVELS} levels")
+        if isinstance(value, Mapping):
+            left += [(f"{key}.{k}" if key else str(k), level + 1, v) for k, v in value.items()]
+        elif isinstance(value, list | tuple):
+            left += [(key, level + 1, item) for item in value]
+        elif isinstance(value, str) and any("\ud800" <= c <= "\udfff" for c in value):
+            raise SettingsError(f"{visible(key)}={visible(value)}: must be text in UTF-8")
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON.
+
+    Raises:
+        ValueError: it is none, or nested too deeply.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def read_text(path: Path) -> str:
+    """Read a settings file.
+
+    Raises:
+        OSError: it cannot be read, or is no file.
+        ValueError: it has more than FILE_BYTES, or is no text.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise OSError("is no file")  # of a pipe, reading would wait
+    with path.open("rb") as file:
+        content = file.read(FILE_BYTES + 1)
+    if len(content) > FILE_BYTES:
+        raise ValueError(f"has more than {FILE_BYTES // 10**6} MB")
+    return content.decode("utf-8")
