@@ -281,7 +281,7 @@ def test_a_lock_file_that_cannot_be_opened_is_one_line(tmp_path):
 def test_settings_are_read_back(tmp_path):
     directory = start(tmp_path, own_task=True, **{"method.name": "fedprox", "method.mu": 0.5})
     raw, own_task = directory.read_config()
-    assert own_task and raw["method"] == {"name": "fedprox", "mu": 0.5}
+    assert own_task and raw["method"] == {"name": "fedprox", "mu": 0.5, "reduction": "sum"}
     assert raw == make_settings(tmp_path, **{"method.name": "fedprox", "method.mu": 0.5}).to_dict()
 
 
