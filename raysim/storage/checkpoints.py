@@ -24,7 +24,7 @@ from safetensors.torch import load, save_file
 from raysim.core.arrow import checksum
 from raysim.core.errors import RunError
 from raysim.core.method import ServerState
-from raysim.core.tensors import Tensors, contiguous, flatten, unflatten
+from raysim.core.tensors import Tensors, aligned, contiguous, flatten, unflatten
 from raysim.storage.atomic import (
     discard_folder,
     force_to_disk,
@@ -201,7 +201,7 @@ class Checkpoints:
                 versions[found["state_client"]] = found["state_version"]
         return Checkpoint(
             number=body["round"],
-            state=ServerState(unflatten(dict(sorted(load(contents[STATE]).items()))), body["info"]),
+            state=ServerState(unflatten(_in_order(contents[STATE])), body["info"]),
             losses=losses,
             versions=versions,
             stack_size=body.get("stack_size"),
@@ -212,6 +212,11 @@ class Checkpoints:
 
     def _path(self, number: int) -> Path:
         return self._folder / f"round_{number:06d}"
+
+
+def _in_order(content: bytes) -> dict[str, torch.Tensor]:
+    """Return a file's tensors by name, aligned as they were; `load` gives them in any order."""
+    return {name: aligned(tensor) for name, tensor in sorted(load(content).items())}
 
 
 def _of_clients(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:

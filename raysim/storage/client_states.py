@@ -26,10 +26,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load_file, save
 
 from raysim.core.errors import DamagedStateError, RunError
-from raysim.core.tensors import Groups, aligned, contiguous, flatten, unflatten
+from raysim.core.tensors import Groups, contiguous, flatten, unflatten
 from raysim.storage.atomic import force_to_disk, replace_file
 
 Versions = npt.NDArray[np.int64]
@@ -102,12 +102,12 @@ class ClientStates:
         """
         path = self._path(client, version)
         try:
-            tensors = load(_checked(path, version))
+            _checked(path, version)
+            # Mapped: its place in the file decides a tensor's alignment, and so the last bits.
+            return unflatten(load_file(path, device=str(device)))
         except (OSError, ValueError, SafetensorError) as error:
             cause = getattr(error, "strerror", None) or error
             raise DamagedStateError(f"{path}: client state is damaged: {cause}") from error
-        # `load` gives them in any order, and sums of clients must have them in one.
-        return unflatten({name: aligned(tensors[name]).to(device) for name in sorted(tensors)})
 
     def write(self, client: int, version: StateVersion, groups: Groups, needed_from: int) -> int:
         """Write a version, and delete those that no checkpoint on disk needs.

@@ -135,7 +135,7 @@ def command(monkeypatch: pytest.MonkeyPatch, *words: str) -> Any:
     monkeypatch.setattr(sys, "argv", ["raysim", *words])
     with pytest.raises(SystemExit) as caught:
         main()
-    return caught.value.code
+    return caught.value.code or 0
 
 
 def test_other_bytes_of_prepared_data_are_refused_by_the_command(tmp_path, monkeypatch, capsys):
