@@ -28,6 +28,7 @@ from unittest import mock
 
 import raysim
 from raysim.config import parse_override
+from raysim.core.exits import exit_code
 from raysim.execution.actor import ActorHandle
 from raysim.execution.schedule import Schedule
 from tests.conftest import SmallNet, make_settings, make_task
@@ -105,9 +106,9 @@ def main() -> None:
             raysim.run(settings, task, Moments(set(moments.split(",")), orders))
     except raysim.RaysimError as error:
         print(f"raysim: {error}", file=sys.stderr)
-        sys.exit(getattr(error, "exit_code", 2))
+        sys.exit(error.exit_code)
     except KeyboardInterrupt as stop:
-        sys.exit(getattr(stop, "exit_code", 130))
+        sys.exit(exit_code(stop))
 
 
 if __name__ == "__main__":

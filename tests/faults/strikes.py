@@ -14,14 +14,13 @@ from typing import Any
 
 import psutil
 
-from raysim.core.errors import MachineError
+from raysim.core import exits
 from tests.faults import disks
 from tests.faults.crowd import crowded
 from tests.faults.damages import DAMAGES
 from tests.faults.drill import SETTINGS, Fault, Stage
 from tests.faults.processes import Run
 
-FAULT = getattr(MachineError, "exit_code", 2)
 LIMIT_BYTES = 2**20
 """Memory that a worker may take beyond what it has."""
 MEMORY = Path("/sys/fs/cgroup/memory")
@@ -219,7 +218,9 @@ KILLED = -signal.SIGKILL
 FAULTS = (
     Fault("actor killed", send_to_actor(signal.SIGKILL), renewed, at="held"),
     Fault("actor hangs", send_to_actor(signal.SIGSTOP), renewed, at="held"),
-    Fault("actors out of memory", starve_actors, ran_out_of_memory, says="", may_go_on=True),
+    Fault(
+        "actors out of memory", starve_actors, ran_out_of_memory, says="", at="held", may_go_on=True
+    ),
     Fault("memory limit", limit_memory, renewed, at="held"),
     Fault("device broken", break_device, was_renewed, at="held"),
     Fault(
@@ -267,7 +268,7 @@ FAULTS = (
         saw("killed"),
         Stage.start_cluster,
         says="then type: raysim resume",
-        code=FAULT,
+        code=exits.FAULT,
     ),
     Fault(
         "disk full",
@@ -275,7 +276,7 @@ FAULTS = (
         saw("full"),
         lambda stage: disks.empty(stage.disk),
         says="No space left on device",
-        code=FAULT,
+        code=exits.FAULT,
     ),
     Fault("output read-only", seal_disk, saw("refused"), open_disk, code=KILLED, says=""),
 )

@@ -6,6 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import raysim
+from raysim.core import exits
 from tests.conftest import make_settings, make_task, model_of
 from tests.faults.disks import empty, fill, small_disk
 from tests.faults.drill import SETTINGS, SIZES
@@ -48,7 +49,7 @@ def test_a_full_disk_is_told_in_one_line_and_the_run_goes_on(stage, undisturbed)
         fill(stage.disk)
         run.go()
         code, words = run.end()
-        assert code == 2 and run.errors() == words + "\n"
+        assert code == exits.FAULT and run.errors() == words + "\n"
     assert "cannot be written: " in words and "No space left on device" in words
     assert words.endswith(f"then type: raysim resume {stage.disk / 'run'}")
     before = rounds_of(stage)
