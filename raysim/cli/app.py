@@ -7,30 +7,34 @@ codes.
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import Console
 
 import raysim
 from raysim.cli.data import data
 from raysim.cli.jobs import Address, Follow, job
-from raysim.cli.options import Force, Overrides, ProfileName, RunDir, StudyFolder
+from raysim.cli.options import (
+    Force,
+    Overrides,
+    ProfileName,
+    RunDir,
+    StudyFolder,
+    StudyName,
+    UsageError,
+    usage_error,
+)
 from raysim.cli.output import resumable, say
-from raysim.core.errors import RaysimError, SettingsError, visible
+from raysim.core.errors import RaysimError, SettingsError
 from raysim.core.exits import interruptible
 from raysim.execution.module_path import put_working_directory_last
 
 if TYPE_CHECKING:
-    from raysim.core.components import Registry
     from raysim.tuning.search import SearchOptions
-
-UsageError: Any = typer.BadParameter.__base__
-"""Error of a command line; typer names only this subclass of it."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -119,42 +123,10 @@ def list_(
 
         typer.echo(manifest(name), nl=False)
         return
+    from raysim.cli.pages import page_of
+
     for each in [kind] if kind else KINDS:
-        console.print(_page(each, name))
-
-
-def _page(kind: str, name: str) -> RenderableType:
-    """Return the table of a kind, or the page of one of its members."""
-    from raysim.cli import pages
-
-    if kind == "presets":
-        from raysim.workloads.presets import PRESETS
-
-        return pages.preset(PRESETS, name) if name else pages.presets(PRESETS)
-    if kind == "studies":
-        from raysim.tuning.pages import page
-
-        return page(name)
-    if kind == "profiles":
-        from raysim.cluster.pages import profiles
-
-        return profiles(name)
-    if kind == "manifests":
-        from raysim.cluster.pages import manifests
-
-        return manifests()
-    registry = _registry(kind)
-    return pages.component(registry, name) if name else pages.components(registry)
-
-
-def _registry(kind: str) -> Registry[Any]:
-    """Return the registry of a kind of components, filled."""
-    from raysim import methods, workloads  # noqa: F401 - registers the components
-    from raysim.core.data import DATASETS, MODELS, PARTITIONS
-    from raysim.core.method import METHODS
-
-    registries: tuple[Registry[Any], ...] = (METHODS, DATASETS, PARTITIONS, MODELS)
-    return next(registry for registry in registries if f"{registry.kind}s" == kind)
+        console.print(page_of(each, name))
 
 
 @app.command()
@@ -180,16 +152,13 @@ def tune(
     objectives: Annotated[
         str, typer.Option(help="accuracy, bytes, or both: accuracy,bytes")
     ] = "accuracy",
-    name: Annotated[str | None, typer.Option(help="name in the database; default: STUDY")] = None,
+    name: StudyName = None,
     out: StudyFolder = None,
     profile: ProfileName = None,
 ) -> None:
     """Search settings with Optuna; the same command resumes an interrupted study."""
-    from raysim.core.given import user_path
     from raysim.tuning import command
 
-    if name is not None:
-        user_path(name, "--name")  # a folder is called so
     with resumable(console, lambda: "interrupted; the same command resumes the study"):
         command.tune(
             study,
@@ -293,7 +262,7 @@ def main() -> None:
     try:
         sys.exit(app(standalone_mode=False))
     except UsageError as error:  # typer would print a box of many lines
-        line = RaysimError(f"{error.format_message()} Given: {visible(shlex.join(sys.argv[1:]))}")
+        line = usage_error(error)
     except RaysimError as error:
         line = error
     say(str(line))

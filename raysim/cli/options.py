@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from raysim.core.errors import RaysimError, visible
 
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="settings as dotted.key=value", show_default=False)
@@ -24,8 +28,30 @@ def path_option(name: str) -> Callable[[str], Path]:
     return path
 
 
+def _study_name(text: str) -> str:
+    """Return the name of a study, after which its folder is called."""
+    from raysim.core.given import user_path
+
+    user_path(text, "--name")
+    return text
+
+
+UsageError: Any = typer.BadParameter.__base__
+"""Error of a command line; typer names only this subclass of it."""
+
+
+def usage_error(error: Any) -> RaysimError:
+    """Return a UsageError in one line, with the words given; typer would print a box."""
+    given = visible(shlex.join(sys.argv[1:]))
+    return RaysimError(f"{error.format_message()} Given: {given}")
+
+
 RunDir = Annotated[
     Path, typer.Argument(parser=path_option("RUN_DIR"), metavar="RUN_DIR", help="the run directory")
+]
+StudyName = Annotated[
+    str | None,
+    typer.Option(parser=_study_name, metavar="TEXT", help="name in the database; default: STUDY"),
 ]
 StudyFolder = Annotated[
     Path | None,

@@ -22,6 +22,38 @@ FORMULA = 4 * " "
 BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 
 
+def page_of(kind: str, name: str) -> RenderableType:
+    """Return the table of a kind, or the page of one of its members."""
+    if kind == "presets":
+        from raysim.workloads.presets import PRESETS
+
+        return preset(PRESETS, name) if name else presets(PRESETS)
+    if kind == "studies":
+        from raysim.tuning.pages import page
+
+        return page(name)
+    if kind == "profiles":
+        from raysim.cluster.pages import profiles
+
+        return profiles(name)
+    if kind == "manifests":
+        from raysim.cluster.pages import manifests
+
+        return manifests()
+    registry = _registry(kind)
+    return component(registry, name) if name else components(registry)
+
+
+def _registry(kind: str) -> Registry[Any]:
+    """Return the registry of a kind of components, filled."""
+    from raysim import methods, workloads  # noqa: F401 - registers the components
+    from raysim.core.data import DATASETS, MODELS, PARTITIONS
+    from raysim.core.method import METHODS
+
+    registries: tuple[Registry[Any], ...] = (METHODS, DATASETS, PARTITIONS, MODELS)
+    return next(registry for registry in registries if f"{registry.kind}s" == kind)
+
+
 def components(registry: Registry[Any]) -> RenderableType:
     """Return the table of all components of a kind."""
     return _table(

@@ -80,7 +80,7 @@ REFUSED: Mapping[str, tuple[Callable[[Path], object], str]] = {
     "config big": (_unsealed(lambda run: _config(run, rounds=10**30)), "rounds=1000"),
     "config plugin": (
         _unsealed(lambda run: _config(run, method={"name": "x:Y"})),
-        "method.name=x:Y",
+        "x: there is no such module",
     ),
     "checkpoints file": (_replaced("checkpoints", b"x"), "checkpoints"),
 }
@@ -124,7 +124,7 @@ PATH_CASES = [
         "KIT/small.toml": ("small.toml: holds no run",),
         "KIT": ("holds no run",),
         "/dev/null": ("/dev/null: holds no run",),
-        "KIT/loop": ("loop: holds no run",),
+        "KIT/loop": ("Symlink loop",),
         "\udcff": ("\\udcff: holds no run",),
         "[/red]": ("[/red]: holds no run",),
     }.items()
@@ -137,7 +137,7 @@ RUN_CASES = [
         "config nested": "config.json",
         "config deep": "run",
         "config value": "out=run",
-        "config plugin": "out=run",
+        "config plugin": "x: there is no such module",
         "finished": "holds a finished run",
         "config own task": "another task",
     }.items()

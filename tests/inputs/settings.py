@@ -89,7 +89,7 @@ ODD_CASES = [
     run("engine.vectorize=-1", says=("engine.vectorize=-1: ",)),
     run("engine.cpus_per_actor=1e-320", says=("engine.cpus_per_actor=1e-320: ", "0.0001")),
     run("engine.gpus_per_actor=1e-320", says=("engine.gpus_per_actor=1e-320: ", "0.0001")),
-    run("engine.gpus_per_actor=1.5", says=("engine.gpus_per_actor=1.5: ", "whole number")),
+    run("engine.gpus_per_actor=1.5", says=("engine.gpus_per_actor=1.5: ", "equal to 1")),
     run("engine.gpus_per_actor=1e300", says=("engine.gpus_per_actor=1e+300: ",)),
     run("engine.client_timeout=1e300", says=("engine.client_timeout=1e+300: ", "less than")),
     run("engine.client_timeout=0", says=("engine.client_timeout=0: ", "greater than 0")),

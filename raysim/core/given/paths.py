@@ -37,6 +37,10 @@ def user_path(text: str | Path, setting: str = "") -> Path:
         raise SettingsError(f"{given}: a name must have at most {NAME_BYTES} bytes; has {longest}")
     if whole > PATH_BYTES:
         raise SettingsError(f"{given}: a path must have at most {PATH_BYTES} bytes; has {whole}")
+    try:
+        path.resolve()
+    except RuntimeError as error:  # a link that leads to itself
+        raise SettingsError(f"{given}: is no path: {error}") from error
     return path
 
 
