@@ -218,9 +218,9 @@ def resume(
     raw, own_task = directory.read_config(listener.note)
     if own_task and task is None:
         raise RunError(f"{run_dir}: this run has a task of its own; raysim.resume needs its `task`")
-    if directory.summary.exists():
-        raise RunError(f"{run_dir}: the run is finished; nothing is left to resume")
     settings = _adapt(parse(apply_overrides(raw, overrides or {})), task)
+    if directory.is_finished(settings.target_accuracy):
+        raise RunError(f"{run_dir}: the run is finished; nothing is left to resume")
     directory.check(settings, own_task)
     return _drive(settings, task, directory, listener, force=force)
 

@@ -26,7 +26,7 @@ from raysim.cli.options import (
     StudyFolder,
     StudyName,
     UsageError,
-    usage_line,
+    usage_error,
 )
 from raysim.cli.output import resumable, say
 from raysim.core.errors import RaysimError, SettingsError
@@ -258,11 +258,12 @@ def _check_job(name: str, *rest: str) -> None:
 def main() -> None:
     """Run the command line; `package.module:Class` may lie in the working directory."""
     put_working_directory_last()
+    line: RaysimError
     try:
         sys.exit(app(standalone_mode=False))
     except UsageError as error:  # typer would print a box of many lines
-        say(usage_line(error))
-        sys.exit(2)
+        line = usage_error(error)
     except RaysimError as error:
-        say(str(error))
-        sys.exit(error.exit_code)
+        line = error
+    say(str(line))
+    sys.exit(line.exit_code)

@@ -40,10 +40,10 @@ UsageError: Any = typer.BadParameter.__base__
 """Error of a command line; typer names only this subclass of it."""
 
 
-def usage_line(error: Any) -> str:
-    """Return the line of a UsageError, with the words given; typer would print a box."""
+def usage_error(error: Any) -> RaysimError:
+    """Return a UsageError in one line, with the words given; typer would print a box."""
     given = visible(shlex.join(sys.argv[1:]))
-    return str(RaysimError(f"{error.format_message()} Given: {given}"))
+    return RaysimError(f"{error.format_message()} Given: {given}")
 
 
 RunDir = Annotated[

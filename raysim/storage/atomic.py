@@ -35,7 +35,21 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
+        if other := in_the_way(path):
+            reason = f"{other}; move it away"
         raise MachineError(f"{path}: cannot be written: {reason}") from error
+
+
+def in_the_way(path: Path) -> str | None:
+    """Return what stands in the place of a file, or of a folder above it; None for nothing."""
+    if path.is_dir():
+        return f"{path} is a folder"
+    for parent in path.parents:
+        if parent.is_symlink() and not parent.exists():
+            return f"{parent} is a link that leads nowhere"
+        if parent.exists():
+            return None if parent.is_dir() else f"{parent} is no folder"
+    return None
 
 
 def replace_file(path: Path, write: Callable[[Path], object], durable: bool = False) -> None:

@@ -18,7 +18,6 @@ import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,7 +29,7 @@ from safetensors.torch import load_file, save
 
 from raysim.core.errors import DamagedStateError, RunError
 from raysim.core.tensors import Groups, contiguous, flatten, unflatten
-from raysim.storage.atomic import force_to_disk, replace_file
+from raysim.storage.atomic import force_to_disk, remove, replace_file
 
 Versions = npt.NDArray[np.int64]
 """Round, pass and digest of each client's state [K, 3], or NEVER."""
@@ -190,8 +189,7 @@ class ClientStates:
                 if version and not version.in_round and version.round_number < round_number:
                     left.append(version)
                 elif version or path.name.startswith("."):
-                    with suppress(OSError):  # open elsewhere, on a network file system
-                        path.unlink()
+                    remove(path)
             if left and folder.name.isdecimal() and int(folder.name) < clients:
                 latest[int(folder.name), :2] = max(left)[:2]
         return latest

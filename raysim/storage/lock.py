@@ -64,7 +64,9 @@ def lock_folder(path: Path, held: str) -> Iterator[None]:
     except Timeout as error:
         raise RunError(f"out={path}: {held}") from error
     except OSError as error:
-        raise RunError(f"out={path}: cannot be written: {error.strerror}") from error
+        raise RunError(
+            f"{path / LOCK}: cannot be locked: {error.strerror}; if it is no file, move it away"
+        ) from error
     try:
         yield
     finally:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from raysim.core.errors import RunError
-from raysim.storage.atomic import write_json
+from raysim.storage.atomic import discard_folder, write_json
 from raysim.storage.checkpoints import Checkpoints
 
 TARGET = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*):[A-Za-z_][\w.]*")
@@ -86,6 +86,8 @@ class Plugins:
             digest, digests = source_digest(module, self._run_dir), sealed.get(module, [])
             if digests[-1:] != [digest]:
                 sealed = {**sealed, module: [*digests, digest]}
+        if self._file.is_dir():
+            discard_folder(self._file)
         if sealed != before:
             write_json(self._file, sealed)
 

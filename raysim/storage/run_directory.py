@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from pyarrow import ipc
 
@@ -28,6 +29,7 @@ from raysim.storage.lock import LOCK, lock_folder, make_new_folder
 from raysim.storage.plugins import modules_of
 from raysim.storage.recorder import dotted
 from raysim.storage.schema import SCHEMA, current_settings
+from raysim.storage.summary import summarise
 
 DECISIVE = ("deterministic", "precision", "threads_per_actor", "vectorize")
 """Settings of `engine` that change a result; the others say where it is computed."""
@@ -78,6 +80,15 @@ class RunDirectory:
                 path.rmdir()
                 path.parent.rmdir()
 
+    def is_finished(self, target: float | None) -> bool:
+        """Return whether the summary is that of the rounds; going on writes a damaged one anew."""
+        try:
+            found = json.loads(self.summary.read_text("utf-8"))
+            expected = summarise(pq.read_table(self.metrics).to_pylist(), target)
+            return all(found[name] == value for name, value in expected.items() if name in found)
+        except (OSError, ValueError, LookupError, TypeError, RecursionError, pa.ArrowException):
+            return False
+
     def check(
         self,
         settings: Settings,
@@ -125,7 +136,7 @@ class RunDirectory:
             raise RunError(f"out={self.path}: holds a run with {difference}; choose another `out`")
         if found_task != own_task:
             raise RunError(f"out={self.path}: holds a run of another task; choose another `out`")
-        if self.summary.exists():
+        if self.is_finished(settings.target_accuracy):
             raise RunError(f"out={self.path}: holds a finished run; choose another `out`")
 
     @contextmanager

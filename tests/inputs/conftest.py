@@ -82,6 +82,7 @@ def command(
     monkeypatch.setenv("RAYSIM_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     monkeypatch.setattr(ray, "init", started)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)  # other tests of a process use Ray
     for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
 
