@@ -85,7 +85,7 @@ class RunDirectory:
         try:
             found = json.loads(self.summary.read_text("utf-8"))
             expected = summarise(pq.read_table(self.metrics).to_pylist(), target)
-            return all(found[name] == value for name, value in expected.items() if name in found)
+            return all(found[name] == value for name, value in expected.items())
         except (OSError, ValueError, LookupError, TypeError, RecursionError, pa.ArrowException):
             return False
 

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from filelock import FileLock, Timeout
@@ -17,7 +18,18 @@ from pyarrow import ipc
 from raysim.core.client_indices import ListedIndices
 from raysim.core.errors import RunError
 from raysim.storage.run_directory import RunDirectory
+from raysim.storage.summary import summarise
 from tests.conftest import make_settings
+
+ROW = {
+    "round": 1,
+    "test_loss": 0.5,
+    "seconds": 1.0,
+    "evaluation_seconds": 0.25,
+    "checkpoint_seconds": 0.125,
+    "bytes_up": 4,
+    "bytes_down": 8,
+}
 
 
 def start(path, own_task=False, finished=False, recorded=True, **overrides):
@@ -28,7 +40,8 @@ def start(path, own_task=False, finished=False, recorded=True, **overrides):
     if recorded:
         directory.checkpoints.mkdir(exist_ok=True)
     if finished:
-        directory.summary.write_text("{}")
+        pq.write_table(pa.Table.from_pylist([ROW]), directory.metrics)
+        directory.summary.write_text(json.dumps(summarise([ROW], None)))
     return directory
 
 
@@ -120,6 +133,18 @@ def test_a_finished_run_is_refused(tmp_path):
     start(tmp_path, finished=True)
     expected = f"out={tmp_path}: holds a finished run; choose another `out`"
     assert refusal(tmp_path) == expected
+
+
+@pytest.mark.parametrize("damage", ["", "{}", '{"rounds"', "other", "no metrics"])
+def test_a_run_whose_summary_is_not_that_of_its_rounds_may_go_on(tmp_path, damage):
+    directory = start(tmp_path, finished=True)
+    assert directory.is_finished(None)
+    text = directory.summary.read_text()
+    directory.summary.write_text(text.replace("0.5", "0.4") if damage == "other" else damage)
+    if damage == "no metrics":
+        directory.summary.write_text(text)
+        directory.metrics.unlink()
+    assert not directory.is_finished(None) and allowed(tmp_path)
 
 
 FOREIGN = {
@@ -270,11 +295,12 @@ def test_the_lock_is_held_until_the_end(tmp_path):
 def test_a_lock_file_that_cannot_be_opened_is_one_line(tmp_path):
     (tmp_path / ".lock").mkdir()
     with (
-        pytest.raises(RunError, match="cannot be written: Is a directory") as caught,
+        pytest.raises(RunError, match="cannot be locked: Is a directory") as caught,
         RunDirectory(tmp_path).lock(make_settings(tmp_path), own_task=False),
     ):
         pass
-    assert str(caught.value).startswith(f"out={tmp_path}: ")
+    assert str(caught.value).startswith(f"{tmp_path}/.lock: ")
+    assert str(caught.value).endswith("if it is no file, move it away")
     assert not (tmp_path / "config.json").exists()
 
 
