@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 import raysim
 from raysim.core.method import METHODS
-from raysim.storage.recorder import rounds_to_target
+from raysim.storage.summary import rounds_to_target
 
 ROWS: dict[str, dict[str, Any]] = {name: {"method.name": name} for name in METHODS} | {
     "activation_l2": {"method.name": "activation_l2", "method.beta": 1e-3},

@@ -79,7 +79,7 @@ def test_together_is_one_at_a_time(tmp_path, no_loop, method, family):
     alone, _ = run(tmp_path, method, family, 0)
     no_loop()
     together, notes = run(tmp_path, method, family, 7 if family == "mlp" else 4)
-    assert not notes
+    assert not [note for note in notes if note.startswith("engine.vectorize")]
     assert_same(alone, together)
 
 
