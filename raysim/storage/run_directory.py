@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import tempfile
@@ -21,6 +20,7 @@ from pyarrow import ipc
 from raysim.config import Settings, parse
 from raysim.core.client_indices import ClientIndices, ListedIndices
 from raysim.core.errors import RunError, SettingsError
+from raysim.core.given import parse_json
 from raysim.storage.atomic import replace_file, sweep, write_json
 from raysim.storage.checkpoints import Checkpoints
 from raysim.storage.environment import by_environment, environment
@@ -162,8 +162,8 @@ class RunDirectory:
         """
         sealed = Checkpoints(self.checkpoints).config()
         try:
-            found = _read_settings(self.config, json.loads(self.config.read_text("utf-8")))
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            found = _read_settings(self.config, parse_json(self.config.read_text("utf-8")))
+        except (OSError, ValueError, KeyError, TypeError) as error:
             if sealed is None:
                 raise RunError(f"{self.path}: holds no run (config.json: {error})") from error
             problem = "is damaged"
