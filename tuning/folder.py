@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,8 @@ from uuid import uuid4
 import optuna
 
 from raysim.core.errors import RunError
-from raysim.storage.atomic import write_json
+from raysim.core.given import parse_json
+from raysim.storage.atomic import sweep, write_json
 from raysim.storage.lock import lock_folder
 from raysim.storage.schema import SCHEMA, check_schema
 
@@ -41,6 +41,7 @@ class StudyFolder:
                 version, or the study has another folder.
         """
         with lock_folder(self.path, "another tuner is using this folder"):
+            sweep(self.path)
             self._match(study)
             yield
 
@@ -69,7 +70,7 @@ class StudyFolder:
         if not self._about.exists():
             return None
         try:
-            found: dict[str, Any] = dict(json.loads(self._about.read_text(encoding="utf-8")))
+            found: dict[str, Any] = dict(parse_json(self._about.read_text(encoding="utf-8")))
             found["folder"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunError(f"{self._about}: damaged file: {error}; restore it") from error

@@ -23,6 +23,7 @@ from safetensors.torch import load, save_file
 
 from raysim.core.arrow import checksum
 from raysim.core.errors import RunError
+from raysim.core.given import parse_json
 from raysim.core.method import ServerState
 from raysim.core.tensors import Tensors, aligned, contiguous, flatten, unflatten
 from raysim.storage.atomic import (
@@ -238,7 +239,7 @@ def _read_about(folder: Path) -> dict[str, Any]:
     Raises:
         ValueError: they do not match their seal, or are none.
     """
-    body: Any = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+    body: Any = parse_json((folder / ABOUT).read_text(encoding="utf-8"))
     if not isinstance(body, dict) or _sealed(body)["seal"] != body.get("seal"):
         raise ValueError(f"{ABOUT} does not match its checksum")
     return body

@@ -29,7 +29,7 @@ from safetensors.torch import load_file, save
 
 from raysim.core.errors import DamagedStateError, RunError
 from raysim.core.tensors import Groups, contiguous, flatten, unflatten
-from raysim.storage.atomic import force_to_disk, remove, replace_file
+from raysim.storage.atomic import force_to_disk, remove, replace_file, writing
 
 Versions = npt.NDArray[np.int64]
 """Round, pass and digest of each client's state [K, 3], or NEVER."""
@@ -156,11 +156,16 @@ class ClientStates:
         _checked(self._path(client, version), version)
 
     def force_to_disk(self, versions: Versions, since: int) -> None:
-        """Force to disk what was written in a round or after it."""
+        """Force to disk what was written in a round or after it.
+
+        Raises:
+            MachineError: the disk fails, or a file is gone.
+        """
         clients = np.flatnonzero(versions[:, 0] >= since).tolist()
         paths = [self._path(client, _of_row(versions[client])) for client in clients]
-        force_to_disk(paths)
-        force_to_disk({path.parent.parent for path in paths})
+        with writing(self.folder):
+            force_to_disk(paths)
+            force_to_disk({path.parent.parent for path in paths})
 
     def delete(self, versions: Iterable[tuple[int, StateVersion]]) -> None:
         """Delete versions of clients."""

@@ -8,7 +8,6 @@ same. Nothing is executed to find that out.
 from __future__ import annotations
 
 import ast
-import json
 import re
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from raysim.core.errors import RunError
+from raysim.core.given import parse_json
 from raysim.storage.atomic import discard_folder, write_json
 from raysim.storage.checkpoints import Checkpoints
 
@@ -69,8 +69,8 @@ class Plugins:
         settings = Checkpoints(self._run_dir / "checkpoints").config()
         if settings is None:
             try:
-                settings = json.loads((self._run_dir / "config.json").read_text(encoding="utf-8"))
-            except (OSError, ValueError, RecursionError):
+                settings = parse_json((self._run_dir / "config.json").read_text(encoding="utf-8"))
+            except (OSError, ValueError):
                 return  # whoever reads it says so
         if isinstance(settings, dict):
             self.check(settings, force)
@@ -94,7 +94,7 @@ class Plugins:
     def _sealed(self) -> dict[str, list[str]]:
         """Return the digests of each module; none where the file is missing or damaged."""
         try:
-            found = json.loads(self._file.read_text(encoding="utf-8"))
+            found = parse_json(self._file.read_text(encoding="utf-8"))
             return {str(module): [*map(str, digests)] for module, digests in found.items()}
         except (OSError, ValueError, AttributeError, TypeError):
             return {}
@@ -205,7 +205,7 @@ def _run_directory(path: Path, run_dir: Path) -> Path | None:
         if folder == run_dir.resolve():
             return folder
         try:
-            values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+            values = parse_json((folder / "config.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue
         if isinstance(values, dict) and "own_task" in values:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import tempfile
@@ -22,6 +21,7 @@ from pyarrow import ipc
 from raysim.config import Settings, parse
 from raysim.core.client_indices import ClientIndices, ListedIndices
 from raysim.core.errors import RunError, SettingsError
+from raysim.core.given import parse_json
 from raysim.storage.atomic import replace_file, sweep, write_json
 from raysim.storage.checkpoints import Checkpoints
 from raysim.storage.environment import by_environment, environment
@@ -83,7 +83,7 @@ class RunDirectory:
     def is_finished(self, target: float | None) -> bool:
         """Return whether the summary is that of the rounds; going on writes a damaged one anew."""
         try:
-            found = json.loads(self.summary.read_text("utf-8"))
+            found = parse_json(self.summary.read_text("utf-8"))
             expected = summarise(pq.read_table(self.metrics).to_pylist(), target)
             return all(found[name] == value for name, value in expected.items())
         except (OSError, ValueError, LookupError, TypeError, RecursionError, pa.ArrowException):
@@ -173,8 +173,8 @@ class RunDirectory:
         """
         sealed = Checkpoints(self.checkpoints).config()
         try:
-            found = _read_settings(self.config, json.loads(self.config.read_text("utf-8")))
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            found = _read_settings(self.config, parse_json(self.config.read_text("utf-8")))
+        except (OSError, ValueError, KeyError, TypeError) as error:
             if sealed is None:
                 raise RunError(f"{self.path}: holds no run (config.json: {error})") from error
             problem = "is damaged"

@@ -160,6 +160,7 @@ DAMAGES = {
     "words cut": lambda folder: (folder / "state.json").write_text('{"round": 4, "in'),
     "words of another kind": lambda folder: (folder / "state.json").write_text("[]"),
     "no words": lambda folder: (folder / "state.json").write_bytes(b"\0\xff" * 40),
+    "words nested deeply": lambda folder: (folder / "state.json").write_text("[" * 100_000),
     "words gone": lambda folder: (folder / "state.json").unlink(),
     "all gone": lambda folder: [path.unlink() for path in folder.iterdir()],
 }

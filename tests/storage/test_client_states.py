@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import raysim
-from raysim.core.errors import DamagedStateError, RunError
+from raysim.core.errors import DamagedStateError, MachineError, RunError
 from raysim.storage.client_states import NEVER, UNSEALED, ClientStates, StateVersion
 from tests.conftest import EQUAL, make_settings, make_task
 
@@ -236,6 +236,11 @@ def test_a_missing_file_is_named(states):
     states.write(7, StateVersion(2, 0), groups(1), 0)
     with pytest.raises(RunError, match=r"3_0.safetensors: client state is damaged: No such file"):
         states.read(7, StateVersion(3, 0), CPU)
+
+
+def test_a_failure_to_force_files_to_disk_is_one_of_the_machine(states):
+    with pytest.raises(MachineError, match="clients: cannot be written: No such file"):
+        states.force_to_disk(np.array([NEVER, (3, 0, 5)]), 3)
 
 
 def test_states_that_cannot_fit_on_the_disk_are_refused(states):

@@ -71,7 +71,7 @@ def test_a_study_of_a_newer_version_is_refused_in_one_line(tmp_path):
     assert (out.path / "study.json").read_text() == text
 
 
-@pytest.mark.parametrize("content", ["", "[1]", "{}", '"x"'])
+@pytest.mark.parametrize("content", ["", "[1]", "{}", '"x"', "[" * 100_000])
 def test_a_damaged_study_file_is_named(tmp_path, content):
     search, out = started(tmp_path)
     (out.path / "study.json").write_text(content)
@@ -80,3 +80,11 @@ def test_a_damaged_study_file_is_named(tmp_path, content):
         out.lock(search.study),
     ):
         pass
+
+
+def test_half_written_files_are_deleted(tmp_path):
+    search, out = started(tmp_path)
+    half = out.path / ".best.json.node.4711.aside"
+    half.touch()
+    with out.lock(search.study):
+        assert not half.exists()

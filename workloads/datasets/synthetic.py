@@ -65,8 +65,9 @@ class Synthetic(Dataset):
 
     def prepare(self, root: Path, progress: Progress) -> Mapping[str, Path]:
         """Draw the samples, and write each split as an Arrow file."""
-        self._check_space(root)
         variant = ",".join(f"{name}={value}" for name, value in self.model_dump().items())
+        if not (root / "synthetic" / "prepared" / variant).exists():
+            self._check_space(root)
         return prepare_once(
             root / "synthetic", ("train", "test"), lambda work: self._drawn(), progress, variant
         )

@@ -1,6 +1,7 @@
 """synthetic(gamma1, gamma2): its moments against the formulas; its labels, worked out again."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from pydantic import ValidationError
 import raysim.workloads  # noqa: F401 - registers names
 from raysim.core.arrow import checksum, open_split
 from raysim.core.data import DATASETS, Split
+from raysim.core.errors import DataError
 from raysim.core.seeds import stream
 from raysim.workloads.datasets.synthetic import Synthetic
 
@@ -114,6 +116,15 @@ def test_a_user_is_the_same_among_few_and_many(tmp_path: Path) -> None:
     many, _ = splits(tmp_path, Synthetic(users=3, samples=4, test_samples=1))
     assert np.array_equal(few.x, many.x[:4])
     assert np.array_equal(few.y, many.y[:4])
+
+
+def test_space_is_needed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = Synthetic(users=3, samples=4, test_samples=1)
+    before = dataset.prepare(tmp_path, ignore)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=0))
+    assert dataset.prepare(tmp_path, ignore) == before
+    with pytest.raises(DataError, match=r"dataset.users=4: .* has 0 GB free"):
+        Synthetic(users=4, samples=4, test_samples=1).prepare(tmp_path, ignore)
 
 
 @pytest.mark.parametrize(
