@@ -9,11 +9,14 @@ from typing import Any
 from uuid import uuid4
 
 import optuna
+from optuna.trial import FrozenTrial, Trial
 
-from raysim.core.errors import RunError
+from raysim.core.errors import MachineError, RunError
 from raysim.core.given import parse_json
 from raysim.storage.atomic import sweep, write_json
 from raysim.storage.lock import lock_folder
+from raysim.storage.recorder import dotted
+from raysim.storage.run_directory import RunDirectory
 from raysim.storage.schema import SCHEMA, check_schema
 
 
@@ -32,6 +35,24 @@ class StudyFolder:
         """Return the run directory of a trial as an absolute path: slots run elsewhere."""
         return self.path.absolute() / "trials" / f"{number:04d}"
 
+    def other_parameter(self, trial: Trial | FrozenTrial) -> str | None:
+        """Return the first parameter of a trial in which its run differs.
+
+        Raises:
+            RunError: the settings of the run cannot be read.
+        """
+        config = dotted(RunDirectory(self.trial(trial.number)).read_config()[0])
+        params = trial.params.items()
+        return next((key for key, value in params if config.get(key) != value), None)
+
+    def summary(self, number: int) -> dict[str, Any] | None:
+        """Return the summary of a trial's run; None where there is none that can be read."""
+        path = self.trial(number) / "summary.json"
+        try:
+            return dict(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError, RecursionError):
+            return None
+
     @contextmanager
     def lock(self, study: optuna.Study) -> Iterator[None]:
         """Lock the folder for this process and this study; the lock ends with the process.
@@ -43,7 +64,22 @@ class StudyFolder:
         with lock_folder(self.path, "another tuner is using this folder"):
             sweep(self.path)
             self._match(study)
+            self._make_trials()
             yield
+
+    def _make_trials(self) -> None:
+        """Make the folder of the run directories.
+
+        Raises:
+            MachineError: it cannot be made.
+        """
+        path = self.path / "trials"
+        try:
+            path.mkdir(exist_ok=True)
+        except OSError as error:
+            raise MachineError(
+                f"{path}: no folder that can be written: {error.strerror}"
+            ) from error
 
     def _match(self, study: optuna.Study) -> None:
         """Check that folder and study belong together; a new study gets this folder."""
@@ -52,10 +88,13 @@ class StudyFolder:
             new = uuid4().hex
             study.set_user_attr("folder", new)
             write_json(self._about, {"schema": SCHEMA, "name": name, "folder": new})
+        elif found is None and self._holds_runs_of(study):
+            write_json(self._about, {"schema": SCHEMA, "name": name, "folder": known})
         elif found is None:
             raise RunError(
-                f"out={self.path}: study {name} has its trials in another folder; pass it as --out,"
-                " or choose another --name"
+                f"out={self.path}: study {name} has its trials in another folder, or study.json is"
+                " gone; pass the other folder as --out, restore study.json, or choose another"
+                " --name"
             )
         elif found["folder"] != known:
             raise RunError(
@@ -64,6 +103,14 @@ class StudyFolder:
             )
         elif "schema" not in found:
             write_json(self._about, {"schema": SCHEMA, **found})
+
+    def _holds_runs_of(self, study: optuna.Study) -> bool:
+        """Return whether this folder, whose `study.json` is gone, has runs of the study only."""
+        trials = [t for t in study.get_trials(deepcopy=False) if self.trial(t.number).exists()]
+        try:
+            return bool(trials) and not any(map(self.other_parameter, trials))
+        except RunError:
+            return False
 
     def _read(self) -> dict[str, Any] | None:
         """Return what `study.json` holds; None where there is no study yet."""

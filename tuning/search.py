@@ -20,7 +20,7 @@ from raysim.config import parse
 from raysim.core.errors import RunError, SettingsError, without_passwords
 from raysim.core.seeds import torch_seed
 from raysim.storage.schema import renamed
-from raysim.tuning.storage import error_line, is_missing_file
+from raysim.tuning.storage import check_whole, error_line, is_missing_file, refusal
 from raysim.tuning.study import Range, ResolvedStudy, grid_points
 
 SAMPLERS = ("tpe", "random", "grid", "gp")
@@ -88,6 +88,7 @@ class Search:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         try:
             self._storage = RDBStorage(storage)
+            check_whole(self._storage.engine)
             self.study = optuna.create_study(
                 study_name=name,
                 storage=self._storage,
@@ -96,7 +97,7 @@ class Search:
                 load_if_exists=True,
             )
         except Exception as error:  # database drivers raise errors of their own
-            raise RunError(f"{self.storage}: cannot be used: {error_line(error)}") from error
+            raise RunError(f"{self.storage}: cannot be used: {refusal(storage, error)}") from error
 
     @property
     def storage(self) -> str:
@@ -107,6 +108,14 @@ class Search:
         """Return the cause of an error of the storage in one line."""
         cause = "the file is gone" if is_missing_file(self._url) else error_line(error)
         return f"{self.storage}: {cause}"
+
+    def is_deleted(self) -> bool:
+        """Return whether the study is no longer in its storage."""
+        try:
+            self._storage.get_study_name_from_id(self.study._study_id)
+        except KeyError:
+            return True
+        return False
 
     def close(self) -> None:
         """Close the connections to the storage."""
@@ -209,9 +218,13 @@ class Search:
 
     def tell(self, trial: Trial, summary: Mapping[str, Any]) -> FrozenTrial:
         """Complete a trial with the summary of its run."""
-        figures = {"accuracy": summary["final_holdout_accuracy"], "bytes": bytes_sent(summary)}
         trial.set_user_attr("summary", dict(summary))
-        return self.study.tell(trial.number, [figures[name] for name in self.options.objectives])
+        return self.study.tell(trial.number, self.values(summary))
+
+    def values(self, summary: Mapping[str, Any]) -> list[float]:
+        """Return the values of the objectives in the summary of a run."""
+        figures = {"accuracy": summary["final_holdout_accuracy"], "bytes": bytes_sent(summary)}
+        return [figures[name] for name in self.options.objectives]
 
     def prune(self, trial: Trial) -> FrozenTrial:
         """Mark a trial as pruned."""

@@ -21,7 +21,8 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 import raysim
 from raysim.config import parse
-from raysim.core.errors import MachineError, RaysimError
+from raysim.core.errors import MachineError, RaysimError, RunError
+from raysim.storage.run_directory import RunDirectory
 
 DISK_ERRORS = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE),
@@ -99,6 +100,18 @@ def _line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
+def _check_folder(settings: raysim.Settings) -> None:
+    """Check that a trial may write to its run directory.
+
+    Raises:
+        MachineError: it may not, whatever its parameters are.
+    """
+    try:
+        RunDirectory(Path(str(settings.out))).check(settings, own_task=False)
+    except RunError as error:
+        raise MachineError(str(error)) from error
+
+
 class _Pruned(Exception):  # noqa: N818 - like optuna.TrialPruned, not an error
     """Raised in a trial's run to end it."""
 
@@ -147,7 +160,9 @@ class _TrialThread(raysim.Listener):
 
     def _run(self, settings: dict[str, Any]) -> None:
         try:
-            result = raysim.run(parse(settings), listener=self, force=True)
+            config = parse(settings)
+            _check_folder(config)
+            result = raysim.run(config, listener=self, force=True)
             self._send(finished(result.run_dir))
         except _Pruned:
             return

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import Engine, make_url
 from sqlalchemy.exc import ArgumentError
 
-from raysim.core.errors import SettingsError
+from raysim.core.errors import RunError, SettingsError
+
+NEWER_OPTUNA = "pip install -U optuna"
+"""Advice of Optuna's own error where a newer version wrote the tables."""
+RESUME = "fix this, then type the same command to resume the study"
 
 
 def read_url(storage: str) -> str:
@@ -34,14 +38,40 @@ def error_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+def check_whole(engine: Engine) -> None:
+    """Run SQLite's integrity check; other databases have checks of their own.
+
+    Raises:
+        RunError: the file is damaged.
+    """
+    if engine.dialect.name != "sqlite":
+        return
+    with engine.connect() as connection:
+        found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalars().all()
+    if found != ["ok"]:
+        raise RunError(f"damaged file: {' '.join(map(str, found))}")
+
+
+def refusal(storage: str, error: Exception) -> str:
+    """Return the cause for which a storage cannot be used, and the next step, in one line."""
+    cause = error_line(error)
+    if NEWER_OPTUNA in cause:
+        return f"a newer Optuna wrote it; use the newer one: {NEWER_OPTUNA}"
+    if isinstance(error, ImportError):
+        return cause
+    if _is_sqlite_file(storage) and not is_missing_file(storage) and "locked" not in cause:
+        return f"{cause}; restore the file, or choose another --out (and --storage, if it is given)"
+    return f"{cause}; {RESUME}"
+
+
 def is_missing_file(storage: str) -> bool:
     """Return whether a URL names a SQLite file that does not exist; opening would create it."""
+    return _is_sqlite_file(storage) and not Path(str(make_url(storage).database)).exists()
+
+
+def _is_sqlite_file(storage: str) -> bool:
     try:
         url = make_url(storage)
     except (ArgumentError, ValueError):
         return False
-    return (
-        url.get_backend_name() == "sqlite"
-        and bool(url.database)
-        and not Path(str(url.database)).exists()
-    )
+    return url.get_backend_name() == "sqlite" and bool(url.database)

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 
 from optuna.exceptions import StorageInternalError
-from optuna.trial import FrozenTrial, Trial
+from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
-from raysim.core.errors import MachineError
+from raysim.core.errors import MachineError, RunError
 from raysim.storage.atomic import write_json
-from raysim.storage.recorder import dotted
-from raysim.storage.run_directory import RunDirectory
 from raysim.tuning.events import add_bytes, describe
 from raysim.tuning.folder import StudyFolder
 from raysim.tuning.search import Search, best, bytes_sent
 from raysim.tuning.slot import Report, Slot, SlotLost, finished, machine_failure
 from raysim.tuning.slots import SlotPool, open_slots
+from raysim.tuning.storage import RESUME
 
 MAX_LOSSES = 3
 """Lost slots after which a trial has failed."""
@@ -33,16 +32,21 @@ def resumable(search: Search) -> Iterator[None]:
 
     Raises:
         MachineError: one of them failed; another trial would meet it too.
+        RunError: the study was deleted.
     """
-    hint = "fix this, then type the same command to resume the study"
     try:
         yield
     except (StorageInternalError, SQLAlchemyError) as error:
-        raise MachineError(f"{search.storage_failure(error)}; {hint}") from error
+        raise MachineError(f"{search.storage_failure(error)}; {RESUME}") from error
     except Exception as error:
+        if isinstance(error, KeyError) and search.is_deleted():
+            raise RunError(
+                f"{search.storage}: study {search.study.study_name} was deleted; restore it, or"
+                " choose another --out to start anew"
+            ) from error
         if (failure := machine_failure(error)) is None:
             raise
-        raise MachineError(f"{failure}; {hint}") from error
+        raise MachineError(f"{failure}; {RESUME}") from error
 
 
 class StudyListener:
@@ -109,6 +113,7 @@ class Tuner:
             trials = min(trials, len(self.search.points))
         with resumable(self.search), self.folder.lock(self.search.study):
             self.search.claim()
+            self._check_records()
             describe(self.folder.path, self.search.resolved.space, self.search.options.objectives)
             self._to_resume = [
                 trial for trial in self.search.running_trials() if not self._is_recorded(trial)
@@ -120,15 +125,35 @@ class Tuner:
                 self._run_trials(slots, trials)
                 return self._result(slots.busy)
 
+    def _check_records(self) -> None:
+        """Compare completed trials with the run directories that are still there.
+
+        Raises:
+            RunError: one has other parameters or values than its run.
+        """
+        study, folder = self.search.study, self.folder
+        for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
+            summaries = [trial.user_attrs.get("summary"), folder.summary(trial.number)]
+            other = None
+            with suppress(RunError, LookupError, TypeError):  # a run that cannot be read any more
+                other = folder.other_parameter(trial)
+            for found in filter(None, summaries):
+                with suppress(LookupError, TypeError):
+                    other = other or ("values" * (self.search.values(found) != trial.values))
+            if other:
+                raise RunError(
+                    f"trial {trial.number}: its {other} in {self.search.storage} and in its run"
+                    f" {folder.trial(trial.number)} differ; restore the one that is damaged, or"
+                    " choose another --out (and --storage, if it is given)"
+                )
+
     def _is_recorded(self, trial: Trial) -> bool:
         """Record a trial whose run is finished, which its tuner did not live to do."""
         folder = self.folder.trial(trial.number)
         if not (folder / "summary.json").exists():
             return False
-        config = dotted(RunDirectory(folder).read_config()[0])
-        differing = [key for key, value in trial.params.items() if config.get(key) != value]
-        if differing:
-            error = f"{folder} holds a run with another {differing[0]}"
+        if differing := self.folder.other_parameter(trial):
+            error = f"{folder} holds a run with another {differing}"
             self.listener.trial_done(self.search.fail(trial, error), 0.0)
         else:
             self.listener.trial_done(self._complete(trial, finished(folder)), 0.0)

@@ -176,9 +176,13 @@ class RunRecorder:
         try:
             self.flush()
         finally:
-            if self._events:
-                events, self._events = self._events, None
-                events.close()
+            self.close_events()
+
+    def close_events(self) -> None:
+        """Close the event file, if it is open."""
+        if self._events:
+            events, self._events = self._events, None
+            events.close()
 
     @property
     def _open_path(self) -> Path:

@@ -210,3 +210,73 @@ def test_a_refused_tuner_changes_nothing(tmp_path):
         with pytest.raises(raysim.RunError, match="has its trials in another folder"):
             elsewhere.run(1, None)
         assert make_search(tmp_path).study.user_attrs == before
+
+
+def finished_study(tmp_path):
+    search, tuner = started(tmp_path)
+    tuner.run(1, None)
+    search.close()
+
+
+def changed(path, statement):
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(statement)
+
+
+@pytest.mark.parametrize(
+    ("statement", "named"),
+    [
+        ("UPDATE trial_values SET value = value + 1e-9", "values"),
+        ("UPDATE trial_params SET param_value = 0.1 WHERE param_name = 'local.lr'", "local.lr"),
+    ],
+)
+def test_a_changed_record_of_a_completed_trial_is_named(tmp_path, local_slots, statement, named):
+    finished_study(tmp_path)
+    changed(tmp_path / "study.db", statement)
+    _, tuner = started(tmp_path)
+    with pytest.raises(raysim.RunError, match=f"^trial 0: its {named} in .* differ; restore the"):
+        tuner.run(2, None)
+    assert local_slots.started == [0]
+
+
+def test_a_lost_study_file_is_written_again_where_the_runs_are(tmp_path, local_slots):
+    finished_study(tmp_path)
+    about = tmp_path / "out/study.json"
+    before = about.read_text()
+    about.unlink()
+    started(tmp_path)[1].run(1, None)
+    assert about.read_text() == before
+
+
+def test_a_damaged_folder_stops_the_study_not_the_trial(tmp_path, local_slots):
+    finished_study(tmp_path)
+    trials = tmp_path / "out/trials"
+    (trials / "0001").write_text("garbage")
+    search, tuner = started(tmp_path)
+    with pytest.raises(MachineError, match=r"trial 1: .*0001 is not a folder.*; fix this, then"):
+        tuner.run(2, None)
+    assert states(search) == ["COMPLETE", "RUNNING"]
+    shutil.rmtree(trials)
+    trials.symlink_to("nowhere")
+    with pytest.raises(MachineError, match="out/trials: no folder that can be written: File exis"):
+        started(tmp_path)[1].run(2, None)
+
+
+def test_a_study_deleted_from_its_database_is_named(tmp_path, local_slots):
+    tables = ("trial_params", "trial_intermediate_values", "trials", "studies")
+
+    def delete(number):
+        for table in tables:
+            changed(tmp_path / "study.db", f"DELETE FROM {table}")  # noqa: S608
+
+    local_slots.fault = delete
+    with pytest.raises(raysim.RunError, match="study blobs was deleted; restore it, or choose"):
+        started(tmp_path)[1].run(2, None)
+
+
+@pytest.mark.parametrize("content", [b"garbage " * 200, None])
+def test_a_damaged_database_is_refused_with_advice(tmp_path, content):
+    path = tmp_path / "study.db"
+    path.write_bytes(content) if content else path.mkdir()
+    with pytest.raises(raysim.RunError, match="restore the file, or choose another --out"):
+        make_search(tmp_path)
