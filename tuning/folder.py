@@ -49,8 +49,8 @@ class StudyFolder:
         """Return the summary of a trial's run; None where there is none that can be read."""
         path = self.trial(number) / "summary.json"
         try:
-            return dict(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError, RecursionError):
+            return dict(parse_json(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
             return None
 
     @contextmanager

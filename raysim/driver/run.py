@@ -85,12 +85,6 @@ class Run:
             RaysimError: a client, a disk or the cluster failed; committed rounds are checkpointed.
             KeyboardInterrupt: the run was interrupted; committed rounds are checkpointed.
         """
-        try:
-            return self._execute()
-        finally:
-            self.recorder.close_events()
-
-    def _execute(self) -> Result:
         context = self.context
         self.restore()
         context.run_dir.save_partition(context.federation.client_indices)

@@ -73,4 +73,8 @@ def drive(
             identity=identity,
             force=force,
         )
-        return Run(context).execute()
+        run = Run(context)
+        try:
+            return run.execute()
+        finally:
+            run.recorder.close_events()

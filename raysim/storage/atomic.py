@@ -20,6 +20,8 @@ from safetensors import SafetensorError
 
 from raysim.core.errors import MachineError
 
+MISPLACED = (IsADirectoryError, NotADirectoryError, FileExistsError)
+"""Errors where a file is in the place of a folder, or a folder in that of a file."""
 FORCING_THREADS = 8
 """Files forced to disk at once: the file system commits them together."""
 
@@ -35,7 +37,7 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        if other := in_the_way(path):
+        if isinstance(error, MISPLACED) and (other := in_the_way(path)):
             reason = f"{other}; move it away"
         raise MachineError(f"{path}: cannot be written: {reason}") from error
 
