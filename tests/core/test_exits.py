@@ -15,6 +15,20 @@ from raysim.core.exits import Interrupted, delay_signals, exit_code, interruptib
 PAGE = Path(__file__).parents[2] / "README.md"
 
 
+@pytest.fixture(autouse=True)
+def handlers_of_a_new_process():
+    """Ray, started by a test before in this process, leaves a handler of its own."""
+    fresh = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGTERM: signal.SIG_DFL,
+        signal.SIGHUP: signal.SIG_DFL,
+    }
+    before = {signum: signal.signal(signum, handler) for signum, handler in fresh.items()}
+    yield
+    for signum, handler in before.items():
+        signal.signal(signum, handler)
+
+
 @pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
 def test_a_signal_is_raised_and_the_handler_given_back(number, code):
     signum = signal.Signals[number]

@@ -76,7 +76,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
     def report(memory: int) -> None:
         monkeypatch.setattr(
-            Worker, "about", lambda self, gpus: about(self, gpus) | {"memory": memory}
+            Worker, "about", lambda self, *gpus: about(self, *gpus) | {"memory": memory}
         )
 
     return report
