@@ -152,12 +152,14 @@ def ask(
 def calling(component: Component, name: str) -> Iterator[None]:
     """Turn what a component's method raises in the body into one line.
 
+    A full disk or memory is the machine's failure, not the component's.
+
     Raises:
         SettingsError: it failed.
     """
     try:
         yield
-    except RaysimError:
+    except (RaysimError, MemoryError, OSError):
         raise
     except (Exception, SystemExit) as error:  # a user's class may raise anything
         raise SettingsError(f"{called(component)}: {name} failed: {cause(error)}") from error

@@ -98,13 +98,14 @@ class Run:
             # A checkpoint now would seal the damaged state, and push out one that has none.
             self.recorder.close()
             raise DamagedStateError(
-                f"{error}; to go back to the round before it was written, type: raysim resume"
-                f" {context.run_dir.path}"
+                f"{error}; restore it, or type: raysim resume {context.run_dir.path}, which goes"
+                " back to a checkpoint before it was written if there is one"
             ) from error
-        except MachineError as error:
+        except (MachineError, MemoryError, OSError) as error:
             self._save_committed()
+            cause = str(error) or type(error).__name__
             hint = f"fix this, then type: raysim resume {context.run_dir.path}"
-            raise MachineError(f"{error}; {hint}") from error
+            raise MachineError(f"{cause}; {hint}") from error
         except BaseException:
             self._save_committed()
             raise

@@ -78,7 +78,8 @@ def _joined_cluster(address: str) -> Iterator[None]:
 @contextmanager
 def _own_cluster() -> Iterator[None]:
     """Start Ray on this machine for this process alone; name its logs after a fault."""
-    folder = Path(tempfile.mkdtemp(prefix="raysim-"))  # for this user alone
+    place = os.environ.get("RAY_TMPDIR")  # a short path, as paths of sockets must be
+    folder = Path(tempfile.mkdtemp(prefix="raysim-", dir=place))  # for this user alone
     logs = f"Ray's logs are in {folder}"
     try:
         with _own_token():

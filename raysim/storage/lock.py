@@ -37,7 +37,7 @@ def make_new_folder(path: Path) -> Path:
     for number in count(1):
         new = path if number == 1 else path.with_name(f"{path.name}-{number}")
         try:
-            new.mkdir()
+            new.mkdir(parents=True)  # another process may have removed an empty one
             break
         except FileExistsError:
             continue

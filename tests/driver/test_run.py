@@ -23,6 +23,7 @@ from torch import nn
 import raysim
 from raysim.methods.fedavg import FedAvg
 from tests.conftest import UNEQUAL, Notes, SmallNet, make_settings, make_task, samples
+from tests.driver.test_lost_files import StopAfter
 
 COLUMNS = {
     *("round", "train_loss", "objective", "test_loss", "test_accuracy", "lr", "seconds"),
@@ -143,6 +144,26 @@ def test_failing_client_stops_the_run_or_is_dropped(tmp_path, request, kind, cau
     assert set(pq.read_table(tmp_path / "drop/clients.parquet")["samples"].to_pylist()) == set(
         others
     )
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause"), [(MemoryError(), "MemoryError"), (OSError(28, "No space left"), "No space")]
+)
+def test_a_fault_of_the_machine_in_a_round_is_not_blamed_on_the_method(
+    tmp_path, monkeypatch, fault, cause
+):
+    def failing(*arguments: Any) -> Any:
+        raise fault
+
+    with pytest.raises(KeyboardInterrupt):
+        raysim.run(make_settings(tmp_path), make_task(UNEQUAL), StopAfter(2))
+    round_of = FedAvg.round
+    monkeypatch.setattr(FedAvg, "round", failing)
+    with pytest.raises(raysim.RaysimError, match=f"{cause}.*raysim resume") as caught:
+        raysim.resume(tmp_path, make_task(UNEQUAL))
+    assert caught.value.exit_code == 75 and "method" not in str(caught.value)
+    monkeypatch.setattr(FedAvg, "round", round_of)
+    assert raysim.resume(tmp_path, make_task(UNEQUAL)).summary["rounds"] == 5
 
 
 def test_dropping_a_client_gives_the_mean_of_the_others(tmp_path):
