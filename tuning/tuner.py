@@ -15,6 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from raysim.core.errors import MachineError
 from raysim.storage.atomic import write_json
+from raysim.storage.plugins import Plugins
 from raysim.storage.recorder import dotted
 from raysim.storage.run_directory import RunDirectory
 from raysim.tuning.events import add_bytes, describe
@@ -125,6 +126,7 @@ class Tuner:
         folder = self.folder.trial(trial.number)
         if not (folder / "summary.json").exists():
             return False
+        Plugins(folder).check_recorded(force=False)  # to read the settings imports them
         config = dotted(RunDirectory(folder).read_config()[0])
         differing = [key for key, value in trial.params.items() if config.get(key) != value]
         if differing:
