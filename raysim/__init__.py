@@ -115,13 +115,15 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
 
     Raises:
         SettingsError: the preset is unknown, a key is unknown, or a value is out of range.
-        RunError: the file is the `config.json` of a newer version.
+        RunError: the file is the `config.json` of a newer version, or a class that is named lies in
+            a run directory.
     """
     from raysim import methods, workloads  # noqa: F401 - registers the components
     from raysim.config import apply_overrides, parse, read_file
     from raysim.core.components import suggest
     from raysim.core.errors import SettingsError, visible
     from raysim.core.given import user_path
+    from raysim.storage.plugins import check_places
     from raysim.storage.schema import current_settings
     from raysim.workloads.presets import PRESETS
 
@@ -138,7 +140,9 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
             f"{visible(name)}: no such preset; {suggest(name, sorted(PRESETS))}"
             " (or a .toml or .json file)"
         )
-    return parse(apply_overrides(raw, overrides or {}))
+    raw = apply_overrides(raw, overrides or {})
+    check_places(raw)
+    return parse(raw)
 
 
 def run(

@@ -1,13 +1,13 @@
 """Entry of the command `raysim`, and of `python -m raysim`."""
 
 from raysim.core.exits import end_at_once
-from raysim.execution.module_path import put_working_directory_last
+from raysim.execution.module_path import take_working_directory_off
 
 
 def main() -> None:
     """Run the command line, from here on without tracebacks of signals and of a lost stdout."""
     end_at_once()  # before the imports, which take seconds
-    put_working_directory_last()
+    take_working_directory_off()  # packages try optional imports, which it must not answer
     from raysim.cli import app, output
 
     output.open_streams()

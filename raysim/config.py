@@ -27,7 +27,8 @@ from pydantic import (
 from raysim.core.components import C, Component, Registry, build_component, explain
 from raysim.core.data import DATASETS, MODELS, PARTITIONS, Dataset, Model, Partition
 from raysim.core.errors import SettingsError, visible
-from raysim.core.given import MOST, Count, Seed, check_plain, parse_json, read_text, user_path
+from raysim.core.given import check_plain, parse_json, read_text, user_path
+from raysim.core.given.limits import MOST, Count, Seed
 from raysim.core.method import METHODS, Method
 from raysim.core.rules import Weighting
 

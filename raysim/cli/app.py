@@ -31,7 +31,7 @@ from raysim.cli.options import (
 from raysim.cli.output import resumable, say
 from raysim.core.errors import RaysimError, SettingsError
 from raysim.core.exits import interruptible
-from raysim.execution.module_path import put_working_directory_last
+from raysim.execution.module_path import leave_out_working_directory, put_working_directory_last
 
 if TYPE_CHECKING:
     from raysim.tuning.search import SearchOptions
@@ -83,6 +83,7 @@ def _changes(overrides: list[str] | None, profile: str | None) -> dict[str, Any]
 @app.command()
 def resume(run_dir: RunDir, overrides: Overrides = None, *, force: Force = False) -> None:
     """Resume a run that was interrupted or killed."""
+    leave_out_working_directory(run_dir)  # before packages try optional imports
     import raysim.driver.start  # takes seconds, in which there is nothing to lose
 
     changes = _changes(overrides, None)

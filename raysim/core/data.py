@@ -17,7 +17,7 @@ from pydantic import Field
 from raysim.core.client_indices import ClientIndices, held_problem, limited
 from raysim.core.components import Component, Registry, ask, called
 from raysim.core.errors import DataError
-from raysim.core.given import Count
+from raysim.core.given.limits import Count
 
 if TYPE_CHECKING:  # `raysim list presets` reads names of components alone, without torch
     import torch

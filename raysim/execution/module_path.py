@@ -2,8 +2,8 @@
 
 A user's own method, `method.name=my_method:Class`, is found in the working directory; what else is
 there, such as a folder `cluster/` or a file `optuna.py`, must not hide an installed package.
-`python -m` and Ray put that folder first: Python in the driver, Ray in each of its workers. A run
-that is resumed does not take modules from its own directory, which may come from anyone.
+`python -m` and Ray put that folder first: Python in the driver, Ray in each of its workers. No
+module is taken from a run directory, which may come from anyone.
 """
 
 from __future__ import annotations
@@ -12,19 +12,26 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from raysim.core.given.run_folders import run_directory_of
+
+
+def take_working_directory_off() -> None:
+    """Take the working directory off the module path."""
+    here = Path.cwd().resolve()
+    sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != here]
+
 
 def put_working_directory_last() -> None:
-    """Move the working directory to the end of the module path, or add it there."""
-    here = Path.cwd()
-    others = [entry for entry in sys.path if Path(entry).resolve() != here.resolve()]
-    sys.path[:] = [*others, str(here)]
+    """Move the working directory to the end of the module path; off it in a run directory."""
+    take_working_directory_off()
+    if run_directory_of(Path.cwd()) is None:
+        sys.path.append(str(Path.cwd()))
 
 
 def leave_out_working_directory(folder: Path) -> None:
     """Take the working directory off the module path where it lies in a folder."""
-    here = Path.cwd().resolve()
-    if here.is_relative_to(folder.resolve()):
-        sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != here]
+    if Path.cwd().resolve().is_relative_to(folder.resolve()):
+        take_working_directory_off()
 
 
 def with_driver_path(actor: type) -> Any:

@@ -20,7 +20,7 @@ from raysim.core.client_indices import NO_HOLDOUT, ClientIndices, Holdout, Indic
 from raysim.core.components import ask
 from raysim.core.data import Progress, Split, prepared
 from raysim.core.errors import DataError
-from raysim.core.given import MOST
+from raysim.core.given.limits import MOST
 from raysim.core.scoring import CLASSIFICATION, Scoring
 from raysim.core.seeds import torch_seed
 from raysim.federation.input_pipeline import InputPipeline, PreparedPipeline

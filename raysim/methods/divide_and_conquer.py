@@ -47,7 +47,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from raysim.core.errors import SettingsError
-from raysim.core.given import Count
+from raysim.core.given.limits import Count
 from raysim.core.layers import STAGES, WeightLayer, misplaced, weight_layers
 from raysim.core.method import Metrics, Round, ServerState
 from raysim.core.rules import Pass, Rules, Trained, Upload, View

@@ -20,7 +20,7 @@ from dataclasses import replace
 import torch
 from pydantic import Field
 
-from raysim.core.given import MOST
+from raysim.core.given.limits import MOST
 from raysim.core.method import Round, ServerState
 from raysim.core.rules import Pass, Reduced, Rules, Trained, Upload, View
 from raysim.core.tensors import add_scaled

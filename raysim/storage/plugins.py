@@ -11,12 +11,14 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from typing import Any
 
 from raysim.core.errors import RunError
 from raysim.core.given import parse_json
+from raysim.core.given.run_folders import run_directory_of
 from raysim.storage.atomic import discard_folder, write_json
 from raysim.storage.checkpoints import Checkpoints
 
@@ -110,6 +112,17 @@ def modules_of(settings: Any) -> set[str]:
     return modules.union(*map(modules_of, settings.values()))
 
 
+def check_places(settings: Mapping[str, Any]) -> None:
+    """Check that no module that settings name lies in a run directory, before one is imported.
+
+    Raises:
+        RunError: a source lies there, or a module has none.
+    """
+    for module in sorted(modules_of(settings)):
+        if _spec(module):  # of one that is not found, the import says so
+            _sources(module)
+
+
 def source_digest(module: str, run_dir: Path) -> str:
     """Return a digest of a module's source, and of the sources beside it that it imports.
 
@@ -117,7 +130,20 @@ def source_digest(module: str, run_dir: Path) -> str:
 
     Args:
         module: The module.
-        run_dir: A run directory; others are known by their `config.json`.
+        run_dir: A run directory that may not have its files yet.
+
+    Raises:
+        RunError: there is no source, or one lies in a run directory.
+    """
+    files = _sources(module, run_dir)
+    digest = sha256()
+    for name in sorted(files):
+        digest.update(sha256(name.encode() + b"\0" + files[name].read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def _sources(module: str, run_dir: Path | None = None) -> dict[str, Path]:
+    """Return the source files of a module and of what it imports beside it.
 
     Raises:
         RunError: there is no source, or one lies in a run directory.
@@ -134,15 +160,21 @@ def source_digest(module: str, run_dir: Path) -> str:
                 waiting += _imports(path, each)
     if module not in files:
         raise RunError(f"{module}: has no Python source")
-    digest = sha256()
     for name in sorted(files):
         if run := _run_directory(files[name], run_dir):
             raise RunError(
                 f"{module}: {files[name]} lies in the run directory {run}, and code there is not"
                 " executed; move it elsewhere"
             )
-        digest.update(sha256(name.encode() + b"\0" + files[name].read_bytes()).digest())
-    return digest.hexdigest()
+    return files
+
+
+def _spec(module: str) -> ModuleSpec | None:
+    """Return the spec of a module's outermost package; to find it, nothing is executed."""
+    try:
+        return find_spec(module.partition(".")[0])
+    except (ImportError, ValueError):
+        return None
 
 
 class _Top:
@@ -150,10 +182,7 @@ class _Top:
 
     def __init__(self, module: str) -> None:
         self._name = module.partition(".")[0]
-        try:
-            spec = find_spec(self._name)  # of a top-level module, it executes nothing
-        except (ImportError, ValueError):
-            spec = None
+        spec = _spec(module)
         places = (spec.submodule_search_locations or [spec.origin or ""]) if spec else []
         self._places = [Path(place) for place in places]
         if not self._places:
@@ -199,15 +228,8 @@ def _imports(path: Path, module: str) -> list[str]:
     return found
 
 
-def _run_directory(path: Path, run_dir: Path) -> Path | None:
+def _run_directory(path: Path, run_dir: Path | None) -> Path | None:
     """Return the run directory in which a file lies, this or another, if it does."""
-    for folder in {*path.absolute().parents, *path.resolve().parents}:
-        if folder == run_dir.resolve():
-            return folder
-        try:
-            values = parse_json((folder / "config.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        if isinstance(values, dict) and "own_task" in values:
-            return folder
-    return None
+    if run_dir and run_dir.resolve() in {*path.absolute().parents, *path.resolve().parents}:
+        return run_dir.resolve()
+    return run_directory_of(path)

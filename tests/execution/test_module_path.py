@@ -85,3 +85,20 @@ def test_an_actor_has_the_order_of_the_driver(hostile, monkeypatch):
         started(hostile)
     assert "hides a package" in failed.value.stderr
     assert "platformdirs.py" in failed.value.stderr and "raysim.py" not in failed.value.stderr
+
+
+@pytest.mark.parametrize("settings", ["", '{"own_task": false, "method": {"name": "chardet:X"}}'])
+@pytest.mark.parametrize("words", [("resume", "."), ("run", "config.json")])
+def test_a_command_in_a_run_directory_executes_nothing_there(tmp_path, words, settings):
+    """Packages try to import some that are not installed."""
+    if not settings and words[0] == "run":
+        (tmp_path / "checkpoints" / "round_000001").mkdir(parents=True)
+        (tmp_path / "checkpoints" / "round_000001" / "state.json").write_text("{}")
+    (tmp_path / "config.json").write_text(settings)
+    marker = "open({!r}, 'w')\n".format(str(tmp_path / "executed"))
+    for name in ("wcwidth", "uvloop", "chardet", "zstandard"):
+        (tmp_path / f"{name}.py").write_text(marker)
+    command = [sys.executable, "-m", "raysim", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "executed").exists()

@@ -165,6 +165,22 @@ def test_a_run_directory_that_holds_the_plugin_is_refused_at_the_start(start, tm
     assert not (tmp_path / "config.json").exists()
 
 
+@pytest.mark.parametrize("name", ["mine", "run.mine"])
+def test_settings_that_name_code_in_a_run_directory_execute_none(
+    start, tmp_path, monkeypatch, name
+):
+    out = start()
+    for file in ("mine.py", "helpers.py"):
+        (tmp_path / file).rename(out / file)
+    forget()
+    monkeypatch.setattr(sys, "path", [*sys.path, str(out)])
+    settings = tmp_path / "settings.json"
+    settings.write_text(json.dumps({"method": {"name": f"{name}:Mine"}}))
+    with pytest.raises(raysim.RunError, match=f"^{name}: .* lies in the run directory {out}"):
+        raysim.load_config(settings)
+    assert not (out / "executed").exists()
+
+
 def test_the_command_line_executes_nothing_beside_a_run(start, tmp_path):
     """As typed in the run directory, with modules named like ones that are not installed."""
     out = start()

@@ -19,7 +19,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from raysim.core.errors import DataError
-from raysim.core.given import MOST
+from raysim.core.given.limits import MOST
 from raysim.workloads.datasets.image_files import ImageFiles, Listing, class_folders, visible
 
 

@@ -31,7 +31,7 @@ from torch import Tensor
 from raysim.core.client_indices import Indices
 from raysim.core.data import Dataset, Progress, Split
 from raysim.core.errors import DataError
-from raysim.core.given import Count
+from raysim.core.given.limits import Count
 from raysim.core.seeds import stream
 from raysim.workloads.datasets.prepared import prepare_once
 from raysim.workloads.datasets.tables import TEXT, TIME, WHOLE, find_table, line_of, read_table

@@ -27,7 +27,7 @@ from pydantic import Field
 from raysim.core.client_indices import Indices
 from raysim.core.data import Dataset, Progress, Split
 from raysim.core.errors import DataError
-from raysim.core.given import Count, Seed
+from raysim.core.given.limits import Count, Seed
 from raysim.core.seeds import stream
 from raysim.workloads.datasets.prepared import prepare_once
 

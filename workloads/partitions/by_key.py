@@ -16,7 +16,7 @@ from pydantic import Field
 from raysim.core.client_indices import Indices, ListedIndices
 from raysim.core.data import Partition, Split
 from raysim.core.errors import DataError
-from raysim.core.given import Count
+from raysim.core.given.limits import Count
 from raysim.core.seeds import stream
 from raysim.workloads.partitions.checks import column
 

@@ -11,7 +11,7 @@ from functools import partial
 from raysim.core.client_indices import DrawnIndices, Indices
 from raysim.core.data import Partition, Split
 from raysim.core.errors import DataError
-from raysim.core.given import Count
+from raysim.core.given.limits import Count
 from raysim.core.seeds import stream
 
 

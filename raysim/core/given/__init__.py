@@ -1,7 +1,9 @@
-"""Values that a user gives: limits of numbers, nested values, settings files and paths."""
+"""Values that a user gives: limits of numbers, nested values, settings files and paths.
 
-from raysim.core.given.limits import MOST, Count, Seed
+Free of heavy imports: the command line reads the working directory's kind before it imports others.
+"""
+
 from raysim.core.given.paths import user_path
 from raysim.core.given.values import check_plain, parse_json, read_text
 
-__all__ = ["MOST", "Count", "Seed", "check_plain", "parse_json", "read_text", "user_path"]
+__all__ = ["check_plain", "parse_json", "read_text", "user_path"]

@@ -47,7 +47,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from raysim.core.errors import SettingsError
-from raysim.core.given import MOST
+from raysim.core.given.limits import MOST
 from raysim.core.method import Method, Metrics, Round, ServerState
 from raysim.core.rules import Batch, Pass, Reduced, Rules, Trained, Upload, View
 from raysim.core.tensors import Groups, Tensors, nbytes, state_of
