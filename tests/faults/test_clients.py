@@ -53,6 +53,7 @@ def settings_of(folder, **overrides) -> raysim.Settings:
     return make_settings(folder, **{"rounds": 1, "fraction": 1.0, **engine, **overrides})
 
 
+@pytest.mark.full
 def test_a_client_that_hangs_is_dropped(tmp_path, shared_ray):
     listener = Notes()
     settings = settings_of(tmp_path, on_client_error="drop")

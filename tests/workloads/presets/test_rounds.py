@@ -120,7 +120,19 @@ def test_twins_differ_in_their_schedule_alone():
         assert changed == {"rounds", "local.epochs", "local.lr_decay"}, twin
 
 
-@pytest.mark.parametrize("settings", [n for n in PRESETS if n not in TWINS], indirect=True)
+SLOW = {"dnc-colour-fedma", "dnc-imbalance-fedma", "mifl-imagenet"}
+"""More than ten seconds each; VGG9, ResNet-50 and FedMA are in other presets and tests."""
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(name, marks=[pytest.mark.full] if name in SLOW else [])
+        for name in PRESETS
+        if name not in TWINS
+    ],
+    indirect=True,
+)
 def test_one_round(tmp_path, settings):
     result = raysim.run(settings)
     assert result.summary["rounds"] == 1
