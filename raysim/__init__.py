@@ -122,7 +122,7 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
     from raysim.config import apply_overrides, parse, read_file
     from raysim.core.components import suggest
     from raysim.core.errors import SettingsError, visible
-    from raysim.core.given import user_path
+    from raysim.core.given import check_plain, user_path
     from raysim.storage.plugins import check_places
     from raysim.storage.schema import current_settings
     from raysim.workloads.presets import PRESETS
@@ -141,6 +141,7 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
             " (or a .toml or .json file)"
         )
     raw = apply_overrides(raw, overrides or {})
+    check_plain(raw)
     check_places(raw)
     return parse(raw)
 

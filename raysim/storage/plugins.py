@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from importlib.machinery import ModuleSpec
@@ -119,7 +120,7 @@ def check_places(settings: Mapping[str, Any]) -> None:
         RunError: a source lies there, or a module has none.
     """
     for module in sorted(modules_of(settings)):
-        if _spec(module):  # of one that is not found, the import says so
+        if module.partition(".")[0] not in sys.stdlib_module_names and _spec(module):
             _sources(module)
 
 
