@@ -63,7 +63,8 @@ def test_own_method(tmp_path, environment):
         assert np.abs(step - second[velocity]).max() < 1e-6
 
 
-@pytest.mark.parametrize("actors", [False, pytest.param(True, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("actors", [False, True])
 def test_own_method_is_held_to_the_contract_as_its_page_says(tmp_path, request, actors):
     """In a folder of its own, by pytest as a user calls it."""
     example = re.search(

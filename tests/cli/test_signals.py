@@ -67,14 +67,8 @@ def rounds(folder: Path) -> tuple[int, list[int]]:
     return done, pq.read_table(folder / "run/metrics.parquet")["round"].to_pylist()
 
 
-@pytest.mark.parametrize(
-    "stop",
-    [
-        pytest.param(signal.SIGINT, marks=pytest.mark.full),
-        pytest.param(signal.SIGTERM, marks=pytest.mark.full),
-        signal.SIGHUP,
-    ],
-)
+@pytest.mark.full
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_command_checkpoints(tmp_path, stop):
     process = start(tmp_path, *RUN)
     wait_for(process, "round 3 ")

@@ -61,6 +61,7 @@ def test_the_manifests_are_there(tmp_path, block):
     assert written.read_text() == (manifests / line.split()[3]).read_text()
 
 
+@FULL
 def test_on_a_laptop(tmp_path, shared_ray):
     join = {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}
     said = do(tmp_path, f"{line_with(HERE, 'laptop')} {QUICK} out=run", **join)

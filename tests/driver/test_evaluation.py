@@ -259,7 +259,10 @@ def evaluated(metrics: Any) -> list[dict[str, float]]:
     return metrics.select(sorted(names)).to_pylist()
 
 
-@pytest.mark.parametrize(("partition", "actors"), [("Plain", 1), ("Mirrored", 2)])
+@pytest.mark.parametrize(
+    ("partition", "actors"),
+    [pytest.param("Plain", 1, marks=pytest.mark.full), ("Mirrored", 2)],
+)
 def test_the_same_figures_on_any_number_of_actors(tmp_path, resident_actors, partition, actors):
     # Three batches of each set.
     overrides = {**ALL, "evaluation.holdout": 0.5, "rounds": 2}

@@ -144,6 +144,7 @@ class RoundsSeen(raysim.Listener):
         self.rounds.append(row["round"])
 
 
+@pytest.mark.full
 def test_driver_of_actors_killed_and_resumed_on_actors(tmp_path, shared_ray, undisturbed):
     engine = {"engine.backend": "ray", "engine.actors": 2}
     address = ray.get_runtime_context().gcs_address

@@ -87,8 +87,13 @@ def test_an_actor_has_the_order_of_the_driver(hostile, monkeypatch):
     assert "platformdirs.py" in failed.value.stderr and "raysim.py" not in failed.value.stderr
 
 
-@pytest.mark.parametrize("settings", ["", '{"own_task": false, "method": {"name": "chardet:X"}}'])
-@pytest.mark.parametrize("words", [("resume", "."), ("run", "config.json")])
+@pytest.mark.parametrize(
+    ("words", "settings"),
+    [
+        (("resume", "."), '{"own_task": false, "method": {"name": "chardet:X"}}'),
+        pytest.param(("run", "config.json"), "", marks=pytest.mark.full),
+    ],
+)
 def test_a_command_in_a_run_directory_executes_nothing_there(tmp_path, words, settings):
     """Packages try to import some that are not installed."""
     if not settings and words[0] == "run":

@@ -43,6 +43,7 @@ def rounds_of(stage) -> list[int]:
     return pq.read_table(stage.disk / "run/metrics.parquet")["round"].to_pylist()
 
 
+@pytest.mark.full
 def test_a_full_disk_is_told_in_one_line_and_the_run_goes_on(stage, undisturbed):
     with stage.run(["4.mid"]) as run:
         run.until("4.mid")

@@ -66,7 +66,7 @@ def settings_of(folder: Path, actors: int) -> raysim.Settings:
 @pytest.mark.parametrize(
     ("actors", "error"),
     [
-        (2, RuntimeError("worn out")),
+        pytest.param(2, RuntimeError("worn out"), marks=pytest.mark.full),
         (2, torch.AcceleratorError("CUDA error: an illegal memory access was encountered")),
         pytest.param(1, RuntimeError("worn out"), marks=pytest.mark.full),
     ],
@@ -82,7 +82,8 @@ def test_a_process_that_fails_for_good_costs_no_client(tmp_path, shared_ray, act
     assert model_of(tmp_path / "run") == model_of(tmp_path / "undisturbed")
 
 
-@pytest.mark.parametrize("actors", [2, pytest.param(1, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("actors", [2, 1])
 def test_a_bad_client_is_dropped_after_two_processes(tmp_path, shared_ray, actors):
     log, listener = tmp_path / "log", Notes()
     task = make_task(EQUAL, partial(Net, Trap, log))

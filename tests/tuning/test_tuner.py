@@ -35,6 +35,7 @@ def test_a_study(tmp_path, local_slots):
     assert again.summary["final_holdout_accuracy"] == best.value
 
 
+@pytest.mark.full
 def test_the_same_study_twice_gives_the_same_trials(tmp_path, local_slots):
     found = []
     for name in ("first", "second"):

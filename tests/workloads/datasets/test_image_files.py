@@ -259,6 +259,7 @@ print(json.dumps([grown(root, 160, 2**20), grown(root, 161, 2**40)]))
 """
 
 
+@pytest.mark.full
 def test_preparing_holds_parts_and_not_the_dataset(tmp_path: Path) -> None:
     make(tmp_path, 600)
     command = [sys.executable, "-c", MEASURED, str(tmp_path)]

@@ -62,7 +62,7 @@ def test_test_samples_have_the_means_of_their_users(tmp_path: Path) -> None:
     assert (distances + 100 * np.eye(3)).min() > 30
 
 
-@pytest.mark.parametrize(("gamma", "users"), [(0.0, 40), (0.25, 150), (4.0, 100)])
+@pytest.mark.parametrize(("gamma", "users"), [(0.0, 40), (4.0, 100)])
 def test_means_of_users_vary_by_gamma1(tmp_path: Path, gamma: float, users: int) -> None:
     train, _ = splits(tmp_path, Synthetic(gamma1=gamma, users=users, samples=1, test_samples=1))
     x = train.x.astype(np.float64)

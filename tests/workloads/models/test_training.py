@@ -76,6 +76,7 @@ def test_other_bits_with_another_seed(tmp_path, inline, name):
     assert bits(trained(tmp_path, task_of(name), seed=1)) != bits(inline(name))
 
 
+@pytest.mark.full
 def test_batchnorm_has_the_same_bits_on_two_actors(tmp_path, resident_actors, inline):
     assert bits(trained(tmp_path, task_of("resnet18"), **ACTORS)) == bits(inline("resnet18"))
 

@@ -120,8 +120,11 @@ def test_twins_differ_in_their_schedule_alone():
         assert changed == {"rounds", "local.epochs", "local.lr_decay"}, twin
 
 
-SLOW = {"dnc-colour-fedma", "dnc-imbalance-fedma", "mifl-imagenet"}
-"""More than ten seconds each; VGG9, ResNet-50 and FedMA are in other presets and tests."""
+SLOW = {
+    *("dnc-colour-fedma", "dnc-imbalance-fedma", "dnc-shakespeare-fedma", "mifl-imagenet"),
+    *("fedmax-aptos-noniid", "fedmax-xray-iid", "fedmax-xray-noniid"),
+}
+"""Many seconds each; VGG9, ResNet-50, char-lstm and FedMA are in other presets and tests."""
 
 
 @pytest.mark.parametrize(
