@@ -28,7 +28,7 @@ from raysim.driver.context import RunContext
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
 from raysim.storage.checkpoints import Checkpoint
-from raysim.storage.environment import by_environment, unknown_environment
+from raysim.storage.environment import by_environment, environment, unknown_environment
 
 SAMPLED_CLIENTS = 1000
 ENVIRONMENTS = "environments"
@@ -55,7 +55,7 @@ def identity_of(method: Method, federation: Federation, network: nn.Module) -> d
 def with_environments(
     identity: Mapping[str, Any], actors: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return an identity with the distinct environments of actors added."""
+    """Return an identity with the distinct environments of actors and driver added."""
     known = [*identity.get(ENVIRONMENTS, ())]
     known += [found for found in _environments(actors) if found not in known]
     return {**identity, ENVIRONMENTS: known}
@@ -82,7 +82,7 @@ def accepted(found: Checkpoint, context: RunContext) -> Checkpoint:
 
 
 def _difference(found: Checkpoint, context: RunContext) -> str | None:
-    """Return in what a checkpoint's identity differs from the run's, and its actors'."""
+    """Return in what a checkpoint's identity differs from the run's, its actors' and driver's."""
     sealed = {FORMULA: 1, **found.identity}  # earlier versions sealed nothing
     parts = [
         f"{name} was {_short(sealed[name])} (here {_short(value)})"
@@ -97,7 +97,8 @@ def _difference(found: Checkpoint, context: RunContext) -> str | None:
 
 
 def _environments(actors: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    found = by_environment(actors)
+    driver = {"environment": environment(torch.device("cpu"))}  # some methods compute there
+    found = by_environment([*actors, driver])
     return [{key: value for key, value in each.items() if key != "nodes"} for each in found]
 
 

@@ -12,6 +12,7 @@ from raysim.driver.identity import identity_of
 from raysim.driver.listener import Listener
 from raysim.driver.preflight import check_space, initial_checkpoint
 from raysim.driver.run import Run
+from raysim.execution.process import threads_of
 from raysim.execution.ray_runtime import make_executor, ray_runtime
 from raysim.execution.worker import WorkerSpec
 from raysim.federation.federation import Federation
@@ -54,6 +55,7 @@ def drive(
     spec = WorkerSpec(settings, federation, states.folder, evaluator.evaluated_sets)
     with (
         interruptible(),
+        threads_of(settings.engine),
         ray_runtime(settings.engine),
         closing(make_executor(spec, watch)) as executor,
         run_dir.lock(settings, own_task),

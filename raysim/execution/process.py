@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -27,8 +28,7 @@ def configure(engine: EngineSettings) -> ExitStack:
     yet is not filled, as determinism does by default: nothing here reads such memory.
     """
     undo = ExitStack()
-    undo.callback(torch.set_num_threads, torch.get_num_threads())
-    torch.set_num_threads(engine.threads_per_actor)
+    undo.enter_context(threads_of(engine))
     if device_of(engine).type == "cpu":
         return undo
     undo.callback(_set_environment, CUBLAS, os.environ.get(CUBLAS))
@@ -49,6 +49,17 @@ def configure(engine: EngineSettings) -> ExitStack:
         undo.callback(setattr, owner, name, getattr(owner, name))
         setattr(owner, name, value)
     return undo
+
+
+@contextmanager
+def threads_of(engine: EngineSettings) -> Iterator[None]:
+    """Compute with the threads of an actor: a product's last bits depend on their number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(engine.threads_per_actor)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _no_tf32() -> list[tuple[Any, str, Any]]:

@@ -11,6 +11,7 @@ import platform
 import re
 import socket
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,8 @@ def environment(device: torch.device) -> dict[str, Any]:
         "torch_blas": _torch_blas(build),
         "numpy": np.__version__,
         "numpy_blas": _numpy_blas(),
+        "scipy": version("scipy"),
+        "torchvision": version("torchvision"),
         "gpu": torch.cuda.get_device_name(device) if on_gpu else None,
         "cuda": torch.version.cuda if on_gpu else None,
         "cudnn": torch.backends.cudnn.version() if on_gpu else None,  # type: ignore[no-untyped-call]
@@ -85,14 +88,15 @@ def node_differences(actors: Sequence[Mapping[str, Any]]) -> str | None:
 def unknown_environment(
     found: Sequence[Mapping[str, Any]], known: Sequence[Mapping[str, Any]]
 ) -> str | None:
-    """Return how the first unknown environment differs from a known one; None where all are known.
+    """Return how the first unknown environment differs from the nearest known; None without one.
 
     Where nothing is known, every environment is accepted.
     """
     for values in found:
         if known and values not in known:
-            names = [name for name in values if values[name] != known[0].get(name)]
-            old, new = ({n: _short(each.get(n)) for n in names} for each in (known[0], values))
+            differing = [[n for n in values if values[n] != each.get(n)] for each in known]
+            names, nearest = min(zip(differing, known, strict=True), key=lambda pair: len(pair[0]))
+            old, new = ({n: _short(each.get(n)) for n in names} for each in (nearest, values))
             return ", ".join(f"{name} was {old[name]} (here {new[name]})" for name in names)
     return None
 

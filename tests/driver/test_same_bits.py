@@ -109,6 +109,14 @@ def test_another_machine_is_refused(tmp_path, monkeypatch, case):
     assert expected in text and len(text.splitlines()) == 1
 
 
+def test_another_machine_of_the_driver_is_refused(tmp_path, monkeypatch):
+    """FedMA matches neurons there, with SciPy."""
+    stopped(tmp_path, make_task(SIZES))
+    others = environment.environment(torch.device("cpu")) | {"scipy": "9.9"}
+    monkeypatch.setattr("raysim.driver.identity.environment", lambda device: others)
+    assert "(here 9.9)" in refusal(tmp_path, make_task(SIZES))
+
+
 def test_a_forced_run_goes_on_and_records_it(tmp_path, monkeypatch):
     stopped(tmp_path, make_task(SIZES))
     monkeypatch.setattr(environment, "_processor", lambda: "Another CPU")
