@@ -27,6 +27,9 @@ from tests.faults.matrix import FAILED, Verdict
 from tests.faults.matrix_cases import verdicts
 from tests.faults.strikes import FAULTS, schedules
 
+LOG_COLUMNS = 200
+"""Width of the tables in a file, where nothing says how wide it may be."""
+
 
 def drill_table(outcomes: list[Outcome], failed: dict[str, int]) -> Table:
     """Return the drill's table."""
@@ -122,7 +125,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="rows of the matrix, a regular expression")
     parser.add_argument("--kills", type=int, metavar="N", help="number of kills")
     asked = parser.parse_args()
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else LOG_COLUMNS)
     if asked.kills:
         return int(not kills(console, asked.kills, asked.seed))
     if asked.matrix:
