@@ -134,8 +134,14 @@ def discard_folder(path: Path) -> None:
 
 def sweep(folder: Path) -> None:
     """Delete what a killed process left half written or half deleted in a folder."""
-    for leftover in folder.glob(".*.aside"):
-        remove(leftover)
+    for path in folder.glob("*"):  # none where there is no folder yet
+        if is_leftover(path):
+            remove(path)
+
+
+def is_leftover(path: Path) -> bool:
+    """Return whether a file or folder has the temporary name of one that is being written."""
+    return path.match(".*.aside")
 
 
 def remove(path: Path) -> None:

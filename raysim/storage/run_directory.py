@@ -22,7 +22,7 @@ from raysim.config import Settings, parse
 from raysim.core.client_indices import ClientIndices, ListedIndices
 from raysim.core.errors import RunError, SettingsError
 from raysim.core.given import parse_json
-from raysim.storage.atomic import replace_file, sweep, write_json
+from raysim.storage.atomic import is_leftover, replace_file, sweep, write_json
 from raysim.storage.checkpoints import Checkpoints
 from raysim.storage.environment import by_environment, environment
 from raysim.storage.lock import LOCK, lock_folder, make_new_folder
@@ -116,7 +116,7 @@ class RunDirectory:
             raise RunError(
                 f"out={self.path}: {parent} is not a folder that can be written: {error.strerror}"
             ) from error
-        if parent != self.path or {path.name for path in self.path.iterdir()} <= {LOCK}:
+        if parent != self.path or all(map(_is_before_a_run, self.path.iterdir())):
             return
         found, found_task = self.read_config(note)
         if self.metrics.exists() or self.checkpoints.exists():
@@ -223,6 +223,11 @@ class RunDirectory:
                 "environments": by_environment(actors),
             },
         )
+
+
+def _is_before_a_run(path: Path) -> bool:
+    """Return whether a start that was killed leaves such a file before it writes the settings."""
+    return path.name == LOCK or is_leftover(path)
 
 
 def _version(package: str) -> str | None:
