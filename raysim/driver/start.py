@@ -17,7 +17,6 @@ from raysim.execution.ray_runtime import make_executor, ray_runtime
 from raysim.execution.worker import WorkerSpec
 from raysim.federation.federation import Federation
 from raysim.storage.client_states import ClientStates
-from raysim.storage.plugins import Plugins
 from raysim.storage.run_directory import RunDirectory
 from raysim.storage.trace import Stopwatch
 
@@ -60,7 +59,6 @@ def drive(
         closing(make_executor(spec, watch)) as executor,
         run_dir.lock(settings, own_task),
     ):
-        Plugins(run_dir.path).seal(settings.to_dict())
         context = RunContext(
             settings=settings,
             federation=federation,

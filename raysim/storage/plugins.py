@@ -26,6 +26,7 @@ from raysim.storage.checkpoints import Checkpoints
 TARGET = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*):[A-Za-z_][\w.]*")
 """`package.module:Class`."""
 INSTALLED = {"site-packages", "dist-packages"}
+SEALS = "plugins.json"
 OWN = {"raysim", "__main__"}
 """Top-level modules that are there before settings are read."""
 
@@ -39,7 +40,7 @@ class Plugins:
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
-        self._file = run_dir / "plugins.json"
+        self._file = run_dir / SEALS
 
     def check(self, settings: Mapping[str, Any], force: bool = False) -> None:
         """Check the sources of all plugins before one is imported.

@@ -26,7 +26,7 @@ from raysim.storage.atomic import is_leftover, replace_file, sweep, write_json
 from raysim.storage.checkpoints import Checkpoints
 from raysim.storage.environment import by_environment, environment
 from raysim.storage.lock import LOCK, lock_folder, make_new_folder
-from raysim.storage.plugins import modules_of
+from raysim.storage.plugins import SEALS, Plugins, modules_of
 from raysim.storage.recorder import dotted
 from raysim.storage.schema import SCHEMA, current_settings
 from raysim.storage.summary import summarise
@@ -141,7 +141,7 @@ class RunDirectory:
 
     @contextmanager
     def lock(self, settings: Settings, own_task: bool) -> Iterator[None]:
-        """Lock the directory for this process, check it again, and write the settings.
+        """Lock the directory for this process, check it again, write seals and settings.
 
         Another process may have used it since the first check. Files that a killed process left
         half written are deleted.
@@ -153,6 +153,7 @@ class RunDirectory:
             for folder in (self.path, self.clients, self.checkpoints):
                 sweep(folder)
             self.check(settings, own_task)
+            Plugins(self.path).seal(settings.to_dict())  # before there is a run that needs them
             self.config_values = {"schema": SCHEMA, **settings.to_dict(), "own_task": own_task}
             write_json(self.config, self.config_values)
             yield
@@ -227,7 +228,7 @@ class RunDirectory:
 
 def _is_before_a_run(path: Path) -> bool:
     """Return whether a start that was killed leaves such a file before it writes the settings."""
-    return path.name == LOCK or is_leftover(path)
+    return path.name in (LOCK, SEALS) or is_leftover(path)
 
 
 def _version(package: str) -> str | None:

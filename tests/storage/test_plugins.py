@@ -90,6 +90,21 @@ def test_an_unchanged_plugin_is_resumed_wherever_it_lies(start, tmp_path, monkey
     assert len(json.loads((out / "plugins.json").read_text())["mine"]) == 1
 
 
+@pytest.mark.parametrize("name", ["plugins", "run_directory"])
+def test_a_start_that_was_killed_before_it_wrote_all_can_be_repeated(
+    start, tmp_path, monkeypatch, name
+):
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"raysim.storage.{name}.write_json", killed)
+        settings = make_settings(tmp_path / "run", **{"method.name": "mine:Mine"})
+        with pytest.raises(KeyboardInterrupt):
+            raysim.run(settings, make_task((9, 9)))
+    assert resume(start()).summary["rounds"] == 5
+
+
 @pytest.mark.parametrize("name", ["mine.py", "helpers.py"])
 def test_a_changed_source_is_refused_and_taken_by_force(start, tmp_path, name):
     out = start()

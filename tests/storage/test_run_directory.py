@@ -69,10 +69,11 @@ def test_an_empty_folder_may_be_used(tmp_path):
 
 def test_a_start_that_was_killed_while_it_wrote_the_settings_may_be_repeated(tmp_path):
     (tmp_path / ".lock").touch()
+    (tmp_path / "plugins.json").write_text("{}")
     (tmp_path / ".config.json.host.1.aside").write_text("{")
     assert allowed(tmp_path)
     start(tmp_path, recorded=False)
-    assert {path.name for path in tmp_path.iterdir()} == {".lock", "config.json"}
+    assert {path.name for path in tmp_path.iterdir()} == {*(".lock", "config.json", "plugins.json")}
 
 
 def test_an_unfinished_run_with_equal_settings_goes_on(tmp_path):
