@@ -45,7 +45,8 @@ def paper_tables() -> Table:
 def paper_table(table: PaperTable) -> RenderableType:
     """Return the page of a table: figures, doubts, what cells need, and origins of settings."""
     doubts = list(dict.fromkeys(cell.suspect for cell in table.cells if cell.suspect))
-    lines = [table.title, table.source, table.paper.citation, f"seeds: {table.seeds}"]
+    lines = [table.title, table.source, table.paper.citation]
+    lines += [f"metric: {_metric(table.metric, table.unit)}", f"seeds: {table.seeds}"]
     if table.baseline:
         lines.append(f"the paper states ratios to: {table.baseline}")
     if table.note:
@@ -58,20 +59,30 @@ def paper_table(table: PaperTable) -> RenderableType:
     footnotes = [f"{_mark(number)} suspect: {doubt}" for number, doubt in enumerate(doubts)]
     if footnotes := [*footnotes, *_needs(table)]:
         parts.append(Text("\n".join(footnotes)))
-    parts.append(_origins(table))
+    presets = dict.fromkeys(cell.preset for cell in table.cells)
+    others = Text(f"all others: raysim list presets {' | '.join(presets)}")
+    parts.append(Group(_origins(table), others))
     return Group(*(Padding(part, (0, 0, 1, 0)) for part in parts))
 
 
 def _figures(table: PaperTable, doubts: list[str]) -> Table:
-    """Return the figures, a line for each column of the table: settings are many, methods few."""
-    shown = Table("", *table.rows, "metric", "unit", box=None)
-    for number in range(len(table.rows)):
-        shown.columns[number + 1].justify = "right"
+    """Return the figures, a line for each column of the table: settings are many, methods few.
+
+    A metric stands beside them where it is not the table's.
+    """
+    shown = Table("", box=None)
+    for row in table.rows:
+        shown.add_column(row, justify="right", overflow="fold")
+    shown.add_column("metric" if len(table.metrics) > 1 else "", overflow="fold")
     for column in table.columns:
         cells = [table.cell(row, column) for row in table.rows]
-        figures = [_figure(cell, doubts) for cell in cells]
-        shown.add_row(column, *figures, table.metric_of(cells[0]), table.unit_of(cells[0]))
+        own = cells[0].metric and _metric(cells[0].metric, table.unit_of(cells[0]))
+        shown.add_row(column, *(_figure(cell, doubts) for cell in cells), own)
     return shown
+
+
+def _metric(metric: str, unit: str) -> str:
+    return f"{metric} in {unit}" if unit else metric
 
 
 def _figure(cell: PaperCell, doubts: list[str]) -> Text:
@@ -102,13 +113,10 @@ def _needs(table: PaperTable) -> Iterator[str]:
 
 
 def _origins(table: PaperTable) -> Table:
-    """Return the presets of the cells, and where the settings come from that differ from them."""
+    """Return the origins of the settings in which cells differ from their presets."""
     marks = {key: mark for cell in table.cells for key, mark in cell.origins.items()}
     shown = Table("origin", "settings", box=None)
     for origin in ORIGINS:
         if keys := [key for key, mark in marks.items() if mark == origin]:
             shown.add_row(origin, Text("  ".join(keys)))
-    presets = dict.fromkeys(cell.preset for cell in table.cells)
-    shown.caption = f"all others: raysim list presets {' | '.join(presets)}"
-    shown.caption_justify = "left"
     return shown

@@ -32,20 +32,21 @@ class _Entry(BaseModel):
 
 
 class _Line(_Entry):
-    """A row or a column."""
+    """A row, a column, or all of a table."""
 
     name: str
     preset: str = ""
     settings: dict[str, Any] = {}
-    suspect: str = ""
 
 
 class _Column(_Line):
     metric: str = ""
     unit: str | None = None
+    suspect: str = ""
 
 
 class _Row(_Line):
+    suspect: str = ""
     values: tuple[float | str, ...] = ()
     deviations: tuple[float, ...] = ()
 
@@ -132,7 +133,7 @@ def _cells(entry: _Table) -> Iterator[PaperCell]:
             lines = (entry, column, row)
             settings = {k: v for line in lines for k, v in flat(line.settings).items()}
             value = row.values[number] if number < len(row.values) else None
-            reason = doubts.get((row.name, column.name), "") or row.suspect or column.suspect
+            reason = doubts.get((row.name, column.name)) or row.suspect or column.suspect
             yield PaperCell(
                 row.name,
                 column.name,

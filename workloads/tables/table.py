@@ -51,7 +51,7 @@ class PaperCell:
 
     @property
     def published(self) -> bool:
-        """Whether the paper prints anything there."""
+        """True if the paper prints anything there."""
         return self.value is not None or bool(self.text)
 
     def resolve(self, overrides: Mapping[str, Any] | None = None) -> Settings:
