@@ -65,16 +65,20 @@ def test_the_interface_imports_nothing_heavy():
         (("--help",), ("numpy",)),
         (("run", "--help"), ("numpy",)),
         (("list", "presets"), ()),
+        (("list", "tables"), ()),
     ],
 )
-def test_help_and_the_list_of_presets_import_nothing_heavy(words, more):
+def test_help_and_the_lists_of_presets_and_tables_import_nothing_heavy(words, more):
     found = imported(COMMAND, *words)
     assert "raysim.cli.app" in found
     assert found & {*HEAVY, *more} == set()
 
 
-@pytest.mark.parametrize(("words", "seconds"), [(("--help",), 1.0), (("list", "presets"), 2.0)])
-def test_help_and_the_list_of_presets_are_quick(words, seconds):
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [(("--help",), 1.0), (("list", "presets"), 2.0), (("list", "tables"), 2.0)],
+)
+def test_help_and_the_lists_of_presets_and_tables_are_quick(words, seconds):
     """In seconds of processor time, about four times what they take; torch alone takes more."""
     took = []
     for _ in range(2):

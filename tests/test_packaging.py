@@ -14,7 +14,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT, SETUPTOOLS = PYPROJECT["project"], PYPROJECT["tool"]["setuptools"]
 EXTRAS = PROJECT["optional-dependencies"]
 SHIPPED = ("raysim", "workloads", "tuning", "cluster")
 PEERS = {"flwr", "pfl"}
@@ -74,6 +75,23 @@ def test_shipped_sources_import_what_is_declared():
         if (missing := undeclared(without_types(path), DEPENDENCIES, OPTIONAL))
     }
     assert found == {}
+
+
+def test_data_files_are_shipped():
+    patterns = SETUPTOOLS["package-data"]
+    shipped = {
+        path
+        for package, names in patterns.items()
+        for name in names
+        for path in (ROOT / "raysim" / "/".join(package.split(".")[1:])).resolve().glob(name)
+    }
+    data = {
+        path
+        for folder in SHIPPED
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and path.suffix not in (".py", ".pyc", ".md")
+    }
+    assert data and data - shipped == set()
 
 
 def without_types(path: Path) -> str:

@@ -47,7 +47,7 @@ console = Console()
 
 KINDS = (
     *("presets", "methods", "datasets", "partitions", "models"),
-    *("studies", "profiles", "manifests"),
+    *("tables", "studies", "profiles", "manifests"),
 )
 
 
@@ -109,7 +109,8 @@ def list_(
     kind: Annotated[
         str,
         typer.Argument(
-            help="presets, methods, datasets, partitions, models, studies, profiles or manifests"
+            help="presets, methods, datasets, partitions, models, tables, studies, profiles or"
+            " manifests"
         ),
     ] = "",
     name: Annotated[str, typer.Argument(help="name of one entry, to print its page")] = "",

@@ -28,6 +28,10 @@ def page_of(kind: str, name: str) -> RenderableType:
         from raysim.workloads.presets import PRESETS
 
         return preset(PRESETS, name) if name else presets(PRESETS)
+    if kind == "tables":
+        from raysim.workloads.tables.pages import page as table_page
+
+        return table_page(name)
     if kind == "studies":
         from raysim.tuning.pages import page
 

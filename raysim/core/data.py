@@ -68,6 +68,13 @@ class Dataset(Component, ABC):
 
         return CLASSIFICATION
 
+    def check_files(self, root: Path) -> None:
+        """Check that the published files which cannot be fetched are in the data root.
+
+        Raises:
+            DataError: one is missing; the message names it, its folder and its source.
+        """
+
     @abstractmethod
     def prepare(self, root: Path, progress: Progress) -> Mapping[str, Path]:
         """Fetch what is missing, check it, and return prepared Arrow files by split.

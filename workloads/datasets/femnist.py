@@ -24,7 +24,7 @@ from torch import Tensor
 from raysim.core.client_indices import Indices
 from raysim.core.data import Dataset, Progress, Split
 from raysim.core.errors import DataError
-from raysim.workloads.datasets.leaf import User, read_leaf
+from raysim.workloads.datasets.leaf import User, published_files, read_leaf
 from raysim.workloads.datasets.prepared import prepare_once
 
 DIGITS, LETTERS = 10, 26
@@ -58,6 +58,14 @@ class Femnist(Dataset):
     def decode(self, x: Tensor) -> Tensor:
         """Scale bytes [B, 1, 28, 28] to [0, 1]."""
         return x.float() / 255
+
+    def check_files(self, root: Path) -> None:
+        """Check that LEAF's files are there.
+
+        Raises:
+            DataError: a split has none.
+        """
+        published_files(root / "femnist", HOW)
 
     def prepare(self, root: Path, progress: Progress) -> Mapping[str, Path]:
         """Read LEAF's files, and write each split and the writers' names as Arrow files.

@@ -13,7 +13,7 @@ import hashlib
 import os
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -140,13 +140,33 @@ def obtain(
             found, failed = _download(source, missing, work / f"source-{number}", folder, progress)
             contents |= found
             failures += failed
-    if lacking := [name for name in md5s if name not in contents]:
+    _check(folder, [name for name in md5s if name not in contents], failures, published)
+    return contents
+
+
+def check_published(
+    folder: Path, names: Iterable[str], sources: Sequence[Source], published: str
+) -> None:
+    """Check that the named files are in `folder`, plain or as .gz, if they have no source.
+
+    Raises:
+        DataError: one is missing.
+    """
+    lacking = [
+        name
+        for name in names
+        if not (sources or (folder / name).is_file() or (folder / f"{name}.gz").is_file())
+    ]
+    _check(folder, lacking, (), published)
+
+
+def _check(folder: Path, lacking: Sequence[str], failures: Sequence[str], published: str) -> None:
+    if lacking:
         raise DataError(
             f"{folder}: {', '.join(lacking)} missing and could not be downloaded"
             f" ({'; '.join(failures) or 'no source known'}); put them there, plain or as .gz"
             f"{published and f', from {published}'}"
         )
-    return contents
 
 
 def _download(

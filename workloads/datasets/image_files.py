@@ -170,6 +170,14 @@ class ImageFiles(Images):
             DataError: files are missing, or their labels are wrong.
         """
 
+    def check_files(self, root: Path) -> None:
+        """Check that the image files are there.
+
+        Raises:
+            DataError: a table, a folder or a file is missing.
+        """
+        self.listed(root / self.folder)
+
     def prepare(self, root: Path, progress: Progress) -> Mapping[str, Path]:
         """Decode and resize the image files, and write each split as an Arrow file.
 

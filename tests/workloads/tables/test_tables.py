@@ -1,0 +1,328 @@
+"""Tables of the papers: counts, figures read in the papers, settings of the cells."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+
+from raysim import Settings
+from raysim.core.errors import SettingsError
+from raysim.workloads.datasets.prepared import missing_files
+from raysim.workloads.presets.preset import ORIGINS, flat
+from raysim.workloads.tables import TABLES, PaperCell, find
+
+CELLS = [(table, cell) for table in TABLES.values() for cell in table.cells]
+
+# By hand, from the papers' texts.
+PUBLISHED = {
+    "fedmax-1": 36,  # 3 methods, 3 datasets, 2 schedules, 2 partitions
+    "fedmax-2": 8,
+    "dnc-1": 12,
+    "dnc-2": 10,
+    "dnc-3": 4,
+    "fedmmd-fig4": 4,
+    "fedfusion-1": 16,
+    "fedfusion-2": 8,
+    "fedfusion-fig6": 4,
+    "flexchill-1": 54,  # 6 temperatures, 3 datasets, 3 figures
+    "flexchill-2": 36,
+    "flexchill-8": 35,  # 6 temperatures and the reference, accuracy and 4 layers
+    "flexchill-c": 0,
+    "flexchill-d": 0,
+    "mifl-2a": 40,
+    "mifl-2b": 80,
+    "mifl-3": 54,
+    "mifl-4": 24,
+    "mifl-5": 30,
+    "mifl-6a": 36,
+    "mifl-6b": 36,
+}
+FIGURES = {
+    "fedmax-1": {
+        ("FedMAX", "cifar10 noniid T=3000"): (73.10, 1.20),
+        ("FedAvg", "cifar100 iid T=600"): (32.67, 0.39),
+        ("FedProx", "femnist noniid T=600"): (92.09, 0.08),
+    },
+    "fedmax-2": {
+        ("FedMAX", "aptos iid"): (0.3451, 0.0062),
+        ("FedAvg", "chest-xray noniid"): (0.7094, 0.0338),
+    },
+    "dnc-1": {("FedProx", "cifar10 skew 75-25"): 74.6, ("FedMA", "cifar10 skew 95-5"): 81.0},
+    "dnc-2": {("D&C'", "cifar10 K=10"): 82.2, ("FedAvg", "cifar10 K=5"): 88.5},
+    "dnc-3": {("FedMA", "shakespeare K=66"): 47.4, ("D&C", "shakespeare K=66"): 49.6},
+    "fedmmd-fig4": {
+        ("FedMMD", "cifar10 binary noniid"): 260,
+        ("FedAvg", "mnist shards noniid"): 128,
+    },
+    "fedfusion-1": {
+        ("FedFusion+Conv", "(c) mnist permuted"): 95.79,
+        ("FedFusion+Multi", "(a) mnist binary noniid"): 90.51,
+        ("FedAvg", "(d) cifar10 iid"): 80.01,
+    },
+    "fedfusion-2": {
+        ("FedFusion+Multi", "mnist permuted 94%"): 78,
+        ("FedFusion+Conv", "mnist permuted 95%"): 92,
+    },
+    "fedfusion-fig6": {
+        ("FedFusion+Conv", "mnist permuted"): 65.2,
+        ("FedAvg", "mnist permuted"): 92.3,
+    },
+    "flexchill-1": {
+        ("T=0.05", "cifar10 accuracy"): 44.71,
+        ("T=2", "femnist rounds"): 205,
+        ("T=0.25", "cifar100 loss"): 2.997,
+    },
+    "flexchill-2": {
+        ("T=0.5", "federated iid accuracy"): 53.19,
+        ("T=4", "centralised loss"): 1.152,
+    },
+    "flexchill-8": {
+        ("T=0.05", "cka layer 2"): 0.9059,
+        ("reference (T=1, iid)", "accuracy"): 73.86,
+    },
+    "mifl-2a": {
+        ("FA", "2nn noniid E=1 B=inf C=0.0"): 4387,
+        ("MIFL", "2nn iid E=1 B=10 C=0.2"): 39,
+    },
+    "mifl-2b": {
+        ("MIFL", "cnn noniid E=5 B=10 C=0.5"): 129,
+        ("FA", "2nn noniid E=5 B=10 C=0.1"): 134,
+        ("FA", "cnn iid E=5 B=inf C=0.0"): 258,
+    },
+    "mifl-3": {
+        ("MIFL", "cnn mnist noniid E=20 B=inf"): 229,
+        ("FA", "3nn mimic3 noniid E=5 B=50"): 79,
+    },
+    "mifl-4": {
+        ("FA", "resnet50 imagenet B=64 65%"): 68,
+        ("MIFL", "cnn cifar10 B=inf 75%"): 187,
+    },
+    "mifl-5": {
+        ("MFA", "cnn mnist iid E=5 B=50"): 23,
+        ("FSVRG", "3nn mimic3 noniid E=1 B=50"): 89,
+        ("FMA", "cnn mnist noniid E=5 B=50"): 194,
+    },
+    "mifl-6a": {
+        ("MIFL-Aggregation", "2nn mnist noniid E=5 B=10"): 118,
+        ("MIFL-Update", "3nn mimic3 noniid E=1 B=50"): 75,
+    },
+    "mifl-6b": {
+        ("FA", "cnn cifar10 iid E=1 B=50"): 546,
+        ("MIFL", "cnn mnist iid E=5 B=10"): 7,
+    },
+}
+# The speedups that MIFL prints beside its own rounds, in the order of the columns.
+SPEEDUPS = {
+    "mifl-2a": "1.20 1.38 1.33 1.39 1.70  1.39 1.26 1.36 1.28 1.28"
+    "  1.40 1.24 1.39 1.37 -  1.00 1.74 1.53 1.58 1.30",
+    "mifl-2b": "1.82 1.62 1.50 1.43 1.12  1.06 1.42 1.50 1.48 1.48"
+    "  1.24 1.22 1.34 1.41 1.30  1.00 1.49 1.60 1.69 1.66"
+    "  3.31 3.06 3.00 2.90 2.74  2.00 2.57 1.89 2.50 2.00"
+    "  1.71 3.15 2.36 2.49 2.44  1.98 1.52 1.68 2.29 1.32",
+    "mifl-3": "1.62 3.06 1.50 1.73 1.56 1.65 1.94 2.57 2.00"
+    "  1.31 3.15 1.70 2.76 1.39 1.18 2.07 1.52 1.98"
+    "  1.20 1.85 1.35 2.02 1.44 1.20 1.45 1.08 1.19",
+    "mifl-4": "3.32 2.76 1.09  1.31 1.19 1.63  1.34 1.49 1.26  1.28 1.66 1.14",
+    "mifl-6a": "1.48 1.48 1.42  1.36 1.30 1.49  1.35 1.20 1.08",
+    "mifl-6b": "1.50 1.65 2.57  1.70 1.18 1.52  1.96 1.63 1.63",
+}
+OBTAINABLE = {"mnist", "fashion-mnist", "cifar10", "shakespeare", "synthetic"}
+METRIC = re.compile(
+    r"final\((?P<column>\w+)\)"
+    r"|rounds_to\((?P<target_column>\w+), (?P<target>0\.\d+)\)"
+    r"|analysis\(\w+, \w+\)"
+)
+
+
+@pytest.fixture(scope="module")
+def resolved() -> dict[int, Settings]:
+    """Return the settings of every cell, by its number in CELLS; equal ones are resolved once."""
+    keys = [(cell.preset, repr(cell.settings)) for _, cell in CELLS]
+    distinct = dict(zip(keys, (cell for _, cell in CELLS), strict=True))
+    known = {key: cell.resolve() for key, cell in distinct.items()}
+    return {number: known[key] for number, key in enumerate(keys)}
+
+
+def cell_of(name: str, row: str, column: str) -> PaperCell:
+    return TABLES[name].cell(row, column)
+
+
+def settings_of(name: str, row: str, column: str) -> dict[str, object]:
+    return flat(cell_of(name, row, column).resolve().to_dict())
+
+
+def test_published_cells_of_each_table():
+    counts = {name: sum(cell.published for cell in t.cells) for name, t in TABLES.items()}
+    assert counts == PUBLISHED
+    assert sum(counts.values()) == 527
+
+
+def test_cells_on_obtainable_data_and_those_that_need_files_or_code(resolved, tmp_path):
+    missing: Counter[str] = Counter()
+    analyses: Counter[str] = Counter()
+    obtainable = 0
+    for number, (table, cell) in enumerate(CELLS):
+        dataset = resolved[number].dataset
+        lacking = missing_files(dataset, tmp_path)
+        assert bool(lacking) == (dataset.title not in OBTAINABLE)
+        if cell.published:
+            missing[table.paper.name] += bool(lacking)
+            analyses[table.analysis_of(cell)] += 1
+            obtainable += not lacking and not table.analysis_of(cell)
+    assert +missing == {"FedMAX": 32, "FLex&Chill": 36, "MIFL": 52}
+    assert analyses == {"": 495, "cka": 28, "new_client": 4}
+    assert obtainable == 375
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_as_the_papers_print_them(name):
+    for (row, column), expected in FIGURES[name].items():
+        cell = cell_of(name, row, column)
+        value, deviation = expected if isinstance(expected, tuple) else (expected, None)
+        assert (cell.value, cell.deviation) == (value, deviation), (row, column)
+
+
+def test_all_tables_with_figures_are_compared_with_the_paper():
+    assert set(FIGURES) == {name for name, count in PUBLISHED.items() if count}
+    assert min(map(len, FIGURES.values())) >= 2
+
+
+@pytest.mark.parametrize("name", SPEEDUPS)
+def test_figures_agree_with_the_printed_speedups(name):
+    table = TABLES[name]
+    for column, printed in zip(table.columns, SPEEDUPS[name].split(), strict=True):
+        before, after = (table.cell(row, column) for row in (table.baseline, "MIFL"))
+        if printed == "-":
+            assert before.text == "- (86.54% at 1929)" and before.value is None
+            assert before.published and column == "2nn noniid E=1 B=inf C=1.0"
+        elif abs(before.value / after.value - float(printed)) > 0.0051:
+            assert after.suspect.startswith(f"printed with {printed} times"), column
+
+
+def test_suspect_figures_say_why():
+    suspects = Counter((table.name, cell.suspect) for table, cell in CELLS if cell.suspect)
+    assert {(name, count) for (name, _), count in suspects.items()} == {
+        ("fedmax-1", 6),  # FEMNIST*'s IID columns
+        ("fedmmd-fig4", 2),
+        ("fedfusion-fig6", 4),
+        ("flexchill-1", 1),  # twice
+        ("mifl-2b", 1),
+        ("mifl-4", 4),  # CIFAR-10's 80%
+        ("mifl-5", 6),  # FSVRG
+        ("mifl-6b", 12),
+    }
+    for row in TABLES["fedmax-1"].rows:
+        for schedule in ("T=3000", "T=600"):
+            same, other = (
+                cell_of("fedmax-1", row, f"femnist {split} {schedule}")
+                for split in ("iid", "noniid")
+            )
+            assert (same.value, same.deviation) == (other.value, other.deviation)
+            assert "the authors' code" in same.suspect and not other.suspect
+
+
+def test_every_cell_resolves_and_every_override_has_an_origin(resolved):
+    assert len(resolved) == len(CELLS)
+    for number, (table, cell) in enumerate(CELLS):
+        values = flat(resolved[number].to_dict())
+        assert {key: values[key] for key in cell.settings} == cell.settings, cell
+        assert cell.origins.keys() == cell.settings.keys(), cell
+        assert set(cell.origins.values()) <= ORIGINS.keys(), table.name
+
+
+def test_metrics_are_columns_of_the_cells_runs_and_targets_can_be_reached(resolved):
+    for number, (table, cell) in enumerate(CELLS):
+        settings, metric = resolved[number], METRIC.fullmatch(table.metric_of(cell))
+        assert metric, cell
+        column = metric["column"] or metric["target_column"]
+        if column == "client_accuracy_mean":
+            assert settings.evaluation.clients, cell
+        elif column:
+            scores = {"loss", *settings.dataset.scoring.metrics}
+            assert column.removeprefix("test_") in scores, cell
+        if metric["target"]:  # a run must neither stop nor give up before it
+            assert (settings.target_accuracy or 1) >= float(metric["target"]), cell
+            assert cell.value is None or settings.rounds >= cell.value, cell
+        elif column:
+            assert settings.target_accuracy is None, cell
+
+
+def test_figures_in_per_cent_are_accuracies():
+    for table, cell in CELLS:
+        is_accuracy = re.match(r"final\(\w+_accuracy", table.metric_of(cell)) is not None
+        assert (table.unit_of(cell) == "%") == is_accuracy, cell
+        if cell.value is not None and table.metric_of(cell).startswith("final"):
+            assert (cell.value > 15) == is_accuracy, cell
+
+
+def test_settings_of_methods():
+    prox = settings_of("fedmax-1", "FedProx", "cifar10 noniid T=600")
+    assert (prox["method.name"], prox["method.mu"], prox["method.reduction"]) == (
+        "fedprox",
+        1.0,
+        "mean",
+    )
+    assert (prox["rounds"], prox["local.epochs"]) == (600, 5)
+    matched = settings_of("dnc-2", "FedMA", "cifar10 K=10")
+    assert (matched["method.name"], matched["clients"], matched["rounds"]) == ("fedma", 10, 2)
+    assert settings_of("dnc-2", "D&C'", "cifar10 K=5")["rounds"] == 36
+    halves = {
+        row: settings_of("mifl-6a", row, "2nn mnist iid E=1 B=50") for row in TABLES["mifl-6a"].rows
+    }
+    assert halves["FA"]["method.name"] == "fedavg"
+    assert {row: (s["method.update"], s["method.aggregation"]) for row, s in halves.items()
+            if row != "FA"} == {
+        "MIFL-Update": (True, False),
+        "MIFL-Aggregation": (False, True),
+        "MIFL": (True, True),
+    }  # fmt: skip
+    assert settings_of("mifl-5", "FSVRG", "cnn mnist iid E=1 B=50")["fraction"] == 1
+    for row in ("FedAvg", "FedMMD"):
+        assert settings_of("fedmmd-fig4", row, "cifar10 binary noniid")["model.dropout"] == 0
+
+
+def test_settings_of_columns():
+    one = cell_of("mifl-2a", "FA", "2nn iid E=1 B=inf C=0.0").resolve()
+    assert (one.cohort_size, one.local.batch_size, one.local.epochs) == (1, "full", 1)
+    assert cell_of("flexchill-d", "T=4", "m=15").resolve().cohort_size == 15
+    reference = settings_of("flexchill-8", "reference (T=1, iid)", "cka layer 1")
+    assert (reference["partition.name"], reference["local.temperature"]) == ("iid", 1.0)
+    assert "partition.alpha" not in reference
+    assert settings_of("dnc-1", "FedAvg", "cifar10 skew 75-25")["partition.p"] == 0.75
+    assert settings_of("mifl-3", "MIFL", "cnn mnist noniid E=20 B=10")["local.epochs"] == 20
+
+
+def test_figures_of_one_run_have_its_settings():
+    first = [settings_of("flexchill-1", "T=1", f"cifar10 {name}") for name in
+             ("accuracy", "loss", "rounds")]  # fmt: skip
+    other = settings_of("flexchill-2", "T=1", "federated noniid accuracy")
+    assert first == [other] * 3
+    assert settings_of("fedfusion-2", "FedAvg", "mnist permuted 94%") == settings_of(
+        "fedfusion-2", "FedAvg", "mnist permuted 95%"
+    )
+
+
+def test_overrides_come_after_the_cell_s():
+    cell = cell_of("mifl-6a", "MIFL", "2nn mnist iid E=5 B=10")
+    assert cell.resolve({"rounds": 30, "local.epochs": 2}).local.epochs == 2
+    with pytest.raises(SettingsError, match="rounds=0"):
+        cell.resolve({"rounds": 0})
+
+
+def test_a_cell_names_the_files_that_it_needs(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYSIM_DATA", str(tmp_path))
+    needs = cell_of("fedmax-1", "FedAvg", "cifar100 iid T=600").missing()
+    assert f"{tmp_path / 'cifar100'}: train.bin, test.bin missing" in needs
+    assert cell_of("fedmax-1", "FedAvg", "cifar10 iid T=600").missing() == ""
+
+
+def test_commands_select_by_words_of_rows_and_columns():
+    words = {word for table in TABLES.values() for name in table.columns for word in name.split()}
+    assert {"2nn", "cnn", "cifar10", "mnist", "iid", "noniid", "B=10", "C=0.1", "E=5"} <= words
+
+
+def test_unknown_tables():
+    with pytest.raises(SettingsError, match=r"^mifl-6: no such table; did you mean 'mifl-6b'\?$"):
+        find("mifl-6")

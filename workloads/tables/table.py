@@ -1,0 +1,132 @@
+"""A table of a paper: the settings of each cell, its metric, and its published figure.
+
+Settings are held as overrides of a preset, and are validated when they are asked for: the
+components that they name import torch, which a list of tables does not need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from raysim.workloads.presets import Paper
+
+if TYPE_CHECKING:
+    from raysim.config import Settings
+
+ANALYSIS = "analysis("
+"""Beginning of the metrics that an analysis of a run computes: analysis(NAME, figure)."""
+
+
+@dataclass(frozen=True)
+class PaperCell:
+    """One cell: a run, or several seeds of it, and a figure of it.
+
+    Attributes:
+        row: Its row.
+        column: Its column.
+        preset: The preset from which its settings are derived.
+        settings: Overrides of the preset by dotted key.
+        origins: Origins of these overrides: printed, inferred or chosen.
+        value: The published figure; None where the paper has none.
+        deviation: Its published deviation.
+        text: The words that the paper prints in place of a figure.
+        suspect: Reason to doubt the published figure; empty if there is none.
+        metric: Its metric, where it is not the table's.
+        unit: Its unit, where it is not the table's.
+    """
+
+    row: str
+    column: str
+    preset: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    origins: Mapping[str, str] = field(default_factory=dict)
+    value: float | None = None
+    deviation: float | None = None
+    text: str = ""
+    suspect: str = ""
+    metric: str = ""
+    unit: str | None = None
+
+    @property
+    def published(self) -> bool:
+        """True if the paper prints anything there."""
+        return self.value is not None or bool(self.text)
+
+    def resolve(self, overrides: Mapping[str, Any] | None = None) -> Settings:
+        """Return the validated settings of a run.
+
+        Raises:
+            SettingsError: an override is wrong.
+        """
+        from raysim import load_config
+
+        return load_config(self.preset, {**self.settings, **(overrides or {})})
+
+    def missing(self) -> str:
+        """Return which files that cannot be fetched the data root lacks; empty if none."""
+        from raysim.workloads.datasets.fetch import data_root
+        from raysim.workloads.datasets.prepared import missing_files
+
+        return missing_files(self.resolve().dataset, data_root())
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """A grid of cells.
+
+    Attributes:
+        name: Its name in commands.
+        title: Its content in one line.
+        paper: The paper that prints it.
+        reference: Its number there.
+        metric: The metric of its cells, in the grammar of metrics, such as final(test_accuracy).
+        unit: The unit of its figures; in "%", fractions are multiplied by 100.
+        rows: Names of the rows: mostly methods, which are compared within a column.
+        columns: Names of the columns.
+        cells: The cells, row by row.
+        seeds: Seeds of each cell by default: the paper's number, if it prints one.
+        baseline: The row to which the paper states ratios; empty if it states none.
+        note: What else one should know of it.
+    """
+
+    name: str
+    title: str
+    paper: Paper
+    reference: str
+    metric: str
+    unit: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    cells: tuple[PaperCell, ...]
+    seeds: int
+    baseline: str = ""
+    note: str = ""
+
+    @property
+    def source(self) -> str:
+        """The paper's name with the table's number."""
+        return f"{self.paper.name}, {self.reference}"
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics of its cells; the table's own is the first."""
+        return tuple(dict.fromkeys([self.metric, *map(self.metric_of, self.cells)]))
+
+    def cell(self, row: str, column: str) -> PaperCell:
+        """Return the cell of a row and a column."""
+        return next(each for each in self.cells if (each.row, each.column) == (row, column))
+
+    def metric_of(self, cell: PaperCell) -> str:
+        """Return the metric of a cell."""
+        return cell.metric or self.metric
+
+    def unit_of(self, cell: PaperCell) -> str:
+        """Return the unit of a cell."""
+        return self.unit if cell.unit is None else cell.unit
+
+    def analysis_of(self, cell: PaperCell) -> str:
+        """Return the name of the analysis that a cell's metric needs; empty if it needs none."""
+        metric = self.metric_of(cell)
+        return metric.removeprefix(ANALYSIS).split(",")[0] if metric.startswith(ANALYSIS) else ""
