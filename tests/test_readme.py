@@ -42,14 +42,18 @@ def run(folder: Path, environment: dict[str, str], *arguments: str) -> None:
     subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
 
 
-def test_own_method(tmp_path, environment):
+@pytest.mark.parametrize("backend", ["inline", pytest.param("ray", marks=pytest.mark.full)])
+def test_own_method(tmp_path, request, backend):
+    environment = {**os.environ}
+    if backend == "ray":
+        environment = request.getfixturevalue("environment")
     assert METHOD and COMMAND
     assert METHOD[1].count("\n") < 40
     (tmp_path / "my_method.py").write_text(METHOD[1])
     for name in HOSTILE:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / f"{name}.py").write_text(f"raise RuntimeError('{name} hides a package')")
-    run(tmp_path, environment, *shlex.split(COMMAND[1]), "engine.backend=ray", "out=mine")
+    run(tmp_path, environment, *shlex.split(COMMAND[1]), f"engine.backend={backend}", "out=mine")
     plain = ["engine.backend=inline", "out=plain", "rounds=1"]
     run(tmp_path, environment, "run", "mnist-fedavg", *plain)
     first, second = (
