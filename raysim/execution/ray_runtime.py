@@ -2,9 +2,10 @@
 
 A Ray of our own is for this run alone: it listens on the loopback interface, every request needs a
 token that only its processes have, in their environment, and its folder is removed after the run.
-After a fault the folder stays, since Ray's logs are in it. A signal to the whole process group, as
-timeout(1) and Slurm send it, does not reach Ray, which the checkpoint still needs. For the loopback
-interface on Linux and for signals Ray has no public settings: they are changed in its modules.
+After a fault the folder stays, since Ray's logs are in it; that of a driver that was killed is
+removed when the next one starts. A signal to the whole process group, as timeout(1) and Slurm send
+it, does not reach Ray, which the checkpoint still needs. For the loopback interface on Linux and
+for signals Ray has no public settings: they are changed in its modules.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ray
 import torch
+from filelock import FileLock, Timeout
 from ray._private import ray_constants, services
 from ray._private import utils as ray_utils
 from ray._raylet import (  # type: ignore[attr-defined]  # written in Cython
@@ -40,6 +42,10 @@ from raysim.execution.worker import WorkerSpec
 from raysim.storage.trace import Stopwatch
 
 CONNECT_SECONDS = 10.0
+PREFIX = "raysim-"
+"""Beginning of the names of folders of our own Ray."""
+IN_USE = "in-use"
+"""File in such a folder that its driver has locked; one that is kept for its logs has none."""
 
 
 @contextmanager
@@ -78,27 +84,43 @@ def _joined_cluster(address: str) -> Iterator[None]:
 @contextmanager
 def _own_cluster() -> Iterator[None]:
     """Start Ray on this machine for this process alone; name its logs after a fault."""
-    place = os.environ.get("RAY_TMPDIR")  # a short path, as paths of sockets must be
-    folder = Path(tempfile.mkdtemp(prefix="raysim-", dir=place))  # for this user alone
+    with _own_folder() as folder, _own_token():
+        try:
+            with delay_signals():
+                _start(folder / "ray")  # a folder within, as Ray opens its own to all users
+            yield
+        finally:
+            with delay_signals():
+                ray.shutdown()
+
+
+@contextmanager
+def _own_folder() -> Iterator[Path]:
+    """Make a folder for Ray's files; remove it afterwards, and those of killed drivers before."""
+    # A short path, as paths of sockets must be.
+    place = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir())
+    for in_use in place.glob(f"{PREFIX}*/{IN_USE}"):
+        with suppress(OSError, Timeout), FileLock(in_use, blocking=False):
+            shutil.rmtree(in_use.parent, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))  # for this user alone
     logs = f"Ray's logs are in {folder}"
-    try:
-        with _own_token():
-            try:
-                with delay_signals():
-                    _start(folder / "ray")  # a folder within, as Ray opens its own to all users
-                yield
-            finally:
-                with delay_signals():
-                    ray.shutdown()
-    except MachineError as error:
-        raise type(error)(f"{error}; {logs}") from error
-    except BaseException as error:
-        if isinstance(error, RaysimError | KeyboardInterrupt):
-            shutil.rmtree(folder, ignore_errors=True)
-        else:
-            error.add_note(logs)
-        raise
-    shutil.rmtree(folder, ignore_errors=True)
+    with FileLock(folder / "starting"):
+        in_use = (folder / "starting").rename(folder / IN_USE)  # seen by others only when locked
+        kept = False
+        try:
+            yield folder
+        except MachineError as error:
+            kept = True
+            raise type(error)(f"{error}; {logs}") from error
+        except BaseException as error:
+            if kept := not isinstance(error, RaysimError | KeyboardInterrupt):
+                error.add_note(logs)
+            raise
+        finally:
+            if kept:
+                in_use.unlink()
+            else:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _start(folder: Path) -> None:

@@ -11,6 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
+
+from raysim.core.errors import MachineError, RunError
+from raysim.execution import ray_runtime
 
 REPORT = """
 import os, sys, grpc, psutil, ray
@@ -50,6 +54,37 @@ def folder() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))
     yield path
     shutil.rmtree(path)
+
+
+def test_folders_of_killed_drivers_are_removed_and_no_others(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    for name in ("raysim-killed", "raysim-alive", "raysim-logs", "of-others"):
+        (tmp_path / name / "ray").mkdir(parents=True)
+        if name != "raysim-logs":
+            (tmp_path / name / "in-use").touch()
+    with FileLock(tmp_path / "raysim-alive/in-use"):
+        with ray_runtime._own_folder() as first, ray_runtime._own_folder() as second:
+            assert first.parent == second.parent == tmp_path and first != second
+            left = {path.name for path in tmp_path.iterdir()}
+            assert left == {"raysim-alive", "raysim-logs", "of-others", first.name, second.name}
+        assert not first.exists() and not second.exists()
+
+
+def test_a_folder_is_kept_for_its_logs_after_a_fault_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    with (
+        pytest.raises(MachineError, match="Ray's logs are in") as failed,
+        ray_runtime._own_folder() as kept,
+    ):
+        raise MachineError("the cluster is gone")
+    assert str(kept) in str(failed.value)
+    with pytest.raises(RuntimeError) as broken, ray_runtime._own_folder() as other:
+        raise RuntimeError("a bug")
+    assert broken.value.__notes__ == [f"Ray's logs are in {other}"]
+    for error in (RunError("of the user"), KeyboardInterrupt()):
+        with pytest.raises(type(error)), ray_runtime._own_folder():
+            raise error
+    assert {*tmp_path.iterdir()} == {kept, other}
 
 
 def test_only_its_own_processes_reach_it_and_nothing_is_left(folder):
