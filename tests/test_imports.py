@@ -26,10 +26,11 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "training": ("core", "config", "federation"),
     "execution": ("core", "config", "storage", "federation", "training"),
     "driver": ("core", "config", "storage", "federation", "training", "execution"),
+    "results": ("core", "config", "storage"),
     "facade": (*ENGINE, "driver", *UPPER),
-    "cli": (*ENGINE, "facade", "driver", *UPPER),
+    "cli": (*ENGINE, "facade", "driver", "results", *UPPER),
     "workloads": ("core", "config", "methods", "facade"),
-    "tuning": ("core", "config", "storage", "execution", "facade", "workloads"),
+    "tuning": ("core", "config", "storage", "execution", "results", "facade", "workloads"),
     "cluster": ("core", "config", "execution", "facade", "workloads"),
 }
 """Per area, the other areas that it may import."""
@@ -201,6 +202,7 @@ WRONG = {
     "too early, a default": ("raysim.cli.app", "def f(x=import_module('raysim.cluster')): ..."),
     "workloads reach up": ("raysim.workloads.models.x", "def f():\n    import raysim.tuning"),
     "tuning and cluster": ("raysim.tuning.x", "from raysim.cluster import submit"),
+    "results import driver": ("raysim.results.x", "from raysim.driver.listener import Listener"),
     "pickle": ("raysim.workloads.x", "from pickle import loads"),
     "cloudpickle": ("raysim.driver.x", "def f():\n    import cloudpickle as c"),
 }

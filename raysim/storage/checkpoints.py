@@ -35,7 +35,7 @@ from raysim.storage.atomic import (
     sweep,
 )
 from raysim.storage.client_states import NEVER, Versions
-from raysim.storage.recorder import SealedTables
+from raysim.storage.recorder import METRICS, SealedTables
 
 KEPT_CHECKPOINTS = 2
 STATE, CLIENTS, ABOUT = "state.safetensors", "clients.safetensors", "state.json"
@@ -131,6 +131,17 @@ class Checkpoints:
             except (OSError, ValueError, KeyError):
                 continue
             return found
+        return None
+
+    def metrics(self) -> Path | None:
+        """Return the newest whole copy of `metrics.parquet`, None without one."""
+        for number in reversed(self.numbers()):
+            path = self._path(number) / METRICS
+            try:
+                if _read_about(path.parent)["sha256"].get(METRICS) == checksum(path):
+                    return path
+            except (OSError, ValueError, KeyError, AttributeError):
+                continue
         return None
 
     def latest(

@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from raysim.storage.recorder import Row
 
 
-def rounds_to_target(rows: Sequence[Row], target: float | None) -> float | None:
-    """Return the rounds until the running maximum of the test accuracy reached a target.
+def reached_at(points: Iterable[tuple[float, float]], target: float) -> float | None:
+    """Return where the running maximum of a curve reaches a target, None where it does not.
 
-    The curve is interpolated between the evaluation that reached it and the one before, as in
-    McMahan et al., section 3. None if there is no target or it was not reached.
+    The curve is interpolated between the point that reaches it and the one before, as in McMahan
+    et al., section 3.
+
+    Args:
+        points: Place and value of each point, by place; values that are no number are left out.
+        target: The value to be reached.
     """
     before: tuple[float, float] | None = None
-    for row in rows:
-        accuracy = row.get("test_accuracy")  # a task that is no classification has none
-        if target is None or accuracy is None:
+    for place, value in points:
+        if not math.isfinite(value):
             continue
-        if accuracy >= target:
+        if value >= target:
             if before is None:
-                return float(row["round"])
-            number, best = before
-            reached: float = number + (target - best) / (accuracy - best) * (row["round"] - number)
-            return reached
-        before = (row["round"], max(accuracy, before[1] if before else 0.0))
+                return float(place)
+            start, best = before
+            return start + (target - best) / (value - best) * (place - start)
+        before = (place, max(value, before[1] if before else value))
     return None
+
+
+def rounds_to_target(rows: Sequence[Row], target: float | None) -> float | None:
+    """Return the rounds to a test accuracy; None if there is no target or it was not reached."""
+    if target is None:
+        return None
+    accuracies = ((row["round"], row.get("test_accuracy")) for row in rows)
+    return reached_at(((n, a) for n, a in accuracies if a is not None), target)
 
 
 def summarise(rows: Sequence[Row], target: float | None) -> Row:

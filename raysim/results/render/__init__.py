@@ -1,0 +1,19 @@
+"""Output of tables: terminal, Markdown, LaTeX, HTML and Arrow.
+
+`grid_of` lays a table out as text; the formats escape it and change nothing else.
+"""
+
+from raysim.results.render.arrow import to_arrow
+from raysim.results.render.formats import to_html, to_latex, to_markdown, to_rich
+from raysim.results.render.grid import Entry, Grid, grid_of
+
+__all__ = [
+    "Entry",
+    "Grid",
+    "grid_of",
+    "to_arrow",
+    "to_html",
+    "to_latex",
+    "to_markdown",
+    "to_rich",
+]

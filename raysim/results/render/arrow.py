@@ -1,0 +1,64 @@
+"""Arrow tables of results, for Parquet: a row per cell, its values by seed included."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from raysim.results.tables import ResultTable
+
+VALUES = pa.list_(pa.struct([("seed", pa.int64()), ("value", pa.float64())]))
+SCHEMA = pa.schema(
+    [
+        ("row", pa.string()),
+        ("column", pa.string()),
+        ("metric", pa.string()),
+        ("mean", pa.float64()),
+        ("deviation", pa.float64()),
+        ("n", pa.int64()),
+        ("seeds", pa.int64()),
+        ("diverged", pa.int64()),
+        ("best", pa.bool_()),
+        ("ratio", pa.float64()),
+        ("published", pa.float64()),
+        ("published_deviation", pa.float64()),
+        ("published_unit", pa.string()),
+        ("suspect", pa.string()),
+        ("missing", pa.string()),
+        ("differing", pa.list_(pa.string())),
+        ("values", VALUES),
+        ("notes", pa.list_(pa.string())),
+    ]
+)
+
+
+def to_arrow(table: ResultTable) -> pa.Table:
+    """Return a row per cell; values are as measured, published ones in the table's unit."""
+    rows = []
+    best = {column: table.best(column) for column in table.columns}
+    for row in table.rows:
+        for column in table.columns:
+            cell = table.cell(row, column)
+            rows.append(
+                {
+                    "row": row,
+                    "column": column,
+                    "metric": str(table.metric_of(cell)),
+                    "mean": cell.mean,
+                    "deviation": cell.deviation,
+                    "n": len(cell.figures),
+                    "seeds": cell.seeds,
+                    "diverged": cell.diverged,
+                    "best": row in best[column],
+                    "ratio": table.ratio(row, column),
+                    "published": cell.published,
+                    "published_deviation": cell.published_deviation,
+                    "published_unit": table.unit,
+                    "suspect": cell.suspect,
+                    "missing": cell.missing,
+                    "differing": [f"{k}={v}" for k, v in sorted(cell.differing.items())],
+                    "values": [{"seed": s, "value": v} for s, v in sorted(cell.values.items())],
+                    "notes": list(table.notes),
+                }
+            )
+    metadata = {"title": table.title, "metric": table.metric, "unit": table.unit}
+    return pa.Table.from_pylist(rows, SCHEMA).replace_schema_metadata(metadata)

@@ -1,0 +1,114 @@
+"""Formats of a grid: terminal, Markdown, LaTeX and HTML, each with its own escapes."""
+
+from __future__ import annotations
+
+import re
+from html import escape
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from raysim.results.render.grid import Entry, Grid
+
+MARKDOWN = re.compile(r"([\\`*_{}\[\]<>|#~$])")
+LATEX = {
+    "\\": r"\textbackslash{}",
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "±": r"$\pm$",
+}
+STYLE = """\
+body { font: 15px/1.4 system-ui, sans-serif; margin: 2em; color-scheme: light dark; }
+table { border-collapse: collapse; } caption { text-align: left; font-weight: bold; }
+th, td { padding: .2em .8em; text-align: right; border-bottom: 1px solid #8886; }
+th:first-child, td:first-child { text-align: left; }
+"""
+
+
+def to_rich(grid: Grid) -> Group:
+    """Return a grid for the terminal."""
+    table = Table(title=Text(grid.title), title_justify="left", box=None)
+    for number, name in enumerate(grid.header):
+        table.add_column(Text(name), justify="right" if number else "left", overflow="fold")
+    for row in grid.rows:
+        table.add_row(*(Text(entry.text, "bold" if entry.bold else "") for entry in row))
+    return Group(table, *(Text(note) for note in grid.notes))
+
+
+def to_markdown(grid: Grid) -> str:
+    """Return a grid as a Markdown table, with the notes as paragraphs."""
+
+    def cell(entry: Entry) -> str:
+        text = MARKDOWN.sub(r"\\\1", entry.text)
+        return f"**{text}**" if entry.bold else text
+
+    def line(cells: list[str]) -> str:
+        return f"| {' | '.join(cells)} |"
+
+    lines = [
+        line([cell(Entry(name)) for name in grid.header]),
+        line(["---", *(["---:"] * (len(grid.header) - 1))]),
+        *(line([cell(entry) for entry in row]) for row in grid.rows),
+    ]
+    paragraphs = [cell(Entry(note)) for note in (grid.title, *grid.notes)]
+    return "\n\n".join([paragraphs[0], "\n".join(lines), *paragraphs[1:]]) + "\n"
+
+
+def to_latex(grid: Grid) -> str:
+    """Return a grid as a LaTeX table environment; it needs no package."""
+
+    def cell(entry: Entry) -> str:
+        text = "".join(LATEX.get(character, character) for character in entry.text)
+        return rf"\textbf{{{text}}}" if entry.bold else text
+
+    def line(cells: list[str]) -> str:
+        return f"{' & '.join(cells)} \\\\"
+
+    title, *notes = [cell(Entry(note)) for note in (grid.title, *grid.notes)]
+    return "\n".join(
+        [
+            r"\begin{table}",
+            rf"\caption{{{title}}}",
+            rf"\begin{{tabular}}{{l{'r' * (len(grid.header) - 1)}}}",
+            r"\hline",
+            line([cell(Entry(name)) for name in grid.header]),
+            r"\hline",
+            *(line([cell(entry) for entry in row]) for row in grid.rows),
+            r"\hline",
+            r"\end{tabular}",
+            *(rf"\par\footnotesize {note}" for note in notes),
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def html_table(grid: Grid) -> str:
+    """Return a grid as a table element and its notes; `data-value` holds what is sorted by."""
+
+    def cell(entry: Entry) -> str:
+        value = "" if entry.value is None else f' data-value="{entry.value!r}"'
+        text = escape(entry.text)
+        return f"<td{value}>{f'<strong>{text}</strong>' if entry.bold else text}</td>"
+
+    names = "".join(f'<th scope="col">{escape(Entry(name).text)}</th>' for name in grid.header)
+    rows = "\n".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in grid.rows)
+    notes = "\n".join(f'<p class="note">{escape(Entry(note).text)}</p>' for note in grid.notes)
+    return (
+        f"<table>\n<caption>{escape(Entry(grid.title).text)}</caption>\n"
+        f"<thead><tr>{names}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table>\n{notes}\n"
+    )
+
+
+def to_html(grid: Grid) -> str:
+    """Return a grid as a page of HTML that loads nothing."""
+    return (
+        '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
+        f"<title>{escape(Entry(grid.title).text)}</title>\n<style>\n{STYLE}</style>\n"
+        f"{html_table(grid)}</html>\n"
+    )

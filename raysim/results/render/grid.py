@@ -1,0 +1,178 @@
+"""Grids: tables laid out as plain text, with notes; the formats only escape them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from string import ascii_lowercase
+from typing import Any
+
+from raysim.core.errors import visible
+from raysim.results import statistics
+from raysim.results.metrics import Metric
+from raysim.results.tables import SCALES, ResultCell, ResultTable
+
+DECIMALS: Mapping[str, int] = {"%": 2, "rounds": 1, "KB": 1, "MB": 1, "GB": 2, "s": 1}
+FEW_NOTE = f"*: fewer than {statistics.FEW} seeds."
+SPREAD_NOTE = "Cells: mean ± sample deviation over n seeds."
+BOLD_NOTE = "Bold: the best of the rows in which every seed has a value"
+BOOTSTRAP_NOTE = (
+    f"; from {statistics.SEEDS_FOR_BOOTSTRAP} seeds on, all rows that a paired bootstrap over seeds"
+    f" ({statistics.CONFIDENCE:.0%}) does not separate from it"
+)
+LONGEST = 10_000
+"""Most characters of an entry."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Text of a cell.
+
+    Attributes:
+        text: The text, on one line.
+        bold: Whether it is set in bold.
+        value: The number by which it is sorted.
+    """
+
+    text: str
+    bold: bool = False
+    value: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", visible(self.text, LONGEST))
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Table of text.
+
+    Attributes:
+        title: Its title.
+        header: Names of the columns, that of the rows' names first.
+        rows: Entries of each row, its name first.
+        notes: Lines below the table.
+    """
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[Entry, ...], ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass
+class Footnotes:
+    """Footnotes by text, each with a letter, in the order in which they are first used."""
+
+    _marks: dict[str, str] = field(default_factory=dict)
+
+    def mark(self, text: str) -> str:
+        """Return the letter of a note; "" of an empty one."""
+        if not text:
+            return ""
+        count, letters = len(self._marks), len(ascii_lowercase)
+        letter = ascii_lowercase[count % letters] * (count // letters + 1)
+        return self._marks.setdefault(text, letter)
+
+    def lines(self) -> list[str]:
+        """Return the notes, each after its letter."""
+        return [f"{letter}: {text}" for text, letter in self._marks.items()]
+
+
+def grid_of(table: ResultTable) -> Grid:
+    """Lay a table out as text."""
+    footnotes = Footnotes()
+    best = {column: table.best(column) for column in table.columns}
+    rows = []
+    for row in table.rows:
+        common = _common_difference(table, row)
+        entries = [Entry(_marked(row, footnotes.mark(common)))]
+        for column in table.columns:
+            text = _cell_text(table, row, column, footnotes, common)
+            value = table.cell(row, column).mean
+            entries.append(Entry(text, row in best[column], value))
+        rows.append(tuple(entries))
+    unit = f" [{table.unit}]" if table.unit else ""
+    notes = (*table.notes, *_legend(table), *footnotes.lines())
+    return Grid(f"{table.title}{unit}", ("", *table.columns), tuple(rows), notes)
+
+
+def shown(value: float, unit: str) -> str:
+    """Return a metric's value in a unit, as text without the unit."""
+    scaled = value * SCALES.get(unit, 1.0)
+    return f"{scaled:.{DECIMALS[unit]}f}" if unit in DECIMALS else f"{scaled:.4g}"
+
+
+def spread(cell: ResultCell, metric: Metric, unit: str) -> str:
+    """Return mean, deviation and number of seeds of a cell that was run."""
+    found = len(cell.figures)
+    if cell.mean is None:
+        figure = "-"
+    else:
+        figure = shown(cell.mean, unit)
+        if cell.deviation is not None:
+            figure += f" ± {shown(cell.deviation, unit)}"
+    without = "without a value" if metric.target is None else "not reached"
+    lost = {"diverged": cell.diverged, without: len(cell.values) - found}
+    words = [f"{number} {word}" for word, number in lost.items() if number]
+    count = ", ".join([f"{found}/{cell.seeds}", *words]) if words else f"n={found}"
+    return f"{figure} ({count})" + ("*" if 0 < found < statistics.FEW else "")
+
+
+def _cell_text(table: ResultTable, row: str, column: str, footnotes: Footnotes, common: str) -> str:
+    cell = table.cell(row, column)
+    if cell.seeds:
+        text = spread(cell, table.metric_of(cell), table.unit)
+        text += _times(table.ratio(row, column))
+    else:
+        text = "no data" if cell.missing else "not run"
+    if (difference := _listed(cell.differing)) == common:
+        difference = ""
+    metric = table.metric_of(cell).definition if cell.metric else ""
+    missing = f"needs {cell.missing}" if cell.missing else ""
+    marks = [footnotes.mark(note) for note in (difference, metric, missing)]
+    text = _marked(text, ",".join(filter(None, marks)))
+    if cell.published is None:
+        return text
+    published = f"{cell.published:g}"
+    if cell.published_deviation is not None:
+        published += f" ± {cell.published_deviation:g}"
+    published += _times(table.published_ratio(row, column))
+    suspect = f"the published value is suspect: {cell.suspect}" if cell.suspect else ""
+    return f"{text} [{_marked(published, footnotes.mark(suspect))}]"
+
+
+def _legend(table: ResultTable) -> Iterator[str]:
+    """Yield the notes that say how to read the cells."""
+    cells = [table.cell(row, column) for row in table.rows for column in table.columns]
+    yield table.metric_of(ResultCell()).definition
+    if any(cell.seeds for cell in cells):
+        yield SPREAD_NOTE
+        most = max(len(cell.figures) for cell in cells)
+        enough = most >= statistics.SEEDS_FOR_BOOTSTRAP
+        yield f"{BOLD_NOTE}{BOOTSTRAP_NOTE if enough else ''}."
+    if any(0 < len(cell.figures) < statistics.FEW for cell in cells):
+        yield FEW_NOTE
+    if any(cell.diverged for cell in cells):
+        yield "2/3: of three seeds two have a value; runs that failed count as diverged."
+    if any(cell.published is not None for cell in cells):
+        yield "In brackets: the published value."
+    if table.ratio_to:
+        yield f"2.00x: twice as good as {table.ratio_to}, by the ratio of the means."
+
+
+def _common_difference(table: ResultTable, row: str) -> str:
+    """Return the differing settings of a row where all of its cells have the same ones."""
+    found = {_listed(table.cell(row, column).differing) for column in table.columns}
+    return found.pop() if len(found) == 1 else ""
+
+
+def _listed(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in sorted(settings.items()))
+
+
+def _times(ratio: float | None) -> str:
+    return "" if ratio is None else f" {ratio:.2f}x"
+
+
+def _marked(text: str, mark: str) -> str:
+    return f"{text} ({mark})" if mark else text

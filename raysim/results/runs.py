@@ -1,0 +1,213 @@
+"""Records of runs: what their directories hold, of runs that go on and of stopped ones too.
+
+Settings are read as they were recorded and not validated: a class of the user's own that they name
+is not imported.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from raysim.core.arrow import checksum
+from raysim.core.errors import RunError, SettingsError
+from raysim.core.given import parse_json
+from raysim.storage.checkpoints import Checkpoints
+from raysim.storage.recorder import dotted
+from raysim.storage.run_directory import DECISIVE, FREE, RunDirectory
+from raysim.storage.schema import current_settings
+
+State = Literal["finished", "running", "diverged", "failed"]
+FAILURE = re.compile(r"^round (\d+), client \d+$", re.MULTILINE)
+DIVERGED = re.compile(r"its update is (not finite|out of range)")
+"""Causes in `errors.log` of a client whose update cannot be summed."""
+LOSSES = ("train_loss", "test_loss")
+CUMULATED: Mapping[str, tuple[str, ...]] = {
+    "bytes": ("bytes_up", "bytes_down"),
+    "total_seconds": ("seconds", "evaluation_seconds", "checkpoint_seconds"),
+}
+"""Columns that are added to those of `metrics.parquet`: sums of columns, cumulated over rounds."""
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run, as its directory tells.
+
+    Attributes:
+        path: The run directory.
+        settings: Values by dotted key.
+        own_task: Whether the run has a task of its own.
+        metrics: A row per committed round, with the columns of CUMULATED; empty before the first.
+        summary: `summary.json`; None of a run that is not finished.
+        state: "running" where no end is recorded: a killed run cannot be told from one that goes
+            on. "diverged" where a client's update or a loss is not finite, "failed" where a client
+            stopped the run.
+        environment: `environment.json`; empty where it cannot be read.
+        notes: Lines about files that are damaged.
+    """
+
+    path: Path
+    settings: Mapping[str, Any]
+    own_task: bool
+    metrics: pa.Table
+    summary: Mapping[str, Any] | None
+    state: State
+    environment: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def seed(self) -> int:
+        """Seed of the run."""
+        return int(self.settings["seed"])
+
+    @property
+    def rounds(self) -> int:
+        """Committed rounds."""
+        return len(self.metrics)
+
+    @property
+    def digest(self) -> str | None:
+        """The sha256 of the model, None where there is none."""
+        path = RunDirectory(self.path).model
+        return checksum(path) if path.is_file() else None
+
+    def points(self, column: str) -> list[tuple[int, float]]:
+        """Return round and value of a column, where it has one."""
+        if column not in self.metrics.column_names:
+            return []
+        values = self.metrics[column].to_pylist()
+        rounds = self.metrics["round"].to_pylist()
+        return [(n, v) for n, v in zip(rounds, values, strict=True) if v is not None]
+
+
+def read_run(path: Path) -> RunRecord:
+    """Read a run directory; the files may be written while they are read.
+
+    Raises:
+        RunError: the folder holds no run, or one of a newer version.
+    """
+    if not path.is_dir():
+        raise RunError(f"{path}: there is no such folder")
+    directory, notes = RunDirectory(path), []
+    settings, own_task = _settings(directory)
+    metrics = _metrics(directory, notes.append)
+    target = settings.get("target_accuracy")
+    summary = _json(directory.summary) if directory.is_finished(target) else None
+    return RunRecord(
+        path=path,
+        settings=settings,
+        own_task=own_task,
+        metrics=metrics,
+        summary=summary,
+        state=_state(directory, metrics, finished=summary is not None),
+        environment=_json(directory.environment) or {},
+        notes=tuple(notes),
+    )
+
+
+def read_runs(paths: Iterable[Path]) -> list[RunRecord]:
+    """Read run directories.
+
+    Raises:
+        SettingsError: there are none, or one is given twice.
+        RunError: a folder holds no run.
+    """
+    found: dict[Path, RunRecord] = {}
+    for path in paths:
+        if (place := path.resolve()) in found:
+            raise SettingsError(f"{path}: is given twice")
+        found[place] = read_run(path)
+    if not found:
+        raise SettingsError("RUN: must be at least one run directory")
+    return list(found.values())
+
+
+def result_settings(record: RunRecord) -> dict[str, Any]:
+    """Return the settings on which a result depends, the seed left out."""
+    return {
+        key: value
+        for key, value in record.settings.items()
+        if key not in (*FREE, "seed", "checkpoint_every")
+        and (not key.startswith("engine.") or key.removeprefix("engine.") in DECISIVE)
+    }
+
+
+def _settings(directory: RunDirectory) -> tuple[dict[str, Any], bool]:
+    """Return the recorded settings, from the newest checkpoint where `config.json` is damaged."""
+    values = _json(directory.config)
+    if values is None or "own_task" not in values:
+        values = Checkpoints(directory.checkpoints).config()
+    if values is None or "own_task" not in values:
+        raise RunError(f"{directory.path}: holds no run")
+    settings = dotted(current_settings(directory.config, values))
+    own_task = bool(settings.pop("own_task"))
+    if type(settings.get("seed")) is not int:
+        raise RunError(f"{directory.config}: seed={settings.get('seed')!r} is no seed")
+    return settings, own_task
+
+
+def _metrics(directory: RunDirectory, note: Callable[[str], None]) -> pa.Table:
+    """Return the rows of the rounds, from the newest checkpoint where the table is damaged."""
+    table = _table(directory.metrics)
+    if table is None and directory.metrics.exists():
+        sealed = Checkpoints(directory.checkpoints).metrics()
+        table = None if sealed is None else _table(sealed)
+        rows = "; no checkpoint has its rows" if table is None else f"; taking {sealed}"
+        note(f"{directory.metrics}: is damaged{rows}")
+    if table is None:
+        return pa.table({"round": pa.array([], pa.int64())})
+    # The first version numbered a pre-pass with a round below 1.
+    return _with_cumulated(table.filter(pc.greater_equal(table["round"], 1)))
+
+
+def _table(path: Path) -> pa.Table | None:
+    try:
+        table = pq.read_table(path)
+        return table if pa.types.is_integer(table.schema.field("round").type) else None
+    except (OSError, ValueError, LookupError, pa.ArrowException):
+        return None
+
+
+def _with_cumulated(table: pa.Table) -> pa.Table:
+    for name, parts in CUMULATED.items():
+        columns = [table[part].to_pylist() for part in parts if part in table.column_names]
+        total, sums = 0.0, []
+        for values in zip(*columns, strict=True):
+            total += sum(value or 0 for value in values)
+            sums.append(total)
+        if columns:
+            table = table.append_column(name, pa.array(sums, pa.float64()))
+    return table
+
+
+def _state(directory: RunDirectory, metrics: pa.Table, *, finished: bool) -> State:
+    for column in LOSSES:
+        values = metrics[column].to_pylist() if column in metrics.column_names else []
+        if any(value is not None and not math.isfinite(value) for value in values[-1:]):
+            return "diverged"
+    if finished:
+        return "finished"
+    try:
+        log = directory.errors.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return "running"
+    last = next(reversed([*FAILURE.finditer(log)]), None)
+    if last is None or int(last[1]) <= len(metrics):  # of a client that was dropped
+        return "running"
+    return "diverged" if DIVERGED.search(log, last.end()) else "failed"
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    try:
+        values = parse_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return values if isinstance(values, dict) else None

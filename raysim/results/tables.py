@@ -1,0 +1,148 @@
+"""Tables of results: cells of values by seed, beside published ones, without any formatting."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from raysim.results import statistics
+from raysim.results.metrics import Metric, parse_metric
+
+SCALES: Mapping[str, float] = {"%": 100.0, "KB": 1e-3, "MB": 1e-6, "GB": 1e-9}
+"""Factors from a metric's value to a unit; values of other units are shown as they are."""
+
+
+@dataclass(frozen=True)
+class ResultCell:
+    """Values of one cell over seeds, and the published one.
+
+    Attributes:
+        values: Value of the metric by seed; None where a run ended without one, as where it did not
+            reach the target.
+        diverged: Further seeds, whose runs diverged or failed.
+        published: The published value, in the table's unit.
+        published_deviation: Its deviation.
+        suspect: Why the published value is suspect.
+        missing: The files of the user that the cell needs and that are not there.
+        differing: Settings that differ from those of the other rows, besides those that make the
+            row.
+        metric: The cell's metric where it is not the table's.
+    """
+
+    values: Mapping[int, float | None] = field(default_factory=dict)
+    diverged: int = 0
+    published: float | None = None
+    published_deviation: float | None = None
+    suspect: str = ""
+    missing: str = ""
+    differing: Mapping[str, Any] = field(default_factory=dict)
+    metric: str = ""
+
+    @property
+    def figures(self) -> dict[int, float]:
+        """Value by seed of the runs that have one."""
+        return {seed: value for seed, value in self.values.items() if value is not None}
+
+    @property
+    def seeds(self) -> int:
+        """Seeds in all, those that diverged included."""
+        return len(self.values) + self.diverged
+
+    @property
+    def mean(self) -> float | None:
+        """Mean over the runs that have a value."""
+        figures = [*self.figures.values()]
+        return statistics.mean(figures) if figures else None
+
+    @property
+    def deviation(self) -> float | None:
+        """Sample deviation over them, None of fewer than two."""
+        return statistics.deviation([*self.figures.values()])
+
+
+@dataclass(frozen=True)
+class ResultTable:
+    """Table of results.
+
+    Attributes:
+        title: Its title.
+        metric: The metric of its cells, as in `parse_metric`.
+        unit: Unit in which values are shown: one of SCALES, or any word.
+        rows: Names of the rows.
+        columns: Names of the columns.
+        cells: Cell by row and column; one that is missing was not run.
+        notes: Lines that every output prints, as that rounds were shortened.
+        ratio_to: Row to whose mean every cell's ratio is shown; "" shows none.
+    """
+
+    title: str
+    metric: str
+    unit: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    cells: Mapping[tuple[str, str], ResultCell]
+    notes: tuple[str, ...] = ()
+    ratio_to: str = ""
+
+    def cell(self, row: str, column: str) -> ResultCell:
+        """Return a cell, an empty one where there is none."""
+        return self.cells.get((row, column), ResultCell())
+
+    def metric_of(self, cell: ResultCell) -> Metric:
+        """Return the metric of a cell."""
+        return parse_metric(cell.metric or self.metric)
+
+    def best(self, column: str) -> frozenset[str]:
+        """Return the rows to be set in bold: of each metric, the best and its equals.
+
+        Rows are compared in which every seed has a value.
+        """
+        found: frozenset[str] = frozenset()
+        cells = {row: self.cell(row, column) for row in self.rows}
+        for metric in {self.metric_of(cell) for cell in cells.values()}:
+            compared = {
+                row: cell.figures
+                for row, cell in cells.items()
+                if self.metric_of(cell) == metric and 0 < len(cell.figures) == cell.seeds
+            }
+            found |= statistics.best_rows(compared, larger=metric.larger_is_better)
+        return found
+
+    def ratio(self, row: str, column: str) -> float | None:
+        """Return how many times better a cell's mean is than that of the row `ratio_to`."""
+        return self._ratio(row, column, "mean")
+
+    def published_ratio(self, row: str, column: str) -> float | None:
+        """Return the same of the published values."""
+        return self._ratio(row, column, "published")
+
+    def _ratio(self, row: str, column: str, value: str) -> float | None:
+        if self.ratio_to not in self.rows or row == self.ratio_to:
+            return None
+        cell, base = self.cell(row, column), self.cell(self.ratio_to, column)
+        own, other = getattr(cell, value), getattr(base, value)
+        if not own or not other or self.metric_of(cell) != self.metric_of(base):
+            return None
+        return float(own / other if self.metric_of(cell).larger_is_better else other / own)
+
+
+def differing_settings(
+    rows: Mapping[str, Mapping[str, Any]], expected: Mapping[str, Collection[str]]
+) -> dict[str, dict[str, Any]]:
+    """Return, per row, the settings whose values are not those of most rows.
+
+    Args:
+        rows: Settings by dotted key, by row.
+        expected: Keys that make a row, by row: they are left out of it.
+    """
+    found: dict[str, dict[str, Any]] = {row: {} for row in rows}
+    for key in dict.fromkeys(key for settings in rows.values() for key in settings):
+        holders = {row: settings[key] for row, settings in rows.items() if key in settings}
+        counts = Counter(map(repr, holders.values()))
+        usual = min(counts, key=lambda value: (-counts[value], value))
+        for row, value in holders.items():
+            if repr(value) != usual and key not in expected.get(row, ()):
+                found[row][key] = value
+    return found

@@ -1,0 +1,109 @@
+"""Metrics against values worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from raysim.core.errors import SettingsError
+from raysim.results.metrics import NAMES, parse_metric
+from raysim.results.runs import read_run
+from tests.results.conftest import make_rows
+
+ACCURACY = [None, 0.5, 0.75, 0.625, None, 0.875]
+"""Running maximum: 0.5 in round 2, 0.75 in rounds 3 and 4, 0.875 in round 6."""
+VALUES = {
+    "final(test_accuracy)": 0.875,
+    "final(train_loss)": 2 / 6,
+    "best(test_accuracy)": 0.875,
+    "best(test_loss)": 0.125,
+    "last_ten(test_accuracy)": (0.5 + 0.75 + 0.625 + 0.875) / 4,
+    # Half of the way from 0.75 in round 4 to 0.875 in round 6.
+    "rounds_to(test_accuracy, 0.8125)": 5.0,
+    "bytes_to(test_accuracy, 0.8125)": 30 * 5.0,
+    "seconds_to(test_accuracy, 0.8125)": 1.75 * 5.0,
+    "rounds_to(test_accuracy, 0.625)": 2.5,
+    "rounds_to(test_accuracy, 0.75)": 3.0,
+    "rounds_to(test_accuracy,0.25)": 2.0,
+    "rounds_to(test_accuracy, 0.9)": None,
+    "rounds_to(test_loss, 0.375)": 2.5,
+    "bytes_to(test_loss, 0.125)": 180.0,
+    "rounds_to(train_loss, 1.5)": 1.5,
+    "rounds_to(test_loss, 0.1)": None,
+    "final(bytes)": 180.0,
+    "final(total_seconds)": 10.5,
+}
+
+
+@pytest.mark.parametrize("text", VALUES)
+def test_value(write_run, text):
+    record = read_run(write_run(rows=make_rows(ACCURACY)))
+    assert parse_metric(text).of(record) == VALUES[text]
+
+
+def test_the_last_ten_rounds(write_run):
+    record = read_run(write_run(rows=make_rows([0.0, 1.0, *[0.5] * 9, 0.75])))
+    assert parse_metric("last_ten(test_accuracy)").of(record) == pytest.approx(5.25 / 10)
+
+
+def test_a_curve_that_falls_is_interpolated_on_its_running_extreme(write_run):
+    """From the maximum so far, 0.6 in round 1, and not from 0.2 in round 2."""
+    record = read_run(write_run(rows=make_rows([0.6, 0.2, 1.0])))
+    assert parse_metric("rounds_to(test_accuracy, 0.7)").of(record) == pytest.approx(2.25)
+
+
+def test_values_that_are_no_numbers(write_run):
+    rows = make_rows([0.1, 0.2, 0.3], test_loss=[1.0, float("nan"), 0.5])
+    record = read_run(write_run(rows=rows))
+    assert parse_metric("best(test_loss)").of(record) == 0.5
+    assert parse_metric("rounds_to(test_loss, 0.75)").of(record) == 2.0
+    nan = read_run(write_run("nan", make_rows([0.1, 0.2], test_loss=[1.0, float("nan")])))
+    assert parse_metric("final(test_loss)").of(nan) is None
+
+
+def test_a_run_without_rounds_has_no_figure(write_run):
+    assert parse_metric("final(test_accuracy)").of(read_run(write_run())) is None
+
+
+def test_the_better_of_two():
+    better = {text: parse_metric(text).larger_is_better for text in VALUES}
+    assert {text for text, larger in better.items() if larger} == {
+        "final(test_accuracy)",
+        "best(test_accuracy)",
+        "last_ten(test_accuracy)",
+    }
+    assert parse_metric("final(client_accuracy_d1)").larger_is_better
+
+
+def test_definitions_name_column_and_target():
+    for name in NAMES:
+        text = f"{name}(test_loss)" if name in ("final", "best", "last_ten") else ""
+        metric = parse_metric(text or f"{name}(test_loss, 0.5)")
+        assert metric.definition.startswith(f"{metric}: ") and metric.definition.endswith(".")
+        assert "test_loss" in metric.definition.partition(": ")[2]
+    assert "smallest test_loss so far reaches 0.5" in metric.definition
+    assert "the largest test_accuracy" in parse_metric("best(test_accuracy)").definition
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    {
+        "": "must be name(column)",
+        "final": "must be name(column)",
+        "final(a b)": "must be name(column)",
+        "finl(test_accuracy)": "did you mean 'final'",
+        "final(test_accuracy, 0.5)": "takes no target",
+        "rounds_to(test_accuracy)": "needs a target",
+        "rounds_to(test_accuracy, x)": "needs a target",
+        "rounds_to(test_accuracy, nan)": "needs a target",
+    }.items(),
+)
+def test_text_that_is_no_metric(text, says):
+    with pytest.raises(SettingsError) as caught:
+        parse_metric(text)
+    assert says in str(caught.value) and "metric=" in str(caught.value)
+
+
+def test_an_unknown_column_names_the_nearest(write_run):
+    record = read_run(write_run(rows=make_rows([0.5])))
+    with pytest.raises(SettingsError, match="'test_acuracy'; did you mean 'test_accuracy'"):
+        parse_metric("final(test_acuracy)").of(record)

@@ -1,0 +1,136 @@
+"""Run directories are read whatever the state of their run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import pytest
+
+import raysim
+from raysim.core.errors import RunError, SettingsError
+from raysim.results.runs import read_run, read_runs, result_settings
+from tests.conftest import make_settings, make_task
+from tests.results.conftest import make_rows
+
+
+class StopAfter(raysim.Listener):
+    def __init__(self, number):
+        self.number = number
+
+    def round_done(self, row):
+        if row["round"] == self.number:
+            raise KeyboardInterrupt
+
+
+def test_a_finished_run(tmp_path):
+    result = raysim.run(make_settings(tmp_path / "run", rounds=3), make_task((8, 8)))
+    record = read_run(tmp_path / "run")
+    assert record.state == "finished"
+    assert (record.rounds, record.seed, record.own_task) == (3, 0, True)
+    assert record.summary == result.summary
+    assert record.settings["local.batch_size"] == 8 and record.settings["method.name"] == "fedavg"
+    assert "schema" not in record.settings
+    model = (tmp_path / "run/model.safetensors").read_bytes()
+    assert record.digest == hashlib.sha256(model).hexdigest()
+    assert record.environment["packages"]["torch"]
+    names = result.metrics.column_names
+    assert record.metrics.select(names).equals(result.metrics)
+    assert record.metrics["total_seconds"][-1].as_py() == pytest.approx(result.summary["seconds"])
+
+
+def test_an_interrupted_run_and_its_damaged_table(tmp_path):
+    path = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        raysim.run(make_settings(path, rounds=4), make_task((8, 8)), StopAfter(2))
+    record = read_run(path)
+    assert (record.state, record.rounds, record.summary) == ("running", 2, None)
+    (path / "metrics.parquet").write_bytes(b"PAR1 but no table")
+    damaged = read_run(path)
+    assert damaged.metrics.equals(record.metrics)
+    assert damaged.notes == (
+        f"{path}/metrics.parquet: is damaged; taking"
+        f" {path}/checkpoints/round_000002/metrics.parquet",
+    )
+    (path / "config.json").write_text("{")
+    assert read_run(path).settings == record.settings
+    copies = sorted(path.glob("checkpoints/*/metrics.parquet"))
+    copies[1].write_bytes(b"x")
+    assert read_run(path).rounds == 1  # the checkpoint before
+    copies[0].write_bytes(b"x")
+    assert read_run(path).rounds == 0
+    assert read_run(path).notes[0].endswith("no checkpoint has its rows")
+
+
+def test_a_run_that_diverged(tmp_path):
+    settings = make_settings(tmp_path / "run", rounds=4, **{"local.lr": 1e9})
+    with pytest.raises(raysim.RunError):
+        raysim.run(settings, make_task((8, 8)))
+    assert read_run(tmp_path / "run").state == "diverged"
+
+
+@pytest.mark.parametrize(
+    ("log", "state"),
+    [
+        ("round 4, client 1\nRunError: its update is not finite\n", "diverged"),
+        ("round 4, client 1\nRunError: its update is out of range (x)\n", "diverged"),
+        ("round 4, client 1\nRunError: its update is not finite\nround 4, client 2\nE\n", "failed"),
+        ("round 4, client 1\nZeroDivisionError\n", "failed"),
+        ("round 3, client 1\nRunError: its update is not finite\n", "running"),
+        ("", "running"),
+    ],
+)
+def test_the_state_is_that_of_the_last_failure_after_the_last_round(write_run, log, state):
+    path = write_run(rows=make_rows([0.1, 0.2, 0.3]), finished=False)
+    (path / "errors.log").write_text(log)
+    assert read_run(path).state == state
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_loss_that_is_no_number_is_a_divergence(write_run, value):
+    path = write_run(rows=make_rows([0.1, 0.2], train_loss=[1.0, value]))
+    assert read_run(path).state == "diverged"
+
+
+def test_a_run_before_its_first_round(write_run):
+    record = read_run(write_run())
+    assert (record.state, record.rounds, record.digest) == ("running", 0, None)
+
+
+def test_a_summary_of_other_rounds_is_of_no_finished_run(write_run):
+    path = write_run(rows=make_rows([0.1, 0.2]))
+    summary = json.loads((path / "summary.json").read_text())
+    (path / "summary.json").write_text(json.dumps({**summary, "rounds": 7}))
+    assert read_run(path).state == "running"
+
+
+def test_cumulated_columns(write_run):
+    record = read_run(write_run(rows=make_rows([None, 0.5])))
+    assert record.points("bytes") == [(1, 30), (2, 60)]
+    assert record.points("total_seconds") == [(1, 1.75), (2, 3.5)]
+    assert record.points("test_accuracy") == [(2, 0.5)]
+    assert record.points("nothing") == []
+
+
+def test_folders_that_are_none(tmp_path, write_run):
+    with pytest.raises(RunError, match="nowhere: there is no such folder"):
+        read_run(tmp_path / "nowhere")
+    with pytest.raises(RunError, match="holds no run"):
+        read_run(tmp_path)
+    run = write_run()
+    with pytest.raises(SettingsError, match="is given twice"):
+        read_runs([run, run.parent / "." / "run"])
+    with pytest.raises(SettingsError, match="at least one"):
+        read_runs([])
+
+
+def test_settings_on_which_a_result_depends(write_run):
+    first, second = (
+        result_settings(read_run(write_run(name, **overrides)))
+        for name, overrides in {
+            "a": {"seed": 1, "engine.actors": 2, "checkpoint_every": 3},
+            "b": {"seed": 2, "trace": True},
+        }.items()
+    )
+    assert first == second
+    assert first["engine.precision"] == "fp32" and first["rounds"] == 5

@@ -1,0 +1,157 @@
+"""Tables of results: cells, bold, ratios and settings that differ."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from raysim.results.render import grid_of, to_arrow, to_markdown
+from raysim.results.tables import ResultCell, ResultTable, differing_settings
+
+
+def table_of(cells, metric="final(test_accuracy)", unit="%", **fields):
+    rows = tuple(dict.fromkeys(row for row, _ in cells))
+    columns = tuple(dict.fromkeys(column for _, column in cells))
+    return ResultTable("A table", metric, unit, rows, columns, cells, **fields)
+
+
+def text_of(cell, **fields):
+    return grid_of(table_of({("row", "column"): cell}, **fields)).rows[0][1].text
+
+
+ROUNDS = {"metric": "rounds_to(test_accuracy, 0.9)", "unit": "rounds"}
+TEXTS = {
+    "three": (ResultCell({0: 0.9, 1: 0.91, 2: 0.92}), {}, "91.00 ± 1.00 (n=3)"),
+    "two": (ResultCell({0: 0.9, 1: 0.92}), {}, "91.00 ± 1.41 (n=2)*"),
+    "one": (ResultCell({4: 0.9}), {}, "90.00 (n=1)*"),
+    "diverged": (ResultCell({0: 0.9, 1: 0.92}, diverged=1), {}, "91.00 ± 1.41 (2/3, 1 diverged)*"),
+    "all diverged": (ResultCell(diverged=3), {}, "- (0/3, 3 diverged)"),
+    "not reached": (
+        ResultCell({0: 7.5, 1: None, 2: None}, diverged=1),
+        ROUNDS,
+        "7.5 (1/4, 1 diverged, 2 not reached)*",
+    ),
+    "no value": (ResultCell({0: None}), {}, "- (0/1, 1 without a value)"),
+    "not run": (ResultCell(published=91.2), {}, "not run [91.2]"),
+    "missing": (ResultCell(missing="train.bin"), {}, "no data (a)"),
+    "published": (
+        ResultCell({0: 0.5}, published=51.25, published_deviation=0.5, suspect="misprint"),
+        {},
+        "50.00 (n=1)* [51.25 ± 0.5 (a)]",
+    ),
+    "megabytes": (
+        ResultCell({0: 1.5e6}),
+        {"metric": "final(bytes)", "unit": "MB"},
+        "1.5 (n=1)*",
+    ),
+    "other unit": (ResultCell({0: 0.123456}), {"unit": "nats"}, "0.1235 (n=1)*"),
+}
+
+
+@pytest.mark.parametrize("case", TEXTS)
+def test_text_of_a_cell(case):
+    cell, fields, text = TEXTS[case]
+    assert text_of(cell, **fields) == text
+
+
+def test_notes_say_what_is_shown():
+    cells = {
+        ("a", "x"): ResultCell(
+            {0: 0.9}, diverged=1, published=91, suspect="bad scan", differing={"local.lr": 0.1}
+        ),
+        ("b", "x"): ResultCell(missing="train.bin", metric="best(test_accuracy)"),
+    }
+    grid = grid_of(table_of(cells, notes=("30 rounds of 500",), ratio_to="b"))
+    assert grid.notes == (
+        "30 rounds of 500",
+        "final(test_accuracy): the last value of test_accuracy.",
+        "Cells: mean ± sample deviation over n seeds.",
+        "Bold: the best of the rows in which every seed has a value.",
+        "*: fewer than 3 seeds.",
+        "2/3: of three seeds two have a value; runs that failed count as diverged.",
+        "In brackets: the published value.",
+        "2.00x: twice as good as b, by the ratio of the means.",
+        "a: local.lr=0.1",
+        "b: the published value is suspect: bad scan",
+        "c: best(test_accuracy): the largest test_accuracy over the rounds.",
+        "d: needs train.bin",
+    )
+    assert [row[0].text for row in grid.rows] == ["a (a)", "b"]
+    assert grid.title == "A table [%]" and grid.header == ("", "x")
+
+
+def test_settings_that_differ_in_one_cell_are_marked_there():
+    cells = {
+        ("a", "x"): ResultCell({0: 0.9}, differing={"fraction": 1.0}),
+        ("a", "y"): ResultCell({0: 0.9}),
+    }
+    (row,) = grid_of(table_of(cells)).rows
+    assert [entry.text for entry in row] == ["a", "90.00 (n=1)* (a)", "90.00 (n=1)*"]
+
+
+def five(*values):
+    return ResultCell(dict(enumerate(values)))
+
+
+def test_bold():
+    cells = {
+        ("best", "x"): five(0.90, 0.92, 0.91, 0.93, 0.94),
+        ("alike", "x"): five(0.91, 0.91, 0.92, 0.92, 0.93),
+        ("worse", "x"): five(0.80, 0.81, 0.82, 0.80, 0.81),
+        ("lucky", "x"): ResultCell({0: 0.99}, diverged=4),
+        ("other", "x"): ResultCell({0: 0.1}, metric="final(client_accuracy_d1)"),
+        ("not run", "x"): ResultCell(),
+    }
+    table = table_of(cells)
+    assert table.best("x") == {"best", "alike", "other"}
+    bold = {row[0].text: row[1].bold for row in grid_of(table).rows}
+    assert [name for name, is_bold in bold.items() if is_bold] == ["best", "alike", "other (a)"]
+    assert any("paired bootstrap over seeds (95%)" in note for note in grid_of(table).notes)
+
+
+def test_fewer_rounds_are_better():
+    cells = {("slow", "x"): ResultCell({0: 9.0}), ("fast", "x"): ResultCell({0: 3.0})}
+    assert table_of(cells, **ROUNDS).best("x") == {"fast"}
+
+
+def test_ratios():
+    cells = {
+        ("base", "x"): ResultCell({0: 90.0, 1: 110.0}, published=200),
+        ("fast", "x"): ResultCell({0: 50.0}, published=80),
+        ("never", "x"): ResultCell({0: None}),
+    }
+    table = table_of(cells, **ROUNDS, ratio_to="base")
+    assert [table.ratio(row, "x") for row in table.rows] == [None, 2.0, None]
+    texts = [row[1].text for row in grid_of(table).rows]
+    assert texts[1] == "50.0 (n=1)* 2.00x [80 2.50x]"
+    assert texts[2] == "- (0/1, 1 not reached)"
+    accuracy = {("base", "x"): ResultCell({0: 0.5}), ("good", "x"): ResultCell({0: 0.75})}
+    assert table_of(accuracy, ratio_to="base").ratio("good", "x") == 1.5
+
+
+def test_differing_settings():
+    rows = {
+        "fedavg": {"method.name": "fedavg", "local.lr": 0.1, "rounds": 30},
+        "fedprox": {"method.name": "fedprox", "method.mu": 0.1, "local.lr": 0.1, "rounds": 30},
+        "scaffold": {"method.name": "scaffold", "local.lr": 0.02, "rounds": 30},
+    }
+    expected = {row: {"method.name"} for row in rows}
+    assert differing_settings(rows, expected) == {
+        "fedavg": {},
+        "fedprox": {},
+        "scaffold": {"local.lr": 0.02},
+    }
+
+
+@hypothesis_settings(max_examples=15)
+@given(st.permutations([*enumerate([0.90, 0.92, None, 0.93, 0.94, 0.89])]))
+def test_the_order_of_seeds_changes_no_output(values):
+    def table(pairs):
+        cells = {("a", "x"): ResultCell(dict(pairs)), ("b", "x"): five(0.9, 0.9, 0.9, 0.9, 0.95)}
+        return table_of(cells)
+
+    ordered = table(sorted(values, key=lambda pair: pair[0]))
+    assert to_markdown(grid_of(table(values))) == to_markdown(grid_of(ordered))
+    assert to_arrow(table(values)).equals(to_arrow(ordered))
