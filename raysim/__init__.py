@@ -199,8 +199,8 @@ def resume(
         run_dir: The run directory.
         task: The task that the run was started with, where it had one.
         listener: Told how the run goes.
-        overrides: Values by dotted key, of `on_client_error`, `trace`, and the settings of `engine`
-            that change no result.
+        overrides: Values by dotted key, of `on_client_error`, `trace`, `tracker`, and the settings
+            of `engine` that change no result.
         force: Whether to go on where data, versions or machines differ from those before; the run
             records it.
 
@@ -243,11 +243,13 @@ def _drive(
     force: bool,
 ) -> Result:
     from raysim.driver.start import drive
+    from raysim.driver.trackers import tracked
     from raysim.federation.federation import from_settings
     from raysim.federation.task import from_task
     from raysim.workloads.datasets.fetch import data_root
 
-    if task:
-        return drive(settings, from_task(task), run_dir, listener, own_task=True, force=force)
-    federation = from_settings(settings, data_root, listener.preparing)
-    return drive(settings, federation, run_dir, listener, force=force)
+    with tracked(settings, listener) as tracking:
+        if task:
+            return drive(settings, from_task(task), run_dir, tracking, own_task=True, force=force)
+        federation = from_settings(settings, data_root, tracking.preparing)
+        return drive(settings, federation, run_dir, tracking, force=force)

@@ -177,6 +177,9 @@ class Settings(SettingsGroup):
         default="stop", description="a client that failed twice stops the run, or is dropped"
     )
     trace: bool = Field(default=False, description="record the time of a round's phases")
+    tracker: Literal["mlflow", "wandb"] | None = Field(
+        default=None, description="log settings, rounds and summary there, too"
+    )
     local: LocalSettings = LocalSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     engine: EngineSettings = EngineSettings()

@@ -1,4 +1,4 @@
-"""Commands `raysim run`, `resume`, `tune`, `dashboard`, `list`, `data` and `submit`.
+"""Commands `raysim run`, `resume`, `tune`, `dashboard`, `list`, `data`, `report` and `submit`.
 
 Errors of settings, files and machines are one line on stderr, without a traceback. Ctrl-C, SIGTERM
 and SIGHUP save a checkpoint and print the command that resumes the run; `core.exits` has the exit
@@ -29,6 +29,7 @@ from raysim.cli.options import (
     usage_error,
 )
 from raysim.cli.output import resumable, say
+from raysim.cli.results import compare, report
 from raysim.core.errors import RaysimError, SettingsError
 from raysim.core.exits import interruptible
 from raysim.execution.module_path import leave_out_working_directory, put_working_directory_last
@@ -43,6 +44,8 @@ app = typer.Typer(
 )
 app.add_typer(data, name="data")
 app.add_typer(job, name="job")
+app.command()(compare)
+app.command()(report)
 console = Console()
 
 KINDS = (

@@ -33,7 +33,7 @@ from raysim.storage.summary import summarise
 
 DECISIVE = ("deterministic", "precision", "threads_per_actor", "vectorize")
 """Settings of `engine` that change a result; the others say where it is computed."""
-FREE = ("on_client_error", "out", "trace")
+FREE = ("on_client_error", "out", "trace", "tracker")
 """Settings besides those that may differ where a run goes on."""
 PACKAGES = ("raysim", "torch", "ray", "numpy", "pyarrow", "safetensors")
 

@@ -107,7 +107,7 @@ def test_bold():
     table = table_of(cells)
     assert table.best("x") == {"best", "alike", "other"}
     bold = {row[0].text: row[1].bold for row in grid_of(table).rows}
-    assert [name for name, is_bold in bold.items() if is_bold] == ["best", "alike", "other (a)"]
+    assert [name for name, is_bold in bold.items() if is_bold] == ["best", "alike", "other"]
     assert any("paired bootstrap over seeds (95%)" in note for note in grid_of(table).notes)
 
 

@@ -96,11 +96,11 @@ def html_table(grid: Grid) -> str:
         text = escape(entry.text)
         return f"<td{value}>{f'<strong>{text}</strong>' if entry.bold else text}</td>"
 
-    names = "".join(f'<th scope="col">{escape(Entry(name).text)}</th>' for name in grid.header)
+    names = "".join(f'<th scope="col">{escape(name)}</th>' for name in grid.header)
     rows = "\n".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in grid.rows)
-    notes = "\n".join(f'<p class="note">{escape(Entry(note).text)}</p>' for note in grid.notes)
+    notes = "\n".join(f'<p class="note">{escape(note)}</p>' for note in grid.notes)
     return (
-        f"<table>\n<caption>{escape(Entry(grid.title).text)}</caption>\n"
+        f"<table>\n<caption>{escape(grid.title)}</caption>\n"
         f"<thead><tr>{names}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table>\n{notes}\n"
     )
 
@@ -109,6 +109,6 @@ def to_html(grid: Grid) -> str:
     """Return a grid as a page of HTML that loads nothing."""
     return (
         '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
-        f"<title>{escape(Entry(grid.title).text)}</title>\n<style>\n{STYLE}</style>\n"
+        f"<title>{escape(grid.title)}</title>\n<style>\n{STYLE}</style>\n"
         f"{html_table(grid)}</html>\n"
     )

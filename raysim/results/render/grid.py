@@ -58,6 +58,12 @@ class Grid:
     rows: tuple[tuple[Entry, ...], ...]
     notes: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "title", visible(self.title, LONGEST))
+        for name in ("header", "notes"):
+            lines = tuple(visible(line, LONGEST) for line in getattr(self, name))
+            object.__setattr__(self, name, lines)
+
 
 @dataclass
 class Footnotes:

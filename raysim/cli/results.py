@@ -1,0 +1,112 @@
+"""The command line: `raysim compare` and `raysim report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from raysim.cli.options import path_option
+from raysim.core.errors import RaysimError, SettingsError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from raysim.results.compare import RunGroup
+    from raysim.results.render import Grid
+    from raysim.results.runs import RunRecord
+
+console = Console()
+
+Runs = Annotated[
+    list[Path],
+    typer.Argument(parser=path_option("RUN"), metavar="RUN...", help="run directories"),
+]
+Target = Annotated[
+    float | None,
+    typer.Option(
+        help="test accuracy of the column of rounds; default: target_accuracy of the runs"
+    ),
+]
+Metrics = Annotated[
+    list[str] | None,
+    typer.Option("--metric", help="a further column, as 'rounds_to(test_loss, 0.5)'"),
+]
+
+
+def compare(runs: Runs, target: Target = None, metric: Metrics = None) -> None:
+    """Compare runs: a row per group of equal settings, mean and deviation over seeds."""
+    from raysim.results.render import to_rich
+
+    console.print(to_rich(_table(runs, target, metric)[1]))
+
+
+def report(
+    runs: Runs,
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", "-o", parser=path_option("--out"), metavar="PATH", help="the page (.html)"
+        ),
+    ] = Path("report.html"),
+    target: Target = None,
+    metric: Metrics = None,
+) -> None:
+    """Write one HTML page about runs: table, curves, clients, time, settings, environment."""
+    from raysim.results import report as page
+    from raysim.storage.atomic import replace_file
+
+    if out.suffix != ".html" or out.is_dir() or not out.parent.is_dir():
+        raise SettingsError(f"--out={out}: must be a .html file in an existing folder")
+    page.check_extras()
+    groups, table = _table(runs, target, metric)
+    text = page.report(groups, table, _labels)
+    replace_file(out, lambda path: path.write_text(text, encoding="utf-8"))
+    console.print(f"report: {out}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _table(
+    runs: list[Path], target: float | None, metrics: list[str] | None
+) -> tuple[list[RunGroup], Grid]:
+    from raysim.results.compare import compared_metrics, comparison, group_runs
+    from raysim.results.metrics import parse_metric
+    from raysim.results.runs import read_runs
+
+    if target is not None and not 0 < target <= 1:
+        raise SettingsError(f"--target={target}: must be above 0 and at most 1")
+    further = [parse_metric(text) for text in metrics or ()]
+    groups = group_runs(read_runs(runs))
+    return groups, comparison(groups, compared_metrics(groups, target, further))
+
+
+class _NotPreparedError(Exception):
+    """Preparing a dataset would fetch or convert it."""
+
+
+def _labels(record: RunRecord) -> npt.NDArray[Any] | None:
+    """Return the labels of a run's training samples, where its dataset is prepared here.
+
+    A dataset of the user's own is not imported, and none is fetched.
+    """
+    from raysim import workloads  # noqa: F401 - registers the datasets
+    from raysim.core.arrow import open_split
+    from raysim.core.components import build_component
+    from raysim.core.data import DATASETS, prepared
+    from raysim.workloads.datasets.fetch import data_root
+
+    def refuse(what: str, done: int, total: int) -> None:
+        raise _NotPreparedError
+
+    prefix = "dataset."
+    fields = {k.removeprefix(prefix): v for k, v in record.settings.items() if k.startswith(prefix)}
+    name = fields.pop("name", None)
+    if record.own_task or name not in DATASETS or not (data_root() / name / "prepared").is_dir():
+        return None
+    try:
+        dataset = build_component(DATASETS.get(name), fields, prefix)
+        labels = open_split(prepared(dataset, data_root(), refuse)["train"]).y
+    except (RaysimError, _NotPreparedError):
+        return None
+    return labels if labels.ndim == 1 and labels.dtype.kind in "iu" else None

@@ -1,0 +1,161 @@
+"""Base of trackers, and the listener that feeds one."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from raysim.config import Settings
+from raysim.core.errors import RunError
+from raysim.core.given import parse_json
+from raysim.driver.listener import Listener, Started
+from raysim.storage.atomic import write_json
+from raysim.storage.recorder import dotted
+
+FILE = "tracker.json"
+SUMMARY = "summary/"
+"""Prefix of the figures of `summary.json`, some of which have names of columns."""
+
+
+class Tracker(ABC):
+    """Service that keeps figures of runs."""
+
+    @abstractmethod
+    def open(self, known: str | None, name: str, parameters: Mapping[str, Any]) -> tuple[str, int]:
+        """Open a run of the tracker.
+
+        Args:
+            known: Its id, of one that goes on.
+            name: Its name, of a new one.
+            parameters: The settings by dotted key, of a new one.
+
+        Returns:
+            Its id, and the last round that the tracker is known to have.
+        """
+
+    @abstractmethod
+    def log(self, figures: Mapping[str, float], step: int) -> None:
+        """Log the figures of a round."""
+
+    @abstractmethod
+    def summarise(self, figures: Mapping[str, float], step: int) -> None:
+        """Log the final figures, after the last round."""
+
+    @abstractmethod
+    def close(self, *, finished: bool) -> None:
+        """Close the run, which is finished or was stopped."""
+
+
+class TrackingListener(Listener):
+    """Listener that feeds a tracker, and passes everything on.
+
+    A tracker that fails before the first round stops the run; one that fails later is given up
+    after a note, since no training depends on it.
+    """
+
+    def __init__(self, name: str, tracker: Tracker, settings: Settings, listener: Listener) -> None:
+        self._name = name
+        self._tracker: Tracker | None = tracker
+        self._parameters = dotted(settings.to_dict())
+        self._listener = listener
+        self._path = Path()
+        self._run = ""
+        self._round = 0
+        self._finished = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close the tracker's run, if there is one."""
+        if self._run:
+            self._feed(lambda tracker: tracker.close(finished=self._finished))
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """Pass on."""
+        self._listener.preparing(what, done, total)
+
+    def progress(self, done: int, total: int) -> None:
+        """Pass on."""
+        self._listener.progress(done, total)
+
+    def note(self, text: str) -> None:
+        """Pass on."""
+        self._listener.note(text)
+
+    def started(self, run: Started) -> None:
+        """Open the tracker's run: the one before, if there is one.
+
+        Raises:
+            RunError: it cannot be opened.
+        """
+        self._path = run.path / FILE
+        known = _read(self._path).get(self._name, {})
+        try:
+            if self._tracker is not None:
+                self._run, last = self._tracker.open(
+                    known.get("run"), run.path.name, self._parameters
+                )
+                self._round = max(last, known.get("round", 0))
+        except Exception as error:
+            raise RunError(f"tracker={self._name}: cannot be used: {error}") from error
+        self._save()
+        self._listener.started(run)
+
+    def round_done(self, row: Mapping[str, Any]) -> None:
+        """Log the round, unless the tracker has it."""
+        number = row["round"]
+        if number > self._round:
+            self._feed(lambda tracker: tracker.log(_numbers(row), number))
+            self._round = number
+            self._save()
+        self._listener.round_done(row)
+
+    def finished(self, summary: Mapping[str, Any]) -> None:
+        """Log the summary."""
+        figures = {f"{SUMMARY}{name}": value for name, value in _numbers(summary).items()}
+        self._feed(lambda tracker: tracker.summarise(figures, self._round))
+        self._finished = True
+        self._listener.finished(summary)
+
+    def _feed(self, log: Callable[[Tracker], None]) -> None:
+        """Call the tracker; give it up where it fails."""
+        if self._tracker is None:
+            return
+        try:
+            log(self._tracker)
+        except Exception as error:
+            self._tracker = None
+            self.note(f"tracker={self._name}: {error}; going on without it")
+
+    def _save(self) -> None:
+        if self._tracker is not None:
+            known = {self._name: {"run": self._run, "round": self._round}}
+            write_json(self._path, _read(self._path) | known)
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    return {
+        name: float(value)
+        for name, value in values.items()
+        if isinstance(value, int | float) and math.isfinite(value)
+    }
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return what is known of the trackers' runs; nothing where the file is damaged."""
+    try:
+        found = parse_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    whole = isinstance(found, dict) and all(
+        isinstance(each, dict) and {name: type(value) for name, value in each.items()} == KINDS
+        for each in found.values()
+    )
+    return found if whole else {}
+
+
+KINDS = {"run": str, "round": int}

@@ -1,0 +1,71 @@
+"""Runs in MLflow.
+
+MLFLOW_TRACKING_URI names the server or folder, MLFLOW_EXPERIMENT_NAME the experiment, by default
+`raysim`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from time import time
+from typing import Any
+
+from raysim.driver.trackers.base import Tracker
+
+PARAMETERS = 100
+"""Parameters that MLflow takes at once."""
+EVERY_ROUND = "train_loss"
+"""Column that every round has."""
+
+
+class MlflowRuns(Tracker):
+    """Runs of an MLflow experiment."""
+
+    def __init__(self) -> None:
+        from mlflow import MlflowClient
+
+        self._client: Any = MlflowClient()
+        self._run = ""
+
+    def open(self, known: str | None, name: str, parameters: Mapping[str, Any]) -> tuple[str, int]:
+        """Open a run, and ask which round it has."""
+        if known is not None:
+            self._run = known
+            self._client.update_run(known, status="RUNNING")
+            history = self._client.get_metric_history(known, EVERY_ROUND)
+            return known, max((metric.step for metric in history), default=0)
+        from mlflow.entities import Param
+
+        run = self._client.create_run(self._experiment(), run_name=name)
+        self._run = run.info.run_id
+        params = [Param(key, str(value)) for key, value in parameters.items()]
+        for start in range(0, len(params), PARAMETERS):
+            self._client.log_batch(self._run, params=params[start : start + PARAMETERS])
+        return self._run, 0
+
+    def log(self, figures: Mapping[str, float], step: int) -> None:
+        """Log the figures of a round."""
+        from mlflow.entities import Metric
+
+        moment = int(time() * 1000)
+        metrics = [Metric(name, value, moment, step) for name, value in figures.items()]
+        self._client.log_batch(self._run, metrics=metrics)
+
+    def summarise(self, figures: Mapping[str, float], step: int) -> None:
+        """Log the final figures at the last round."""
+        self.log(figures, step)
+
+    def close(self, *, finished: bool) -> None:
+        """Mark the run as finished, or as killed: it may go on."""
+        self._client.set_terminated(self._run, "FINISHED" if finished else "KILLED")
+
+    def _experiment(self) -> str:
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "raysim")
+        found = self._client.get_experiment_by_name(name)
+        return str(found.experiment_id if found else self._client.create_experiment(name))
+
+
+def make() -> Tracker:
+    """Return the tracker; it connects when a run is opened."""
+    return MlflowRuns()

@@ -1,0 +1,52 @@
+"""Runs in W&B.
+
+WANDB_MODE=offline keeps them in files, WANDB_DIR names their folder, WANDB_PROJECT the project, by
+default `raysim`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+from uuid import uuid4
+
+from raysim.driver.trackers.base import Tracker
+
+
+class WandbRuns(Tracker):
+    """Runs of a W&B project."""
+
+    def __init__(self) -> None:
+        self._run: Any = None
+
+    def open(self, known: str | None, name: str, parameters: Mapping[str, Any]) -> tuple[str, int]:
+        """Open a run under an id; offline, W&B does not know which rounds it has."""
+        import wandb
+
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "raysim"),
+            id=known or uuid4().hex[:16],
+            name=name,
+            config=dict(parameters),
+            resume="allow",
+            settings=wandb.Settings(console="off", silent=True),
+        )
+        return str(self._run.id), 0
+
+    def log(self, figures: Mapping[str, float], step: int) -> None:
+        """Log the figures of a round."""
+        self._run.log(dict(figures), step=step)
+
+    def summarise(self, figures: Mapping[str, float], step: int) -> None:
+        """Set the final figures in the run's summary."""
+        self._run.summary.update(dict(figures))
+
+    def close(self, *, finished: bool) -> None:
+        """Finish the run, which waits until its figures are written."""
+        self._run.finish(exit_code=0 if finished else 1)
+
+
+def make() -> Tracker:
+    """Return the tracker; it connects when a run is opened."""
+    return WandbRuns()

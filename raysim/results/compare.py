@@ -1,0 +1,168 @@
+"""Comparison of runs: groups of equal settings over seeds, and their table."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from raysim.results.metrics import Metric
+from raysim.results.render import Entry, Grid, grid_of
+from raysim.results.runs import RunRecord, result_settings
+from raysim.results.tables import ResultCell, ResultTable
+
+STATES = {
+    "running": "running: no end is recorded; the figures are those of the rounds so far.",
+    "diverged": "diverged: an update or a loss is not finite; the run has no figures.",
+    "failed": "failed: a client stopped the run; it counts as diverged.",
+}
+"""Per state that is to be said, its note."""
+ENDED = ("diverged", "failed")
+
+
+@dataclass(frozen=True)
+class RunGroup:
+    """Runs of equal settings, apart from the seed; none of two has the same seed.
+
+    Attributes:
+        label: Settings that differ from those of other groups.
+        settings: Settings on which the results depend, by dotted key.
+        records: The runs, by seed.
+    """
+
+    label: str
+    settings: dict[str, Any]
+    records: tuple[RunRecord, ...]
+
+    def cell(self, metric: Metric) -> ResultCell:
+        """Return the values of a metric over seeds; a run without its column has no value."""
+        values, lost = {}, 0
+        for record in self.records:
+            if record.state in ENDED:
+                lost += 1
+            elif metric.column in record.metrics.column_names:
+                values[record.seed] = metric.of(record)
+            else:
+                values[record.seed] = None
+        return ResultCell(values, diverged=lost)
+
+
+def group_runs(records: Iterable[RunRecord]) -> list[RunGroup]:
+    """Group runs by their settings; a second run of one seed is in another group."""
+    found: dict[str, list[RunRecord]] = {}
+    for record in records:
+        text = json.dumps([result_settings(record), record.own_task], sort_keys=True, default=str)
+        key, again = text, 1
+        while any(other.seed == record.seed for other in found.get(key, ())):
+            again += 1
+            key = f"{text} {again}"
+        found.setdefault(key, []).append(record)
+    settings = [result_settings(each[0]) for each in found.values()]
+    labels = _unique([_label(each, differing_keys(settings)) for each in settings])
+    return [
+        RunGroup(label, values, tuple(sorted(each, key=lambda record: record.seed)))
+        for label, values, each in zip(labels, settings, found.values(), strict=True)
+    ]
+
+
+def differing_keys(settings: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the keys whose values are not equal in all settings, or are missing in some."""
+    keys = dict.fromkeys(key for each in settings for key in each)
+    missing = object()
+    return [
+        key
+        for key in keys
+        if any(each.get(key, missing) != settings[0].get(key, missing) for each in settings)
+    ]
+
+
+def compared_metrics(
+    groups: Sequence[RunGroup], target: float | None, further: Sequence[Metric] = ()
+) -> list[tuple[str, Metric, str]]:
+    """Return the columns of the table: name, metric and unit.
+
+    Args:
+        groups: The groups.
+        target: The accuracy to be reached; None takes the targets of the settings.
+        further: Metrics that were asked for.
+
+    Raises:
+        SettingsError: a run lacks the column of one of `further`.
+    """
+    records = [record for group in groups for record in group.records]
+    has_accuracy = any("test_accuracy" in record.metrics.column_names for record in records)
+    column, unit = ("test_accuracy", "%") if has_accuracy else ("test_loss", "")
+    given = {group.settings.get("target_accuracy") for group in groups}
+    targets = {each for each in given if isinstance(each, float)} if target is None else {target}
+    for metric in further:
+        for record in records:
+            metric.of(record)
+    return [
+        (f"final {column}", Metric("final", column), unit),
+        (f"best {column}", Metric("best", column), unit),
+        *(
+            (f"rounds to {each:g}", Metric("rounds_to", "test_accuracy", each), "rounds")
+            for each in sorted(targets)
+            if has_accuracy
+        ),
+        *((str(metric), metric, "") for metric in further),
+        ("sent", Metric("final", "bytes"), "MB"),
+        ("time", Metric("final", "total_seconds"), "s"),
+    ]
+
+
+def comparison(groups: Sequence[RunGroup], columns: Iterable[tuple[str, Metric, str]]) -> Grid:
+    """Return the table of groups: a row per group, a column per metric."""
+    labels = tuple(group.label for group in groups)
+    header, notes = ["run", "rounds"], list[str]()
+    rows = [[Entry(group.label), _progress(group)] for group in groups]
+    for name, metric, unit in columns:
+        cells = {(group.label, name): group.cell(metric) for group in groups}
+        grid = grid_of(ResultTable("", str(metric), unit, labels, (name,), cells))
+        header.append(f"{name} [{unit}]" if unit not in ("", "rounds") else name)
+        notes += grid.notes
+        for row, entries in zip(rows, grid.rows, strict=True):
+            row.append(entries[1])
+    states = {record.state for group in groups for record in group.records}
+    said = [note for state, note in STATES.items() if state in states]
+    damaged = [line for group in groups for record in group.records for line in record.notes]
+    runs = sum(len(group.records) for group in groups)
+    return Grid(
+        f"{runs} run{'s' if runs > 1 else ''}, grouped by settings apart from the seed",
+        tuple(header),
+        tuple(map(tuple, rows)),
+        tuple(dict.fromkeys([*said, *damaged, *notes])),
+    )
+
+
+def _progress(group: RunGroup) -> Entry:
+    """Return the rounds of a group's runs, and the states of those that are not finished."""
+    rounds = [record.rounds for record in group.records]
+    counts = Counter(record.state for record in group.records)
+    text = "-".join(map(str, sorted({min(rounds), max(rounds)})))
+    words = [f"{counts[state]} {state}" for state in STATES if counts[state]]
+    if words:
+        text += f" of {group.settings.get('rounds')}, {', '.join(words)}"
+    return Entry(text, value=max(rounds))
+
+
+def _label(settings: dict[str, Any], keys: Sequence[str]) -> str:
+    """Return the settings under some keys as they are typed; of a component its name alone."""
+    words = [
+        str(settings[key]) if key.endswith(".name") else f"{key}={settings[key]}"
+        for key in keys
+        if key in settings
+    ]
+    return ", ".join(words) or str(settings.get("method.name"))
+
+
+def _unique(labels: Sequence[str]) -> list[str]:
+    """Return labels, the later ones of equal ones with a number."""
+    seen: Counter[str] = Counter()
+    found = []
+    for label in labels:
+        seen[label] += 1
+        found.append(label if seen[label] == 1 else f"{label} ({seen[label]})")
+    return found

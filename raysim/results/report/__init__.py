@@ -1,0 +1,9 @@
+"""The page of `raysim report`: tables and charts of runs in one HTML file that loads nothing.
+
+The same runs give the same bytes. Names and settings of runs are text of others: Jinja2 and the
+charts escape them.
+"""
+
+from raysim.results.report.page import check_extras, report
+
+__all__ = ["check_extras", "report"]

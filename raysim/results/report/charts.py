@@ -1,0 +1,221 @@
+"""Charts of the page: SVG by matplotlib, the same bytes every time, to be put into HTML.
+
+Legend: K clients, C classes.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from raysim.core.errors import visible
+from raysim.results.compare import RunGroup
+from raysim.results.report.curves import Curve, curve_of, mean_curve, thinned
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK = "#010203"
+"""Colour of text and axes in the SVG, to be replaced by that of the page's text."""
+SIZE = (5.4, 3.4)
+SHOWN_LABEL = 48
+COLOURS = 10
+"""Colours of matplotlib's default cycle; further groups are dashed."""
+DASHES = ("-", "--", ":", "-.")
+Against = Mapping[str, tuple[str, float]]
+AGAINST: Against = {"round": ("rounds", 1.0), "bytes": ("MB", 1e-6), "total_seconds": ("s", 1.0)}
+"""Columns against which curves are drawn, with label and scale."""
+TIMES = {"seconds": "rounds", "evaluation_seconds": "evaluation", "checkpoint_seconds": "saving"}
+TENTHS = range(1, 10)
+WORKER = re.compile(r"worker_(\w+)_seconds")
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart: SVG for the page, and its title.
+
+    Attributes:
+        title: The title.
+        svg: The element.
+        axes: Place of the axes within the element and their limits, as JSON; "" without any.
+    """
+
+    title: str
+    svg: str
+    axes: str = ""
+
+
+def curves(groups: Sequence[RunGroup], column: str, against: str, name: str) -> Chart | None:
+    """Draw a column's curves: thin lines of runs, the mean, and a band of one deviation."""
+    label, scale = AGAINST[against]
+    found = [
+        [Curve(c.x * scale, c.y) for r in group.records if (c := curve_of(r, column, against))]
+        for group in groups
+    ]
+    if not any(found):
+        return None
+    with _style(name):
+        figure, axes = _axes(label)
+        for number, each in enumerate(found):
+            if each:
+                _draw(axes, each, number, f"{name}-g{number}")
+        return Chart(f"{column} against {label}", _svg(figure, name, groups), _limits(axes))
+
+
+def _draw(axes: Axes, found: Sequence[Curve], number: int, gid: str) -> None:
+    """Draw the curves of a group, whose ids begin with `gid`."""
+    dashes = DASHES[number // COLOURS % len(DASHES)]
+    look: dict[str, Any] = {"color": f"C{number % COLOURS}", "linestyle": dashes}
+    for k, curve in enumerate(map(thinned, found)):
+        axes.plot(curve.x, curve.y, linewidth=0.6, alpha=0.5, gid=f"{gid}-{k}", **look)
+    if (mean := mean_curve(found)) is None:
+        return
+    axes.plot(mean.x, mean.mean, linewidth=1.6, gid=f"{gid}-mean", **look)
+    if len(found) > 1:
+        low, high = mean.mean - mean.deviation, mean.mean + mean.deviation
+        fill: dict[str, Any] = {"color": look["color"], "alpha": 0.15, "linewidth": 0}
+        axes.fill_between(mean.x, low, high, gid=f"{gid}-band", **fill)
+
+
+def deciles(groups: Sequence[RunGroup], name: str) -> Chart | None:
+    """Draw the deciles of the clients' accuracies at the last evaluation, means over seeds."""
+    with _style(name):
+        figure, axes = _axes("decile of the clients")
+        drawn = False
+        for number, group in enumerate(groups):
+            runs = [[r.points(f"client_accuracy_d{d}") for d in TENTHS] for r in group.records]
+            values = [[points[-1][1] for points in each] for each in runs if all(each)]
+            if values:
+                drawn = True
+                look: dict[str, Any] = {"color": f"C{number % COLOURS}", "marker": "o"}
+                mean = np.mean(values, axis=0)
+                axes.plot(TENTHS, mean, markersize=3, gid=f"{name}-g{number}-mean", **look)
+        if not drawn:
+            return None
+        return Chart("accuracy of clients by decile", _svg(figure, name, groups), _limits(axes))
+
+
+def heat_map(title: str, counts: npt.NDArray[Any], name: str) -> Chart:
+    """Draw samples by client and class [K, C]."""
+    from matplotlib.ticker import MaxNLocator
+
+    with _style(name):
+        figure, axes = _axes("class")
+        clients, classes = counts.shape
+        edges = (-0.5, classes - 0.5, clients - 0.5, -0.5)
+        image = axes.imshow(
+            counts, aspect="auto", vmin=0, cmap="viridis", extent=edges, interpolation="nearest"
+        )
+        axes.set_ylabel("client")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(visible=False)
+        figure.colorbar(image, label="samples")
+        return Chart(title, _svg(figure, name, ()))
+
+
+def times(groups: Sequence[RunGroup], name: str) -> Chart | None:
+    """Draw where the seconds of runs went, means over seeds."""
+    found = [_sums(group, TIMES) for group in groups]
+    return _bars("seconds of a run", groups, found, name)
+
+
+def phases(groups: Sequence[RunGroup], name: str) -> Chart | None:
+    """Draw the workers' seconds by phase of the runs that were traced, means over seeds."""
+    columns = dict.fromkeys(
+        column for g in groups for r in g.records for column in r.metrics.column_names
+    )
+    names = {c: match[1] for c in columns if (match := WORKER.fullmatch(c))}
+    return _bars("seconds of workers by phase", groups, [_sums(g, names) for g in groups], name)
+
+
+def _sums(group: RunGroup, columns: Mapping[str, str]) -> dict[str, float]:
+    """Return the sums of columns over the rounds, means over seeds; of traced runs alone."""
+    runs = [r for r in group.records if columns and {*columns} <= {*r.metrics.column_names}]
+    return {
+        label: float(np.mean([sum(value for _, value in r.points(column)) for r in runs]))
+        for column, label in columns.items()
+        if runs
+    }
+
+
+def _bars(
+    title: str, groups: Sequence[RunGroup], found: Sequence[Mapping[str, float]], name: str
+) -> Chart | None:
+    parts = list(dict.fromkeys(part for sums in found for part in sums))
+    if not parts:
+        return None
+    with _style(name):
+        figure, axes = _axes("s", height=1.2 + 0.25 * len(groups))
+        left = np.zeros(len(groups))
+        for number, part in enumerate(parts):
+            widths = np.array([sums.get(part, 0.0) for sums in found])
+            axes.barh(range(len(groups)), widths, left=left, color=f"C{number}", label=part)
+            left += widths
+        axes.set_yticks(range(len(groups)), [visible(g.label, SHOWN_LABEL) for g in groups])
+        axes.invert_yaxis()
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.35), ncol=len(parts), frameon=False)
+        return Chart(title, _svg(figure, name, (), tight=True))
+
+
+def _style(name: str) -> Any:
+    """Return the context in which a chart is drawn; its ids depend on its name alone."""
+    import matplotlib as mpl
+
+    inks = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
+    return mpl.rc_context(
+        {
+            **dict.fromkeys(inks, INK),
+            "svg.hashsalt": name,
+            "svg.fonttype": "none",
+            "text.parse_math": False,
+            "font.size": 9,
+            "axes.grid": True,
+            "grid.alpha": 0.3,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+        }
+    )
+
+
+def _axes(label: str, height: float = SIZE[1]) -> tuple[Figure, Axes]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(SIZE[0], height))
+    axes = figure.add_axes((0.12, 0.14, 0.85, 0.82))
+    axes.set_xlabel(label)
+    return figure, axes
+
+
+def _limits(axes: Axes) -> str:
+    place = axes.get_position()
+    return json.dumps([*place.extents.tolist(), *axes.get_xlim(), *axes.get_ylim()])
+
+
+def _svg(figure: Figure, name: str, groups: Sequence[RunGroup], *, tight: bool = False) -> str:
+    """Return the figure as an element whose ids begin with its name; curves get a title."""
+    file = io.StringIO()
+    about = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    figure.savefig(
+        file, format="svg", transparent=True, metadata=about, bbox_inches="tight" if tight else None
+    )
+    text = file.getvalue()
+    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
+    text = text.replace(INK, "currentColor")
+    text = re.sub(rf' id="(?!{re.escape(name)}-g\d)', f' id="{name}-', text)
+    text = re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", text)
+
+    def curve(match: re.Match[str]) -> str:
+        number = int(match[1])
+        return f'<g class="curve g{number}"><title>{escape(groups[number].label)}</title>'
+
+    return re.sub(rf'<g id="{re.escape(name)}-g(\d+)-\w+">', curve, text).strip()

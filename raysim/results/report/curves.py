@@ -1,0 +1,64 @@
+"""Curves of runs: a column against rounds, bytes or seconds, thinned out, and their mean.
+
+Legend: n points, S seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from raysim.results.runs import RunRecord
+
+POINTS = 300
+"""Most points of a curve; a chart is not wider in pixels that can be told apart."""
+Values = npt.NDArray[Any]
+
+
+class Curve(NamedTuple):
+    """Points of a curve: places [n], ascending, and values [n]."""
+
+    x: Values
+    y: Values
+
+
+class MeanCurve(NamedTuple):
+    """Mean of curves at common places, and their sample deviation, all [n]."""
+
+    x: Values
+    mean: Values
+    deviation: Values
+
+
+def curve_of(record: RunRecord, column: str, against: str) -> Curve | None:
+    """Return a run's curve of the finite values of a column; None without one."""
+    places = dict(record.points(against))
+    points = [(places[n], value) for n, value in record.points(column) if n in places]
+    finite = [(x, y) for x, y in points if np.isfinite(x) and np.isfinite(y)]
+    return Curve(*np.array(finite, dtype=np.float64).T) if finite else None
+
+
+def thinned(curve: Curve) -> Curve:
+    """Return at most POINTS points of a curve, evenly chosen, with its first and last one."""
+    chosen = _chosen(len(curve.x))
+    return Curve(curve.x[chosen], curve.y[chosen])
+
+
+def mean_curve(curves: Sequence[Curve]) -> MeanCurve | None:
+    """Return the mean of curves over the places that all of them cover; None where none is."""
+    low, high = max(c.x[0] for c in curves), min(c.x[-1] for c in curves)
+    places = np.unique(np.concatenate([curve.x for curve in curves]))
+    places = places[(places >= low) & (places <= high)]
+    if not len(places):
+        return None
+    places = places[_chosen(len(places))]
+    values = np.stack([np.interp(places, curve.x, curve.y) for curve in curves])  # [S, n]
+    deviation = values.std(axis=0, ddof=1) if len(curves) > 1 else np.zeros(len(places))
+    return MeanCurve(places, values.mean(axis=0), deviation)
+
+
+def _chosen(count: int) -> npt.NDArray[np.int64]:
+    return np.unique(np.linspace(0, count - 1, min(count, POINTS)).round().astype(np.int64))

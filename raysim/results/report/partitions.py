@@ -1,0 +1,67 @@
+"""Samples of clients by class, for heat maps: as they were recorded, or counted again.
+
+Legend: K clients, N samples, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import ipc
+
+from raysim.results.runs import RunRecord
+from raysim.storage.run_directory import RunDirectory
+
+Counts = npt.NDArray[np.int64]
+Labels = Callable[[RunRecord], "npt.NDArray[Any] | None"]
+"""Returns the labels [N] of a run's training samples, None where they are not at hand."""
+SHOWN_CLIENTS = 1_000
+"""Most clients of a heat map; of more, so many at equal distances."""
+UNREADABLE = (OSError, ValueError, LookupError, pa.ArrowException)
+
+
+def class_counts(record: RunRecord, labels: Labels) -> Counts | None:
+    """Return samples by client and class [K, C], of at most SHOWN_CLIENTS; None where unknown."""
+    found = _recorded(record)
+    return _counted(record, labels) if found is None else found
+
+
+def _recorded(record: RunRecord) -> Counts | None:
+    """Return the counts of the analysis `label_heat_map`."""
+    try:
+        table = pq.read_table(record.path / "analysis" / "label_heat_map.parquet")
+        client, label, samples = (
+            table[name].to_numpy().astype(np.int64) for name in ("client", "label", "samples")
+        )
+    except UNREADABLE:
+        return None
+    if not len(client) or label.min() < 0 or label.max() > len(client) * SHOWN_CLIENTS:
+        return None
+    clients, rows = np.unique(client, return_inverse=True)
+    counts = np.zeros((len(clients), int(label.max()) + 1), dtype=np.int64)
+    np.add.at(counts, (rows, label), samples)
+    return counts[_shown(len(counts))]
+
+
+def _counted(record: RunRecord, labels: Labels) -> Counts | None:
+    """Return the counts of the samples in `partition.arrow`."""
+    path = RunDirectory(record.path).partition
+    if not path.is_file() or (found := labels(record)) is None:
+        return None
+    try:
+        with pa.memory_map(str(path)) as source:
+            lists = ipc.open_file(source).read_all()["samples"].combine_chunks()
+            held = [lists[k].values.to_numpy() for k in _shown(len(lists)).tolist()]
+        classes = int(found.max()) + 1
+        return np.stack([np.bincount(found[samples], minlength=classes) for samples in held])
+    except UNREADABLE:
+        return None
+
+
+def _shown(count: int) -> npt.NDArray[np.int64]:
+    return np.unique(np.linspace(0, count - 1, min(count, SHOWN_CLIENTS)).round().astype(np.int64))
