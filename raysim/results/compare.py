@@ -60,7 +60,7 @@ def group_runs(records: Iterable[RunRecord]) -> list[RunGroup]:
             key = f"{text} {again}"
         found.setdefault(key, []).append(record)
     settings = [result_settings(each[0]) for each in found.values()]
-    labels = _unique([_label(each, differing_keys(settings)) for each in settings])
+    labels = _unique([_label(each, _telling_keys(settings)) for each in settings])
     return [
         RunGroup(label, values, tuple(sorted(each, key=lambda record: record.seed)))
         for label, values, each in zip(labels, settings, found.values(), strict=True)
@@ -116,13 +116,14 @@ def compared_metrics(
 def comparison(groups: Sequence[RunGroup], columns: Iterable[tuple[str, Metric, str]]) -> Grid:
     """Return the table of groups: a row per group, a column per metric."""
     labels = tuple(group.label for group in groups)
-    header, notes = ["run", "rounds"], list[str]()
+    header, definitions, notes = ["run", "rounds"], list[str](), list[str]()
     rows = [[Entry(group.label), _progress(group)] for group in groups]
     for name, metric, unit in columns:
         cells = {(group.label, name): group.cell(metric) for group in groups}
         grid = grid_of(ResultTable("", str(metric), unit, labels, (name,), cells))
         header.append(f"{name} [{unit}]" if unit not in ("", "rounds") else name)
-        notes += grid.notes
+        definitions.append(grid.notes[0])
+        notes += grid.notes[1:]
         for row, entries in zip(rows, grid.rows, strict=True):
             row.append(entries[1])
     states = {record.state for group in groups for record in group.records}
@@ -133,7 +134,7 @@ def comparison(groups: Sequence[RunGroup], columns: Iterable[tuple[str, Metric, 
         f"{runs} run{'s' if runs > 1 else ''}, grouped by settings apart from the seed",
         tuple(header),
         tuple(map(tuple, rows)),
-        tuple(dict.fromkeys([*said, *damaged, *notes])),
+        tuple(dict.fromkeys([*said, *damaged, *definitions, *notes])),
     )
 
 
@@ -148,14 +149,27 @@ def _progress(group: RunGroup) -> Entry:
     return Entry(text, value=max(rounds))
 
 
+def _telling_keys(settings: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the keys that have several values; fields of one component alone tell nothing."""
+    return [
+        key
+        for key in differing_keys(settings)
+        if len({repr(each[key]) for each in settings if key in each}) > 1
+    ]
+
+
 def _label(settings: dict[str, Any], keys: Sequence[str]) -> str:
     """Return the settings under some keys as they are typed; of a component its name alone."""
     words = [
-        str(settings[key]) if key.endswith(".name") else f"{key}={settings[key]}"
+        str(settings[key]) if key.endswith(".name") else f"{key}={_short(settings[key])}"
         for key in keys
         if key in settings
     ]
     return ", ".join(words) or str(settings.get("method.name"))
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _unique(labels: Sequence[str]) -> list[str]:

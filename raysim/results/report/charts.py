@@ -30,7 +30,8 @@ SIZE = (5.4, 3.4)
 SHOWN_LABEL = 48
 COLOURS = 10
 """Colours of matplotlib's default cycle; further groups are dashed."""
-DASHES = ("-", "--", ":", "-.")
+DASHES = {"-": "\u2014", "--": "- -", ":": "\u00b7\u00b7\u00b7", "-.": "-\u00b7-"}
+"""Styles of lines, and how a legend in HTML shows them."""
 Against = Mapping[str, tuple[str, float]]
 AGAINST: Against = {"round": ("rounds", 1.0), "bytes": ("MB", 1e-6), "total_seconds": ("s", 1.0)}
 """Columns against which curves are drawn, with label and scale."""
@@ -71,11 +72,28 @@ def curves(groups: Sequence[RunGroup], column: str, against: str, name: str) -> 
         return Chart(f"{column} against {label}", _svg(figure, name, groups), _limits(axes))
 
 
+def legend(groups: Sequence[RunGroup]) -> list[dict[str, str]]:
+    """Return colour, line and label of each group, as they are drawn."""
+    from matplotlib.colors import to_hex
+
+    return [
+        {
+            "colour": to_hex(f"C{number % COLOURS}"),
+            "line": DASHES[_dashes(number)],
+            "label": group.label,
+        }
+        for number, group in enumerate(groups)
+    ]
+
+
+def _dashes(number: int) -> str:
+    return [*DASHES][number // COLOURS % len(DASHES)]
+
+
 def _draw(axes: Axes, found: Sequence[Curve], number: int, gid: str) -> None:
     """Draw the curves of a group, whose ids begin with `gid`."""
-    dashes = DASHES[number // COLOURS % len(DASHES)]
-    look: dict[str, Any] = {"color": f"C{number % COLOURS}", "linestyle": dashes}
-    for k, curve in enumerate(map(thinned, found)):
+    look: dict[str, Any] = {"color": f"C{number % COLOURS}", "linestyle": _dashes(number)}
+    for k, curve in enumerate(map(thinned, found if len(found) > 1 else ())):
         axes.plot(curve.x, curve.y, linewidth=0.6, alpha=0.5, gid=f"{gid}-{k}", **look)
     if (mean := mean_curve(found)) is None:
         return
@@ -96,9 +114,14 @@ def deciles(groups: Sequence[RunGroup], name: str) -> Chart | None:
             values = [[points[-1][1] for points in each] for each in runs if all(each)]
             if values:
                 drawn = True
-                look: dict[str, Any] = {"color": f"C{number % COLOURS}", "marker": "o"}
+                look: dict[str, Any] = {
+                    "color": f"C{number % COLOURS}",
+                    "linestyle": _dashes(number),
+                }
                 mean = np.mean(values, axis=0)
-                axes.plot(TENTHS, mean, markersize=3, gid=f"{name}-g{number}-mean", **look)
+                axes.plot(
+                    TENTHS, mean, marker="o", markersize=3, gid=f"{name}-g{number}-mean", **look
+                )
         if not drawn:
             return None
         return Chart("accuracy of clients by decile", _svg(figure, name, groups), _limits(axes))

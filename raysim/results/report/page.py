@@ -62,6 +62,7 @@ def report(groups: Sequence[RunGroup], table: Grid, labels: Labels) -> str:
         script=(FILES / "page.js").read_text(encoding="utf-8"),
         table=html_table(table),
         curves=_curves(groups),
+        legend=charts.legend(groups),
         clients=_present([charts.deciles(groups, "deciles")]),
         partitions=_partitions(groups, labels),
         time=_present([charts.times(groups, "times"), charts.phases(groups, "phases")]),

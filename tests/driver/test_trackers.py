@@ -1,0 +1,206 @@
+"""Trackers get settings, rounds once each and the summary, of resumed runs too."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import pytest
+
+import raysim
+from raysim.driver import trackers
+from raysim.driver.trackers.base import FILE, Tracker, TrackingListener
+from tests.conftest import Notes, make_settings, make_task
+from tests.results.test_runs import StopAfter
+
+
+class Kept(Tracker):
+    """A tracker that keeps what it gets."""
+
+    def __init__(self):
+        self.runs = {}
+        self.fails = ""
+
+    def open(self, known, name, parameters):
+        if self.fails == "open":
+            raise OSError("no server")
+        run = known or f"id-{len(self.runs)}"
+        self.runs.setdefault(run, {"name": name, "parameters": dict(parameters), "rounds": []})
+        self.run = self.runs[run]
+        return run, 0
+
+    def log(self, figures, step):
+        if self.fails == "log":
+            raise OSError("no server")
+        self.run["rounds"].append((step, figures))
+
+    def summarise(self, figures, step):
+        self.run["summary"] = (step, figures)
+
+    def close(self, *, finished):
+        self.run["finished"] = finished
+
+
+@pytest.fixture
+def kept(monkeypatch):
+    """Put a tracker in the place of MLflow, whose package counts as installed."""
+    tracker = Kept()
+    monkeypatch.setattr(trackers, "find_spec", lambda name: ModuleSpec(name, None))
+    monkeypatch.setattr(trackers, "import_module", lambda name: _Module(tracker))
+    return tracker
+
+
+class _Module:
+    def __init__(self, tracker):
+        self.make = lambda: tracker
+
+
+def run(path, stop=0, **overrides):
+    """Run four rounds, or up to one after which the driver stops; a checkpoint every third."""
+    settings = make_settings(
+        path, rounds=4, checkpoint_every=3, **{"tracker": "mlflow", **overrides}
+    )
+    listener = StopAfter(stop) if stop else Notes()
+    try:
+        return raysim.run(settings, make_task((8, 8)), listener)
+    except KeyboardInterrupt:
+        return listener
+
+
+def test_a_run_is_tracked(tmp_path, kept):
+    result = run(tmp_path / "run")
+    (tracked,) = kept.runs.values()
+    assert tracked["name"] == "run" and tracked["finished"]
+    assert tracked["parameters"]["local.batch_size"] == 8
+    rows = result.metrics.to_pylist()
+    assert [step for step, _ in tracked["rounds"]] == [1, 2, 3, 4]
+    assert tracked["rounds"][1][1]["test_accuracy"] == rows[1]["test_accuracy"]
+    step, summary = tracked["summary"]
+    assert step == 4 and summary["summary/final_accuracy"] == result.summary["final_accuracy"]
+    assert "summary/rounds_to_target" not in summary  # there is none
+
+
+def test_a_resumed_run_goes_on_in_the_tracker_s_run_and_repeats_no_round(tmp_path, kept):
+    path = tmp_path / "run"
+    run(path, stop=2)
+    assert [r["finished"] for r in kept.runs.values()] == [False]
+    # As after SIGKILL: no checkpoint, so that both rounds are run again.
+    for checkpoint in (path / "checkpoints").iterdir():
+        checkpoint.rename(path / checkpoint.name)
+    run(path)
+    (tracked,) = kept.runs.values()
+    assert [step for step, _ in tracked["rounds"]] == [1, 2, 3, 4]
+    assert json.loads((path / FILE).read_text()) == {"mlflow": {"run": "id-0", "round": 4}}
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"mlflow": 3}', '{"mlflow": {"run": 1}}'])
+def test_a_damaged_file_starts_another_run_of_the_tracker(tmp_path, kept, content):
+    path = tmp_path / "run"
+    run(path, stop=2)
+    (path / FILE).write_text(content)
+    run(path)
+    assert [[step for step, _ in r["rounds"]] for r in kept.runs.values()] == [[1, 2], [3, 4]]
+
+
+def test_a_tracker_that_fails_later_is_given_up_after_a_note(tmp_path, kept):
+    kept.fails = "log"
+    notes = Notes()
+    settings = make_settings(tmp_path / "run", rounds=2, tracker="mlflow")
+    assert raysim.run(settings, make_task((8, 8)), notes).summary["rounds"] == 2
+    assert [n for n in notes.notes if "tracker" in n] == [
+        "tracker=mlflow: no server; going on without it"
+    ]
+
+
+def test_a_tracker_that_cannot_be_opened_stops_the_run(tmp_path, kept):
+    kept.fails = "open"
+    with pytest.raises(raysim.RunError, match="tracker=mlflow: cannot be used: no server"):
+        run(tmp_path / "run")
+    assert not (tmp_path / "run/metrics.parquet").exists()
+
+
+def test_a_missing_package_is_named_before_anything_starts(tmp_path, monkeypatch):
+    monkeypatch.setattr(trackers, "find_spec", lambda name: None)
+    with pytest.raises(raysim.SettingsError, match=r"pip install 'raysim\[wandb\]'"):
+        run(tmp_path / "run", tracker="wandb")
+    assert not (tmp_path / "run").exists()
+
+
+def test_every_callback_is_passed_on(tmp_path):
+    """A listener of a run with a tracker gets what it gets without one."""
+    for name in (name for name in vars(raysim.Listener) if not name.startswith("_")):
+        assert name in vars(TrackingListener), name
+
+
+def test_the_tracker_changes_no_result_and_may_change(tmp_path, kept):
+    run(tmp_path / "run", stop=2)
+    result = run(tmp_path / "run", tracker=None)
+    plain = run(tmp_path / "plain", tracker=None)
+    assert result.metrics["test_loss"].equals(plain.metrics["test_loss"])
+
+
+TWICE = """
+import sys
+from pathlib import Path
+from tests.driver.test_trackers import run
+
+path, name = Path(sys.argv[1]), sys.argv[2]
+run(path, stop=2, tracker=name)
+for checkpoint in (path / "checkpoints").iterdir():
+    checkpoint.rename(path / checkpoint.name)
+(path / "tracker.json").write_text((path / "tracker.json").read_text().replace("2", sys.argv[3]))
+run(path, tracker=name)
+"""
+
+
+def run_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, known: str) -> None:
+    """Run in a process of its own, whose warnings are no errors; the second time, go on.
+
+    Args:
+        known: Replaces the last round in `tracker.json`.
+    """
+    command = [sys.executable, "-c", TWICE, str(tmp_path / "run"), name, known]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+@pytest.mark.full
+def test_mlflow_on_a_folder(tmp_path, monkeypatch):
+    """The last round is MLflow's own knowledge, as after a kill between logging and noting it."""
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "store").as_uri())
+    run_twice(tmp_path, monkeypatch, "mlflow", "1")
+    (run_folder,) = {p.parent for p in (tmp_path / "store").glob("*/*/metrics")}
+    loss = (run_folder / "metrics/train_loss").read_text().split()
+    assert loss[2::3] == ["1", "2", "3", "4"]
+    assert (run_folder / "params/local.batch_size").read_text() == "8"
+    final = (run_folder / "metrics/summary/final_accuracy").read_text().split()
+    assert len(final) == 3 and final[2] == "4"
+
+
+@pytest.mark.full
+def test_wandb_offline(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    run_twice(tmp_path, monkeypatch, "wandb", "2")
+    files = sorted(tmp_path.glob("wandb/offline-run-*/run-*.wandb"))
+    assert len(files) == 2 and len({path.name for path in files}) == 1
+    steps = [step for path in files for step in wandb_steps(path)]
+    assert steps == [1, 2, 3, 4]
+
+
+def wandb_steps(path: Path) -> list[int]:
+    """Return the steps in the history of a file of W&B."""
+    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.sdk.internal.datastore import DataStore
+
+    store, steps = DataStore(), []
+    store.open_for_scan(str(path))
+    while data := store.scan_data():
+        record = Record.FromString(data)
+        if record.WhichOneof("record_type") == "history":
+            steps.append(record.history.step.num)
+    return steps

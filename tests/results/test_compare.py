@@ -1,0 +1,121 @@
+"""Runs grouped by settings, and their comparison."""
+
+from __future__ import annotations
+
+import pytest
+
+from raysim.core.errors import SettingsError
+from raysim.results.compare import compared_metrics, comparison, group_runs
+from raysim.results.metrics import parse_metric
+from raysim.results.runs import read_run
+from tests.results.conftest import make_rows
+
+PROX = {"method.name": "fedprox", "method.mu": 0.1}
+
+
+@pytest.fixture
+def grouped(write_run):
+    """Write runs of names and fields, and group them."""
+
+    def group(**runs):
+        return group_runs([read_run(write_run(name, **fields)) for name, fields in runs.items()])
+
+    return group
+
+
+def test_groups_are_of_equal_settings_apart_from_the_seed(grouped):
+    first, second, third = grouped(
+        a={"seed": 2},
+        b=PROX,
+        c={"seed": 0, "engine.actors": 3},
+        d={"seed": 2, "trace": True},
+        e={**PROX, "seed": 1},
+    )
+    assert [[record.path.name for record in g.records] for g in (first, second, third)] == [
+        ["c", "a"],
+        ["b", "e"],
+        ["d"],  # a second run of seed 2
+    ]
+    assert [g.label for g in (first, second, third)] == ["fedavg", "fedprox", "fedavg (2)"]
+
+
+def test_labels_have_the_settings_that_tell_groups_apart(grouped):
+    groups = grouped(a=PROX, b={**PROX, "method.mu": 0.5}, c={"local.lr": 0.2})
+    assert [g.label for g in groups] == [
+        "fedprox, method.mu=0.1, local.lr=0.1",
+        "fedprox, method.mu=0.5, local.lr=0.1",
+        "fedavg, local.lr=0.2",
+    ]
+
+
+def test_one_group_is_called_by_its_method(grouped):
+    (group,) = grouped(a={"seed": 1}, b={"seed": 2})
+    assert group.label == "fedavg"
+
+
+def table_of(groups, target=None, further=()):
+    grid = comparison(groups, compared_metrics(groups, target, further))
+    return grid, [
+        {name: entry.text for name, entry in zip(grid.header, row, strict=True)}
+        for row in grid.rows
+    ]
+
+
+def test_the_comparison(grouped):
+    rows = {seed: make_rows([0.5, 0.75, 0.7 + seed / 100]) for seed in range(3)}
+    groups = grouped(
+        a={"rows": rows[0], "seed": 0},
+        b={"rows": rows[1], "seed": 1},
+        c={"rows": rows[2], "seed": 2},
+        d={"rows": make_rows([0.5]), "finished": False, **PROX},
+    )
+    grid, (first, second) = table_of(groups, 0.625)
+    assert first == {
+        "run": "fedavg",
+        "rounds": "3",
+        "final test_accuracy [%]": "71.00 ± 1.00 (n=3)",
+        "best test_accuracy [%]": "75.00 ± 0.00 (n=3)",
+        "rounds to 0.625": "1.5 ± 0.0 (n=3)",
+        "sent [MB]": "0.0 ± 0.0 (n=3)",
+        "time [s]": "5.2 ± 0.0 (n=3)",
+    }
+    assert second["rounds"] == "1 of 5, 1 running"
+    assert second["rounds to 0.625"] == "- (0/1, 1 not reached)"
+    assert grid.rows[0][2].bold and not grid.rows[1][2].bold
+    assert grid.notes[0].startswith("running: no end is recorded")
+    assert "final(test_accuracy): the last value of test_accuracy." in grid.notes
+    assert len(set(grid.notes)) == len(grid.notes)
+
+
+def test_runs_that_diverged_are_counted(grouped):
+    bad = make_rows([0.9], train_loss=[float("nan")])
+    groups = grouped(a={"rows": make_rows([0.5])}, b={"rows": bad, "seed": 1})
+    _, (row,) = table_of(groups)
+    assert row["final test_accuracy [%]"] == "50.00 (1/2, 1 diverged)*"
+    assert row["rounds"] == "1 of 5, 1 diverged"
+
+
+def test_targets_are_those_of_the_settings(grouped):
+    groups = grouped(
+        a={"rows": make_rows([0.5, 0.9]), "target_accuracy": 0.9},
+        b={"rows": make_rows([0.5, 0.9]), "target_accuracy": 0.7},
+    )
+    _, (row, _) = table_of(groups)
+    assert (row["rounds to 0.7"], row["rounds to 0.9"]) == ("1.5 (n=1)*", "2.0 (n=1)*")
+
+
+def test_further_metrics_and_runs_without_accuracy(grouped):
+    rows = [{k: v for k, v in row.items() if k != "test_accuracy"} for row in make_rows([0.5, 0.6])]
+    groups = grouped(a={"rows": rows, "own_task": True})
+    _, (row,) = table_of(groups, 0.5, [parse_metric("rounds_to(test_loss, 0.45)")])
+    assert row["final test_loss"] == "0.4 (n=1)*"
+    assert row["rounds_to(test_loss, 0.45)"] == "1.5 (n=1)*"
+    assert not any("rounds to" in name for name in row)
+    with pytest.raises(SettingsError, match="has no column 'nothing'"):
+        table_of(groups, None, [parse_metric("final(nothing)")])
+
+
+def test_a_run_before_its_first_round_has_no_values(grouped):
+    _, (row,) = table_of(grouped(a={}))
+    assert row["rounds"] == "0 of 5, 1 running"
+    assert row["time [s]"] == "- (0/1, 1 without a value)"

@@ -1,0 +1,227 @@
+"""The page of a report: what is on it, its size, its bytes, and that it loads nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from time import perf_counter
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from raysim.core.client_indices import ListedIndices
+from raysim.core.errors import SettingsError
+from raysim.results import report
+from raysim.results.compare import compared_metrics, comparison, group_runs
+from raysim.results.report import page
+from raysim.results.report.curves import POINTS, Curve, curve_of, mean_curve, thinned
+from raysim.results.report.partitions import class_counts
+from raysim.results.runs import read_run
+from raysim.storage.run_directory import RunDirectory
+from tests.results.conftest import make_rows
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium"))), None)
+HOSTILE = "<img src=http://evil/x onerror=alert(1)>{{ 7*7 }}$x_1$"
+SHOWN_HOSTILE = HOSTILE.replace("<", "&lt;").replace(">", "&gt;")
+
+
+def no_labels(record):
+    return None
+
+
+def page_of(paths, labels=no_labels):
+    groups = group_runs([read_run(path) for path in paths])
+    return report.report(groups, comparison(groups, compared_metrics(groups, None)), labels)
+
+
+class Parser(HTMLParser):
+    """Tags, texts, and addresses that a browser would load."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.addresses: list[str] = []
+        self.ids: list[str] = []
+        self.handlers: list[str] = []
+        self.feed(text)
+        self.addresses += re.findall(r"url\(([^)]*)\)|@import (\S+)", text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        for name, value in attrs:
+            if name in ("src", "href", "xlink:href", "action", "srcset", "data"):
+                self.addresses.append(value)
+            if name == "id":
+                self.ids.append(value)
+            if name.startswith("on"):
+                self.handlers.append(name)
+
+
+def outside(addresses):
+    texts = [each if isinstance(each, str) else "".join(each) for each in addresses]
+    return [text for text in texts if not text.strip("'\"").startswith(("#", "data:image/png"))]
+
+
+@pytest.fixture
+def runs(write_run):
+    """Write runs of two methods and three seeds, one of them not finished."""
+    deciles = {f"client_accuracy_d{d}": [None, 0.1 * d] for d in range(1, 10)}
+    traced = {f"worker_{name}_seconds": [0.5, 0.5] for name in ("training", "waiting")}
+    return [
+        write_run(
+            f"{method} {seed}",
+            make_rows([0.5, 0.6 + seed / 100], **deciles, **traced),
+            finished=seed < 2,
+            **{"method.name": method, "seed": seed},
+        )
+        for method in ("fedavg", "fedma")
+        for seed in range(3)
+    ]
+
+
+def test_the_page_has_table_charts_and_facts_and_the_same_bytes_twice(runs):
+    text = page_of(runs)
+    found = Parser(text)
+    assert found.tags.count("table") == 3
+    assert found.tags.count("svg") == 9  # six of curves, one of deciles, two of time
+    assert outside(found.addresses) == []
+    assert len(set(found.ids)) == len(found.ids)
+    for part in (
+        "61.00 ± 1.00 (n=3)",
+        "1 running",
+        'class="curve g1"><title>fedma</title>',
+        '<b style="color: #ff7f0e">\u2014</b>\nfedma</span>',
+        read_run(runs[0]).digest,
+        f"raysim run &#x27;{runs[0]}/config.json&#x27; out=none",
+        "worker",
+        "3.11.2",
+        "prefers-color-scheme: dark",
+        "@media print",
+    ):
+        assert part in text
+    assert "matplotlib" not in text.lower()
+    assert text == page_of(runs)
+
+
+def test_text_of_runs_is_escaped(write_run):
+    path = write_run("a&b<i>", make_rows([0.5]))
+    config = json.loads((path / "config.json").read_text())
+    config["method"] = {"name": HOSTILE, "</script>": HOSTILE}
+    (path / "config.json").write_text(json.dumps(config))
+    (path / "environment.json").write_text(json.dumps({"python": HOSTILE, "packages": [HOSTILE]}))
+    text = page_of([path, write_run("other", make_rows([0.5]))])
+    found = Parser(text)
+    assert SHOWN_HOSTILE in text and "<i>" not in text
+    assert "img" not in found.tags and found.handlers == [] and found.tags.count("script") == 1
+    assert outside(found.addresses) == []
+
+
+def test_runs_without_rounds_or_figures(write_run):
+    text = page_of([write_run("none"), write_run("one", make_rows([None]), seed=1)])
+    assert "0-1 of 5, 2 running" in text or "0-1 of 5, 1 running" in text
+
+
+def test_heat_maps_from_the_analysis_or_from_labels(write_run, tmp_path):
+    path = write_run("run", make_rows([0.5]))
+    record = read_run(path)
+    assert class_counts(record, no_labels) is None
+    parts = [np.array([0, 1, 2]), np.array([3, 4]), np.array([5])]
+    RunDirectory(path).save_partition(ListedIndices.of(parts))
+    labels = np.array([0, 0, 1, 1, 1, 2])
+    counts = class_counts(record, lambda found: labels)
+    assert counts.tolist() == [[2, 1, 0], [0, 2, 0], [0, 0, 1]]
+    assert class_counts(record, lambda found: labels[:3]) is None  # of another dataset
+    assert "data:image/png;base64" in page_of([path], lambda found: labels)
+    (path / "analysis").mkdir()
+    rows = {"round": [1, 1], "client": [4, 7], "label": [0, 2], "samples": [30, 10]}
+    pq.write_table(pa.table(rows), path / "analysis/label_heat_map.parquet")
+    assert class_counts(record, no_labels).tolist() == [[30, 0, 0], [0, 0, 10]]
+
+
+def test_curves_by_hand(write_run):
+    rows = make_rows([0.5, None, 0.7, 0.8], train_loss=[1.0, float("inf"), 2.0, 3.0])
+    record = read_run(write_run(rows=rows))
+    curve = curve_of(record, "test_accuracy", "bytes")
+    assert curve.x.tolist() == [30, 90, 120] and curve.y.tolist() == [0.5, 0.7, 0.8]
+    assert curve_of(record, "train_loss", "round").x.tolist() == [1, 3, 4]
+    assert curve_of(record, "nothing", "round") is None
+    ones = [
+        Curve(np.array([0.0, 2, 4]), np.array([0.0, 2, 4])),
+        Curve(np.array([1.0, 3]), np.array([5.0, 5])),
+    ]
+    mean = mean_curve(ones)
+    assert mean.x.tolist() == [1, 2, 3] and mean.mean.tolist() == [3, 3.5, 4]
+    assert mean.deviation == pytest.approx(np.array([4, 3, 2]) / 2**0.5)
+    assert mean_curve([ones[0], Curve(np.array([9.0]), np.array([1.0]))]) is None
+    long = Curve(np.arange(10_000.0), np.arange(10_000.0))
+    assert len(thinned(long).x) == POINTS and thinned(long).x[[0, -1]].tolist() == [0, 9999]
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    find = page.find_spec
+    monkeypatch.setattr(page, "find_spec", lambda name: None if name == "jinja2" else find(name))
+    with pytest.raises(SettingsError, match=r"needs jinja2; pip install 'raysim\[report\]'"):
+        page.check_extras()
+
+
+def test_the_command_of_a_run_with_a_task_of_its_own(write_run):
+    record = read_run(write_run(own_task=True))
+    assert page.rerun_command(record).startswith("raysim.run(settings, task=task)")
+
+
+def dom_of(text, tmp_path):
+    """Return the document after its scripts, as a headless browser has it, and its seconds."""
+    path = tmp_path / "page.html"
+    path.write_text(text, encoding="utf-8")
+    begun = perf_counter()
+    done = subprocess.run(
+        [BROWSER, "--no-sandbox", "--disable-gpu", "--dump-dom", path.as_uri()],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout, perf_counter() - begun
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no headless browser is installed")
+def test_a_browser_sorts_and_highlights(runs, tmp_path):
+    script = """<script>
+    document.querySelectorAll("#comparison th")[0].click();
+    document.querySelectorAll("#comparison th")[0].click();
+    document.querySelector("#comparison tbody tr").dispatchEvent(new Event("mouseenter"));
+    const svg = document.querySelector("figure svg"), box = svg.getBoundingClientRect();
+    svg.dispatchEvent(new MouseEvent("mousemove",
+      { clientX: box.left + box.width / 2, clientY: box.top + box.height / 2 }));
+    </script></body>"""
+    dom, _ = dom_of(page_of(runs).replace("</body>", script), tmp_path)
+    body = dom[dom.index('<section id="comparison"') : dom.index('id="curves"')]
+    assert 'aria-sort="descending"' in body
+    assert body.index("<td>fedma</td>") < body.index("<td>fedavg</td>")
+    assert 'class="curve g0 dim"' in dom and 'class="curve g1"' in dom
+    assert re.search(r"<output>1\.\d+, 0\.\d+</output>", dom)
+
+
+@pytest.mark.full
+def test_twenty_runs_of_a_thousand_rounds(write_run, tmp_path):
+    """Under 5 MB, and opened by a headless browser in under 3 s, where one is installed."""
+    rng = np.random.default_rng(0)
+    paths = []
+    for number in range(20):
+        accuracy = np.sort(rng.uniform(0.1, 0.9, 1000)).tolist()
+        fields = {"seed": number % 5, "local.lr": 0.1 / (1 + number // 5)}
+        paths.append(write_run(f"run {number}", make_rows(accuracy), **fields))
+    text = page_of(paths)
+    assert text == page_of(paths)
+    assert len(text.encode()) < 5e6
+    found = Parser(text)
+    assert found.tags.count("svg") == 7 and outside(found.addresses) == []
+    if BROWSER:
+        opened = [dom_of(text, tmp_path) for _ in range(3)]  # the machine may be busy
+        dom, seconds = opened[0][0], min(seconds for _, seconds in opened)
+        assert dom.count("<svg") == 7 and dom.count("<table") == 3
+        assert seconds < 3
