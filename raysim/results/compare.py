@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from raysim.results.metrics import Metric
 from raysim.results.render import Entry, Grid, grid_of
-from raysim.results.runs import RunRecord, result_settings
+from raysim.results.runs import RunRecord, State, result_settings
 from raysim.results.tables import ResultCell, ResultTable
 
-STATES = {
+STATES: Mapping[State, str] = {
     "running": "running: no end is recorded; the figures are those of the rounds so far.",
     "diverged": "diverged: an update or a loss is not finite; the run has no figures.",
     "failed": "failed: a client stopped the run; it counts as diverged.",
@@ -94,14 +94,15 @@ def compared_metrics(
     records = [record for group in groups for record in group.records]
     has_accuracy = any("test_accuracy" in record.metrics.column_names for record in records)
     column, unit = ("test_accuracy", "%") if has_accuracy else ("test_loss", "")
+    name = column.removeprefix("test_")
     given = {group.settings.get("target_accuracy") for group in groups}
     targets = {each for each in given if isinstance(each, float)} if target is None else {target}
     for metric in further:
         for record in records:
             metric.of(record)
     return [
-        (f"final {column}", Metric("final", column), unit),
-        (f"best {column}", Metric("best", column), unit),
+        (f"final {name}", Metric("final", column), unit),
+        (f"best {name}", Metric("best", column), unit),
         *(
             (f"rounds to {each:g}", Metric("rounds_to", "test_accuracy", each), "rounds")
             for each in sorted(targets)

@@ -55,7 +55,7 @@ class Metric:
 
     @property
     def larger_is_better(self) -> bool:
-        """Whether the better of two figures is the larger one."""
+        """True where the better of two figures is the larger one."""
         return self.target is None and self._is_gain
 
     @property

@@ -96,7 +96,7 @@ def read_run(path: Path) -> RunRecord:
     """
     if not path.is_dir():
         raise RunError(f"{path}: there is no such folder")
-    directory, notes = RunDirectory(path), []
+    directory, notes = RunDirectory(path), list[str]()
     settings, own_task = _settings(directory)
     metrics = _metrics(directory, notes.append)
     target = settings.get("target_accuracy")

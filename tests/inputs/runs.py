@@ -146,5 +146,26 @@ RUN_CASES = [
         "config own task": "another task",
     }.items()
 ] + [Case(AGAIN, ("out=run: holds a run with rounds=3 (here 1)",), run="a file")]
-CASES = [*REFUSED_CASES, *PATH_CASES, *RUN_CASES]
+COMPARED_CASES = [
+    Case(("compare", "run", "./run"), ("run: is given twice",), run="a file"),
+    Case(
+        ("compare", "run", "--metric", "final(test_los)"),
+        ("no column 'test_los'; did you mean 'test_loss'",),
+        run="a file",
+    ),
+    *(
+        Case(("compare", "run"), (says,), run=name)
+        for name, says in {
+            "empty": "run: holds no run",
+            "config newer": "newer raysim",
+            "config digits": "run: holds no run",
+            "config schema": "schema='x'",
+        }.items()
+    ),
+    *(
+        Case(("compare", "run"), code=0, run=name)
+        for name in ("finished", "config setting", "config plugin", "checkpoints file")
+    ),
+]
+CASES = [*COMPARED_CASES, *REFUSED_CASES, *PATH_CASES, *RUN_CASES]
 STRAY_CASES = [Case(("resume", "run"), run=name) for name in STRAY]

@@ -24,6 +24,7 @@ FLAGS = ("trace", "local.nesterov", "evaluation.clients", "engine.deterministic"
 CHOICES = {
     "weighting": "'examples' or 'uniform'",
     "on_client_error": "'stop' or 'drop'",
+    "tracker": "'mlflow' or 'wandb'",
     "engine.backend": "'ray' or 'inline'",
     "engine.precision": "'fp32' or 'bf16'",
 }

@@ -73,8 +73,8 @@ def test_the_comparison(grouped):
     assert first == {
         "run": "fedavg",
         "rounds": "3",
-        "final test_accuracy [%]": "71.00 ± 1.00 (n=3)",
-        "best test_accuracy [%]": "75.00 ± 0.00 (n=3)",
+        "final accuracy [%]": "71.00 ± 1.00 (n=3)",
+        "best accuracy [%]": "75.00 ± 0.00 (n=3)",
         "rounds to 0.625": "1.5 ± 0.0 (n=3)",
         "sent [MB]": "0.0 ± 0.0 (n=3)",
         "time [s]": "5.2 ± 0.0 (n=3)",
@@ -91,7 +91,7 @@ def test_runs_that_diverged_are_counted(grouped):
     bad = make_rows([0.9], train_loss=[float("nan")])
     groups = grouped(a={"rows": make_rows([0.5])}, b={"rows": bad, "seed": 1})
     _, (row,) = table_of(groups)
-    assert row["final test_accuracy [%]"] == "50.00 (1/2, 1 diverged)*"
+    assert row["final accuracy [%]"] == "50.00 (1/2, 1 diverged)*"
     assert row["rounds"] == "1 of 5, 1 diverged"
 
 
@@ -108,7 +108,7 @@ def test_further_metrics_and_runs_without_accuracy(grouped):
     rows = [{k: v for k, v in row.items() if k != "test_accuracy"} for row in make_rows([0.5, 0.6])]
     groups = grouped(a={"rows": rows, "own_task": True})
     _, (row,) = table_of(groups, 0.5, [parse_metric("rounds_to(test_loss, 0.45)")])
-    assert row["final test_loss"] == "0.4 (n=1)*"
+    assert row["final loss"] == "0.4 (n=1)*"
     assert row["rounds_to(test_loss, 0.45)"] == "1.5 (n=1)*"
     assert not any("rounds to" in name for name in row)
     with pytest.raises(SettingsError, match="has no column 'nothing'"):

@@ -194,7 +194,7 @@ def _style(name: str) -> Any:
     """Return the context in which a chart is drawn; its ids depend on its name alone."""
     import matplotlib as mpl
 
-    inks = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
+    inks: Any = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
     return mpl.rc_context(
         {
             **dict.fromkeys(inks, INK),
@@ -221,7 +221,7 @@ def _axes(label: str, height: float = SIZE[1]) -> tuple[Figure, Axes]:
 
 def _limits(axes: Axes) -> str:
     place = axes.get_position()
-    return json.dumps([*place.extents.tolist(), *axes.get_xlim(), *axes.get_ylim()])
+    return json.dumps([*place.extents, *axes.get_xlim(), *axes.get_ylim()])
 
 
 def _svg(figure: Figure, name: str, groups: Sequence[RunGroup], *, tight: bool = False) -> str:
