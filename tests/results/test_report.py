@@ -105,6 +105,7 @@ def test_the_page_has_table_charts_and_facts_and_the_same_bytes_twice(runs):
     ):
         assert part in text
     assert "matplotlib.org" not in text
+    assert "#010203" not in text and "currentColor" in text  # text in a dark page is light
     assert text == page_of(runs)
 
 
