@@ -173,6 +173,7 @@ def run_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, known:
 @pytest.mark.full
 def test_mlflow_on_a_folder(tmp_path, monkeypatch):
     """The last round is MLflow's own knowledge, as after a kill between logging and noting it."""
+    pytest.importorskip("mlflow", reason="needs: pip install 'raysim[mlflow]'")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "store").as_uri())
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     run_twice(tmp_path, monkeypatch, "mlflow", "1")
@@ -186,6 +187,7 @@ def test_mlflow_on_a_folder(tmp_path, monkeypatch):
 
 @pytest.mark.full
 def test_wandb_offline(tmp_path, monkeypatch):
+    pytest.importorskip("wandb", reason="needs: pip install 'raysim[wandb]'")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     run_twice(tmp_path, monkeypatch, "wandb", "2")
