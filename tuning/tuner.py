@@ -18,8 +18,8 @@ from raysim.storage.atomic import write_json
 from raysim.tuning.events import add_bytes, describe
 from raysim.tuning.folder import StudyFolder
 from raysim.tuning.search import Search, best, bytes_sent
-from raysim.tuning.slot import Report, Slot, SlotLost, finished, machine_failure
-from raysim.tuning.slots import SlotPool, open_slots
+from raysim.tuning.slots.pool import SlotPool, open_slots
+from raysim.tuning.slots.slot import Report, Slot, SlotLost, finished, machine_failure
 from raysim.tuning.storage import RESUME
 
 MAX_LOSSES = 3

@@ -27,7 +27,7 @@ from raysim.execution.cluster_health import ClusterHealth
 from raysim.execution.module_path import with_driver_path
 from raysim.execution.ray_runtime import alive_nodes, ray_runtime
 from raysim.execution.resources import ActorPlan, plan_actors
-from raysim.tuning.slot import Report, Slot, SlotActor, SlotLost
+from raysim.tuning.slots.slot import Report, Slot, SlotActor, SlotLost
 
 WATCH_SECONDS = 5.0
 """Seconds between health checks of the cluster, with which new nodes are looked for."""

@@ -8,8 +8,9 @@ from ray.exceptions import RayActorError
 import raysim
 from raysim.core.errors import MachineError
 from raysim.execution.resources import Node
-from raysim.tuning import slot, slots
-from raysim.tuning.slot import Report, SlotLost
+from raysim.tuning.slots import pool as slots
+from raysim.tuning.slots import slot
+from raysim.tuning.slots.slot import Report, SlotLost
 from tests.conftest import make_settings
 
 
