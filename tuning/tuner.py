@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
 
 from optuna.exceptions import StorageInternalError
 from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
+from raysim.config import Settings
 from raysim.core.errors import MachineError, RunError
 from raysim.storage.atomic import write_json
 from raysim.tuning.events import add_bytes, describe
 from raysim.tuning.folder import StudyFolder
 from raysim.tuning.search import Search, best, bytes_sent
-from raysim.tuning.slots.pool import SlotPool, open_slots
-from raysim.tuning.slots.slot import Report, Slot, SlotLost, finished, machine_failure
+from raysim.tuning.slots.pool import open_slots
+from raysim.tuning.slots.queue import RunQueue, run_in_slots
+from raysim.tuning.slots.report import Report, machine_failure
+from raysim.tuning.slots.slot import finished
 from raysim.tuning.storage import RESUME
-
-MAX_LOSSES = 3
-"""Lost slots after which a trial has failed."""
 
 
 @contextmanager
@@ -63,14 +61,6 @@ class StudyListener:
 
 
 @dataclass(frozen=True)
-class _Running:
-    """A trial running in a slot."""
-
-    trial: Trial
-    begun: float = field(default_factory=perf_counter)
-
-
-@dataclass(frozen=True)
 class StudyResult:
     """Result of a study.
 
@@ -86,14 +76,14 @@ class StudyResult:
     busy: float | None
 
 
-class Tuner:
+class Tuner(RunQueue[Trial]):
     """Runs one study in one folder; trials are the run directories `trials/0000` and so on."""
 
     def __init__(self, search: Search, out: Path, listener: StudyListener) -> None:
         self.search, self.folder, self.listener = search, StudyFolder(out), listener
-        self._running: dict[Slot, _Running] = {}
         self._to_resume: list[Trial] = []
-        self._losses: Counter[int] = Counter()
+        self._trials = 0
+        self.pausing = search.prunes
 
     def run(self, trials: int, jobs: int | None) -> StudyResult:
         """Run trials until the study has the given number.
@@ -111,6 +101,7 @@ class Tuner:
         """
         if self.search.options.sampler == "grid":
             trials = min(trials, len(self.search.points))
+        self._trials = trials
         with resumable(self.search), self.folder.lock(self.search.study):
             self.search.claim()
             self._check_records()
@@ -122,7 +113,7 @@ class Tuner:
             with open_slots(settings, jobs, self.listener.note) as slots:
                 done = self._trial_count - len(self._to_resume)
                 self.listener.started(len(slots), done, trials)
-                self._run_trials(slots, trials)
+                run_in_slots(slots, self)
                 return self._result(slots.busy)
 
     def _check_records(self) -> None:
@@ -159,69 +150,46 @@ class Tuner:
             self.listener.trial_done(self._complete(trial, finished(folder)), 0.0)
         return True
 
-    def _run_trials(self, slots: SlotPool, trials: int) -> None:
-        """Run trials until the study has the given number."""
-        while True:
-            while slots.has_free() and (trial := self._next(trials)):
-                self._start(slots, trial)
-            if not self._running and not self._remain(trials):
-                return
-            if (found := slots.wait()) is None:
-                continue
-            slot, report = found
-            running = self._running.pop(slot)
-            if isinstance(report, SlotLost):
-                done = self._handle_loss(running.trial, report)
-            else:
-                done = self._handle_report(slots, slot, running, report)
-            if done:
-                self.listener.trial_done(done, perf_counter() - running.begun)
-
     @property
     def _trial_count(self) -> int:
         """Number of trials in the study, in any state."""
         return len(self.search.study.get_trials(deepcopy=False))
 
-    def _remain(self, trials: int) -> bool:
+    def remain(self) -> bool:
         """Return whether trials remain to be started."""
-        return bool(self._to_resume) or self._trial_count < trials
+        return bool(self._to_resume) or self._trial_count < self._trials
 
-    def _next(self, trials: int) -> Trial | None:
-        if self._to_resume:
-            return self._to_resume.pop(0)
-        return self.search.ask() if self._trial_count < trials else None
+    def next(self) -> Trial:
+        """Return a trial to resume, or a new one."""
+        return self._to_resume.pop(0) if self._to_resume else self.search.ask()
 
-    def _start(self, slots: SlotPool, trial: Trial) -> None:
-        """Start a trial in a free slot, from its checkpoint if it has one."""
-        values = trial.params | {"out": str(self.folder.trial(trial.number))}
-        settings = self.search.resolved.settings.override(values)
-        self._running[slots.start(settings, self.search.prunes)] = _Running(trial)
+    def settings(self, run: Trial) -> Settings:
+        """Return the settings of a trial's run."""
+        values = run.params | {"out": str(self.folder.trial(run.number))}
+        return self.search.resolved.settings.override(values)
 
-    def _handle_report(
-        self, slots: SlotPool, slot: Slot, running: _Running, report: Report
-    ) -> FrozenTrial | None:
-        """Process a slot's report; return the trial if it has ended.
+    def name(self, run: Trial) -> str:
+        """Return a trial's name."""
+        return f"trial {run.number}"
 
-        Raises:
-            MachineError: disk, memory or cluster failed; the trial stays running.
-        """
-        search, trial = self.search, running.trial
-        if report.machine_error is not None:
-            raise MachineError(f"trial {trial.number}: {report.machine_error}")
+    def goes_on(self, run: Trial, report: Report) -> bool:
+        """Report evaluations to Optuna; return whether the pruner lets the trial go on."""
+        self.search.report(run, report.curve)
+        return not self.search.should_prune(run)
+
+    def ended(self, run: Trial, report: Report, seconds: float) -> None:
+        """Record a trial that has ended."""
         if report.summary is not None:
-            done = self._complete(trial, report)
+            done = self._complete(run, report)
         elif report.error is not None:
-            done = search.fail(trial, report.error)
+            done = self.search.fail(run, report.error)
         else:
-            search.report(trial, report.curve)
-            if not search.should_prune(trial):
-                slots.unpause(slot)
-                self._running[slot] = running
-                return None
-            slots.stop(slot)
-            done = search.prune(trial)
-        slots.release(slot)
-        return done
+            done = self.search.prune(run)
+        self.listener.trial_done(done, seconds)
+
+    def note(self, text: str) -> None:
+        """Show the user a line."""
+        self.listener.note(text)
 
     def _complete(self, trial: Trial, report: Report) -> FrozenTrial:
         """Record the figures of a finished run."""
@@ -230,16 +198,6 @@ class Tuner:
         if "bytes" in search.options.objectives:
             add_bytes(self.folder.trial(trial.number), bytes_sent(summary), summary["rounds"])
         return search.tell(trial, summary)
-
-    def _handle_loss(self, trial: Trial, loss: SlotLost) -> FrozenTrial | None:
-        """Queue a trial whose slot was lost; return it if that were too many."""
-        number = trial.number
-        self._losses[number] += loss.suspicious
-        if self._losses[number] >= MAX_LOSSES:
-            return self.search.fail(trial, f"lost its slot {MAX_LOSSES} times: {loss.cause}")
-        self.listener.note(f"trial {number}: its slot was lost; resuming from its checkpoint")
-        self._to_resume.insert(0, trial)
-        return None
 
     def _result(self, busy: float | None) -> StudyResult:
         """Write the settings of the best trials as files for `raysim run`."""

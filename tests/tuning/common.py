@@ -12,7 +12,8 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 
 import raysim
 from raysim.tuning.search import Search, SearchOptions
-from raysim.tuning.slots.slot import Report, SlotActor, SlotLost
+from raysim.tuning.slots.report import Report, SlotLost
+from raysim.tuning.slots.slot import SlotActor
 from raysim.tuning.study import Study
 from raysim.tuning.tuner import StudyListener, Tuner
 

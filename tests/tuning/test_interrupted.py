@@ -14,7 +14,7 @@ import pytest
 import raysim
 from raysim.core.errors import MachineError
 from raysim.tuning.search import Search, SearchOptions
-from raysim.tuning.slots.slot import Report, SlotLost
+from raysim.tuning.slots.report import Report, SlotLost
 from tests.tuning.common import make_search, make_tuner, summaries, values
 from tests.tuning.test_search import play
 

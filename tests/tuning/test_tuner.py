@@ -109,7 +109,7 @@ def test_trials_with_actors_of_their_own(tmp_path, shared_ray, jobs, gpus):
 def test_more_trials_at_a_time_than_fit(tmp_path, shared_ray):
     resolved = make_search(tmp_path, **{"engine.gpus_per_actor": 0.5}).resolved
     with (
-        pytest.raises(raysim.SettingsError, match=r"jobs=5: 5 trials of 1 actors do not fit"),
+        pytest.raises(raysim.SettingsError, match=r"jobs=5: 5 runs of 1 actors do not fit"),
         open_slots(resolved.settings, 5, print),
     ):
         pass

@@ -1,9 +1,9 @@
-"""Slots: resident actors, each of which runs one trial at a time.
+"""Pool of slots: resident actors, each of which executes one run at a time.
 
-A slot reserves all resources of its trials from the start: a fraction of a GPU or cores, where the
-trial runs inline, or a placement group, where the trial's own actors run beside it. A trial
-requests nothing later, so that two trials never wait for each other. Slots start as the cluster has
-room for them; a lost one starts again, and its trial goes to any free slot.
+A slot reserves all resources of its runs from the start: a fraction of a GPU or cores, where the
+run is inline, or a placement group, where its own actors stand beside it. A run requests nothing
+later, so that two runs never wait for each other. Slots start as the cluster has room for them; a
+lost one starts again, and its run goes to any free slot.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -27,82 +26,33 @@ from raysim.execution.cluster_health import ClusterHealth
 from raysim.execution.module_path import with_driver_path
 from raysim.execution.ray_runtime import alive_nodes, ray_runtime
 from raysim.execution.resources import ActorPlan, plan_actors
-from raysim.tuning.slots.slot import Report, Slot, SlotActor, SlotLost
+from raysim.tuning.slots.report import Report, SlotLost
+from raysim.tuning.slots.slot import Slot, SlotActor
+from raysim.tuning.slots.usage import SlotUsage
 
 WATCH_SECONDS = 5.0
 """Seconds between health checks of the cluster, with which new nodes are looked for."""
 START_SECONDS = 10.0
 """Seconds of waiting for a slot to start after which a note says so."""
 MAX_FAILURES = 3
-"""Deaths in a row of a slot's actor while it starts, after which the study stops."""
+"""Deaths in a row of a slot's actor while it starts, after which the command stops."""
 INHERITED_VARIABLES = ("RAYSIM_DATA",)
-"""Environment variables that slots inherit from the tuner."""
-
-
-@dataclass
-class _Stay:
-    """Time of a slot on the cluster, from its start to its loss."""
-
-    joined: float
-    left: float = float("inf")
-
-
-class SlotUsage:
-    """Time that slots spent in trials."""
-
-    def __init__(self) -> None:
-        self._stays: dict[Slot, list[_Stay]] = {}
-        self._begun: dict[Slot, float] = {}
-        self._spans: list[tuple[float, float]] = []
-        self._last_start = self._paused_before = self._paused = 0.0
-
-    def joined(self, slot: Slot) -> None:
-        """Record that a slot has started."""
-        self._stays.setdefault(slot, []).append(_Stay(perf_counter()))
-
-    def lost(self, slot: Slot) -> None:
-        """Record the loss of a slot."""
-        self._stays[slot][-1].left = perf_counter()
-        self.trial_ended(slot)
-
-    def trial_started(self, slot: Slot) -> None:
-        """Record the start of a trial, possibly the last one."""
-        self._begun[slot] = self._last_start = perf_counter()
-        self._paused_before = self._paused
-
-    def trial_paused(self, seconds: float) -> None:
-        """Record the pause of a trial that waited for the pruner."""
-        self._paused += seconds
-
-    def trial_ended(self, slot: Slot) -> None:
-        """Record that a slot has no trial any more."""
-        self._spans.append((self._begun.pop(slot), perf_counter()))
-
-    @property
-    def busy(self) -> float | None:
-        """Fraction of the slots' time in unpaused trials, until the last trial started."""
-        if len(self._spans) <= len(self._stays):
-            return None
-        until = self._last_start
-        stays = [stay for stays in self._stays.values() for stay in stays]
-        there = sum(max(0.0, min(stay.left, until) - stay.joined) for stay in stays)
-        inside = sum(max(0.0, min(ended, until) - begun) for begun, ended in self._spans)
-        return (inside - self._paused_before) / there
+"""Environment variables that slots inherit from the command."""
 
 
 class SlotPool:
-    """The slots of a study; those that the cluster has no room for start when it has."""
+    """The slots of a command; those that the cluster has no room for start when it has."""
 
     def __init__(
         self, settings: raysim.Settings, jobs: int | None, note: Callable[[str], None]
     ) -> None:
         """Start slots; Ray must be running.
 
-        With a number in engine.actors, a trial runs on that many actors of its own; with "auto" it
-        runs inline in its slot.
+        With a number in engine.actors, a run has that many actors of its own; with "auto" it is
+        inline in its slot.
 
         Args:
-            settings: Settings of a trial.
+            settings: Settings of the runs; their engine and its resources count.
             jobs: Number of slots; None takes as many as fit, also on nodes that join later.
             note: Shows the user a line.
 
@@ -128,32 +78,32 @@ class SlotPool:
 
     @property
     def busy(self) -> float | None:
-        """Fraction of the slots' time in trials while trials remained; None if none waited."""
+        """Fraction of the slots' time in runs while runs remained; None if none waited."""
         return self._usage.busy
 
     def has_free(self) -> bool:
-        """Return whether a slot has started and has no trial."""
+        """Return whether a slot has started and has no run."""
         return bool(self._free)
 
     def start(self, settings: raysim.Settings, pausing: bool) -> Slot:
-        """Start a trial in a free slot; see `SlotActor.start`."""
+        """Start a run in a free slot; see `SlotActor.start`."""
         slot = self._free.pop(0)
-        self._usage.trial_started(slot)
+        self._usage.run_started(slot)
         values = settings.override(slot.engine).to_dict()
         self._calls[slot.actor.start.remote(values, pausing)] = slot
         return slot
 
     def unpause(self, slot: Slot) -> None:
-        """Continue the slot's paused trial."""
+        """Continue the slot's paused run."""
         self._calls[slot.actor.unpause.remote()] = slot
 
     def stop(self, slot: Slot) -> None:
-        """End the slot's paused trial."""
+        """End the slot's paused run."""
         slot.actor.stop.remote()
 
     def release(self, slot: Slot) -> None:
-        """Free the slot, whose trial has ended."""
-        self._usage.trial_ended(slot)
+        """Free the slot, whose run has ended."""
+        self._usage.run_ended(slot)
         self._free.append(slot)
 
     def wait(self) -> tuple[Slot, Report | SlotLost] | None:
@@ -190,7 +140,7 @@ class SlotPool:
             self._noted = True
             self._note(
                 f"{len(self) - missing} of {len(self)} slots have started; the others start when"
-                f" the cluster has room for them ({_free_resources()}), and trials run meanwhile in"
+                f" the cluster has room for them ({_free_resources()}), and runs start meanwhile in"
                 " those that have"
             )
 
@@ -210,11 +160,11 @@ class SlotPool:
             self._free.append(slot)
             return None
         report: Report = outcome
-        self._usage.trial_paused(report.paused_seconds)
+        self._usage.run_paused(report.paused_seconds)
         return slot, report
 
     def _restart(self, slot: Slot, cause: str) -> tuple[Slot, SlotLost] | None:
-        """Start a lost slot again; return the loss if it had a trial."""
+        """Start a lost slot again; return the loss if it had a run."""
         lost = None
         node_lost = self._cluster.lost(slot.node)
         if slot.node is not None:
@@ -251,7 +201,7 @@ class SlotPool:
         fitting = self._fitting()
         if not count or (count > fitting and self._engine.gpus_per_actor):
             raise SettingsError(
-                f"jobs={count}: {count} trials of {self._actors} actors do not fit; the cluster"
+                f"jobs={count}: {count} runs of {self._actors} actors do not fit; the cluster"
                 f" fits {fitting * self._actors} actors of"
                 f" engine.gpus_per_actor={self._engine.gpus_per_actor:g}"
             )
@@ -276,7 +226,7 @@ class SlotPool:
 def open_slots(
     settings: raysim.Settings, jobs: int | None, note: Callable[[str], None]
 ) -> Iterator[SlotPool]:
-    """Hold a Ray instance and the slots of a study; see `SlotPool`."""
+    """Hold a Ray instance and its slots; see `SlotPool`."""
     engine = settings.engine.model_copy(update={"backend": "ray"})
     with ray_runtime(engine), closing(SlotPool(settings, jobs, note)) as slots:
         yield slots

@@ -9,8 +9,8 @@ import raysim
 from raysim.core.errors import MachineError
 from raysim.execution.resources import Node
 from raysim.tuning.slots import pool as slots
-from raysim.tuning.slots import slot
-from raysim.tuning.slots.slot import Report, SlotLost
+from raysim.tuning.slots import slot, usage
+from raysim.tuning.slots.report import Report, SlotLost
 from tests.conftest import make_settings
 
 
@@ -116,7 +116,8 @@ def cluster(monkeypatch):
     for module in (slot, slots):
         monkeypatch.setattr(module, "ray", found)
     monkeypatch.setattr(slots, "ClusterHealth", lambda: found)
-    monkeypatch.setattr(slots, "perf_counter", lambda: found.now)
+    for module in (slots, usage):
+        monkeypatch.setattr(module, "perf_counter", lambda: found.now)
     monkeypatch.setattr(slots, "alive_nodes", found.alive_nodes)
     return found
 
@@ -149,7 +150,7 @@ def test_a_busy_cluster_is_said_and_its_free_slots_are_used(make_pool, cluster, 
     assert cluster.now >= slots.START_SECONDS
     assert notes == [
         "1 of 2 slots have started; the others start when the cluster has room for them (free: 0"
-        " of 2 CPUs), and trials run meanwhile in those that have"
+        " of 2 CPUs), and runs start meanwhile in those that have"
     ]
     cluster.busy = 0
     waited(pool, 3)

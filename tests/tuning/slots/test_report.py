@@ -9,7 +9,7 @@ import pytest
 from ray.exceptions import RayActorError, RayTaskError
 
 from raysim.core.errors import MachineError, RunError
-from raysim.tuning.slots.slot import machine_failure
+from raysim.tuning.slots.report import machine_failure
 
 
 def chained(error: Exception, cause: Exception) -> Exception:

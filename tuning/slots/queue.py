@@ -1,0 +1,108 @@
+"""Queues of runs, and the loop that executes one in slots."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from time import perf_counter
+from typing import Generic, TypeVar
+
+import raysim
+from raysim.core.errors import MachineError
+from raysim.tuning.slots.pool import SlotPool
+from raysim.tuning.slots.report import Report, SlotLost
+from raysim.tuning.slots.slot import Slot
+
+MAX_LOSSES = 3
+"""Lost slots after which a run has failed."""
+
+R = TypeVar("R")
+
+
+class RunQueue(ABC, Generic[R]):
+    """Runs of a study or a table, in the order in which they are to start.
+
+    Attributes:
+        pausing: Whether a run pauses after each evaluation until `goes_on` has decided.
+    """
+
+    pausing: bool = False
+
+    @abstractmethod
+    def remain(self) -> bool:
+        """Return whether runs remain to be started."""
+
+    @abstractmethod
+    def next(self) -> R:
+        """Return the next run to start; called where runs remain and a slot is free."""
+
+    @abstractmethod
+    def settings(self, run: R) -> raysim.Settings:
+        """Return the settings of a run; its run directory is `out`."""
+
+    @abstractmethod
+    def name(self, run: R) -> str:
+        """Return the name of a run in messages."""
+
+    @abstractmethod
+    def ended(self, run: R, report: Report, seconds: float) -> None:
+        """Record the end of a run: its summary, its error, or neither where it was stopped."""
+
+    @abstractmethod
+    def note(self, text: str) -> None:
+        """Show the user a line."""
+
+    def goes_on(self, run: R, report: Report) -> bool:
+        """Return whether a run goes on after an evaluation."""
+        return True
+
+
+def run_in_slots(slots: SlotPool, queue: RunQueue[R]) -> None:
+    """Execute the runs of a queue side by side, until none remains.
+
+    A run whose slot is lost starts again from its checkpoint before others do.
+
+    Raises:
+        MachineError: disk, memory or cluster failed; no run has ended by that.
+    """
+    running: dict[Slot, tuple[R, float]] = {}
+    lost: list[R] = []
+    losses: Counter[R] = Counter()
+    while True:
+        while slots.has_free() and (lost or queue.remain()):
+            run = lost.pop(0) if lost else queue.next()
+            running[slots.start(queue.settings(run), queue.pausing)] = run, perf_counter()
+        if not running and not lost and not queue.remain():
+            return
+        if (found := slots.wait()) is None:
+            continue
+        slot, report = found
+        run, begun = running.pop(slot)
+        if not isinstance(report, SlotLost):
+            if _goes_on(queue, run, report):
+                slots.unpause(slot)
+                running[slot] = run, begun
+                continue
+            if report.is_evaluation:
+                slots.stop(slot)
+            queue.ended(run, report, perf_counter() - begun)
+            slots.release(slot)
+            continue
+        losses[run] += report.suspicious
+        if losses[run] < MAX_LOSSES:
+            queue.note(f"{queue.name(run)}: its slot was lost; resuming from its checkpoint")
+            lost.insert(0, run)
+        else:
+            error = f"lost its slot {MAX_LOSSES} times: {report.cause}"
+            queue.ended(run, Report(error=error), perf_counter() - begun)
+
+
+def _goes_on(queue: RunQueue[R], run: R, report: Report) -> bool:
+    """Return whether a run goes on after a report.
+
+    Raises:
+        MachineError: disk, memory or cluster failed.
+    """
+    if report.machine_error is not None:
+        raise MachineError(f"{queue.name(run)}: {report.machine_error}")
+    return report.is_evaluation and queue.goes_on(run, report)

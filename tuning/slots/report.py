@@ -1,0 +1,84 @@
+"""Reports of slots, and what tells a failure of the machine from one of the run."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ray.exceptions import RayError, RayTaskError
+
+from raysim.core.errors import MachineError, RaysimError
+
+DISK_ERRORS = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE),
+    *(errno.ENOMEM, errno.EMFILE, errno.ENFILE),
+}
+"""Numbers of the system's errors that another run would meet too."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """Report of a slot about its run.
+
+    Attributes:
+        curve: Accuracies on the held-out samples by round, of the evaluations since the last
+            report; of all evaluations if the run is finished.
+        summary: Summary of the run if the run is finished.
+        error: Error message if the run failed.
+        machine_error: Error message if disk, memory or cluster failed: the run can be resumed.
+        paused_seconds: Duration of the pause at the evaluation before.
+    """
+
+    curve: Mapping[int, float] = field(default_factory=dict)
+    summary: dict[str, Any] | None = None
+    error: str | None = None
+    machine_error: str | None = None
+    paused_seconds: float = 0.0
+
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether the run has not ended."""
+        return self.summary is None and self.error is None and self.machine_error is None
+
+
+@dataclass(frozen=True)
+class SlotLost:
+    """Event: a slot was lost with its run.
+
+    Attributes:
+        cause: One line.
+        suspicious: Whether the run may be the cause; not where the node was lost.
+    """
+
+    cause: str
+    suspicious: bool
+
+
+def machine_failure(error: BaseException) -> str | None:
+    """Return the message of an error if disk, memory or cluster caused it, else None.
+
+    Of several in a chain it is the first that was raised: a run adds how to resume it alone.
+    """
+    chain = [error]
+    while (cause := chain[-1].__cause__) is not None:
+        chain.append(cause)
+    if failures := [each for each in chain if isinstance(each, MachineError)]:
+        return str(failures[-1])
+    return error_line(error) if any(map(_is_of_the_machine, chain)) else None
+
+
+def _is_of_the_machine(error: BaseException) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in DISK_ERRORS
+    if isinstance(error, RayTaskError):  # an exception of the code that a task ran
+        return False
+    return isinstance(error, MemoryError | RayError)
+
+
+def error_line(error: BaseException) -> str:
+    """Return an error in one line; of one that is not ours, its class too."""
+    if isinstance(error, RaysimError):
+        return str(error)
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
