@@ -19,7 +19,7 @@ from raysim.tuning.folder import StudyFolder
 from raysim.tuning.search import Search, best, bytes_sent
 from raysim.tuning.slots.pool import open_slots
 from raysim.tuning.slots.queue import RunQueue, run_in_slots
-from raysim.tuning.slots.report import Report, machine_failure
+from raysim.tuning.slots.report import Report, hinting
 from raysim.tuning.slots.slot import finished
 from raysim.tuning.storage import RESUME
 
@@ -33,18 +33,17 @@ def resumable(search: Search) -> Iterator[None]:
         RunError: the study was deleted.
     """
     try:
-        yield
+        with hinting(RESUME):
+            yield
     except (StorageInternalError, SQLAlchemyError) as error:
         raise MachineError(f"{search.storage_failure(error)}; {RESUME}") from error
-    except Exception as error:
-        if isinstance(error, KeyError) and search.is_deleted():
-            raise RunError(
-                f"{search.storage}: study {search.study.study_name} was deleted; restore it, or"
-                " choose another --out to start anew"
-            ) from error
-        if (failure := machine_failure(error)) is None:
+    except KeyError as error:
+        if not search.is_deleted():
             raise
-        raise MachineError(f"{failure}; {RESUME}") from error
+        raise RunError(
+            f"{search.storage}: study {search.study.study_name} was deleted; restore it, or"
+            " choose another --out to start anew"
+        ) from error
 
 
 class StudyListener:

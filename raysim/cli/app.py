@@ -1,4 +1,4 @@
-"""Commands `raysim run`, `resume`, `tune`, `dashboard`, `list`, `data`, `report` and `submit`.
+"""Commands `raysim run`, `resume`, `tune`, `dashboard`, `list`, `submit`; others join them below.
 
 Errors of settings, files and machines are one line on stderr, without a traceback. Ctrl-C, SIGTERM
 and SIGHUP save a checkpoint and print the command that resumes the run; `core.exits` has the exit
@@ -26,10 +26,12 @@ from raysim.cli.options import (
     StudyFolder,
     StudyName,
     UsageError,
+    changes,
     usage_error,
 )
 from raysim.cli.output import resumable, say
 from raysim.cli.results import compare, report
+from raysim.cli.tables import table, table_options
 from raysim.core.errors import RaysimError, SettingsError
 from raysim.core.exits import interruptible
 from raysim.execution.module_path import leave_out_working_directory, put_working_directory_last
@@ -46,6 +48,7 @@ app.add_typer(data, name="data")
 app.add_typer(job, name="job")
 app.command()(compare)
 app.command()(report)
+app.command()(table)
 console = Console()
 
 KINDS = (
@@ -66,21 +69,12 @@ def run(
     from raysim.storage.run_directory import RunDirectory
     from raysim.workloads.presets import PRESETS
 
-    settings = raysim.load_config(config, _changes(overrides, profile))
+    settings = raysim.load_config(config, changes(overrides, profile))
     preset = PRESETS.get(config)
     published = preset.published_for(settings) if preset else {}
     with interruptible(), RunDirectory.reserved(settings.out, Path(config).stem) as out:
         settings = settings.model_copy(update={"out": str(out)})
         _follow(lambda listener: raysim.run(settings, listener=listener), out, published)
-
-
-def _changes(overrides: list[str] | None, profile: str | None) -> dict[str, Any]:
-    """Return the overrides of a profile, updated by those of the command line."""
-    from raysim.cluster.profiles import find
-    from raysim.config import parse_override
-
-    chosen = {} if profile is None else find(profile).overrides
-    return {**chosen, **dict(parse_override(text) for text in overrides or ())}
 
 
 @app.command()
@@ -89,8 +83,7 @@ def resume(run_dir: RunDir, overrides: Overrides = None, *, force: Force = False
     leave_out_working_directory(run_dir)  # before packages try optional imports
     import raysim.driver.start  # takes seconds, in which there is nothing to lose
 
-    changes = _changes(overrides, None)
-    options: dict[str, Any] = {"overrides": changes, "force": force}
+    options: dict[str, Any] = {"overrides": changes(overrides, None), "force": force}
     _follow(lambda listener: raysim.resume(run_dir, None, listener, **options), run_dir, {})
 
 
@@ -167,7 +160,7 @@ def tune(
     with resumable(console, lambda: "interrupted; the same command resumes the study"):
         command.tune(
             study,
-            _changes(overrides, profile),
+            changes(overrides, profile),
             _search_options(sampler, pruner, objectives),
             trials=trials,
             jobs=jobs,
@@ -205,7 +198,9 @@ def dashboard(
 def submit(
     words: Annotated[
         list[str],
-        typer.Argument(metavar="-- COMMAND...", help="run, tune or resume, with its arguments"),
+        typer.Argument(
+            metavar="-- COMMAND...", help="run, tune, table or resume, with its arguments"
+        ),
     ],
     *,
     address: Address = None,
@@ -241,21 +236,27 @@ def _check_job(name: str, *rest: str) -> None:
     """Validate a job's command on this machine, before it is uploaded."""
     from raysim.cluster import command
 
-    if name not in {"run", "tune", "resume"}:
-        raise SettingsError(f"{name}: cannot be submitted; must be run, tune or resume")
+    if name not in {"run", "tune", "table", "resume"}:
+        raise SettingsError(f"{name}: cannot be submitted; must be run, tune, table or resume")
     options = typer.main.get_group(app).commands[name].make_context(name, list(rest)).params
     if name == "resume":
         command.check_folder("RUN_DIR", options["run_dir"])
         return
-    changes = _changes(options["overrides"], options["profile"])
+    overrides = changes(options["overrides"], options["profile"])
     if name == "run":
-        settings = raysim.load_config(options["config"], changes)
+        settings = raysim.load_config(options["config"], overrides)
         command.check_file(options["config"])
         command.check_folder("out", settings.out)
+    elif name == "table":
+        from raysim.tuning.tables.command import plan_of
+
+        words = (options[key] for key in ("only", "rounds", "seeds"))
+        plan_of(options["name"], table_options(*words, overrides))
+        command.check_folder("--out", options["out"])
     else:
         from raysim.tuning.command import find
 
-        find(options["study"]).resolve(changes)
+        find(options["study"]).resolve(overrides)
         _search_options(options["sampler"], options["pruner"], options["objectives"]).check()
         command.check_folder("--out", options["out"])
 

@@ -36,6 +36,15 @@ def _study_name(text: str) -> str:
     return text
 
 
+def changes(overrides: list[str] | None, profile: str | None) -> dict[str, Any]:
+    """Return the overrides of a profile, updated by those of the command line."""
+    from raysim.cluster.profiles import find
+    from raysim.config import parse_override
+
+    chosen = {} if profile is None else find(profile).overrides
+    return {**chosen, **dict(parse_override(text) for text in overrides or ())}
+
+
 UsageError: Any = typer.BadParameter.__base__
 """Error of a command line; typer names only this subclass of it."""
 

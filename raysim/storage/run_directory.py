@@ -126,13 +126,7 @@ class RunDirectory:
         self, found: dict[str, Any], found_task: bool, settings: Settings, own_task: bool
     ) -> None:
         """Check that the run in this directory may go on with these settings."""
-        try:
-            values = parse(found).to_dict()
-        except SettingsError as error:
-            raise RunError(
-                f"out={self.path}: holds a run with other settings ({error}); choose another `out`"
-            ) from error
-        if difference := _difference(values, settings.to_dict()):
+        if difference := difference_from(found, settings):
             raise RunError(f"out={self.path}: holds a run with {difference}; choose another `out`")
         if found_task != own_task:
             raise RunError(f"out={self.path}: holds a run of another task; choose another `out`")
@@ -259,6 +253,15 @@ def _other_settings(found: dict[str, Any], sealed: dict[str, Any]) -> str | None
         return _difference(parse(found).to_dict(), parse(expected).to_dict())
     except SettingsError as error:
         return str(error)
+
+
+def difference_from(recorded: Mapping[str, Any], settings: Settings) -> str | None:
+    """Return the first setting of a run in which recorded ones differ; None if the run goes on."""
+    try:
+        values = parse(recorded).to_dict()
+    except SettingsError as error:
+        return f"other settings ({error})"
+    return _difference(values, settings.to_dict())
 
 
 def _difference(found: dict[str, Any], wanted: dict[str, Any]) -> str | None:

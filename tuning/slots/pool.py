@@ -21,6 +21,7 @@ from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 import raysim
+from raysim.config import EngineSettings
 from raysim.core.errors import MachineError, SettingsError
 from raysim.execution.cluster_health import ClusterHealth
 from raysim.execution.module_path import with_driver_path
@@ -193,8 +194,7 @@ class SlotPool:
 
     def _fitting(self) -> int:
         """Return how many slots fit on the nodes that there are now."""
-        automatic = self._engine.model_copy(update={"actors": "auto"})
-        return plan_actors(automatic, alive_nodes(), 10**9).actors // self._actors
+        return _fitting(self._engine) // self._actors
 
     def _plan_of(self, count: int) -> ActorPlan:
         """Return what the actors of `count` slots reserve."""
@@ -230,6 +230,25 @@ def open_slots(
     engine = settings.engine.model_copy(update={"backend": "ray"})
     with ray_runtime(engine), closing(SlotPool(settings, jobs, note)) as slots:
         yield slots
+
+
+def count_slots(settings: raysim.Settings, jobs: int | None) -> int:
+    """Return the number of slots that a command would have; Ray is started to count them.
+
+    Raises:
+        SettingsError: none fits on the cluster.
+    """
+    if jobs is not None:
+        return jobs
+    engine = settings.engine.model_copy(update={"backend": "ray"})
+    with ray_runtime(engine):
+        return _fitting(engine) // (1 if engine.actors == "auto" else engine.actors)
+
+
+def _fitting(engine: EngineSettings) -> int:
+    """Return how many actors fit on the nodes that there are now."""
+    automatic = engine.model_copy(update={"actors": "auto"})
+    return plan_actors(automatic, alive_nodes(), 10**9).actors
 
 
 def _free_resources() -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,6 +76,21 @@ def _is_of_the_machine(error: BaseException) -> bool:
     if isinstance(error, RayTaskError):  # an exception of the code that a task ran
         return False
     return isinstance(error, MemoryError | RayError)
+
+
+@contextmanager
+def hinting(next_step: str) -> Iterator[None]:
+    """Turn a failure of disk, memory or cluster into an error that says how to go on.
+
+    Raises:
+        MachineError: one of them failed; another run would meet it too.
+    """
+    try:
+        yield
+    except Exception as error:
+        if (failure := machine_failure(error)) is None:
+            raise
+        raise MachineError(f"{failure}; {next_step}") from error
 
 
 def error_line(error: BaseException) -> str:

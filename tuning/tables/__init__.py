@@ -1,0 +1,4 @@
+"""Tables of papers, run: a grid of runs in slots, measured figures beside published ones.
+
+In: a table of `workloads.tables` and options. Out: run directories, and the table in five formats.
+"""

@@ -1,0 +1,153 @@
+"""Command `raysim table`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from raysim.results.render import grid_of, to_rich
+from raysim.tuning.slots.pool import count_slots, open_slots
+from raysim.tuning.slots.queue import run_in_slots
+from raysim.tuning.slots.report import Report, hinting
+from raysim.tuning.tables.folder import TableFolder
+from raysim.tuning.tables.plan import PlannedCell, TableOptions, TablePlan, make_plan
+from raysim.tuning.tables.results import FILES, TableResults
+from raysim.tuning.tables.runs import TableListener, TableRun, TableRuns
+from raysim.tuning.tables.work import Workload, time_in_slots
+from raysim.workloads.tables import find
+
+RESUME = "fix this, then type the same command to resume the table"
+
+
+def plan_of(name: str, options: TableOptions) -> TablePlan:
+    """Return the plan of a table.
+
+    Raises:
+        SettingsError: there is no such table, an option is wrong, or no cell is left.
+    """
+    return make_plan(find(name), options)
+
+
+def table(
+    name: str, options: TableOptions, *, jobs: int | None, out: Path, console: Console
+) -> None:
+    """Run or resume a table, and print it.
+
+    Args:
+        name: The table.
+        options: Its cells, rounds, seeds and overrides.
+        jobs: Number of slots; None takes as many as fit.
+        out: Folder of the runs and of the table's files.
+        console: Console for messages.
+
+    Raises:
+        RaysimError: an option, a setting, the data, the folder or the cluster does not allow it.
+    """
+    plan, folder = plan_of(name, options), TableFolder(out)
+    plan.check_data()
+    with hinting(RESUME), folder.lock(plan):
+        results = TableResults(plan, folder)
+        output = PlainTableOutput(console, plan, results)
+        queue = TableRuns(folder, output)
+        runs = queue.fill(plan, Workload())
+        if queue.remain():
+            with open_slots(plan.chosen[0].settings, jobs, output.note) as slots:
+                output.started(len(slots), runs - len(queue), runs)
+                run_in_slots(slots, queue)
+        found = results.write()
+    console.print(to_rich(grid_of(found)))
+    output.line(f"{', '.join(FILES)} in {out}")
+
+
+def dry_run(
+    name: str, options: TableOptions, *, jobs: int | None, out: Path, console: Console
+) -> None:
+    """Print the cells of a table with their work and an estimate of the time; run nothing.
+
+    A few local steps of each dataset, model, batch size and method are measured.
+
+    Raises:
+        RaysimError: an option, a setting, the data or the folder does not allow the table.
+    """
+    plan, folder, work = plan_of(name, options), TableFolder(out), Workload()
+    plan.check_data()
+    output = PlainTableOutput(console, plan, TableResults(plan, folder))
+    queue = TableRuns(folder, output)
+    runs = queue.fill(plan, work)
+    slots = count_slots(plan.chosen[0].settings, jobs)
+    console.print(_cells(plan, queue, work))
+    output.started(slots, runs - len(queue), runs)
+    seconds = [work.seconds(run.cell.settings) for run in queue]
+    steps = sum(work.sample_steps(run.cell.settings) for run in queue)
+    took = duration(time_in_slots(seconds, slots))
+    output.line(
+        f"{steps:.3g} sample-steps; estimate: {took} on {slots} slots, from a few local steps"
+        " measured on this machine in one process; less where runs stop at target_accuracy"
+    )
+
+
+def _cells(plan: TablePlan, queue: TableRuns, work: Workload) -> Table:
+    """Return the table of the chosen cells: rounds, runs that are left, and their work."""
+    found = Table(title=plan.table.name, title_justify="left", box=None)
+    for name in ("row", "column", "rounds", "runs left", "sample-steps", "time of a run"):
+        found.add_column(name, justify="left" if name in ("row", "column") else "right")
+    left = Counter(run.cell for run in queue)
+    for cell in plan.chosen:
+        found.add_row(
+            Text(cell.paper.row),
+            Text(cell.paper.column),
+            rounds_of(cell),
+            f"{left[cell]} of {plan.seeds}",
+            f"{work.sample_steps(cell.settings):.3g}",
+            duration(work.seconds(cell.settings)),
+        )
+    return found
+
+
+def rounds_of(cell: PlannedCell) -> str:
+    """Return the rounds of a cell's runs, and of how many."""
+    rounds = cell.settings.rounds
+    return str(rounds) if rounds == cell.full_rounds else f"{rounds} of {cell.full_rounds}"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in its largest fitting unit."""
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+class PlainTableOutput(TableListener):
+    """Plain output of a table: a line for each run; the table's files are updated with each."""
+
+    def __init__(self, console: Console, plan: TablePlan, results: TableResults) -> None:
+        self._console, self._plan, self._results = console, plan, results
+        self._done = self._runs = 0
+
+    def line(self, text: str) -> None:
+        """Print a line."""
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def started(self, slots: int, done: int, runs: int) -> None:
+        """Print the cells without data, and the number of runs."""
+        self._done, self._runs = done, runs
+        for cell in self._plan.cells:
+            if cell.chosen and cell.missing:
+                self.note(f"{cell.label}: left out: {cell.missing}")
+        self.line(f"{self._plan.table.name}: {runs} runs, {done} done; {slots} slots")
+
+    def run_done(self, run: TableRun, report: Report, seconds: float) -> None:
+        """Update the table's files, and print a run's figure."""
+        self._results.write()
+        self._done += 1
+        outcome = f"failed: {report.error}" if report.error else self._results.figure(run)
+        self.line(f"{self._done}/{self._runs} {run.label}: {outcome}  {seconds:.1f} s")
+
+    def note(self, text: str) -> None:
+        """Print a note."""
+        self.line(f"note: {text}")

@@ -1,0 +1,125 @@
+"""Folder of a table: its runs, the lock, and the seal of their settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from raysim.config import Settings
+from raysim.core.errors import RunError
+from raysim.core.given import parse_json
+from raysim.storage.atomic import sweep, write_json
+from raysim.storage.lock import lock_folder
+from raysim.storage.run_directory import RunDirectory, difference_from
+from raysim.storage.schema import SCHEMA, check_schema
+from raysim.tuning.tables.plan import PlannedCell, TablePlan
+
+FAILED = "failed.json"
+"""File in the directory of a run that failed; without it the run goes on from its checkpoint."""
+
+
+class TableFolder:
+    """Folder of one table; `table.json` seals the settings of the cells that it has runs of.
+
+    Attributes:
+        path: The folder.
+        seeds: Seeds of each sealed cell by its name, once the folder is locked.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.seeds: dict[str, int] = {}
+        self._about = path / "table.json"
+
+    def run(self, cell: PlannedCell, seed: int) -> Path:
+        """Return the run directory of a seed as an absolute path: slots run elsewhere."""
+        return self.path.absolute() / "runs" / cell.name / f"seed-{seed}"
+
+    def settings(self, cell: PlannedCell, seed: int) -> Settings:
+        """Return the settings of a run."""
+        update = {"seed": seed, "out": str(self.run(cell, seed))}
+        return cell.settings.model_copy(update=update)
+
+    def is_finished(self, cell: PlannedCell, seed: int) -> bool:
+        """Return whether a run is finished.
+
+        Raises:
+            RunError: it is, with other settings.
+        """
+        run = RunDirectory(self.run(cell, seed))
+        if not run.is_finished(cell.settings.target_accuracy):
+            return False
+        recorded, _ = run.read_config()
+        if difference := difference_from(recorded, self.settings(cell, seed)):
+            raise RunError(
+                f"{run.path}: holds a finished run with {difference}; restore it, or delete it to"
+                " run it again"
+            )
+        return True
+
+    def failure(self, cell: PlannedCell, seed: int) -> str | None:
+        """Return the recorded error of a run that failed."""
+        try:
+            text = (self.run(cell, seed) / FAILED).read_text(encoding="utf-8")
+            return str(parse_json(text)["error"])
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, LookupError, TypeError):
+            return "its record is damaged"
+
+    def record_failure(self, cell: PlannedCell, seed: int, error: str) -> Path:
+        """Record the error of a run, which is not run again; return the record."""
+        path = self.run(cell, seed) / FAILED
+        write_json(path, {"schema": SCHEMA, "error": error})
+        return path
+
+    @contextmanager
+    def lock(self, plan: TablePlan) -> Iterator[None]:
+        """Lock the folder for this process, and add the chosen cells and seeds to its seal.
+
+        Raises:
+            RunError: another process holds the lock, or the folder holds another table, or runs
+                with other settings.
+        """
+        with lock_folder(self.path, "another raysim table is using this folder"):
+            sweep(self.path)
+            found = self._read()
+            if found and found["table"] != plan.table.name:
+                raise RunError(
+                    f"out={self.path}: holds table {found['table']}; choose another --out"
+                )
+            sealed = dict(found["cells"]) if found else {}
+            for cell in plan.cells:
+                if cell.name in sealed:
+                    self._check(cell, sealed[cell.name]["settings"])
+            for cell in plan.chosen:
+                seeds = max(plan.seeds, sealed.get(cell.name, {"seeds": 0})["seeds"])
+                sealed[cell.name] = {"seeds": seeds, "settings": cell.settings.to_dict()}
+            values = {"schema": SCHEMA, "table": plan.table.name, "cells": sealed}
+            if found != values:
+                write_json(self._about, values)
+            self.seeds = {name: about["seeds"] for name, about in sealed.items()}
+            yield
+
+    def _check(self, cell: PlannedCell, sealed: Mapping[str, Any]) -> None:
+        if difference := difference_from(sealed, cell.settings):
+            raise RunError(
+                f"out={self.path}: {cell.label}: has runs with {difference}; choose another --out"
+            )
+
+    def _read(self) -> dict[str, Any] | None:
+        """Return what `table.json` holds; None where there is no table yet."""
+        if not self._about.exists():
+            return None
+        try:
+            found: dict[str, Any] = dict(parse_json(self._about.read_text(encoding="utf-8")))
+            check_schema(self._about, found)
+            str(found["table"])
+            for about in found["cells"].values():
+                int(about["seeds"])
+                dict(about["settings"])
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise RunError(f"{self._about}: damaged file: {error}; restore it") from error
+        return found
