@@ -250,8 +250,8 @@ def _check_job(name: str, *rest: str) -> None:
     elif name == "table":
         from raysim.tuning.tables.command import plan_of
 
-        words = (options[key] for key in ("only", "rounds", "seeds"))
-        plan_of(options["name"], table_options(*words, overrides))
+        chosen = options["only"], options["rounds"], options["seeds"]
+        plan_of(options["name"], table_options(*chosen, overrides))
         command.check_folder("--out", options["out"])
     else:
         from raysim.tuning.command import find

@@ -67,15 +67,16 @@ class LocalSlots:
     """One slot in this process, without Ray.
 
     Attributes:
-        started: Numbers of the trials that were started, in order.
-        fault: Called with a trial's number before it starts; returns what comes instead, or None.
+        started: Runs that were started, in order: numbers of trials, or what `key` makes of `out`.
+        fault: Called with a run before it starts; returns what comes instead, or None.
     """
 
     busy = None
 
-    def __init__(self) -> None:
-        self.started: list[int] = []
-        self.fault: Callable[[int], Report | SlotLost | None] = lambda number: None
+    def __init__(self, key: Callable[[Path], Any] = lambda out: int(out.name)) -> None:
+        self.started: list[Any] = []
+        self.fault: Callable[[Any], Report | SlotLost | None] = lambda run: None
+        self._key = key
 
     @contextmanager
     def open(
@@ -92,10 +93,10 @@ class LocalSlots:
         return bool(self._free)
 
     def start(self, settings: raysim.Settings, pausing: bool) -> SlotActor:
-        slot, number = self._free.pop(0), int(Path(settings.out).name)
-        self.started.append(number)
+        slot, run = self._free.pop(0), self._key(Path(settings.out))
+        self.started.append(run)
         values = settings.override({"engine.backend": "inline"}).to_dict()
-        self._due.append((slot, lambda: self.fault(number) or slot.start(values, pausing)))
+        self._due.append((slot, lambda: self.fault(run) or slot.start(values, pausing)))
         return slot
 
     def unpause(self, slot: SlotActor) -> None:

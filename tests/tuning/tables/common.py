@@ -1,0 +1,60 @@
+"""A table on blobs, small enough for tests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from raysim.workloads.presets import Paper
+from raysim.workloads.tables import PaperCell, PaperTable
+from tests.tuning.common import PRESET
+
+DIVERGING = {"local.lr": 0.5, "local.momentum": 0.99, "local.weight_decay": 1e3, "method.mu": 0.0}
+ROWS: Mapping[str, Mapping[str, Any]] = {
+    "FedAvg": {"method.name": "fedavg"},
+    "FedProx": {"method.mu": 0.1},
+}
+COLUMNS: Mapping[str, Mapping[str, Any]] = {"IID, long": {"rounds": 4}, "IID, short": {"rounds": 2}}
+VALUES = {("FedAvg", "IID, long"): 70.0, ("FedProx", "IID, short"): 75.5}
+NAME = "blobs-1"
+
+
+def make_table(folder: Path, rows: Mapping[str, Mapping[str, Any]] = ROWS) -> PaperTable:
+    """Return a table whose preset lies in a folder."""
+    preset = folder / "blobs.json"
+    preset.write_text(json.dumps(PRESET))
+    cells = [
+        PaperCell(row, column, str(preset), {**more, **settings}, value=VALUES.get((row, column)))
+        for row, settings in rows.items()
+        for column, more in COLUMNS.items()
+    ]
+    return PaperTable(
+        name=NAME,
+        title="Accuracy on blobs",
+        paper=Paper("Blobs", "Nobody. Blobs. 2026."),
+        reference="table 1",
+        metric="final(test_accuracy)",
+        unit="%",
+        rows=(*rows,),
+        columns=(*COLUMNS,),
+        cells=tuple(cells),
+        seeds=2,
+        note="A note of the table.",
+    )
+
+
+def run_of(out: Path) -> str:
+    """Return a run as row, column and seed, as its folder is called."""
+    return "/".join(out.parts[-3:])
+
+
+def times(out: Path) -> dict[str, int]:
+    """Return when the runs in a table's folder ended, in ns."""
+    return {run_of(path.parent): path.stat().st_mtime_ns for path in out.rglob("summary.json")}
+
+
+def cells(out: Path) -> bytes:
+    """Return the bytes of a table's cells."""
+    return (out / "table.parquet").read_bytes()

@@ -1,0 +1,48 @@
+"""Fixtures: the command on a table of blobs, with slots in this process."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from raysim.cli.app import main
+from raysim.workloads.tables import TABLES
+from tests.tuning.common import LocalSlots
+from tests.tuning.tables.common import NAME, make_table, run_of
+
+Said = tuple[int, str, str]
+
+
+@pytest.fixture
+def slots(monkeypatch: pytest.MonkeyPatch) -> LocalSlots:
+    """Have tables use a slot in this process."""
+    found = LocalSlots(key=run_of)
+    monkeypatch.setattr("raysim.tuning.tables.command.open_slots", found.open)
+    return found
+
+
+@pytest.fixture
+def table(
+    slots: LocalSlots,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Callable[..., Said]:
+    """Run `raysim table blobs-1 --out out ...`; return exit code, stdout and stderr."""
+    monkeypatch.setitem(TABLES, NAME, make_table(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str, name: str = NAME) -> Said:
+        monkeypatch.setattr(sys, "argv", ["raysim", "table", name, "--out", "out", *words])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run

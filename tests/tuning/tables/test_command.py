@@ -1,0 +1,205 @@
+"""`raysim table`: every run once, what the folder seals, and what the table says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+import raysim
+from raysim.tuning.slots.report import Report, SlotLost
+from raysim.workloads.tables import TABLES
+from tests.tuning.tables.common import DIVERGING, NAME, ROWS, cells, make_table, times
+
+FILES = ("table.md", "table.tex", "table.html", "table.parquet")
+
+
+def rows_of(out: Path) -> dict[tuple[str, str], dict]:
+    table = pq.read_table(out / "table.parquet").to_pylist()
+    return {(row["row"], row["column"]): row for row in table}
+
+
+def refused(result: tuple[int, str, str]) -> str:
+    """Return the one line on stderr of a command that was refused."""
+    code, _, err = result
+    assert code == 2 and err.count("\n") == 1, err
+    return err
+
+
+def test_a_table_runs_every_cell_once_the_longest_first(table, slots, tmp_path):
+    code, said, err = table("--only", "iid")
+    assert (code, err) == (0, "")
+    ordered = [
+        f"{row}/{column}/seed-{seed}"
+        for column in ("iid-long", "iid-short")
+        for row in ("fedavg", "fedprox")
+        for seed in (0, 1)
+    ]
+    assert slots.started == ordered
+    assert "blobs-1: 8 runs, 0 done; 1 slots" in said
+    found = rows_of(tmp_path / "out")
+    for (row, column), cell in found.items():
+        values = []
+        for seed in (0, 1):
+            folder = f"{row}/{column}/seed-{seed}".lower().replace(", ", "-")
+            summary = json.loads((tmp_path / "out/runs" / folder / "summary.json").read_text())
+            values.append({"seed": seed, "value": summary["final_accuracy"]})
+        assert cell["values"] == values
+        assert cell["mean"] == pytest.approx((values[0]["value"] + values[1]["value"]) / 2)
+    assert found["FedAvg", "IID, long"]["published"] == 70.0
+    mean = 100 * found["FedAvg", "IID, long"]["mean"]
+    assert f"{mean:.2f}" in said and "[70]" in said and "A note of the table." in said
+    # The run is the one of its settings.
+    settings = (
+        TABLES[NAME]
+        .cell("FedProx", "IID, short")
+        .resolve({"seed": 1, "out": "again", "engine.backend": "inline"})
+    )
+    again = raysim.run(settings)
+    assert again.summary["final_accuracy"] == found["FedProx", "IID, short"]["values"][1]["value"]
+
+
+def test_finished_runs_are_not_run_again(table, slots, tmp_path):
+    table("--only", "fedprox,short", "--seeds", "1")
+    before, files = times(tmp_path / "out"), cells(tmp_path / "out")
+    assert len(before) == 1
+    slots.started.clear()
+    assert table("--only", "fedprox,short", "--seeds", "1")[0] == 0
+    assert slots.started == [] and cells(tmp_path / "out") == files
+    # More seeds and more cells add runs; the table has all.
+    table("--only", "short", "--only", "fedprox", "--seeds", "2")
+    assert slots.started == ["fedprox/iid-short/seed-1"]
+    slots.started.clear()
+    table("--only", "fedprox", "--seeds", "1")
+    assert slots.started == ["fedprox/iid-long/seed-0"]
+    after = times(tmp_path / "out")
+    assert len(after) == 3 and before.items() <= after.items()
+    found = rows_of(tmp_path / "out")
+    assert [found["FedProx", "IID, short"]["n"], found["FedProx", "IID, long"]["n"]] == [2, 1]
+
+
+def test_a_shortened_table_says_so_in_every_output(table, tmp_path):
+    changed = "local.lr=0.04"
+    code, said, _ = table("--only", "long,fedavg", "--rounds", "3", "--seeds", "1", changed)
+    lines = (
+        "Shortened to 3 of 4 rounds.",
+        "Shortened to 1 of 2 seeds.",
+        "Settings changed for all runs: local.lr=0.04.",
+    )
+    assert code == 0
+    out = tmp_path / "out"
+    notes = rows_of(out)["FedAvg", "IID, long"]["notes"]
+    assert set(lines) <= {*notes} and set(lines) <= {*said.splitlines()}
+    for name in FILES[:3]:
+        text = (out / name).read_text().replace("\\", "")
+        assert all(line in text for line in lines), name
+    config = json.loads((out / "runs/fedavg/iid-long/seed-0/config.json").read_text())
+    assert config["rounds"] == 3 and config["local"]["lr"] == 0.04
+
+
+REFUSED = {
+    ("--rounds", "1"): "FedAvg, IID, short: has runs with rounds=2 (here 1); choose another --out",
+    ("local.lr=0.04",): "has runs with local.lr=0.05 (here 0.04); choose another --out",
+    ("seed=1",): "has runs with seed=0 (here 1); choose another --out",
+    ("--only", "long", "local.lr=0.04"): "IID, short: has runs with local.lr=0.05",
+    ("--only", "nothing"): "--only=nothing: no cell of blobs-1 has all these words",
+    ("--only", "fedavg,fedprox"): "--only=fedavg,fedprox: no cell of blobs-1",
+    ("out=x",): "out=x: use the option --out for a table",
+    ("rounds=1",): "rounds=1: use the option --rounds for a table",
+}
+
+
+def test_other_settings_are_refused_unless_they_change_no_result(table, slots, tmp_path):
+    table("--only", "short,fedavg", "--seeds", "1")
+    before = (tmp_path / "out/table.json").read_bytes()
+    for words, said in REFUSED.items():
+        assert said in refused(table(*words))
+    assert (tmp_path / "out/table.json").read_bytes() == before
+    slots.started.clear()
+    assert table("--only", "short,fedavg", "--seeds", "1", "engine.cpus_per_actor=0.5")[0] == 0
+    assert slots.started == []
+
+
+def test_the_folder_of_another_table_is_refused(table, tmp_path, monkeypatch):
+    table("--only", "short,fedavg", "--seeds", "1")
+    monkeypatch.setitem(
+        TABLES, "blobs-2", TABLES[NAME].__class__(**{**vars(TABLES[NAME]), "name": "blobs-2"})
+    )
+    assert "out=out: holds table blobs-1; choose another" in refused(table(name="blobs-2"))
+    (tmp_path / "out/table.json").write_text('{"schema": 1, "table": "blobs-1"}')
+    assert "table.json: damaged file: 'cells'; restore it" in refused(table())
+
+
+def test_a_finished_run_of_other_settings_is_not_taken(table, tmp_path):
+    table("--only", "short,fedavg", "--seeds", "1")
+    path = tmp_path / "out/runs/fedavg/iid-short/seed-0"
+    shutil.rmtree(path / "checkpoints")
+    settings = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(settings | {"seed": 5}))
+    line = refused(table("--only", "short,fedavg", "--seeds", "1"))
+    assert f"{path}: holds a finished run with seed=5 (here 0); restore it, or delete it" in line
+
+
+def test_a_run_that_diverges_is_counted_and_not_run_again(table, slots, tmp_path, monkeypatch):
+    monkeypatch.setitem(TABLES, NAME, make_table(tmp_path, {"Wild": DIVERGING}))
+    words = ("--only", "short")
+    code, said, _ = table(*words)
+    record = tmp_path / "out/runs/wild/iid-short/seed-0/failed.json"
+    assert code == 0
+    assert "Wild, IID, short, seed 0: failed: client" in said
+    assert f"note: Wild, IID, short, seed 0: failed; to run it again, delete {record}" in said
+    assert "0/2, 2 diverged" in said
+    cell = rows_of(tmp_path / "out")["Wild", "IID, short"]
+    assert (cell["n"], cell["diverged"], cell["seeds"]) == (0, 2, 2)
+    assert any(note.startswith("Wild, IID, short, seed 0: client") for note in cell["notes"])
+    slots.started.clear()
+    assert table(*words)[0] == 0 and slots.started == []
+    record.unlink()
+    table(*words)
+    assert slots.started == ["wild/iid-short/seed-0"] and record.exists()
+
+
+def test_a_run_that_kills_its_slots_has_failed(table, slots, tmp_path):
+    lost = SlotLost("The actor died.", suspicious=True)
+    slots.fault = lambda run: lost if run == "fedavg/iid-short/seed-0" else None
+    code, said, _ = table("--only", "short", "--seeds", "1")
+    assert code == 0 and slots.started == ["fedavg/iid-short/seed-0"] * 3 + [
+        "fedprox/iid-short/seed-0"
+    ]
+    assert said.count("FedAvg, IID, short, seed 0: its slot was lost; resuming from its") == 2
+    record = json.loads((tmp_path / "out/runs/fedavg/iid-short/seed-0/failed.json").read_text())
+    assert record["error"] == "lost its slot 3 times: The actor died."
+
+
+def test_a_failure_of_the_machine_stops_the_table_which_goes_on_later(table, slots, tmp_path):
+    slots.fault = lambda run: (
+        Report(machine_error="the disk is full") if run == "fedprox/iid-short/seed-0" else None
+    )
+    code, _, err = table("--only", "short", "--seeds", "1")
+    assert code == 75 and err == (
+        "raysim: FedProx, IID, short, seed 0: the disk is full; fix this, then type the same"
+        " command to resume the table\n"
+    )
+    unfinished = (tmp_path / "out/table.md").read_text()
+    assert "Unfinished: 1 of 2 runs." in unfinished
+    assert not [*tmp_path.rglob("failed.json")]
+    slots.fault = lambda run: None
+    slots.started.clear()
+    assert table("--only", "short", "--seeds", "1")[0] == 0
+    assert slots.started == ["fedprox/iid-short/seed-0"]
+    assert "Unfinished" not in (tmp_path / "out/table.md").read_text()
+
+
+def test_a_cell_without_its_data_is_left_out_with_the_file(table, slots, tmp_path, monkeypatch):
+    rows = ROWS | {"Chest": {"dataset.name": "chest-xray"}}
+    monkeypatch.setitem(TABLES, NAME, make_table(tmp_path, rows))
+    code, said, _ = table("--only", "short", "--seeds", "1")
+    assert code == 0 and len(slots.started) == 2
+    assert "note: Chest, IID, short: left out: " in said and "chest" in said
+    missing = rows_of(tmp_path / "out")["Chest", "IID, short"]["missing"]
+    assert missing and missing in said
+    line = refused(table("--only", "short,chest"))
+    assert f"blobs-1: no chosen cell can be run: {missing}" in line
