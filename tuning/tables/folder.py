@@ -91,6 +91,11 @@ class TableFolder:
                     f"out={self.path}: holds table {found['table']}; choose another --out"
                 )
             sealed = dict(found["cells"]) if found else {}
+            if others := sealed.keys() - {cell.name for cell in plan.cells}:
+                raise RunError(
+                    f"out={self.path}: {min(others)}: has runs, which do not allow the settings"
+                    " here; choose another --out"
+                )
             for cell in plan.cells:
                 if cell.name in sealed:
                     self._check(cell, sealed[cell.name]["settings"])

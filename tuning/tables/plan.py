@@ -77,7 +77,7 @@ class TablePlan:
     Attributes:
         table: The table.
         options: The options.
-        cells: Its cells, those that are not chosen included.
+        cells: Its cells, those that are not chosen included if they have such settings.
         seeds: Seeds of each chosen cell.
     """
 
@@ -117,10 +117,11 @@ def make_plan(table: PaperTable, options: TableOptions) -> TablePlan:
         )
     names = folder_names([(cell.row, cell.column) for cell in table.cells])
     words = [word for text in options.only for word in text.split(",")]
-    cells = tuple(
+    planned = (
         _planned(table, cell, name, words, options)
         for cell, name in zip(table.cells, names, strict=True)
     )
+    cells = tuple(cell for cell in planned if cell)
     if not any(cell.chosen for cell in cells):
         raise SettingsError(
             f"--only={visible(','.join(words))}: no cell of {table.name} has all these words in its"
@@ -135,13 +136,19 @@ def make_plan(table: PaperTable, options: TableOptions) -> TablePlan:
 
 def _planned(
     table: PaperTable, cell: PaperCell, name: str, words: Sequence[str], options: TableOptions
-) -> PlannedCell:
-    settings = cell.resolve(options.overrides)
+) -> PlannedCell | None:
+    """Return the plan of a cell; None of one that is not chosen and has no such settings."""
+    place = f"{cell.row} {cell.column}".lower()
+    chosen = all(word.strip().lower() in place for word in words)
+    try:
+        settings = cell.resolve(options.overrides)
+    except SettingsError:
+        if chosen:
+            raise
+        return None
     full = settings.rounds
     if options.rounds is not None and options.rounds < full:
         settings = settings.override({"rounds": options.rounds})
-    place = f"{cell.row} {cell.column}".lower()
-    chosen = all(word.strip().lower() in place for word in words)
     return PlannedCell(cell, name, settings, full, chosen, table.analysis_of(cell))
 
 

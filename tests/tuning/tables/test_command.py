@@ -107,6 +107,8 @@ REFUSED = {
     ("--only", "long", "local.lr=0.04"): "IID, short: has runs with local.lr=0.05",
     ("--only", "nothing"): "--only=nothing: no cell of blobs-1 has all these words",
     ("--only", "fedavg,fedprox"): "--only=fedavg,fedprox: no cell of blobs-1",
+    ("method.mu=0.3",): "method.mu: no such setting",
+    ("--only", "fedprox", "method.mu=0.3"): "out=out: fedavg/iid-short: has runs, which do not",
     ("out=x",): "out=x: use the option --out for a table",
     ("rounds=1",): "rounds=1: use the option --rounds for a table",
 }

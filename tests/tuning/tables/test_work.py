@@ -1,0 +1,117 @@
+"""Work of a table's runs, and the dry run."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import raysim
+from raysim.tuning.tables import work
+from raysim.tuning.tables.command import duration
+from raysim.tuning.tables.plan import folder_names
+from raysim.tuning.tables.work import Workload, measure_speed, time_in_slots
+from tests.tuning.tables.common import COLUMNS, times
+
+
+def settings_of(table, column):
+    """Return the settings of FedProx's cell; `table` registers the table and its data."""
+    from raysim.workloads.tables import TABLES
+
+    return TABLES["blobs-1"].cell("FedProx", column).resolve({})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ({}, 4 * 4 * 1 * 200),  # rounds x cohort x epochs x samples of a client
+        ({"local.epochs": 3}, 4 * 4 * 3 * 200),
+        ({"fraction": 1.0, "rounds": 2}, 2 * 20 * 200),
+        ({"evaluation.holdout": 0.25}, 4 * 4 * 150),
+        ({"partition.name": "resample", "partition.samples": 7}, 4 * 4 * 7),
+    ],
+)
+def test_sample_steps_by_hand(table, overrides, expected):
+    settings = settings_of(table, "IID, long").override(overrides)
+    assert Workload().sample_steps(settings) == expected
+
+
+def test_seconds_by_hand(table, monkeypatch):
+    """1000 sample-steps a second, and a third of one for each of 2500 test samples."""
+    measured = []
+
+    def measure(settings, samples):
+        measured.append((settings.method.title, samples))
+        return 1000.0
+
+    monkeypatch.setattr(work, "measure_speed", measure)
+    load, settings = Workload(), settings_of(table, "IID, long")
+    assert load.seconds(settings) == pytest.approx((3200 + 4 * 2500 / 3) / 1000)
+    third = settings.override({"evaluation.every": 3})  # rounds 3 and 4
+    assert load.seconds(third) == pytest.approx((3200 + 2 * 2500 / 3) / 1000)
+    assert measured == [("fedprox", 200)]  # once for both
+    load.seconds(settings.override({"local.batch_size": 40}))
+    assert len(measured) == 2
+
+
+def test_the_speed_is_that_of_the_rounds(table, monkeypatch):
+    runs = []
+
+    def run(settings, listener):
+        runs.append(settings)
+        for seconds in (9.0, 0.5, 0.5, 0.5):
+            listener.round_done({"seconds": seconds})
+
+    monkeypatch.setattr(raysim, "run", run)
+    settings = settings_of(table, "IID, long").override({"local.epochs": 2})
+    assert measure_speed(settings, 200) == 2 * 160 * 2 / 0.5  # clients, 8 batches of 20, epochs
+    assert measure_speed(settings, 30) == 2 * 30 * 2 / 0.5
+    full = settings.override({"local.batch_size": "full"})
+    assert measure_speed(full, 200) == 2 * 200 * 2 / 0.5
+    assert {run.evaluation.every > run.rounds for run in runs} == {True}
+
+
+def test_time_in_slots_by_hand():
+    assert time_in_slots([5, 4, 3, 3], 2) == 8  # 5 + 3 and 4 + 3
+    assert time_in_slots([5, 4], 3) == 5
+    assert time_in_slots([], 2) == 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.25, "0.2 s"), (119, "119.0 s"), (120, "2.0 min"), (7200, "2.0 h"), (1e6, "11.6 d")],
+)
+def test_durations(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_folder_names_are_portable_and_distinct():
+    places = [("T=0.5", "a, B"), ("T=0.5", "a B"), ("μ", "../x"), ("..", "é/ü")]
+    assert folder_names(places) == ["t=0.5/a-b", "t=0.5/a-b-", "-/x", "-/-"]
+
+
+def test_a_dry_run_prints_the_work_and_runs_nothing(table, slots, tmp_path):
+    code, said, err = table("--dry-run", "--jobs", "2", "--rounds", "3")
+    assert (code, err, slots.started) == (0, "", [])
+    assert not (tmp_path / "out").exists()
+    rows = re.findall(
+        r"^ (Fed\w+) +IID, (\w+) +([\d of]+?)  +(\d of \d) +([\d.e+]+) +\S+ s", said, re.M
+    )
+    assert rows == [
+        ("FedAvg", "long", "3 of 4", "2 of 2", "2.4e+03"),
+        ("FedAvg", "short", "2", "2 of 2", "1.6e+03"),
+        ("FedProx", "long", "3 of 4", "2 of 2", "2.4e+03"),
+        ("FedProx", "short", "2", "2 of 2", "1.6e+03"),
+    ]
+    assert len(rows) == 2 * len(COLUMNS)
+    assert "blobs-1: 8 runs, 0 done; 2 slots" in said
+    assert "1.6e+04 sample-steps; estimate: " in said and "on 2 slots, from a few local" in said
+
+
+def test_a_dry_run_leaves_out_finished_runs(table, tmp_path):
+    words = ("--only", "fedavg,short", "--rounds", "1")
+    table(*words, "--seeds", "1")
+    before = times(tmp_path / "out")
+    code, said, _ = table(*words, "--dry-run", "--jobs", "1")
+    assert code == 0 and "1 of 2" in said and "2 runs, 1 done; 1 slots" in said
+    assert "800 sample-steps; estimate" in said and times(tmp_path / "out") == before
