@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import ray
 import torch
+from filelock import Timeout
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 import raysim
@@ -53,7 +54,7 @@ def _check_folder(settings: raysim.Settings) -> None:
             with lock_folder(path, "another process is writing to it"):
                 return
         except RunError as error:
-            if monotonic() - begun > LOCK_SECONDS:
+            if not isinstance(error.__cause__, Timeout) or monotonic() - begun > LOCK_SECONDS:
                 raise MachineError(str(error)) from error
             sleep(0.2)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -20,6 +20,8 @@ from raysim.tuning.tables.runs import TableListener, TableRun, TableRuns
 from raysim.tuning.tables.work import Workload, time_in_slots
 from raysim.workloads.tables import find
 
+PIPE_WIDTH = 10_000
+"""Most characters of a line where stdout is no terminal."""
 RESUME = "fix this, then type the same command to resume the table"
 
 
@@ -59,7 +61,7 @@ def table(
                 output.started(len(slots), runs - len(queue), runs)
                 run_in_slots(slots, queue)
         found = results.write()
-    console.print(to_rich(grid_of(found)))
+    output.table(to_rich(grid_of(found)))
     output.line(f"{', '.join(FILES)} in {out}")
 
 
@@ -79,7 +81,7 @@ def dry_run(
     queue = TableRuns(folder, output)
     runs = queue.fill(plan, work)
     slots = count_slots(plan.chosen[0].settings, jobs)
-    console.print(_cells(plan, queue, work))
+    output.table(_cells(plan, queue, work))
     output.started(slots, runs - len(queue), runs)
     seconds = [work.seconds(run.cell.settings) for run in queue]
     steps = sum(work.sample_steps(run.cell.settings) for run in queue)
@@ -132,6 +134,10 @@ class PlainTableOutput(TableListener):
     def line(self, text: str) -> None:
         """Print a line."""
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def table(self, table: RenderableType) -> None:
+        """Print a table, in a file or a pipe without breaking its lines."""
+        self._console.print(table, width=None if self._console.is_terminal else PIPE_WIDTH)
 
     def started(self, slots: int, done: int, runs: int) -> None:
         """Print the cells without data, and the number of runs."""

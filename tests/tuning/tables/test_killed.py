@@ -17,7 +17,7 @@ from tests.conftest import model_of
 from tests.tuning.tables.common import cells, run_of, times
 
 ROOT = Path(__file__).parents[3]
-PATIENCE = 300.0
+PATIENCE = 600.0
 """Seconds after which a test has waited long enough."""
 
 
@@ -85,7 +85,7 @@ def test_a_table_killed_at_three_random_moments_has_the_cells_of_an_undisturbed_
         "model.name": "tests.blobs:Linear",
         "partition.name": "iid",
         "clients": 20,
-        "fraction": 0.5,
+        "fraction": 0.2,
         "checkpoint_every": 5,
     }
     words = ["--only", "2nn", "--rounds", "30", "--seeds", "1", "--jobs", "2"]
