@@ -1,4 +1,4 @@
-"""Commands `raysim run`, `resume`, `tune`, `dashboard`, `list`, `submit`; others join them below.
+"""Commands of raysim: `run`, `resume`, `tune`, `dashboard`, `list`, `submit`, and the others.
 
 Errors of settings, files and machines are one line on stderr, without a traceback. Ctrl-C, SIGTERM
 and SIGHUP save a checkpoint and print the command that resumes the run; `core.exits` has the exit

@@ -22,13 +22,14 @@ class ResultCell:
         values: Value of the metric by seed; None where a run ended without one, as where it did not
             reach the target.
         diverged: Further seeds, whose runs diverged or failed.
-        published: The published value, in the table's unit.
+        published: The published value, in the cell's unit.
         published_deviation: Its deviation.
         suspect: Why the published value is suspect.
         missing: The files of the user that the cell needs and that are not there.
         differing: Settings that differ from those of the other rows, besides those that make the
             row.
         metric: The cell's metric where it is not the table's.
+        unit: Its unit where it is not the table's.
     """
 
     values: Mapping[int, float | None] = field(default_factory=dict)
@@ -39,6 +40,7 @@ class ResultCell:
     missing: str = ""
     differing: Mapping[str, Any] = field(default_factory=dict)
     metric: str = ""
+    unit: str | None = None
 
     @property
     def figures(self) -> dict[int, float]:
@@ -93,6 +95,10 @@ class ResultTable:
     def metric_of(self, cell: ResultCell) -> Metric:
         """Return the metric of a cell."""
         return parse_metric(cell.metric or self.metric)
+
+    def unit_of(self, cell: ResultCell) -> str:
+        """Return the unit of a cell."""
+        return self.unit if cell.unit is None else cell.unit
 
     def best(self, column: str) -> frozenset[str]:
         """Return the rows to be set in bold: of each metric, the best and its equals.

@@ -46,6 +46,8 @@ TEXTS = {
         {"metric": "final(bytes)", "unit": "MB"},
         "1.5 (n=1)*",
     ),
+    "unit of its own": (ResultCell({0: 2.5}, unit=""), {}, "2.5 (n=1)*"),
+    "named unit of its own": (ResultCell({0: 7.25}, unit="rounds"), {}, "7.2 (n=1)* (a)"),
     "other unit": (ResultCell({0: 0.123456}), {"unit": "nats"}, "0.1235 (n=1)*"),
 }
 

@@ -40,7 +40,7 @@ class Report:
 
     @property
     def is_evaluation(self) -> bool:
-        """Whether the run has not ended."""
+        """Return whether the run has not ended."""
         return self.summary is None and self.error is None and self.machine_error is None
 
 

@@ -60,7 +60,7 @@ class PlannedCell:
 
     @cached_property
     def missing(self) -> str:
-        """What it needs and is not there: files of the user, or an analysis."""
+        """Return what it needs and is not there: files of the user, or an analysis."""
         if self.analysis:
             return f"the analysis {self.analysis}, which tables do not compute"
         return missing_files(self.settings.dataset, data_root())

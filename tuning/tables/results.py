@@ -151,6 +151,7 @@ def _result_cell(cell: PlannedCell, runs: Mapping[int, _Ended]) -> ResultCell:
         suspect=paper.suspect,
         missing=cell.missing,
         metric=paper.metric,
+        unit=paper.unit,
     )
 
 

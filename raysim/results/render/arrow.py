@@ -32,7 +32,7 @@ SCHEMA = pa.schema(
 
 
 def to_arrow(table: ResultTable) -> pa.Table:
-    """Return a row per cell; values are as measured, published ones in the table's unit."""
+    """Return a row per cell; values are as measured, published ones in their unit."""
     rows = []
     best = {column: table.best(column) for column in table.columns}
     for row in table.rows:
@@ -52,7 +52,7 @@ def to_arrow(table: ResultTable) -> pa.Table:
                     "ratio": table.ratio(row, column),
                     "published": cell.published,
                     "published_deviation": cell.published_deviation,
-                    "published_unit": table.unit,
+                    "published_unit": table.unit_of(cell),
                     "suspect": cell.suspect,
                     "missing": cell.missing,
                     "differing": [f"{k}={v}" for k, v in sorted(cell.differing.items())],

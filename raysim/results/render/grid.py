@@ -127,15 +127,16 @@ def spread(cell: ResultCell, metric: Metric, unit: str) -> str:
 def _cell_text(table: ResultTable, row: str, column: str, footnotes: Footnotes, common: str) -> str:
     cell = table.cell(row, column)
     if cell.seeds:
-        text = spread(cell, table.metric_of(cell), table.unit)
+        text = spread(cell, table.metric_of(cell), table.unit_of(cell))
         text += _times(table.ratio(row, column))
     else:
         text = "no data" if cell.missing else "not run"
     if (difference := _listed(cell.differing)) == common:
         difference = ""
     metric = table.metric_of(cell).definition if cell.metric else ""
+    metric += f" In {cell.unit}." if cell.unit else ""
     missing = f"needs {cell.missing}" if cell.missing else ""
-    marks = [footnotes.mark(note) for note in (difference, metric, missing)]
+    marks = [footnotes.mark(note) for note in (difference, metric.strip(), missing)]
     text = _marked(text, ",".join(filter(None, marks)))
     if cell.published is None:
         return text
