@@ -70,7 +70,7 @@ def dry_run(
 ) -> None:
     """Print the cells of a table with their work and an estimate of the time; run nothing.
 
-    A few local steps of each dataset, model, batch size and method are measured.
+    A few rounds of each dataset, model, batch size and method are measured.
 
     Raises:
         RaysimError: an option, a setting, the data or the folder does not allow the table.
@@ -81,14 +81,14 @@ def dry_run(
     queue = TableRuns(folder, output)
     runs = queue.fill(plan, work)
     slots = count_slots(plan.chosen[0].settings, jobs)
+    seconds = [work.seconds(run.cell.settings) for run in queue]  # the longest are measured
     output.table(_cells(plan, queue, work))
     output.started(slots, runs - len(queue), runs)
-    seconds = [work.seconds(run.cell.settings) for run in queue]
     steps = sum(work.sample_steps(run.cell.settings) for run in queue)
     took = duration(time_in_slots(seconds, slots))
     output.line(
-        f"{steps:.3g} sample-steps; estimate: {took} on {slots} slots, from a few local steps"
-        " measured on this machine in one process; less where runs stop at target_accuracy"
+        f"{steps:.3g} sample-steps; estimate: {took} on {slots} slots, from a few rounds measured"
+        " on this machine in one process; less where runs stop at target_accuracy"
     )
 
 
@@ -137,7 +137,9 @@ class PlainTableOutput(TableListener):
 
     def table(self, table: RenderableType) -> None:
         """Print a table, in a file or a pipe without breaking its lines."""
-        self._console.print(table, width=None if self._console.is_terminal else PIPE_WIDTH)
+        if not self._console.is_terminal:
+            self._console.width = PIPE_WIDTH
+        self._console.print(table)
 
     def started(self, slots: int, done: int, runs: int) -> None:
         """Print the cells without data, and the number of runs."""

@@ -18,7 +18,7 @@ from raysim.workloads.tables import PaperCell, PaperTable
 
 @dataclass(frozen=True)
 class TableOptions:
-    """What a command asks of a table.
+    """Cells, rounds, seeds and settings that a command asks of a table.
 
     Attributes:
         only: Words, each of which the row and column of a chosen cell contain.

@@ -1,9 +1,8 @@
 """Work of runs in sample-steps, and the time that it takes at the measured speed of this machine.
 
-A run counts rounds x cohort x local epochs x samples of a client. The speed is that of the run's
-own settings with two clients of a few batches, so that a method's further passes, its server and
-the driver are in it. An evaluated sample counts as a third of a sample-step, as a backward pass
-costs about two forward ones.
+A run counts rounds x cohort x local epochs x samples of a client. The speed is that of rounds of
+the run's own settings, with fewer clients and samples where they would take longer than a few
+seconds, so that a method's further passes, its server and the driver are in it.
 """
 
 from __future__ import annotations
@@ -29,11 +28,12 @@ from raysim.core.data import prepared
 from raysim.workloads.datasets.fetch import data_root
 
 EVALUATED = 1 / 3
-"""Sample-steps that an evaluated sample counts."""
-CLIENTS, BATCHES = 2, 8
-"""Clients of a measured round, and batches of each, where they have as many samples."""
-SECONDS = 2.0
-"""Seconds after which no further round is measured."""
+"""Cost of an evaluated sample in sample-steps, where an evaluation is too long to be measured; a
+backward pass costs about two forward ones."""
+CLIENTS = 2
+"""Fewest clients of a measured round."""
+SECONDS = 1.5
+"""Seconds of a measured round at most, about, and those after which no further one is measured."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,20 @@ class DataSize:
     test: int
 
 
+@dataclass(frozen=True)
+class Pace:
+    """Seconds of a sample-step, and of evaluating a test sample."""
+
+    step: float
+    evaluation: float
+
+
 class Workload:
     """Work of runs; the data of several is opened once."""
 
     def __init__(self) -> None:
         self._sizes: dict[str, DataSize] = {}
-        self._speeds: dict[str, float] = {}
+        self._paces: dict[str, Pace] = {}
 
     def sample_steps(self, settings: Settings) -> float:
         """Return the samples that a run trains on, those of all local epochs.
@@ -63,8 +71,8 @@ class Workload:
     def seconds(self, settings: Settings) -> float:
         """Return an estimate of the seconds of a run on one slot."""
         evaluations = -(-settings.rounds // settings.evaluation.every)
-        evaluated = EVALUATED * evaluations * self._size(settings).test
-        return (self.sample_steps(settings) + evaluated) / self._speed(settings)
+        pace, evaluated = self._pace(settings), evaluations * self._size(settings).test
+        return self.sample_steps(settings) * pace.step + evaluated * pace.evaluation
 
     def _size(self, settings: Settings) -> DataSize:
         names = ("dataset", "partition", "clients", "seed", "evaluation")
@@ -73,12 +81,12 @@ class Workload:
             self._sizes[key] = _measure_size(settings)
         return self._sizes[key]
 
-    def _speed(self, settings: Settings) -> float:
-        """Return the sample-steps a second of this model, batch size and method."""
+    def _pace(self, settings: Settings) -> Pace:
+        """Return the pace of this dataset, model, batch size and method."""
         key = _key(settings, "dataset", "model", "method") + str(settings.local.batch_size)
-        if key not in self._speeds:
-            self._speeds[key] = measure_speed(settings, round(self._size(settings).client))
-        return self._speeds[key]
+        if key not in self._paces:
+            self._paces[key] = measure(settings, self._size(settings))
+        return self._paces[key]
 
 
 def _key(settings: Settings, *names: str) -> str:
@@ -96,40 +104,48 @@ def _measure_size(settings: Settings) -> DataSize:
     return DataSize(float(sizes.mean()), len(open_split(paths["test"])))
 
 
-def measure_speed(settings: Settings, samples: int) -> float:
-    """Return the sample-steps a second of a run with two clients of a few batches.
+def measure(settings: Settings, size: DataSize) -> Pace:
+    """Measure rounds of a run's own size, or of about SECONDS where they take longer.
 
-    Args:
-        settings: Settings of the run.
-        samples: Samples of a client in it.
+    A first round of few steps tells how large the measured ones may be.
 
     Raises:
         RaysimError: the run fails.
     """
+    cohort, epochs = settings.cohort_size, settings.local.epochs
     batch = settings.local.batch_size
-    count = samples if batch == "full" else min(samples, BATCHES * batch)
-    clients = min(settings.cohort_size, CLIENTS)
+    least = size.client if batch == "full" else min(batch, size.client)
+    first = _rounds(settings.override({"local.epochs": 1}), min(cohort, CLIENTS), least, False)
+    per_second = min(cohort, CLIENTS) * least / first.seconds
+    affordable = per_second * SECONDS / epochs
+    clients = min(cohort, max(round(affordable / size.client), CLIENTS))
+    samples = min(size.client, max(affordable / clients, least))
+    evaluates = EVALUATED * size.test / per_second <= SECONDS
+    found = _rounds(settings, clients, samples, evaluates)
+    seconds = found.seconds / (clients * max(round(samples), 1) * epochs)
+    evaluation = found.evaluation_seconds / size.test if evaluates else EVALUATED * seconds
+    return Pace(seconds, evaluation)
+
+
+def _rounds(settings: Settings, clients: int, samples: float, evaluates: bool) -> _Stopwatch:
+    """Run rounds of some clients with some samples each, and return their seconds."""
     gpus = settings.engine.gpus_per_actor if torch.cuda.is_available() else 0.0
     stopwatch = _Stopwatch()
-    with tempfile.TemporaryDirectory() as folder:
-        short = settings.override(
-            {
-                "partition.name": "resample",
-                "partition.samples": max(count, 1),
-                "clients": clients,
-                "fraction": 1.0,
-                "evaluation.every": settings.rounds + 1,
-                "checkpoint_every": settings.rounds + 1,
-                "target_accuracy": None,
-                "engine.backend": "inline",
-                "engine.gpus_per_actor": gpus,
-                "out": str(Path(folder) / "run"),
-            }
-        )
-        with suppress(_Measured):
-            raysim.run(short, listener=stopwatch)
-    seconds = statistics.median(stopwatch.seconds[1:] or stopwatch.seconds)
-    return clients * max(count, 1) * settings.local.epochs / seconds
+    with tempfile.TemporaryDirectory() as folder, suppress(_Measured):
+        changes = {
+            "partition.name": "resample",
+            "partition.samples": max(round(samples), 1),
+            "clients": clients,
+            "fraction": 1.0,
+            "evaluation.every": 1 if evaluates else settings.rounds + 1,
+            "checkpoint_every": settings.rounds + 1,
+            "target_accuracy": None,
+            "engine.backend": "inline",
+            "engine.gpus_per_actor": gpus,
+            "out": str(Path(folder) / "run"),
+        }
+        raysim.run(settings.override(changes), listener=stopwatch)
+    return stopwatch
 
 
 class _Measured(Exception):  # noqa: N818 - no error
@@ -137,17 +153,35 @@ class _Measured(Exception):  # noqa: N818 - no error
 
 
 class _Stopwatch(raysim.Listener):
-    """Seconds of the rounds of a run, which ends after SECONDS."""
+    """Seconds of the rounds of a run, and of their evaluation; the run ends after SECONDS."""
 
     def __init__(self) -> None:
-        self.seconds: list[float] = []
+        self._rows: list[Mapping[str, Any]] = []
+        self._begun = perf_counter()
+
+    def started(self, run: raysim.Started) -> None:
+        """Count from the first round on."""
         self._begun = perf_counter()
 
     def round_done(self, row: Mapping[str, Any]) -> None:
         """Keep the seconds of a round."""
-        self.seconds.append(row["seconds"])
+        self._rows.append(row)
         if perf_counter() - self._begun > SECONDS:
             raise _Measured
+
+    @property
+    def seconds(self) -> float:
+        """Median over the rounds, but for the first, in which much is done once."""
+        return self._median("seconds")
+
+    @property
+    def evaluation_seconds(self) -> float:
+        """The same of the evaluations."""
+        return self._median("evaluation_seconds")
+
+    def _median(self, column: str) -> float:
+        rows = self._rows[1:] or self._rows
+        return float(statistics.median(row[column] for row in rows))
 
 
 def time_in_slots(seconds: Sequence[float], slots: int) -> float:

@@ -10,14 +10,13 @@ import raysim
 from raysim.tuning.tables import work
 from raysim.tuning.tables.command import duration
 from raysim.tuning.tables.plan import folder_names
-from raysim.tuning.tables.work import Workload, measure_speed, time_in_slots
+from raysim.tuning.tables.work import DataSize, Pace, Workload, measure, time_in_slots
+from raysim.workloads.tables import TABLES
 from tests.tuning.tables.common import COLUMNS, times
 
 
-def settings_of(table, column):
-    """Return the settings of FedProx's cell; `table` registers the table and its data."""
-    from raysim.workloads.tables import TABLES
-
+def settings_of(column):
+    """Return the settings of FedProx's cell in the table that the fixture registers."""
     return TABLES["blobs-1"].cell("FedProx", column).resolve({})
 
 
@@ -32,43 +31,62 @@ def settings_of(table, column):
     ],
 )
 def test_sample_steps_by_hand(table, overrides, expected):
-    settings = settings_of(table, "IID, long").override(overrides)
+    settings = settings_of("IID, long").override(overrides)
     assert Workload().sample_steps(settings) == expected
 
 
 def test_seconds_by_hand(table, monkeypatch):
-    """1000 sample-steps a second, and a third of one for each of 2500 test samples."""
+    """A millisecond a sample-step, and a quarter of one for each of 2500 test samples."""
     measured = []
 
-    def measure(settings, samples):
-        measured.append((settings.method.title, samples))
-        return 1000.0
+    def measure(settings, size):
+        measured.append((settings.method.title, size))
+        return Pace(1e-3, 0.25e-3)
 
-    monkeypatch.setattr(work, "measure_speed", measure)
-    load, settings = Workload(), settings_of(table, "IID, long")
-    assert load.seconds(settings) == pytest.approx((3200 + 4 * 2500 / 3) / 1000)
+    monkeypatch.setattr(work, "measure", measure)
+    load, settings = Workload(), settings_of("IID, long")
+    assert load.seconds(settings) == pytest.approx(3.2 + 4 * 2500 * 0.25e-3)
     third = settings.override({"evaluation.every": 3})  # rounds 3 and 4
-    assert load.seconds(third) == pytest.approx((3200 + 2 * 2500 / 3) / 1000)
-    assert measured == [("fedprox", 200)]  # once for both
+    assert load.seconds(third) == pytest.approx(3.2 + 2 * 2500 * 0.25e-3)
+    assert measured == [("fedprox", DataSize(200.0, 2500))]  # once for both
     load.seconds(settings.override({"local.batch_size": 40}))
     assert len(measured) == 2
 
 
-def test_the_speed_is_that_of_the_rounds(table, monkeypatch):
+@pytest.mark.parametrize(
+    ("overrides", "second", "clients", "samples"),
+    [
+        ({}, 1e-4, 4, 200),  # the round of the run itself
+        ({"fraction": 1.0}, 1e-4, 20, 200),
+        ({"local.batch_size": "full"}, 1e-4, 4, 200),
+        ({"fraction": 1.0}, 1e-3, 8, 188),  # 1500 sample-steps in 1.5 seconds
+        ({"fraction": 1.0}, 1e-2, 2, 75),  # 150 of them
+        ({"fraction": 1.0, "local.epochs": 2}, 1e-2, 2, 38),
+        ({}, 1.0, 2, 20),  # a batch each, whatever it takes
+    ],
+)
+def test_measured_rounds_are_those_of_the_run_or_shorter(
+    table, monkeypatch, overrides, second, clients, samples
+):
+    """`second`: seconds of a sample-step on an imagined machine, twice that in a first round."""
     runs = []
 
     def run(settings, listener):
         runs.append(settings)
-        for seconds in (9.0, 0.5, 0.5, 0.5):
-            listener.round_done({"seconds": seconds})
+        steps = settings.cohort_size * settings.partition.samples * settings.local.epochs
+        evaluation = 2500 * second / 5 if settings.evaluation.every == 1 else 0.0
+        for slower in (2, 1, 1):
+            seconds = slower * steps * second
+            listener.round_done({"seconds": seconds, "evaluation_seconds": evaluation})
 
     monkeypatch.setattr(raysim, "run", run)
-    settings = settings_of(table, "IID, long").override({"local.epochs": 2})
-    assert measure_speed(settings, 200) == 2 * 160 * 2 / 0.5  # clients, 8 batches of 20, epochs
-    assert measure_speed(settings, 30) == 2 * 30 * 2 / 0.5
-    full = settings.override({"local.batch_size": "full"})
-    assert measure_speed(full, 200) == 2 * 200 * 2 / 0.5
-    assert {run.evaluation.every > run.rounds for run in runs} == {True}
+    settings = settings_of("IID, long").override(overrides)
+    found = measure(settings, DataSize(200.0, 2500))
+    assert (runs[1].clients, runs[1].partition.samples) == (clients, samples)
+    assert (runs[0].clients, runs[0].local.epochs) == (2, 1)
+    assert found.step == pytest.approx(second)
+    evaluated = 2500 * second / 3 <= 1.5
+    assert found.evaluation == pytest.approx(second / 5 if evaluated else second / 3)
 
 
 def test_time_in_slots_by_hand():
@@ -105,7 +123,7 @@ def test_a_dry_run_prints_the_work_and_runs_nothing(table, slots, tmp_path):
     ]
     assert len(rows) == 2 * len(COLUMNS)
     assert "blobs-1: 8 runs, 0 done; 2 slots" in said
-    assert "1.6e+04 sample-steps; estimate: " in said and "on 2 slots, from a few local" in said
+    assert "1.6e+04 sample-steps; estimate: " in said and "on 2 slots, from a few rounds" in said
 
 
 def test_a_dry_run_leaves_out_finished_runs(table, tmp_path):
