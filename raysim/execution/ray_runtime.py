@@ -44,8 +44,8 @@ from raysim.storage.trace import Stopwatch
 CONNECT_SECONDS = 10.0
 PREFIX = "raysim-"
 """Beginning of the names of folders of our own Ray."""
-IN_USE = "in-use"
-"""File in such a folder that its driver has locked; one that is kept for its logs has none."""
+RAY, IN_USE = "ray", "in-use"
+"""Ray's folder in it, and a file that its driver has locked; one kept for its logs has none."""
 
 
 @contextmanager
@@ -87,7 +87,7 @@ def _own_cluster() -> Iterator[None]:
     with _own_folder() as folder, _own_token():
         try:
             with delay_signals():
-                _start(folder / "ray")  # a folder within, as Ray opens its own to all users
+                _start(folder / RAY)  # a folder within, as Ray opens its own to all users
             yield
         finally:
             with delay_signals():
@@ -99,9 +99,7 @@ def _own_folder() -> Iterator[Path]:
     """Make a folder for Ray's files; remove it afterwards, and those of killed drivers before."""
     # A short path, as paths of sockets must be.
     place = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir())
-    for in_use in place.glob(f"{PREFIX}*/{IN_USE}"):
-        with suppress(OSError, Timeout), FileLock(in_use, blocking=False):
-            shutil.rmtree(in_use.parent, ignore_errors=True)
+    _sweep(place)
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))  # for this user alone
     logs = f"Ray's logs are in {folder}"
     with FileLock(folder / "starting"):
@@ -120,7 +118,22 @@ def _own_folder() -> Iterator[Path]:
             if kept:
                 in_use.unlink()
             else:
-                shutil.rmtree(folder, ignore_errors=True)
+                _remove(folder)
+            _sweep(place)
+
+
+def _sweep(place: Path) -> None:
+    """Remove the folders of killed drivers."""
+    for in_use in place.glob(f"{PREFIX}*/{IN_USE}"):
+        with suppress(OSError, Timeout), FileLock(in_use, blocking=False):
+            _remove(in_use.parent)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder; where Ray's processes still write to it, the next sweep does."""
+    shutil.rmtree(folder / RAY, ignore_errors=True)
+    if not (folder / RAY).exists():
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _start(folder: Path) -> None:

@@ -70,6 +70,33 @@ def test_folders_of_killed_drivers_are_removed_and_no_others(tmp_path, monkeypat
         assert not first.exists() and not second.exists()
 
 
+def test_what_cannot_be_removed_yet_is_removed_later(tmp_path, monkeypatch):
+    """Ray's processes outlive a killed driver for a moment, and write to its folder."""
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    killed = tmp_path / "raysim-killed"
+    (killed / "ray/session").mkdir(parents=True)
+    (killed / "in-use").touch()
+    rmtree = shutil.rmtree
+
+    def busy(path: Path, **options: bool) -> None:
+        if path != killed / "ray":
+            rmtree(path, **options)
+
+    with ray_runtime._own_folder():
+        assert not killed.exists()
+        (killed / "ray/session").mkdir(parents=True)
+        (killed / "in-use").touch()
+    assert not killed.exists()
+    (killed / "ray/session").mkdir(parents=True)
+    (killed / "in-use").touch()
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", busy)
+        with ray_runtime._own_folder():
+            assert killed.exists()
+    with ray_runtime._own_folder():
+        assert not killed.exists()
+
+
 def test_a_folder_is_kept_for_its_logs_after_a_fault_alone(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     with (

@@ -37,8 +37,8 @@ SOONER, LATER = 0.8, 1.05
 """Factors of the time until a kill, when a run had ended before it, and when it hit."""
 STARTING, IN_ROUND, IN_COMMIT, ENDING = range(4)
 PHASES = ("starting", "in a round", "in a commit", "ending")
-LEFT_SECONDS = 30.0
-"""Time that processes of a killed driver have to end."""
+LEFT_SECONDS = 120.0
+"""Time that processes of a killed driver have to end: agents of a Ray that was starting take it."""
 MARK = "RAYSIM_KILLS"
 """Environment variable by which all processes of the runs are known."""
 
