@@ -1,4 +1,4 @@
-"""Commands `raysim run`, `resume`, `tune`, `dashboard`, `list`, `data`, `report` and `submit`.
+"""Commands `raysim run`, `resume`, `tune`, `figure`, `list`, `data`, `report`, `submit` and more.
 
 Errors of settings, files and machines are one line on stderr, without a traceback. Ctrl-C, SIGTERM
 and SIGHUP save a checkpoint and print the command that resumes the run; `core.exits` has the exit
@@ -17,6 +17,7 @@ from rich.console import Console
 
 import raysim
 from raysim.cli.data import data
+from raysim.cli.figures import figure
 from raysim.cli.jobs import Address, Follow, job
 from raysim.cli.options import (
     Force,
@@ -46,11 +47,12 @@ app.add_typer(data, name="data")
 app.add_typer(job, name="job")
 app.command()(compare)
 app.command()(report)
+app.command()(figure)
 console = Console()
 
 KINDS = (
     *("presets", "methods", "datasets", "partitions", "models"),
-    *("tables", "studies", "profiles", "manifests"),
+    *("tables", "figures", "studies", "profiles", "manifests"),
 )
 
 
@@ -112,8 +114,8 @@ def list_(
     kind: Annotated[
         str,
         typer.Argument(
-            help="presets, methods, datasets, partitions, models, tables, studies, profiles or"
-            " manifests"
+            help="presets, methods, datasets, partitions, models, tables, figures, studies,"
+            " profiles or manifests"
         ),
     ] = "",
     name: Annotated[str, typer.Argument(help="name of one entry, to print its page")] = "",

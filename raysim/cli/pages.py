@@ -36,6 +36,10 @@ def page_of(kind: str, name: str) -> RenderableType:
         from raysim.tuning.pages import page
 
         return page(name)
+    if kind == "figures":
+        from raysim.cli.figures import page as figures
+
+        return figures(name)
     if kind == "profiles":
         from raysim.cluster.pages import profiles
 

@@ -45,7 +45,6 @@ class Analyses:
     Attributes:
         chosen: The analyses, by name.
         parts: Their client parts, of those that have one.
-        structure: The network without values, in evaluation mode.
         reference: The model with which they compare, where the run names one.
     """
 
@@ -68,9 +67,13 @@ class Analyses:
                 if problem := self._lacks(need):
                     raise SettingsError(f"analysis={name}: {problem}")
         self.reference = self._read_reference()
-        self.structure = copy.deepcopy(network).to("meta").eval()
         parts = {name: each.client_part(self.structure) for name, each in self.chosen.items()}
         self.parts = {name: part for name, part in parts.items() if part}
+
+    @cached_property
+    def structure(self) -> nn.Module:
+        """The network without values, in evaluation mode."""
+        return copy.deepcopy(self.network).to("meta").eval()
 
     def _lacks(self, need: str) -> str:
         """Return what the run lacks of a need; "" if nothing."""
