@@ -27,6 +27,10 @@ Columns = Mapping[str, Values]
 Tables = Mapping[str, Columns]
 """Per run, by label, the columns of the table that is drawn."""
 PACKAGES = {"matplotlib": "matplotlib", "sklearn": "scikit-learn"}
+WHOLE = ("class", "layer", "local epochs", "round")
+"""Labels of axes of whole numbers."""
+EQUAL = 1e-9
+"""Divergence below which a model is that of the reference, but for rounding."""
 PANEL = 3.4
 """Width and height of a panel, in inches."""
 
@@ -45,11 +49,15 @@ def check_packages() -> None:
 def draw(figure: Figure, tables: Tables, note: str = "") -> Canvas:
     """Draw a figure; a note stands below its title."""
     from matplotlib.figure import Figure as Canvas
+    from matplotlib.ticker import MaxNLocator
 
     canvas = Canvas(layout="constrained")
     KINDS[figure.draw](canvas, figure, tables)
     title = "\n".join(filter(None, (figure.title, figure.source, note)))
     canvas.suptitle(title, fontsize="medium", wrap=True)
+    for axes in canvas.axes:
+        if axes.get_xlabel() in WHOLE:
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return canvas
 
 
@@ -67,6 +75,11 @@ def rendered(canvas: Canvas, suffix: str) -> bytes:
 def _panels(canvas: Canvas, rows: int, columns: int) -> list[Axes]:
     canvas.set_size_inches(max(PANEL * columns, 5), PANEL * rows + 0.6)
     return [*canvas.subplots(rows, columns, squeeze=False).flat]
+
+
+def _legend(axes: Axes) -> None:
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize="small")
 
 
 def _chosen(columns: Columns, which: Values) -> dict[str, Values]:
@@ -127,7 +140,7 @@ def _curves(canvas: Canvas, figure: Figure, tables: Tables) -> None:
         if figure.options.get("log"):
             axes.set_yscale("log")
         axes.set(xlabel="round", ylabel=figure.axis, title=title)
-        axes.legend(fontsize="small")
+        _legend(axes)
 
 
 def _layers(canvas: Canvas, figure: Figure, tables: Tables) -> None:
@@ -135,12 +148,12 @@ def _layers(canvas: Canvas, figure: Figure, tables: Tables) -> None:
     for axes, (label, columns) in zip(_panels(canvas, 1, len(tables)), tables.items(), strict=True):
         values = _values(figure, columns)
         rounds = np.unique(columns["round"])
-        equal = [r for r in rounds if not values[columns["round"] == r].any()]
+        equal = [r for r in rounds if values[columns["round"] == r].max() < EQUAL]
         for number in rounds[rounds > max(equal, default=0)]:
             of_round = columns["round"] == number
             axes.plot(columns["layer"][of_round], values[of_round], ".-", label=f"round {number}")
         axes.set(xlabel="layer", ylabel=figure.axis, title=label)
-        axes.legend(fontsize="small")
+        _legend(axes)
 
 
 def _embedding(canvas: Canvas, figure: Figure, tables: Tables) -> None:
@@ -192,7 +205,7 @@ def _distribution(canvas: Canvas, figure: Figure, tables: Tables) -> None:
         if log:
             axes.set_xscale("log")
         axes.set(xlabel=figure.axis, ylabel="samples", title=title)
-        axes.legend(fontsize="small")
+        _legend(axes)
 
 
 def _deciles(canvas: Canvas, figure: Figure, tables: Tables) -> None:
@@ -205,7 +218,7 @@ def _deciles(canvas: Canvas, figure: Figure, tables: Tables) -> None:
         band = (_by_round(columns, columns[name])[1] for name in (low, high))
         axes.fill_between(rounds, *band, alpha=0.15, color=line.get_color())
     axes.set(xlabel="round", ylabel=figure.axis)
-    axes.legend(fontsize="small")
+    _legend(axes)
 
 
 def _similarity_to_reference(canvas: Canvas, figure: Figure, tables: Tables) -> None:
@@ -216,7 +229,7 @@ def _similarity_to_reference(canvas: Canvas, figure: Figure, tables: Tables) -> 
         rows = _chosen(last, (last["first"] == "after") & (last["second"] == "reference"))
         axes.plot(rows["layer"], _values(figure, rows), ".-", label=label)
     axes.set(xlabel="layer", ylabel=figure.axis)
-    axes.legend(fontsize="small")
+    _legend(axes)
 
 
 def _similarity(canvas: Canvas, figure: Figure, tables: Tables) -> None:
@@ -269,7 +282,7 @@ def _epochs(canvas: Canvas, figure: Figure, tables: Tables) -> None:
         last = _last(columns)
         axes.plot(*_by_round({"round": last["epochs"]}, _values(figure, last)), ".-", label=label)
     axes.set(xlabel="local epochs", ylabel=figure.axis)
-    axes.legend(fontsize="small")
+    _legend(axes)
 
 
 KINDS: Mapping[str, Callable[[Canvas, Figure, Tables], None]] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -84,4 +83,4 @@ def shortened(rounds: Mapping[str, int], most: int) -> dict[str, int]:
     All are shortened in proportion, and have one round at least.
     """
     factor = min(most / max(rounds.values()), 1)
-    return {name: max(math.ceil(count * factor), 1) for name, count in rounds.items()}
+    return {name: max(int(count * factor), 1) for name, count in rounds.items()}
