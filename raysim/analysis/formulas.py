@@ -1,4 +1,4 @@
-"""Formulas of the analyses, of arrays in float64.
+"""Formulas of the analyses, in float64.
 
 Sources: FedMAX, section 4.1 (KL divergence of mean activations); Kornblith et al., ICML 2019, and
 FLex&Chill, eq. 3 (linear CKA); Shannon (mutual information, in nats).
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 Values = npt.NDArray[Any]
 
@@ -29,13 +30,16 @@ def kl_divergence(p: Values, q: Values) -> float:
         return float(np.sum(p[present] * (np.log(p[present]) - np.log(q[present]))))
 
 
-def gram(features: Values) -> Values:
-    """Return the Gram matrix [N, N] of centred features [N, ...], of norm 1; 0 where all agree."""
-    flat = features.reshape(len(features), -1).astype(np.float64)
-    centred = flat - flat.mean(axis=0)
+def gram(features: Tensor) -> Tensor:
+    """Return the Gram matrix [N, N] of centred features [N, ...], of norm 1; 0 where all agree.
+
+    By torch, which runs on one thread in every worker: NumPy's products differ with its threads.
+    """
+    flat = features.flatten(1).double()
+    centred = flat - flat.mean(dim=0)
     found = centred @ centred.T
-    norm = np.linalg.norm(found)
-    return np.asarray(found / norm if norm > 0 else found)
+    norm = found.norm()
+    return found / norm if norm > 0 else found
 
 
 def cka(one: Values, other: Values) -> float:

@@ -111,10 +111,7 @@ def _grams_of_groups(
 def _grams(network: nn.Module, tensors: Tensors, x: Tensor) -> Tensors:
     """Return the Gram matrix [N, N] of each layer's outputs, by path."""
     found = layer_outputs(network, tensors, x)
-    return {
-        path: torch.from_numpy(gram(outputs.float().cpu().numpy()))
-        for path, outputs in found.items()
-    }
+    return {path: gram(outputs) for path, outputs in found.items()}
 
 
 def layer_outputs(network: nn.Module, tensors: Tensors, x: Tensor) -> dict[str, Tensor]:

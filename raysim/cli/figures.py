@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -112,7 +113,7 @@ def _draw(
     folder = Path(settings[longest].out or "").parent
     for suffix in FORMATS:
         path, content = folder / f"{name}.{suffix}", rendered(canvas, suffix)
-        replace_file(path, lambda aside, content=content: aside.write_bytes(content))
+        replace_file(path, partial(Path.write_bytes, data=content))
         _print(f"figure: {path}")
     for line in filter(None, (note, figure.note)):
         _print(line)

@@ -24,7 +24,8 @@ def draws() -> np.random.Generator:
 
 
 def cka(x, y):
-    return formulas.cka(formulas.gram(x), formulas.gram(y))
+    one, other = (formulas.gram(torch.from_numpy(features)).numpy() for features in (x, y))
+    return formulas.cka(one, other)
 
 
 def test_cka_of_rotated_scaled_and_shifted_features_is_1(draws):

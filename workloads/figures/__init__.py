@@ -10,6 +10,8 @@ from raysim.core.components import look_up
 from raysim.workloads.figures.definitions import FIGURES
 from raysim.workloads.figures.figure import Figure
 
+__all__ = ["FIGURES", "find"]
+
 
 def find(name: str) -> Figure:
     """Return a figure.

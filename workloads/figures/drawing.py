@@ -165,14 +165,16 @@ def _embedding(canvas: Canvas, figure: Figure, tables: Tables) -> None:
     for label, columns in tables.items():
         for number in shown[label]:
             axes, rows = next(panels), _chosen(columns, columns["round"] == number)
-            activations = np.stack(rows["activations"])  # [n, F]
+            activations = np.stack([*rows["activations"]])  # [n, F]
             perplexity = min(30.0, max((len(activations) - 1) / 4, 1.0))
             placed = TSNE(perplexity=perplexity, init="pca", random_state=0)
             points = placed.fit_transform(activations)
             for client in np.unique(rows["client"]):
                 own = rows["client"] == client
+                x, y = points[own].T
                 axes.scatter(
-                    *points[own].T,
+                    x,
+                    y,
                     c=rows["label"][own],
                     cmap="tab10",
                     vmin=0,
@@ -215,8 +217,8 @@ def _deciles(canvas: Canvas, figure: Figure, tables: Tables) -> None:
     for label, columns in tables.items():
         rounds, median = _by_round(columns, columns[middle])
         [line] = axes.plot(rounds, median, label=label)
-        band = (_by_round(columns, columns[name])[1] for name in (low, high))
-        axes.fill_between(rounds, *band, alpha=0.15, color=line.get_color())
+        below, above = (_by_round(columns, columns[name])[1] for name in (low, high))
+        axes.fill_between(rounds, below, above, alpha=0.15, color=line.get_color())
     axes.set(xlabel="round", ylabel=figure.axis)
     _legend(axes)
 
