@@ -15,7 +15,7 @@ from raysim.analysis.temperature import boundary_distance
 from raysim.core.layers import weight_layers
 from raysim.core.tensors import state_of
 from raysim.methods.divide_and_conquer import weight_divergence
-from raysim.testing.tasks import SmallNet
+from raysim.testing.tasks import SmallLstm, SmallNet
 
 
 @pytest.fixture
@@ -98,6 +98,14 @@ def test_outputs_of_layers_are_those_of_the_modules_alone():
     torch.testing.assert_close(found["hidden.0"], first)
     second = first.relu() @ tensors["head.weight"].T + tensors["head.bias"]
     torch.testing.assert_close(found["head"], second)
+
+
+def test_outputs_of_a_recurrent_layer_are_those_of_all_steps():
+    torch.manual_seed(0)
+    network, x = SmallLstm(), torch.randint(0, 7, (3, 5))
+    found = layer_outputs(network, state_of(network), x)
+    expected = network.hidden.lstm(network.features(x))[0].detach()
+    torch.testing.assert_close(found["hidden.lstm"], expected)
 
 
 def test_distance_to_the_boundary_by_hand():

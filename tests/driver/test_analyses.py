@@ -41,6 +41,11 @@ def figures(run: Path) -> list[Any]:
     return [{name: row[name] for name in row if "seconds" not in name} for row in rows]
 
 
+def states(run: Path) -> list[str]:
+    """Return the names of the clients' states."""
+    return sorted(str(p.relative_to(run)) for p in (run / "clients").rglob("*") if p.is_file())
+
+
 def settings(path: Path, reference: Path, **overrides: Any) -> raysim.Settings:
     chosen = {"analysis": [*ANALYSES], "reference": str(reference)}
     return make_settings(path, **EVERYTHING | chosen | overrides)
@@ -109,6 +114,16 @@ def test_a_damaged_part_goes_back_to_the_checkpoint_before_it(runs, tmp_path, mo
     assert tables(tmp_path) == {name: tables(analysed)[name] for name in QUICK}
 
 
+def test_clients_that_join_leave_no_state_behind(tmp_path):
+    scaffold = {"method.name": "scaffold", "evaluation.clients": True, "fraction": 0.3, "rounds": 2}
+    task = make_task((20,) * 6)
+    raysim.run(make_settings(tmp_path / "plain", **scaffold), task)
+    raysim.run(make_settings(tmp_path / "joined", analysis="new_client", **scaffold), task)
+    assert tables(tmp_path / "joined")["new_client"]
+    assert states(tmp_path / "joined") == states(tmp_path / "plain") != []
+    assert model_of(tmp_path / "joined") == model_of(tmp_path / "plain")
+
+
 def test_stacked_clients_keep_their_bits(tmp_path):
     """Own test samples of unequal number must not change which clients are stacked."""
     stacked = {"engine.vectorize": 3, "rounds": 2, "fraction": 0.7}
@@ -128,6 +143,7 @@ def test_every_method_keeps_its_bits(method, tmp_path):
     raysim.run(settings(tmp_path / "analysed", tmp_path / "plain", **overrides), task)
     assert model_of(tmp_path / "analysed") == model_of(tmp_path / "plain")
     assert figures(tmp_path / "analysed") == figures(tmp_path / "plain")
+    assert states(tmp_path / "analysed") == states(tmp_path / "plain")
 
 
 @pytest.mark.full
@@ -182,6 +198,17 @@ def test_accuracies_before_and_after_are_those_of_the_evaluation(runs):
     for row in rows:
         if not row["participant"]:
             assert row["accuracy_before"] == earlier[row["client"]]["accuracy_after"]
+
+
+@pytest.mark.parametrize(("lr", "sizes"), [(0.1, (40,)), (1e-12, SIZES)])
+def test_accuracy_before_is_that_of_the_model_that_was_trained(lr, sizes, tmp_path):
+    """Of one client, and of steps of no length, the trained model is the next global one."""
+    names = {"analysis": "aggregation_drop", "evaluation.clients": True, "local.lr": lr}
+    raysim.run(make_settings(tmp_path, rounds=2, fraction=1.0, **names), make_task(sizes))
+    [rows] = tables(tmp_path).values()
+    assert len(rows) == 2 * len(sizes) and all(row["participant"] for row in rows)
+    assert all(row["accuracy_before"] == row["accuracy_after"] for row in rows)
+    assert len({row["accuracy_after"] for row in rows}) > 1
 
 
 def test_similarity_with_the_reference_is_1_where_it_is_the_same_model(runs):

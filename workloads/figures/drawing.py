@@ -171,10 +171,9 @@ def _embedding(canvas: Canvas, figure: Figure, tables: Tables) -> None:
             points = placed.fit_transform(activations)
             for client in np.unique(rows["client"]):
                 own = rows["client"] == client
-                x, y = points[own].T
                 axes.scatter(
-                    x,
-                    y,
+                    points[own, 0],
+                    points[own, 1],
                     c=rows["label"][own],
                     cmap="tab10",
                     vmin=0,
