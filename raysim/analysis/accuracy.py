@@ -27,7 +27,7 @@ from raysim.analysis.base import (
 from raysim.core.rules import Trained, View
 from raysim.core.tensors import Tensors
 
-NEW_CLIENTS, MOST_EPOCHS = 5, 5
+NEW_CLIENTS, EPOCHS = 3, (1, 2, 4, 8, 16)
 """Clients that join, drawn by the seed from those that never took part; their local epochs."""
 
 
@@ -88,7 +88,7 @@ class NewClient(Analysis):
         measured = found.measure(_own_accuracy, clients, {}, ("own_test",))
         shares = {(client, 0): float(each["accuracy"]) for client, each in measured.items()}
         for client in clients:
-            for epochs in range(1, MOST_EPOCHS + 1):
+            for epochs in EPOCHS:
                 trained = found.train(_own_accuracy, client, epochs)
                 if client in trained:
                     shares[client, epochs] = float(trained[client]["accuracy"])

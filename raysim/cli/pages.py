@@ -40,14 +40,10 @@ def page_of(kind: str, name: str) -> RenderableType:
         from raysim.cli.figures import page as figures
 
         return figures(name)
-    if kind == "profiles":
-        from raysim.cluster.pages import profiles
+    if kind in ("profiles", "manifests"):
+        from raysim.cluster.pages import manifests, profiles
 
-        return profiles(name)
-    if kind == "manifests":
-        from raysim.cluster.pages import manifests
-
-        return manifests()
+        return profiles(name) if kind == "profiles" else manifests()
     registry = _registry(kind)
     return component(registry, name) if name else components(registry)
 

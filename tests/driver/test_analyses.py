@@ -225,7 +225,7 @@ def test_new_clients_never_took_part(runs):
     for row in tables(analysed)["new_client"]:
         before = {each["client"] for each in trained if each["round"] <= row["round"]}
         assert row["client"] not in before
-    assert {row["epochs"] for row in tables(analysed)["new_client"]} == {*range(6)}
+    assert {row["epochs"] for row in tables(analysed)["new_client"]} == {0, 1, 2, 4, 8, 16}
 
 
 class Plain(torch.nn.Module):
