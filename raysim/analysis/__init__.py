@@ -1,6 +1,6 @@
 """The analyses: measurements of a run that change no bit of its model.
 
-`analysis=[kl_activations, cka]` asks for them; a run that asks for none does none of this.
+`analysis=kl_activations,cka` asks for them; a run that asks for none does none of this.
 
 In: the deployed models before and after an evaluated round, and per client what was measured.
 Out: rows, which the driver writes to `analysis/NAME.parquet` of the run directory, with the round.
@@ -45,7 +45,7 @@ ANALYSES.add(
 
 
 def analysis_names(value: Any) -> Any:
-    """Return the setting `analysis`, written as a list, as `[a, b]` or as one name, as a tuple.
+    """Return the setting `analysis`, a list, or names as `a,b` or `[a,b]`, as a tuple.
 
     Raises:
         ValueError: a name is unknown.

@@ -247,7 +247,7 @@ FIGURES = {
             "evaluation.clients": True,
             "evaluation.every": 10,
         },
-        note="20 clients of which two train in each of 10 rounds, so that some never have. The paper"
-        " prints epochs to convergence: 65 (conv) to 92 (FedAvg).",
+        note="20 clients of which two train in each of 10 rounds, so that some never have. The"
+        " paper prints epochs to convergence: 65 (conv) to 92 (FedAvg).",
     ),
 }
