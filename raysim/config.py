@@ -10,6 +10,7 @@ import json
 import tomllib
 from bisect import bisect_left
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -24,6 +25,7 @@ from pydantic import (
     model_validator,
 )
 
+from raysim.analysis import analysis_names
 from raysim.core.components import C, Component, Registry, build_component, explain
 from raysim.core.data import DATASETS, MODELS, PARTITIONS, Dataset, Model, Partition
 from raysim.core.errors import SettingsError, visible
@@ -150,8 +152,8 @@ def _component(registry: Registry[C]) -> tuple[BeforeValidator, PlainSerializer]
     return BeforeValidator(build), PlainSerializer(lambda value: value.settings())
 
 
-def _out(path: str) -> str:
-    return str(user_path(path, "out"))
+def _path(setting: str, path: str) -> str:
+    return str(user_path(path, setting))
 
 
 class Settings(SettingsGroup):
@@ -169,7 +171,7 @@ class Settings(SettingsGroup):
     target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = Field(
         default=None, description="stop when the test accuracy reaches this value"
     )
-    out: Annotated[str, AfterValidator(_out)] | None = Field(
+    out: Annotated[str, AfterValidator(partial(_path, "out"))] | None = Field(
         default=None, description="run directory; none: a new one under runs/"
     )
     checkpoint_every: Count = Field(default=10, description="rounds between checkpoints")
@@ -179,6 +181,12 @@ class Settings(SettingsGroup):
     trace: bool = Field(default=False, description="record the time of a round's phases")
     tracker: Literal["mlflow", "wandb"] | None = Field(
         default=None, description="log settings, rounds and summary there, too"
+    )
+    analysis: Annotated[tuple[str, ...], BeforeValidator(analysis_names)] = Field(
+        default=(), description="measurements of evaluated rounds; they change no bit of the model"
+    )
+    reference: Annotated[str, AfterValidator(partial(_path, "reference"))] | None = Field(
+        default=None, description="run directory with whose model analyses compare"
     )
     local: LocalSettings = LocalSettings()
     evaluation: EvaluationSettings = EvaluationSettings()

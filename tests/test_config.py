@@ -364,3 +364,13 @@ def test_a_setting_that_the_method_needs_otherwise_is_refused():
         SettingsError, match=r"^local\.momentum=0\.9: must be 0\.0 with method\.name"
     ):
         raysim.load_config("mnist-fedavg", {"method.name": "fsvrg", "local.momentum": 0.9})
+
+
+@pytest.mark.parametrize(
+    "written", ["cka,activations", "[cka, activations]", '["cka","activations","cka"]']
+)
+def test_analyses_are_written_as_a_list_or_as_names(written):
+    settings = raysim.load_config("mnist-fedavg", dict([parse_override(f"analysis={written}")]))
+    assert settings.analysis == ("cka", "activations")
+    assert parse(settings.to_dict()) == settings
+    assert raysim.load_config("mnist-fedavg", {"analysis": []}).analysis == ()

@@ -16,16 +16,17 @@ import pytest
 ROOT = Path(__file__).parent.parent
 UPPER = ("workloads", "tuning", "cluster")
 
-ENGINE = ("core", "config", "methods", "storage", "federation", "training", "execution")
+ENGINE = ("core", "config", "methods", "analysis", "storage", "federation", "training", "execution")
 ALLOWED: dict[str, tuple[str, ...]] = {
     "core": (),
-    "config": ("core",),
+    "analysis": ("core", "methods"),
+    "config": ("core", "analysis"),
     "methods": ("core",),
     "storage": ("core", "config"),
     "federation": ("core", "config"),
     "training": ("core", "config", "federation"),
     "execution": ("core", "config", "storage", "federation", "training"),
-    "driver": ("core", "config", "storage", "federation", "training", "execution"),
+    "driver": ("core", "config", "analysis", "storage", "federation", "training", "execution"),
     "results": ("core", "config", "storage"),
     "facade": (*ENGINE, "driver", *UPPER),
     "cli": (*ENGINE, "facade", "driver", "results", *UPPER),

@@ -17,6 +17,7 @@ from rich.console import Console
 
 import raysim
 from raysim.cli.data import data
+from raysim.cli.figures import figure
 from raysim.cli.jobs import Address, Follow, job
 from raysim.cli.options import (
     Force,
@@ -49,11 +50,12 @@ app.add_typer(job, name="job")
 app.command()(compare)
 app.command()(report)
 app.command()(table)
+app.command()(figure)
 console = Console()
 
 KINDS = (
     *("presets", "methods", "datasets", "partitions", "models"),
-    *("tables", "studies", "profiles", "manifests"),
+    *("tables", "figures", "studies", "profiles", "manifests"),
 )
 
 
@@ -105,8 +107,8 @@ def list_(
     kind: Annotated[
         str,
         typer.Argument(
-            help="presets, methods, datasets, partitions, models, tables, studies, profiles or"
-            " manifests"
+            help="presets, methods, datasets, partitions, models, tables, figures, studies,"
+            " profiles or manifests"
         ),
     ] = "",
     name: Annotated[str, typer.Argument(help="name of one entry, to print its page")] = "",

@@ -36,14 +36,14 @@ def page_of(kind: str, name: str) -> RenderableType:
         from raysim.tuning.pages import page
 
         return page(name)
-    if kind == "profiles":
-        from raysim.cluster.pages import profiles
+    if kind == "figures":
+        from raysim.cli.figures import page as figures
 
-        return profiles(name)
-    if kind == "manifests":
-        from raysim.cluster.pages import manifests
+        return figures(name)
+    if kind in ("profiles", "manifests"):
+        from raysim.cluster.pages import manifests, profiles
 
-        return manifests()
+        return profiles(name) if kind == "profiles" else manifests()
     registry = _registry(kind)
     return component(registry, name) if name else components(registry)
 

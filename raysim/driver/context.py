@@ -11,6 +11,7 @@ import pyarrow as pa
 from torch import Tensor, nn
 
 from raysim.config import Settings
+from raysim.driver.analyses.run_analyses import Analyses
 from raysim.driver.evaluation import Evaluator
 from raysim.driver.listener import Listener
 from raysim.execution.base import Executor
@@ -49,6 +50,7 @@ class RunContext:
         initial: The checkpoint before the first round.
         states: Client states on disk.
         evaluator: Evaluates the global model.
+        analyses: The analyses of its evaluated rounds.
         watch: Times the driver's phases.
         listener: Receives what happens.
         run_dir: The run directory, held by this process.
@@ -63,6 +65,7 @@ class RunContext:
     initial: Checkpoint
     states: ClientStates
     evaluator: Evaluator
+    analyses: Analyses
     watch: Stopwatch
     listener: Listener
     run_dir: RunDirectory

@@ -43,12 +43,24 @@ class Evaluation:
     Attributes:
         figures: The figures of the round.
         clients: Under `evaluation.clients`, columns [n]: clients, their test samples, accuracies.
+        predicted: Predictions [N, ...] of the test set.
+        analyses: Columns of each analysis.
         spans: Under `trace`, the spans of each worker.
     """
 
     figures: Figures
     clients: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    predicted: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0))
+    analyses: Mapping[str, Mapping[str, npt.NDArray[Any]]] = field(default_factory=dict)
     spans: Mapping[str, list[Span]] = field(default_factory=dict)
+
+    @property
+    def accuracies(self) -> dict[int, float]:
+        """Accuracy of each evaluated client."""
+        if not self.clients:
+            return {}
+        values = (self.clients[name].tolist() for name in ("client", "accuracy"))
+        return dict(zip(*values, strict=True))
 
 
 class Evaluator:
@@ -106,7 +118,7 @@ class Evaluator:
             figures[f"{name}_loss"] = loss / len(targets)
             for metric, figure in self._metrics.items():
                 figures[f"{name}_{metric}"] = float(figure(predicted, targets))
-        evaluation = Evaluation(figures, spans=spans)
+        evaluation = Evaluation(figures, predicted=found["test"][1], spans=spans)
         if self._client_set is None:
             return evaluation
         if "clients" in found:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from time import perf_counter
 from typing import Any
 
@@ -12,6 +12,7 @@ from raysim.core.components import calling, checked
 from raysim.core.errors import DamagedStateError, MachineError, RunError
 from raysim.core.exits import delay_signals
 from raysim.core.method import Round, ServerState
+from raysim.driver.analyses.round_analyses import RoundAnalyses
 from raysim.driver.context import Result, RunContext
 from raysim.driver.evaluation import Evaluation
 from raysim.driver.identity import accepted, with_environments
@@ -157,7 +158,8 @@ class Run:
         checkpointed = self.checkpoints.numbers()
         needed_from = checkpointed[0] if checkpointed else number
         runner = RoundRunner(self._passes, number, before.state, before.versions, needed_from)
-        now = self._inputs(before, runner)
+        analyses = RoundAnalyses(context.analyses, runner, due=self._is_due(number + 1))
+        now = self._inputs(before, analyses)
         method = self.settings.method
         with calling(method, "round"):
             found = method.round(now, before.state)
@@ -173,7 +175,7 @@ class Run:
             losses=before.losses.copy(),
             versions=updated(before.versions, runner.written),
         )
-        evaluation, evaluation_seconds = self._evaluate(after)
+        evaluation, evaluation_seconds = self._evaluate(before, after, now, analyses)
         row: Row = {
             "round": after.number,
             **runner.log.figures(),
@@ -191,14 +193,14 @@ class Run:
         self._note_workers()
         self._commit(after, row, runner, evaluation)
 
-    def _inputs(self, before: Checkpoint, runner: RoundRunner) -> Round:
+    def _inputs(self, before: Checkpoint, analyses: RoundAnalyses) -> Round:
         context = self.context
         return round_inputs(
             self.settings,
             context.network,
             before,
             sizes=context.federation.training_sizes,
-            run=runner.run,
+            run=analyses.run,
             note=context.listener.note,
         )
 
@@ -210,7 +212,7 @@ class Run:
             self.context.listener.note(
                 f"round {after.number}: client {failure.client} was dropped: {failure.cause}"
             )
-        self.recorder.add(row, runner.log.columns, evaluation.clients)
+        self.recorder.add(row, runner.log.columns, evaluation.clients, evaluation.analyses)
         for client, loss in runner.log.losses().items():
             after.losses[client] = loss
         self.committed = after
@@ -220,16 +222,23 @@ class Run:
         release_freed_memory()
         self.context.listener.round_done(row)
 
-    def _evaluate(self, after: Checkpoint) -> tuple[Evaluation, float]:
-        start, settings = perf_counter(), self.settings
-        due = after.number % settings.evaluation.every == 0
-        if not (due or after.number == settings.rounds):
-            return self.context.evaluator.skipped, 0.0
-        with self.context.watch("evaluation"):
-            evaluation = self.context.evaluator.evaluate(
-                self.context.executor, after.state, after.versions
-            )
-        return evaluation, perf_counter() - start
+    def _evaluate(
+        self, before: Checkpoint, after: Checkpoint, now: Round, analyses: RoundAnalyses
+    ) -> tuple[Evaluation, float]:
+        """Evaluate and analyse a round where this is due; return the seconds that it took."""
+        start, context = perf_counter(), self.context
+        if not self._is_due(after.number):
+            return context.evaluator.skipped, 0.0
+        evaluate = partial(context.evaluator.evaluate, context.executor)
+        with context.watch("evaluation"):
+            evaluation = evaluate(after.state, after.versions)
+            columns = analyses.columns(now, before, after, evaluation, evaluate)
+            context.states.delete(analyses.obsolete)
+        return replace(evaluation, analyses=columns), perf_counter() - start
+
+    def _is_due(self, number: int) -> bool:
+        """Return whether a round, counted from 1, is evaluated."""
+        return number % self.settings.evaluation.every == 0 or number == self.settings.rounds
 
     def _is_done(self) -> bool:
         target, rows = self.settings.target_accuracy, self.recorder.rows

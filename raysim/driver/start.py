@@ -6,6 +6,7 @@ from contextlib import closing
 
 from raysim.config import Settings
 from raysim.core.exits import interruptible
+from raysim.driver.analyses.run_analyses import Analyses
 from raysim.driver.context import Result, RunContext
 from raysim.driver.evaluation import Evaluator
 from raysim.driver.identity import identity_of
@@ -50,6 +51,7 @@ def drive(
     check_space(settings, states, initial.state)
     identity = identity_of(settings.method, federation, network)
     evaluator = Evaluator(settings, federation)
+    analyses = Analyses(settings, federation, network, initial)
     watch = Stopwatch(settings.trace)
     spec = WorkerSpec(settings, federation, states.folder, evaluator.evaluated_sets)
     with (
@@ -66,6 +68,7 @@ def drive(
             initial=initial,
             states=states,
             evaluator=evaluator,
+            analyses=analyses,
             watch=watch,
             listener=listener,
             run_dir=run_dir,

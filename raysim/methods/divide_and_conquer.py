@@ -141,7 +141,7 @@ class DivideAndConquer(FedAvg):
             if step == self.prepass - 1:
                 reference = model
             elif step >= self.prepass:
-                measured = [_divergence(layer, reference, model) for layer in layers]
+                measured = [weight_divergence(layer, reference, model) for layer in layers]
                 total += torch.tensor(measured, dtype=torch.float64)
         mean: list[float] = (total / self.probe).tolist()
         metrics = {f"divergence_{i}": value for i, value in enumerate(mean, 1)}
@@ -192,7 +192,7 @@ def largest_rise(divergence: Sequence[float]) -> tuple[int, float]:
     return rises.index(largest) + 1, largest
 
 
-def _divergence(layer: WeightLayer, reference: Tensors, model: Tensors) -> float:
+def weight_divergence(layer: WeightLayer, reference: Tensors, model: Tensors) -> float:
     """Return W_d of one layer's weights."""
     before, after = (
         torch.cat([tensors[name].double().reshape(-1) for name in layer.weights])

@@ -89,6 +89,13 @@ class RunDirectory:
         except (OSError, ValueError, LookupError, TypeError, RecursionError, pa.ArrowException):
             return False
 
+    def holds_finished(self, settings: Settings) -> bool:
+        """Return whether a finished run with equal settings is here."""
+        if not self.config.exists() or not self.is_finished(settings.target_accuracy):
+            return False
+        found, own_task = self.read_config()
+        return not own_task and _difference(parse(found).to_dict(), settings.to_dict()) is None
+
     def check(
         self,
         settings: Settings,

@@ -53,6 +53,15 @@ FLAG_CASES = [
 CHOICE_CASES = [run(f"{key}=x", says=(f'{key}="x": ', allowed)) for key, allowed in CHOICES.items()]
 
 ODD_CASES = [
+    run("analysis=kl_activation", says=('analysis="kl_activation": ', "mean 'kl_activations'?")),
+    run("analysis=[cka,nothing]", says=("analysis=", "'nothing': no such analysis; known are")),
+    run('analysis=["x:Y"]', says=("analysis=", "'x:Y': no such analysis")),
+    run("analysis=3", says=("analysis=3: ",)),
+    run("analysis=[3]", says=("analysis=[3]: must be names of analyses",)),
+    run("analysis=aggregation_drop", says=("analysis=aggregation_drop: needs evaluation.clients",)),
+    run("analysis=cka", "reference=nowhere", says=("reference=nowhere: has no model",)),
+    run("reference=nowhere", says=("reference=nowhere: no analysis of this run compares with it",)),
+    run("reference=", says=("reference=: must be at least one character",)),
     run(f"rounds={DIGITS}", says=("rounds=", "integer")),
     run(f"local.lr={DIGITS}", says=("local.lr=",)),
     run(f"rounds={NESTED}", says=("rounds=",)),

@@ -8,9 +8,9 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from raysim.core.errors import RunError
-from raysim.storage import recorder as metrics
 from raysim.storage.recorder import RunRecorder, SealedTables, dotted
 from raysim.storage.summary import rounds_to_target, summarise
+from raysim.storage.tables import parted
 
 SETTINGS = {"method": {"name": "fedavg"}, "local": {"lr": 0.1}, "out": None, "rounds": 9}
 CLIENTS = 2
@@ -269,7 +269,7 @@ PARTS = {
 @pytest.mark.parametrize("kept", PARTS)
 def test_parts_roll_over_and_are_gone_on_with(tmp_path, record, kept, monkeypatch):
     """Parts of two rounds; rounds 2 and 4 end between parts, 1, 3 and 5 in the middle of one."""
-    monkeypatch.setattr(metrics, "FILE_ROWS", 2 * CLIENTS)
+    monkeypatch.setattr(parted, "FILE_ROWS", 2 * CLIENTS)
     record(1, 5)
     assert parts_in(tmp_path) == {0: twice(1, 2), 1: twice(3, 4), 2: twice(5)}
     record(kept + 1, 4)
@@ -277,14 +277,14 @@ def test_parts_roll_over_and_are_gone_on_with(tmp_path, record, kept, monkeypatc
 
 
 def test_a_part_that_is_too_long_at_once_is_closed(tmp_path, record, monkeypatch):
-    monkeypatch.setattr(metrics, "FILE_ROWS", 1)
+    monkeypatch.setattr(parted, "FILE_ROWS", 1)
     record(1, 3)
     assert parts_in(tmp_path) == {0: twice(1), 1: twice(2), 2: twice(3)}
 
 
 def sealed_at(folder, record, monkeypatch, last=5):
     """Record rounds in files of two, and seal the tables after the fifth."""
-    monkeypatch.setattr(metrics, "FILE_ROWS", 2 * CLIENTS)
+    monkeypatch.setattr(parted, "FILE_ROWS", 2 * CLIENTS)
     recorder = record(1, 5, close=False)
     sealed = folder / "sealed"
     sealed.mkdir()

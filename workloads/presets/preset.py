@@ -128,7 +128,7 @@ class Preset:
     def published_for(self, settings: Settings) -> Mapping[str, float]:
         """Return the published figures that are comparable with a run of these settings."""
         free = {"out", "rounds", "seed", "checkpoint_every", "on_client_error", "trace"}
-        free |= {"engine", "evaluation"}
+        free |= {"analysis", "engine", "evaluation", "reference"}
         mine, theirs = self.settings.to_dict(), settings.to_dict()
         if any(mine[key] != theirs[key] for key in mine if key not in free):
             return {}

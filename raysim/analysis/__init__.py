@@ -1,0 +1,62 @@
+"""The analyses: measurements of a run that change no bit of its model.
+
+`analysis=kl_activations,cka` asks for them; a run that asks for none does none of this.
+
+In: the deployed models before and after an evaluated round, and per client what was measured.
+Out: rows, which the driver writes to `analysis/NAME.parquet` of the run directory, with the round.
+Imported by `raysim.config` (names), the driver (`base`) and the facade; imports core and methods.
+
+An analysis is a component of one or two parts (`base.Analysis`):
+
+- The client part, a function of view and `Trained`, runs in the workers, on a client as its
+  training ends. It rides on the method's own pass: the driver wraps `Rules.finish`, and takes the
+  figures out of `Reduced` before the method sees it. They are small tensors of each client, never a
+  sum over clients, so that the order and the number of actors do not matter.
+- `rows(found)` runs in the driver after the evaluation and combines the figures. As a method calls
+  `Round.run`, it may call `found.measure`, a pass of 0 epochs on the global model, or
+  `found.train`, a round of the method whose result is dropped. These passes come after the method's
+  own, which therefore keep their numbers, on which random draws depend.
+
+Rounds without evaluation (`evaluation.every`) measure nothing. What analyses send is left out of
+`bytes_up` and `bytes_down`. Figures that are not finite are left out, with the client's row: they
+must not make a client fail.
+"""
+
+from typing import Any
+
+from raysim.core.components import Component, Registry, suggest
+from raysim.core.errors import visible
+
+ANALYSES: Registry[Component] = Registry("analysis", Component)
+ANALYSES.add(
+    {
+        "activations": "raysim.analysis.activations:Activations",
+        "aggregation_drop": "raysim.analysis.accuracy:AggregationDrop",
+        "cka": "raysim.analysis.layers:Cka",
+        "client_information": "raysim.analysis.information:ClientInformation",
+        "kl_activations": "raysim.analysis.activations:KlActivations",
+        "label_heat_map": "raysim.analysis.labels:LabelHeatMap",
+        "label_information": "raysim.analysis.information:LabelInformation",
+        "new_client": "raysim.analysis.accuracy:NewClient",
+        "temperature": "raysim.analysis.temperature:Temperature",
+        "weight_divergence": "raysim.analysis.layers:WeightDivergence",
+    }
+)
+
+
+def analysis_names(value: Any) -> Any:
+    """Return the setting `analysis`, a list, or names as `a,b` or `[a,b]`, as a tuple.
+
+    Raises:
+        ValueError: a name is unknown.
+    """
+    if isinstance(value, str):
+        value = [name.strip() for name in value.strip("[]").split(",")]
+    if not isinstance(value, list | tuple):
+        return value
+    for name in value:
+        if not isinstance(name, str):
+            raise ValueError("must be names of analyses")
+        if name not in {*ANALYSES}:
+            raise ValueError(f"{visible(name)!r}: no such analysis; {suggest(name, [*ANALYSES])}")
+    return tuple(dict.fromkeys(value))

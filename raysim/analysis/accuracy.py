@@ -1,0 +1,100 @@
+"""Accuracies of clients on their own test samples.
+
+Sources: FLex&Chill, figure 7 (accuracy before and after the aggregation); FedFusion, figure 6 (a
+client that joins). Own test samples are those of `evaluation.clients`.
+
+Legend: n clients.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from raysim.analysis.base import (
+    Analysis,
+    ClientPart,
+    Columns,
+    Extra,
+    MeasuredRound,
+    Need,
+    outputs,
+    own_test,
+)
+from raysim.core.rules import Trained, View
+from raysim.core.tensors import Tensors
+
+NEW_CLIENTS, EPOCHS = 3, (1, 2, 4, 8, 16)
+"""Clients that join, drawn by the seed from those that never took part; their local epochs."""
+
+
+def _own_accuracy(view: View, trained: Trained) -> Tensors:
+    """Return the accuracy of the client's present model on its own test samples."""
+    samples = own_test(view)
+    if not samples:
+        return {}
+    logits = torch.cat([each.logits for each in outputs(view, view.params, samples["x"])])
+    predicted = trained.data.scoring.predict(logits)
+    return {"accuracy": (predicted == samples["y"]).double().mean()}
+
+
+class AggregationDrop(Analysis):
+    """Accuracy of each client before and after the aggregation.
+
+    Before it a participant has the model that it has trained, another client the global model of
+    the round before; after it all have the new global model.
+    """
+
+    needs: ClassVar[tuple[Need, ...]] = ("classes", "client_accuracy")
+    extras: ClassVar[tuple[Extra, ...]] = ("own_test",)
+
+    def client_part(self, network: nn.Module) -> ClientPart:
+        """Return the measurement of the trained model's accuracy."""
+        return _own_accuracy
+
+    def rows(self, found: MeasuredRound) -> Columns:
+        """Return a row per evaluated client: whether it took part, and both accuracies."""
+        before = {**found.accuracy_before()}
+        participants = {
+            client: float(figures["accuracy"]) for client, figures in found.trained.items()
+        }
+        before |= participants
+        clients = [client for client in sorted(found.accuracy) if client in before]
+        return {
+            "client": np.array(clients),
+            "participant": np.array([client in participants for client in clients]),
+            "accuracy_before": np.array([before[client] for client in clients]),
+            "accuracy_after": np.array([found.accuracy[client] for client in clients]),
+        }
+
+
+class NewClient(Analysis):
+    """Accuracy of clients that never took part, by the epochs that they train when they join.
+
+    A client starts from the global model and trains alone, by the method's own rules. Where all
+    have taken part there are no rows.
+    """
+
+    needs: ClassVar[tuple[Need, ...]] = ("classes", "client_accuracy")
+
+    def rows(self, found: MeasuredRound) -> Columns:
+        """Return a row per new client and number of epochs, from 0."""
+        clients = [*found.new_clients(NEW_CLIENTS)]
+        if not clients:
+            return {}
+        measured = found.measure(_own_accuracy, clients, {}, ("own_test",))
+        shares = {(client, 0): float(each["accuracy"]) for client, each in measured.items()}
+        for client in clients:
+            for epochs in EPOCHS:
+                trained = found.train(_own_accuracy, client, epochs)
+                if client in trained:
+                    shares[client, epochs] = float(trained[client]["accuracy"])
+        keys = sorted(shares)
+        return {
+            "client": np.array([client for client, _ in keys]),
+            "epochs": np.array([epochs for _, epochs in keys]),
+            "accuracy": np.array([shares[key] for key in keys]),
+        }

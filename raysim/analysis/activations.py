@@ -1,0 +1,92 @@
+"""Activations at the input of the last fully connected layer.
+
+Source: FedMAX, section 4.1 and figures 2, 7, 8 and 9. The paper takes the KL divergence of mean
+activations without saying how they become distributions: here by the softmax, as in its penalty.
+
+Legend: n samples, F activations.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from raysim.analysis.base import (
+    Analysis,
+    ClientPart,
+    Columns,
+    MeasuredRound,
+    Need,
+    at_equal_distances,
+    outputs,
+)
+from raysim.analysis.formulas import kl_divergence, softmax
+from raysim.core.rules import Trained, View
+from raysim.core.tensors import Tensors
+
+SHOWN_SAMPLES = 20
+"""Samples of a client whose activations are stored."""
+
+
+def _hidden(view: View, x: torch.Tensor) -> torch.Tensor:
+    """Return the activations [n, F] of the client's trained model."""
+    found = [each.hidden for each in outputs(view, view.params, x)]
+    return torch.cat([hidden.float() for hidden in found if hidden is not None])
+
+
+def _mean_activations(view: View, trained: Trained) -> Tensors:
+    """Return the mean activations [F] of the client's samples in its trained model."""
+    return {"mean": _hidden(view, trained.data.x).double().mean(dim=0)}
+
+
+def _some_activations(view: View, trained: Trained) -> Tensors:
+    """Return activations [n, F] and labels [n] of samples at equal distances."""
+    samples = at_equal_distances(trained.data, SHOWN_SAMPLES)
+    return {"activations": _hidden(view, samples.x), "labels": samples.y}
+
+
+class KlActivations(Analysis):
+    """KL divergence of the clients' mean activations and their mean, both directions."""
+
+    needs: ClassVar[tuple[Need, ...]] = ("stages",)
+
+    def client_part(self, network: nn.Module) -> ClientPart:
+        """Return the measurement of the mean activations."""
+        return _mean_activations
+
+    def rows(self, found: MeasuredRound) -> Columns:
+        """Return a row per client: KL(mean || client) and KL(client || mean)."""
+        if not found.trained:
+            return {}
+        clients = sorted(found.trained)
+        means = np.stack([found.trained[client]["mean"].numpy() for client in clients])  # [n, F]
+        common, own = softmax(means.mean(axis=0)), softmax(means)
+        return {
+            "client": np.array(clients),
+            "kl_mean_client": np.array([kl_divergence(common, each) for each in own]),
+            "kl_client_mean": np.array([kl_divergence(each, common) for each in own]),
+        }
+
+
+class Activations(Analysis):
+    """Activations of some samples of each client in its trained model, as t-SNE plots need them."""
+
+    needs: ClassVar[tuple[Need, ...]] = ("stages", "classes")
+
+    def client_part(self, network: nn.Module) -> ClientPart:
+        """Return the measurement of some samples' activations."""
+        return _some_activations
+
+    def rows(self, found: MeasuredRound) -> Columns:
+        """Return a row per sample: client, label and activations."""
+        if not found.trained:
+            return {}
+        kept = [(client, found.trained[client]) for client in sorted(found.trained)]
+        return {
+            "client": np.concatenate([np.full(len(t["labels"]), client) for client, t in kept]),
+            "label": np.concatenate([t["labels"].numpy() for _, t in kept]),
+            "activations": np.concatenate([t["activations"].numpy() for _, t in kept]),
+        }

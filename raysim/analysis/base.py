@@ -1,0 +1,149 @@
+"""Base of an analysis, and the round that it measures.
+
+Legend: K clients, N samples, C classes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol
+
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from raysim.core.components import Component
+from raysim.core.rules import Batch, Outputs, Trained, View
+from raysim.core.tensors import Groups, Tensors
+
+Values = npt.NDArray[Any]
+Columns = Mapping[str, Values]
+"""Columns of a table [n] or [n, ...]; none for no rows."""
+ClientPart = Callable[[View, Trained], Tensors]
+"""Measures a client in a worker, as its training ends; returns small tensors by name."""
+Need = Literal["stages", "classes", "client_accuracy", "real_inputs"]
+Extra = Literal["probe", "own_test"]
+
+ROWS = 250
+"""Samples that go through the network at once."""
+
+
+class Measure(Protocol):
+    """Runs a client part on clients, with the global model, without training."""
+
+    def __call__(
+        self,
+        part: ClientPart,
+        clients: Sequence[int],
+        groups: Groups = ...,
+        extras: tuple[Extra, ...] = ...,
+    ) -> Mapping[int, Tensors]:
+        """Return per client its figures; `groups` are broadcast beside the group "model"."""
+        ...
+
+
+class Train(Protocol):
+    """Runs a round of the method on one client and drops its result."""
+
+    def __call__(self, part: ClientPart, client: int, epochs: int) -> Mapping[int, Tensors]:
+        """Return the figures of the client part after training; it finds `own_test`."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredRound:
+    """Input of `Analysis.rows`: an evaluated round.
+
+    Attributes:
+        number: The round, counted from 1.
+        first: Whether it is the first that is evaluated.
+        lr: Its learning rate.
+        cohort: The clients that were trained, ascending.
+        clients: K, the number of clients in all.
+        network: The network's structure, without values, in evaluation mode.
+        initial: The deployed tensors before the first round.
+        before: The deployed tensors before the round.
+        after: The deployed tensors after it.
+        reference: The model of the run that `reference` names; None without one.
+        trained: Per client, the figures of the client part.
+        probe: Some test samples, the same in every round: inputs "x" and targets "y".
+        predicted: Predictions [N] of the test set.
+        targets: Targets [N] of the test set.
+        accuracy: Per client, the accuracy of the global model on its own test samples.
+        accuracy_before: Returns the same of the global model before the round.
+        class_counts: Returns clients [n] and their samples per class [n, C].
+        new_clients: Returns some clients that never took part, at most a number of them.
+        measure: Runs a client part on the global model.
+        train: Runs a round of the method on one client.
+    """
+
+    number: int
+    first: bool
+    lr: float
+    cohort: tuple[int, ...]
+    clients: int
+    network: nn.Module
+    initial: Tensors
+    before: Tensors
+    after: Tensors
+    reference: Tensors | None
+    trained: Mapping[int, Tensors]
+    probe: Tensors
+    predicted: Values
+    targets: Values
+    accuracy: Mapping[int, float]
+    accuracy_before: Callable[[], Mapping[int, float]]
+    class_counts: Callable[[], tuple[Values, Values]]
+    new_clients: Callable[[int], Sequence[int]]
+    measure: Measure
+    train: Train
+
+
+class Analysis(Component, ABC):
+    """A measurement of a run; see `raysim.analysis`."""
+
+    needs: ClassVar[tuple[Need, ...]] = ()
+    """Properties of the run without which it cannot be measured."""
+    takes_reference: ClassVar[bool] = False
+    """Whether it compares with the run that `reference` names."""
+    extras: ClassVar[tuple[Extra, ...]] = ()
+    """Samples for the client part: `view.broadcast["probe"]`, `own_test(view)`."""
+
+    def client_part(self, network: nn.Module) -> ClientPart | None:
+        """Return what measures a client whose training has ended; None to measure none.
+
+        Args:
+            network: The network's structure, as `MeasuredRound.network`.
+        """
+        return None
+
+    @abstractmethod
+    def rows(self, found: MeasuredRound) -> Columns:
+        """Return the rows of a round, without the column `round`."""
+
+
+def outputs(view: View, tensors: Tensors, x: torch.Tensor) -> Iterator[Outputs]:
+    """Yield the outputs of the network at any tensors, of some inputs [N, ...] at a time."""
+    for rows in torch.split(x, ROWS):
+        yield view.at(tensors, rows)
+
+
+def at_equal_distances(samples: Batch, most: int) -> Batch:
+    """Return at most so many samples, at equal distances."""
+    count = len(samples.y)
+    chosen = torch.linspace(0, count - 1, min(count, most)).long().to(samples.y.device)
+    return samples._replace(
+        x=samples.x.index_select(0, chosen), y=samples.y.index_select(0, chosen)
+    )
+
+
+def own_test(view: View) -> Tensors:
+    """Return the client's own test samples, inputs "x" and targets "y"; none if it has none."""
+    position = int(view.personal["own_test"]["position"])
+    if position < 0:
+        return {}
+    samples = view.broadcast["own_test"]
+    rows = slice(*samples["offsets"][position : position + 2].tolist())
+    return {"x": samples["x"][rows], "y": samples["y"][rows]}

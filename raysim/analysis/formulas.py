@@ -1,0 +1,70 @@
+"""Formulas of the analyses, in float64.
+
+Sources: FedMAX, section 4.1 (KL divergence of mean activations); Kornblith et al., ICML 2019, and
+FLex&Chill, eq. 3 (linear CKA); Shannon (mutual information, in nats).
+
+Legend: N samples, F features, C and D classes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+Values = npt.NDArray[Any]
+
+
+def softmax(values: Values) -> Values:
+    """Return the softmax over the last dimension."""
+    shifted = np.exp(values.astype(np.float64) - values.max(axis=-1, keepdims=True))
+    return np.asarray(shifted / shifted.sum(axis=-1, keepdims=True))
+
+
+def kl_divergence(p: Values, q: Values) -> float:
+    """Return KL(p || q) of two distributions [F]; terms with p=0 are 0."""
+    present = p > 0
+    with np.errstate(divide="ignore"):
+        return float(np.sum(p[present] * (np.log(p[present]) - np.log(q[present]))))
+
+
+def gram(features: Tensor) -> Tensor:
+    """Return the Gram matrix [N, N] of centred features [N, ...], of norm 1; 0 where all agree.
+
+    By torch, which runs on one thread in every worker: NumPy's products differ with its threads.
+    """
+    flat = features.flatten(1).double()
+    centred = flat - flat.mean(dim=0)
+    found = centred @ centred.T
+    norm = found.norm()
+    return found / norm if norm > 0 else found
+
+
+def cka(one: Values, other: Values) -> float:
+    """Return the linear CKA of the features behind two Gram matrices [N, N] of norm 1.
+
+    It is ||Y^T X||^2 / (||X^T X|| ||Y^T Y||) of centred features X and Y, since the squared norm is
+    the scalar product of X X^T and Y Y^T.
+    """
+    return float(np.sum(one * other))
+
+
+def joint_counts(ones: Values, others: Values) -> Values:
+    """Return how often two lists of classes [N] have each pair of classes [C, D]."""
+    counts = np.zeros((int(ones.max()) + 1, int(others.max()) + 1), dtype=np.int64)
+    np.add.at(counts, (ones, others), 1)
+    return counts
+
+
+def entropy(counts: Values) -> float:
+    """Return the entropy of counts of any shape, in nats."""
+    shares = counts[counts > 0] / counts.sum()
+    return float(-np.sum(shares * np.log(shares)))
+
+
+def mutual_information(counts: Values) -> float:
+    """Return the mutual information of joint counts [C, D], in nats."""
+    apart = entropy(counts.sum(axis=1)) + entropy(counts.sum(axis=0))
+    return max(apart - entropy(counts), 0.0)

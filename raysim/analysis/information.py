@@ -1,0 +1,84 @@
+"""Mutual information of labels and outputs, and of a client's trained and received model.
+
+Source: MIFL, sections 3.3 and 5.5, figures 6 and 7. The paper does not say how it computes the
+information of labels and outputs: here it is that of labels and predicted classes, in nats, whose
+greatest value is the entropy of the labels.
+
+Legend: n samples.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from raysim.analysis.base import Analysis, ClientPart, Columns, MeasuredRound, Need, outputs
+from raysim.analysis.formulas import joint_counts, mutual_information
+from raysim.core.rules import Trained, View
+from raysim.core.tensors import Tensors
+from raysim.methods.mifl import mutual_information as gaussian_information
+
+MOST_CLIENTS = 1000
+"""Clients on whose training samples outputs are computed; of more, so many at equal distances."""
+
+
+def _logits(view: View, tensors: Tensors, x: torch.Tensor) -> torch.Tensor:
+    return torch.cat([each.logits for each in outputs(view, tensors, x)])
+
+
+def _predictions(view: View, trained: Trained) -> Tensors:
+    """Return labels [n] and predicted classes [n] of the client's training samples."""
+    predicted = trained.data.scoring.predict(_logits(view, view.params, trained.data.x))
+    return {"labels": trained.data.y.int(), "predicted": predicted.int()}
+
+
+def _information(view: View, trained: Trained) -> Tensors:
+    """Return -1/2 log(1 - rho^2) of the logits of the trained and of the received model."""
+    data = trained.data
+    own, received = (_logits(view, tensors, data.x) for tensors in (view.params, view.start))
+    return {"information": gaussian_information(own, received, data)}
+
+
+class LabelInformation(Analysis):
+    """Mutual information of labels and predicted classes, of training and test samples."""
+
+    needs: ClassVar[tuple[Need, ...]] = ("classes",)
+
+    def rows(self, found: MeasuredRound) -> Columns:
+        """Return one row: `train` and `test`, in nats."""
+        count = min(found.clients, MOST_CLIENTS)
+        clients = np.linspace(0, found.clients - 1, count).astype(np.int64).tolist()
+        measured = [*found.measure(_predictions, clients).values()]
+        if not measured:
+            return {}
+        labels, predicted = (
+            np.concatenate([figures[name].numpy() for figures in measured])
+            for name in ("labels", "predicted")
+        )
+        return {
+            "train": np.array([mutual_information(joint_counts(labels, predicted))]),
+            "test": np.array([mutual_information(joint_counts(found.targets, found.predicted))]),
+        }
+
+
+class ClientInformation(Analysis):
+    """Mutual information of each client's trained model and the one it received, as in MIFL."""
+
+    needs: ClassVar[tuple[Need, ...]] = ("classes",)
+
+    def client_part(self, network: nn.Module) -> ClientPart:
+        """Return the measurement of the information on the client's samples."""
+        return _information
+
+    def rows(self, found: MeasuredRound) -> Columns:
+        """Return a row per client."""
+        if not found.trained:
+            return {}
+        clients = sorted(found.trained)
+        return {
+            "client": np.array(clients),
+            "information": np.array([float(found.trained[k]["information"]) for k in clients]),
+        }

@@ -1,0 +1,134 @@
+"""Layers compared: divergence of weights, and similarity of features.
+
+Sources: Divide-and-Conquer, section 4.2.2 and figures 5 and 7 (weight divergence; the reference is
+the model after a pre-pass, here that of the run `reference`); FLex&Chill, section 4.4, appendix E
+(linear CKA by layer, of the first test samples that a seed draws).
+
+Legend: N samples, L layers.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import combinations
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from raysim.analysis.base import Analysis, ClientPart, Columns, Extra, MeasuredRound, Need
+from raysim.analysis.formulas import cka, gram
+from raysim.core.layers import weight_layers
+from raysim.core.rules import Trained, View
+from raysim.core.tensors import Tensors, flatten, unflatten
+from raysim.methods.divide_and_conquer import weight_divergence
+
+MOST_COMPARED = 20
+"""Clients of a cohort that are compared with each other, the first ones by number."""
+
+
+class WeightDivergence(Analysis):
+    """Weight divergence of each layer of the global model from a reference.
+
+    The reference is the model of the run `reference`, or else the initial model.
+    """
+
+    needs: ClassVar[tuple[Need, ...]] = ("stages",)
+    takes_reference: ClassVar[bool] = True
+
+    def rows(self, found: MeasuredRound) -> Columns:
+        """Return a row per weight layer: W_d = (1 - cos(reference, model)) / ||reference||."""
+        layers = weight_layers(found.network)
+        reference = found.initial if found.reference is None else found.reference
+        return {
+            "layer": np.arange(1, len(layers) + 1),
+            "path": np.array([layer.path for layer in layers]),
+            "divergence": np.array(
+                [weight_divergence(layer, reference, found.after) for layer in layers]
+            ),
+        }
+
+
+class Cka(Analysis):
+    """Linear CKA of each layer's outputs, between clients' trained and global models.
+
+    Compared are the models of the cohort's clients, the global model `before` and `after` the round
+    and, where a run is named, the `reference`.
+    """
+
+    needs: ClassVar[tuple[Need, ...]] = ("stages",)
+    takes_reference: ClassVar[bool] = True
+    extras: ClassVar[tuple[Extra, ...]] = ("probe",)
+
+    def client_part(self, network: nn.Module) -> ClientPart:
+        """Return the measurement of the trained model's layers."""
+        return partial(_grams_of_trained, network)
+
+    def rows(self, found: MeasuredRound) -> Columns:
+        """Return a row per layer and pair of models."""
+        clients = sorted(found.trained)[:MOST_COMPARED]
+        grams = {f"client {client}": found.trained[client] for client in clients}
+        others = {"before": found.before, "after": found.after}
+        if found.reference is not None:
+            others["reference"] = found.reference
+        part = partial(_grams_of_groups, found.network, tuple(others))
+        sent = {"probe": found.probe, **others}
+        measured = found.measure(part, found.cohort[:1], sent)
+        for tensors in measured.values():
+            for name, group in unflatten(tensors).items():
+                grams[name] = group
+        pairs = [*combinations(grams, 2)]
+        paths = [layer.path for layer in weight_layers(found.network)]
+        return {
+            "layer": np.repeat(np.arange(1, len(paths) + 1), len(pairs)),
+            "path": np.repeat(np.array(paths), len(pairs)),
+            "first": np.array([first for first, _ in pairs] * len(paths)),
+            "second": np.array([second for _, second in pairs] * len(paths)),
+            "cka": np.array(
+                [
+                    cka(grams[first][path].numpy(), grams[second][path].numpy())
+                    for path in paths
+                    for first, second in pairs
+                ]
+            ),
+        }
+
+
+def _grams_of_trained(network: nn.Module, view: View, trained: Trained) -> Tensors:
+    return _grams(network, view.params, view.broadcast["probe"]["x"])
+
+
+def _grams_of_groups(
+    network: nn.Module, groups: tuple[str, ...], view: View, trained: Trained
+) -> Tensors:
+    """Return the Gram matrices of the models in some groups, named `group/path`."""
+    x = view.broadcast["probe"]["x"]
+    return flatten({name: _grams(network, view.broadcast[name], x) for name in groups})
+
+
+def _grams(network: nn.Module, tensors: Tensors, x: Tensor) -> Tensors:
+    """Return the Gram matrix [N, N] of each layer's outputs, by path."""
+    found = layer_outputs(network, tensors, x)
+    return {path: gram(outputs) for path, outputs in found.items()}
+
+
+def layer_outputs(network: nn.Module, tensors: Tensors, x: Tensor) -> dict[str, Tensor]:
+    """Return the outputs [N, ...] of each weight layer by path, at any tensors."""
+    seen: dict[str, Tensor] = {}
+
+    def note(path: str, module: nn.Module, given: Any, output: Any) -> None:
+        seen[path] = output[0] if isinstance(output, tuple) else output
+
+    hooks = [
+        network.get_submodule(layer.path).register_forward_hook(partial(note, layer.path))
+        for layer in weight_layers(network)
+    ]
+    try:
+        with torch.no_grad():
+            functional_call(network, dict(tensors), (x,))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return seen

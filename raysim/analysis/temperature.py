@@ -1,0 +1,110 @@
+"""Gradient norms, and distances to the decision boundary, under a temperature.
+
+Source: FLex&Chill, section 3.1, figures 1 and 2. The gradient is that of the loss at T of one
+sample, at the first weight layer's own tensors. The distance of a sample to the decision boundary
+is the length of the shortest step along the sign of the loss's gradient at the input (Goodfellow et
+al., 2015) that changes the predicted class; it is measured before and after one step of SGD on that
+sample alone, without momentum and weight decay. Chosen here: the loss at the input is that of the
+predicted class at T=1; 100 steps from 0.0001 to 1 are tried, at equal ratios; a sample whose class
+none of them changes has distance 1.
+
+Legend: n samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from raysim.analysis.base import Analysis, Columns, MeasuredRound, Need, at_equal_distances
+from raysim.core.rules import Trained, View
+from raysim.core.tensors import Tensors
+
+SAMPLES, MOST_CLIENTS = 20, 20
+"""Samples of a client, and clients of a cohort, that are measured."""
+SHORTEST, STEPS = -4, 100
+"""Exponent of the shortest step along the gradient that is tried; number of steps up to 1."""
+Logits = Callable[[Tensors, Tensor], Tensor]
+
+
+class Temperature(Analysis):
+    """Gradient norm of single samples at the first layer, and their distance to the boundary."""
+
+    needs: ClassVar[tuple[Need, ...]] = ("classes", "real_inputs")
+
+    def rows(self, found: MeasuredRound) -> Columns:
+        """Return a row per sample of the cohort's clients, measured at the global model."""
+        part = partial(_measure, found.network, found.lr)
+        measured = found.measure(part, found.cohort[:MOST_CLIENTS])
+        if not measured:
+            return {}
+        names = [*next(iter(measured.values()))]
+        columns = {
+            n: np.concatenate([each[n].numpy() for each in measured.values()]) for n in names
+        }
+        clients = [np.full(len(each["correct"]), client) for client, each in measured.items()]
+        return {"client": np.concatenate(clients), **columns}
+
+
+def _measure(network: nn.Module, lr: float, view: View, trained: Trained) -> Tensors:
+    """Return the figures [n] of some of the client's samples."""
+    data = at_equal_distances(trained.data, SAMPLES)
+    tensors = {name: tensor.detach() for name, tensor in view.params.items()}
+    logits = partial(_logits, network)
+    found = [
+        _of_sample(logits, tensors, view, lr=lr, x=data.x[n : n + 1], y=data.y[n : n + 1])
+        for n in range(len(data.y))
+    ]
+    return {name: torch.stack([each[name] for each in found]) for name in found[0]}
+
+
+def _of_sample(
+    logits: Logits, tensors: Tensors, view: View, *, lr: float, x: Tensor, y: Tensor
+) -> dict[str, Tensor]:
+    """Return the figures of one sample x [1, ...] of class y [1]."""
+    points = {name: tensors[name].clone().requires_grad_() for name in view.trainable}
+    with torch.enable_grad():
+        outputs = logits({**tensors, **points}, x)
+        loss = F.cross_entropy(outputs / view.temperature, y.long())
+        gradients = dict(zip(points, torch.autograd.grad(loss, [*points.values()]), strict=True))
+    first = next(iter(points)).rpartition(".")[0]
+    own = [g.flatten() for name, g in gradients.items() if name.rpartition(".")[0] == first]
+    stepped = {name: tensors[name] - lr * gradient for name, gradient in gradients.items()}
+    return {
+        "correct": (outputs.argmax(-1) == y)[0],
+        "gradient_norm": torch.cat(own).norm(),
+        "distance_before": boundary_distance(partial(logits, tensors), x),
+        "distance_after": boundary_distance(partial(logits, {**tensors, **stepped}), x),
+    }
+
+
+def boundary_distance(logits: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Return the shortest of the steps that changes the class of one input x [1, ...]; 1 if none.
+
+    Args:
+        logits: `logits(x [B, ...])`: logits [B, C].
+        x: The input.
+    """
+    with torch.enable_grad():
+        point = x.detach().clone().requires_grad_()
+        outputs = logits(point)
+        predicted = outputs.argmax(-1)
+        direction = torch.autograd.grad(F.cross_entropy(outputs, predicted), point)[0].sign()
+    steps = torch.logspace(SHORTEST, 0, STEPS, dtype=x.dtype, device=x.device)
+    with torch.no_grad():
+        along = x + steps.view(-1, *[1] * (x.dim() - 1)) * direction
+        changed = logits(along).argmax(-1) != predicted
+    return steps[changed][0] if bool(changed.any()) else steps[-1]
+
+
+def _logits(network: nn.Module, tensors: Tensors, x: Tensor) -> Tensor:
+    """Return the logits [B, C] of inputs; those of two classes where the network has one logit."""
+    logits: Tensor = functional_call(network, dict(tensors), (x,)).float()
+    return logits if logits.shape[-1] > 1 else torch.cat([-logits, logits], dim=-1) / 2

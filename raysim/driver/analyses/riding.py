@@ -1,0 +1,81 @@
+"""Client parts that ride on a pass: added before it, their figures taken out after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from raysim.analysis.base import ClientPart
+from raysim.core.rules import Pass, Reduced, Trained, Upload, View
+from raysim.core.tensors import Groups, Tensors, nbytes
+
+GROUP = "analysis:"
+"""Prefix of the groups of rows in which figures travel."""
+Figures = dict[str, dict[int, Tensors]]
+"""Per part, per client, its figures."""
+Extras = tuple[Groups, Mapping[int, Groups]]
+"""Groups for all clients of a pass, and for single ones."""
+Start = Callable[[Groups, Groups, Groups], Tensors]
+Finish = Callable[[View, Trained], Upload]
+
+
+def with_parts(work: Pass, parts: Mapping[str, ClientPart], extras: Extras) -> Pass:
+    """Return a pass on which client parts ride; it counts the same bytes."""
+    groups, personal = extras
+    received = work.bytes_down or (lambda client: nbytes(work.broadcast))
+    rules = replace(
+        work.rules,
+        start=partial(_start, work.rules.start, (*groups, *(["own_test"] if personal else []))),
+        finish=partial(_finish, work.rules.finish, parts),
+    )
+    return replace(
+        work,
+        rules=rules,
+        broadcast={**work.broadcast, **groups},
+        personal={**work.personal}
+        | {client: {**work.personal.get(client, {}), **own} for client, own in personal.items()},
+        bytes_down=lambda client: received(client) - nbytes(personal.get(client, {})),
+    )
+
+
+def _start(
+    start: Start, added: Sequence[str], broadcast: Groups, state: Groups, personal: Groups
+) -> Tensors:
+    """Start as the method does, which is not to see the groups that were added."""
+    seen = [{n: g for n, g in groups.items() if n not in added} for groups in (broadcast, personal)]
+    return start(seen[0], state, seen[1])
+
+
+def _finish(
+    finish: Finish, parts: Mapping[str, ClientPart], view: View, trained: Trained
+) -> Upload:
+    """Return the method's upload with the figures of each part, where all of them are finite."""
+    upload = finish(view, trained)
+    found = {f"{GROUP}{name}": part(view, trained) for name, part in parts.items()}
+    finite = {n: g for n, g in found.items() if all(bool(t.isfinite().all()) for t in g.values())}
+    return replace(upload, rows={**upload.rows, **finite}, bytes_up=upload.sent_bytes)
+
+
+def staged(finish: Finish, view: View, trained: Trained) -> Upload:
+    """Return an upload whose client state lives for the round alone."""
+    upload = finish(view, trained)
+    round_state = {**upload.state, **upload.round_state}
+    return replace(upload, state={}, round_state=round_state)
+
+
+def nothing(view: View, trained: Trained) -> Upload:
+    """Send nothing."""
+    return Upload()
+
+
+def split_figures(reduced: Reduced) -> tuple[Reduced, Figures]:
+    """Return what the method receives, and the figures."""
+    figures: Figures = {}
+    rows: dict[int, Groups] = {}
+    for client, groups in sorted(reduced.rows.items()):
+        own = {name: group for name, group in groups.items() if not name.startswith(GROUP)}
+        rows |= {client: own} if own else {}
+        for name in groups.keys() - own.keys():
+            figures.setdefault(name.removeprefix(GROUP), {})[client] = groups[name]
+    return replace(reduced, rows=rows), figures

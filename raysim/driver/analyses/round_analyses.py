@@ -1,0 +1,182 @@
+"""The analyses of one evaluated round: the passes that they ride on or run, and their columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
+
+import numpy as np
+
+from raysim.analysis.base import ClientPart, Columns, Extra, MeasuredRound
+from raysim.core.method import Round, ServerState
+from raysim.core.rules import Pass, Reduced, Rules
+from raysim.core.seeds import stream
+from raysim.core.tensors import Groups, Tensors
+from raysim.driver.analyses.riding import Figures, nothing, split_figures, staged, with_parts
+from raysim.driver.analyses.run_analyses import Analyses
+from raysim.driver.evaluation import Evaluation
+from raysim.driver.passes import RoundRunner
+from raysim.driver.round_inputs import round_inputs
+from raysim.driver.round_log import RoundLog
+from raysim.federation.federation import open_samples
+from raysim.storage.checkpoints import Checkpoint
+from raysim.storage.client_states import StateVersion, Versions
+
+NO_GROUPS: Groups = MappingProxyType({})
+
+
+class RoundAnalyses:
+    """The analyses of one round; of a round that is not evaluated, none.
+
+    Attributes:
+        run: Runs a pass of the method; where it trains, client parts ride on it.
+        obsolete: Clients' state versions that nothing reads after the analyses.
+    """
+
+    def __init__(self, analyses: Analyses, runner: RoundRunner, *, due: bool) -> None:
+        self._analyses, self._runner = analyses, runner
+        self._trained: Figures = {name: {} for name in analyses.chosen}
+        self.run: Callable[[Pass], Reduced] = self._run if due and analyses.parts else runner.run
+        self.obsolete: list[tuple[int, StateVersion]] = []
+
+    def _run(self, work: Pass) -> Reduced:
+        analyses = self._analyses
+        if not work.epochs or work.label:
+            return self._runner.run(work)
+        names = {extra for name in analyses.parts for extra in analyses.chosen[name].extras}
+        extras = analyses.extras(tuple(names), work.clients)
+        reduced, figures = split_figures(self._runner.run(with_parts(work, analyses.parts, extras)))
+        for name, of_clients in figures.items():
+            self._trained[name] |= of_clients
+        return reduced
+
+    def columns(
+        self,
+        now: Round,
+        before: Checkpoint,
+        after: Checkpoint,
+        evaluation: Evaluation,
+        evaluate: Callable[[ServerState, Versions], Evaluation],
+    ) -> dict[str, Columns]:
+        """Return the columns of each analysis, after the round and its evaluation.
+
+        Args:
+            now: The input of the method's round.
+            before: The committed state before it.
+            after: The state after it.
+            evaluation: The evaluation of that.
+            evaluate: Evaluates any state, given the versions of the clients' states.
+        """
+        analyses, settings = self._analyses, self._analyses.settings
+        if not analyses.chosen:
+            return {}
+        runner = replace(
+            self._runner,
+            state=after.state,
+            log=RoundLog(),  # nothing that is done here counts
+            written=dict(self._runner.written),
+            obsolete=[],
+        )
+        passes = _Passes(analyses, runner, after)
+        found = MeasuredRound(
+            number=after.number,
+            first=after.number == min(settings.evaluation.every, settings.rounds),
+            lr=now.lr,
+            cohort=now.cohort,
+            clients=now.clients,
+            network=analyses.structure,
+            initial=analyses.initial,
+            before=settings.method.deployed(before.state),
+            after=settings.method.deployed(after.state),
+            reference=analyses.reference,
+            trained={},
+            probe=analyses.probe,
+            predicted=evaluation.predicted,
+            targets=open_samples(analyses.federation.test).y,
+            accuracy=evaluation.accuracies,
+            accuracy_before=lambda: evaluate(before.state, before.versions).accuracies,
+            class_counts=analyses.class_counts,
+            new_clients=partial(_new_clients, analyses, before, now.cohort),
+            measure=passes.measure,
+            train=passes.train,
+        )
+        rows = {
+            name: analysis.rows(replace(found, trained=self._trained[name]))
+            for name, analysis in analyses.chosen.items()
+        }
+        runner.finish()
+        self.obsolete = runner.obsolete
+        return rows
+
+
+@dataclass(frozen=True)
+class _Passes:
+    """Passes of analyses, after those of the method.
+
+    Attributes:
+        analyses: The analyses of the run.
+        runner: Runs the passes.
+        after: The state after the round.
+    """
+
+    analyses: Analyses
+    runner: RoundRunner
+    after: Checkpoint
+
+    def measure(
+        self,
+        part: ClientPart,
+        clients: Sequence[int],
+        groups: Groups = NO_GROUPS,
+        extras: tuple[Extra, ...] = (),
+    ) -> Mapping[int, Tensors]:
+        """Run a client part on clients with the global model, without training."""
+        model = self.analyses.settings.method.deployed(self.after.state)
+        work = Pass(clients, {"model": model, **groups}, Rules(finish=nothing))
+        return self._figures(work, part, extras)[1]
+
+    def train(self, part: ClientPart, client: int, epochs: int) -> Mapping[int, Tensors]:
+        """Run a round of the method on one client, and drop its result."""
+        found: dict[int, Tensors] = {}
+
+        def run(work: Pass) -> Reduced:
+            rules = replace(work.rules, finish=partial(staged, work.rules.finish))
+            work = replace(work, rules=rules)
+            if not work.epochs or work.label:
+                return self.runner.run(work)
+            reduced, figures = self._figures(work, part, ("own_test",))
+            found.update(figures)
+            return reduced
+
+        settings, sizes = self.analyses.settings, self.analyses.federation.training_sizes
+        local = settings.local.model_copy(update={"epochs": epochs})
+        now = round_inputs(
+            settings.model_copy(update={"local": local}),
+            self.analyses.network,
+            self.after,
+            sizes=sizes,
+            run=run,
+            note=lambda text: None,
+        )
+        settings.method.round(replace(now, cohort=(client,)), self.after.state)
+        return found
+
+    def _figures(
+        self, work: Pass, part: ClientPart, extras: tuple[Extra, ...]
+    ) -> tuple[Reduced, dict[int, Tensors]]:
+        """Run a pass with one client part; return the result, and the part's figures."""
+        brought = self.analyses.extras(extras, work.clients)
+        reduced, figures = split_figures(self.runner.run(with_parts(work, {"": part}, brought)))
+        return reduced, figures.get("", {})
+
+
+def _new_clients(
+    analyses: Analyses, before: Checkpoint, cohort: Sequence[int], most: int
+) -> list[int]:
+    """Return clients that never took part, drawn by the seed, ascending."""
+    draws = stream(analyses.settings.seed, "new-clients")
+    order = draws.permutation(analyses.own_tests.clients)
+    never = order[np.isnan(before.losses[order]) & ~np.isin(order, cohort)]
+    return sorted(never[:most].tolist())

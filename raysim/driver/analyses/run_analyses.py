@@ -1,0 +1,167 @@
+"""The analyses of one run: checked before it starts, with what they need of its data.
+
+Legend: n of K clients, N samples, C classes.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from raysim.analysis import ANALYSES
+from raysim.analysis.base import Analysis, Extra
+from raysim.config import Settings
+from raysim.core.client_indices import class_counts
+from raysim.core.errors import SettingsError
+from raysim.core.seeds import stream
+from raysim.core.tensors import CPU, Tensors
+from raysim.core.tensors.packed import as_tensor
+from raysim.driver.analyses.riding import Extras
+from raysim.federation.evaluation_sets import EvaluationSet, client_test_set
+from raysim.federation.federation import Federation, open_samples
+from raysim.federation.opened import OpenedSamples
+from raysim.storage.checkpoints import Checkpoint
+from raysim.training.network import STAGES, lacking_stages
+
+PROBE_SAMPLES = 200
+"""Test samples of the probe."""
+MOST_COUNTED = 10_000
+"""Clients whose classes are counted; of more, so many at equal distances."""
+
+
+class Analyses:
+    """The analyses of one run, checked before it starts.
+
+    Attributes:
+        chosen: The analyses, by name.
+        parts: Their client parts, of those that have one.
+        reference: The model with which they compare, where the run names one.
+    """
+
+    def __init__(
+        self, settings: Settings, federation: Federation, network: nn.Module, initial: Checkpoint
+    ) -> None:
+        """Check that the run can be measured.
+
+        Raises:
+            SettingsError: it cannot, or `reference` has no such model.
+        """
+        self.settings, self.federation, self.network = settings, federation, network
+        self.initial = settings.method.deployed(initial.state)
+        self.chosen: dict[str, Analysis] = {
+            name: ANALYSES.get(name)()  # type: ignore[misc]
+            for name in settings.analysis
+        }
+        for name, analysis in self.chosen.items():
+            for need in analysis.needs:
+                if problem := self._lacks(need):
+                    raise SettingsError(f"analysis={name}: {problem}")
+        self.reference = self._read_reference()
+        parts = {name: each.client_part(self.structure) for name, each in self.chosen.items()}
+        self.parts = {name: part for name, part in parts.items() if part}
+
+    @cached_property
+    def structure(self) -> nn.Module:
+        """The network without values, in evaluation mode."""
+        return copy.deepcopy(self.network).to("meta").eval()
+
+    def _lacks(self, need: str) -> str:
+        """Return what the run lacks of a need; "" if nothing."""
+        lacking = lacking_stages(self.network, STAGES)
+        if need == "stages" and lacking:
+            stages = f"needs a model with the stages {', '.join(STAGES)}"
+            return f"{stages}; this one lacks {', '.join(lacking)}"
+        if need == "classes" and not self.federation.scoring.classifies:
+            return "the task is no classification; leave it out"
+        if need == "client_accuracy" and not self.settings.evaluation.clients:
+            return "needs evaluation.clients=true"
+        if need == "real_inputs" and not self.probe["x"].is_floating_point():
+            return f"needs inputs of real numbers; these are {self.probe['x'].dtype}"
+        return ""
+
+    def _read_reference(self) -> Tensors | None:
+        """Return the model of the run that `reference` names."""
+        folder = self.settings.reference
+        if folder is None:
+            return None
+        if not any(analysis.takes_reference for analysis in self.chosen.values()):
+            raise SettingsError(f"reference={folder}: no analysis of this run compares with it")
+        try:
+            found = load_file(Path(folder) / "model.safetensors")
+        except (OSError, SafetensorError) as error:
+            raise SettingsError(
+                f"reference={folder}: has no model that can be read ({error}); give the run"
+                " directory of a run of the same network"
+            ) from error
+        for name, tensor in self.initial.items():
+            if name not in found or found[name].shape != tensor.shape:
+                raise SettingsError(f"reference={folder}: is a run of another network ({name})")
+        return found
+
+    @cached_property
+    def probe(self) -> Tensors:
+        """Test samples that all clients share."""
+        test = open_samples(self.federation.test)
+        draws = stream(self.settings.seed, "probe")
+        count = min(len(test), PROBE_SAMPLES)
+        rows = np.sort(draws.choice(len(test), count, replace=False, shuffle=False))
+        x = as_tensor(np.ascontiguousarray(test.x[rows]))
+        return {
+            "x": self.federation.inputs.test(x, torch.from_numpy(rows)),
+            "y": as_tensor(np.ascontiguousarray(test.y[rows])),
+        }
+
+    @cached_property
+    def own_tests(self) -> EvaluationSet:
+        """Test samples of each client, as `evaluation.clients` draws them."""
+        splits = (self.federation.train, self.federation.test)
+        train, test = (open_samples(split).y for split in splits)
+        return client_test_set(self.federation.client_indices, train, test, self.settings.seed)
+
+    @cached_property
+    def _opened(self) -> OpenedSamples:
+        return OpenedSamples(self.federation, CPU)
+
+    def extras(self, names: tuple[Extra, ...], clients: Sequence[int]) -> Extras:
+        """Return the groups that bring samples to client parts."""
+        groups: dict[str, Tensors] = {"probe": self.probe} if "probe" in names else {}
+        if "own_test" not in names:
+            return groups, {}
+        evaluated = self.own_tests.clients
+        found = np.searchsorted(evaluated, np.asarray(clients))
+        positions = {
+            client: position
+            for client, position in zip(clients, found.tolist(), strict=True)
+            if evaluated[position : position + 1].tolist() == [client]
+        }
+        samples = [self._opened.of_client(self.own_tests, each) for each in positions.values()]
+        if samples:
+            groups["own_test"] = {
+                "x": torch.cat([each.x for each in samples]),
+                "y": torch.cat([each.y for each in samples]),
+                "offsets": torch.tensor([0, *accumulate(len(each.y) for each in samples)]),
+            }
+        order = {client: number for number, client in enumerate(positions)}
+        # Positions, not samples: clients that are trained stacked need tensors of one shape.
+        return groups, {
+            client: {"own_test": {"position": torch.tensor(order.get(client, -1))}}
+            for client in clients
+        }
+
+    def class_counts(self) -> tuple[Any, Any]:
+        """Return clients [n] and their samples per class [n, C]."""
+        labels = open_samples(self.federation.train).y
+        total = len(self.federation.client_indices.sizes)
+        clients = np.linspace(0, total - 1, min(total, MOST_COUNTED)).astype(np.int64)
+        classes = 1 + int(labels.max())
+        return clients, class_counts(self.federation.client_indices, labels, classes, clients)

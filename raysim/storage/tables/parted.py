@@ -1,0 +1,141 @@
+"""Parted tables: a folder of Parquet files, the last of which is open.
+
+The open file is replaced aside and renamed when rows are written; a file that is long enough is
+closed, so that the rows held in memory stay bounded. A checkpoint holds a copy of the open file and
+the checksums of the closed ones.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Mapping
+from itertools import chain
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from raysim.core.arrow import checksum
+from raysim.core.errors import RunError
+from raysim.storage.atomic import remove, replace_file, sweep
+
+FILE_ROWS, FILE_BYTES = 50_000, 2**25
+"""Rows, and bytes in memory, after which a file is closed."""
+
+
+class PartedTable:
+    """A table in a folder of part files.
+
+    Attributes:
+        folder: The folder, to be read as one table.
+        closed: The checksum of every closed file, by name.
+    """
+
+    def __init__(self, folder: Path, copy: str) -> None:
+        """Name the folder, and the copy of the open file within a checkpoint."""
+        self.folder, self._copy = folder, copy
+        self.closed: dict[str, str] = {}
+        self._rows: list[pa.Table] = []
+        self._written = True
+
+    @property
+    def _open_path(self) -> Path:
+        return self.folder / f"part-{len(self.closed):06d}.parquet"
+
+    def add(self, rows: pa.Table) -> None:
+        """Add rows, which `write` writes."""
+        self._rows.append(rows)
+        self._written = False
+
+    def write(self) -> None:
+        """Write the rows of the open file; close it when it is long enough."""
+        if self._written:
+            return
+        table = pa.concat_tables(self._rows, promote_options="default")
+        path = self._open_path
+        full = len(table) >= FILE_ROWS or table.nbytes >= FILE_BYTES
+        replace_file(path, lambda aside: pq.write_table(table, aside), durable=full)
+        self._rows, self._written = [] if full else [table], True
+        if full:
+            self.closed[path.name] = checksum(path)
+
+    def seal(self, folder: Path) -> Mapping[str, str]:
+        """Copy the open file into a checkpoint's folder; return the closed files' checksums."""
+        self.write()
+        if self._rows:
+            shutil.copyfile(self._open_path, folder / self._copy)
+        return dict(self.closed)
+
+    def check(self, closed: Mapping[str, str]) -> None:
+        """Check that closed files are as they were sealed.
+
+        Raises:
+            OSError: one is missing.
+            ValueError: one is damaged; it is named.
+        """
+        for name, expected in closed.items():
+            if checksum(self.folder / name) != expected:
+                raise ValueError(f"{self.folder / name} does not match its checksum")
+
+    def restore(self, folder: Path, closed: Mapping[str, str]) -> None:
+        """Delete the files of later rounds, and write the open file as it was sealed."""
+        self.closed = dict(closed)
+        sweep(self.folder)
+        for path in self.folder.glob("part-*.parquet"):
+            if path.name not in self.closed:
+                remove(path)
+        if (folder / self._copy).exists():
+            self.add(read_table(folder / self._copy))
+            self.write()
+
+    def clear(self) -> None:
+        """Delete all rows."""
+        remove(self.folder)
+
+    def reopen(self, rounds: int) -> None:
+        """Read a table that no checkpoint sealed; leave out the rows of later rounds.
+
+        Raises:
+            RunError: it lacks a round, or is damaged.
+        """
+        files = sorted(self.folder.glob("part-*.parquet"))
+        seen = [read_table(path, ["round"])["round"].unique().to_pylist() for path in files]
+        check_rounds(self.folder, rounds, set(chain.from_iterable(seen)))
+        while files:
+            table = read_table(path := files.pop())
+            committed = table.filter(pc.less_equal(table["round"], rounds))
+            if len(committed):
+                self.closed = {closed.name: checksum(closed) for closed in files}
+                self.add(committed)
+                self.write()
+                return
+            path.unlink()
+
+
+def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
+    """Return a table.
+
+    Raises:
+        RunError: it is missing or damaged.
+    """
+    try:
+        return pq.read_table(path, columns=columns)
+    except (OSError, pa.ArrowException) as error:
+        raise RunError(
+            f"{path}: is damaged ({error}); restore it, or start the run again in another `out`"
+        ) from error
+
+
+def check_rounds(path: Path, rounds: int, found: Collection[int]) -> None:
+    """Check that a table has rows of every committed round.
+
+    Raises:
+        RunError: it has not; it names the first of them.
+    """
+    for number in range(1, rounds + 1):
+        if number not in found:
+            raise RunError(
+                f"{path}: lacks round {number} of {rounds}; restore it, or start the run again in"
+                " another `out`"
+            )

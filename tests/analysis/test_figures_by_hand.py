@@ -1,0 +1,114 @@
+"""Figures of analyses, worked out in NumPy from the model that a run leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from safetensors.torch import load_file
+
+import raysim
+from tests.conftest import make_settings, make_task
+
+STANDING = {"local.lr": 1e-12, "rounds": 1, "fraction": 1.0}
+"""Steps of no length: all trained models are the model that the run leaves."""
+TEMPERATURE = 0.5
+
+
+@pytest.fixture(scope="module")
+def task() -> raysim.Task:
+    return make_task((30, 20, 9))
+
+
+@pytest.fixture(scope="module")
+def run(task: raysim.Task, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("run")
+    names = ["kl_activations", "label_information", "temperature", "weight_divergence"]
+    overrides = {"analysis": names, "local.temperature": TEMPERATURE}
+    raysim.run(make_settings(path, **STANDING, **overrides), task)
+    return path
+
+
+def rows(run: Path, name: str) -> list[dict[str, Any]]:
+    return pq.read_table(run / f"analysis/{name}.parquet").to_pylist()
+
+
+def outputs(run: Path, x: Any) -> tuple[Any, Any]:
+    """Return the activations and the logits of the run's model."""
+    model = {name: t.double().numpy() for name, t in load_file(run / "model.safetensors").items()}
+    hidden = np.maximum(x @ model["hidden.0.weight"].T + model["hidden.0.bias"], 0)
+    return hidden, hidden @ model["head.weight"].T + model["head.bias"]
+
+
+def softmax(values: Any) -> Any:
+    return np.exp(values) / np.exp(values).sum(axis=-1, keepdims=True)
+
+
+def test_divergence_of_activations(run, task):
+    means = [outputs(run, x)[0].mean(axis=0) for x, _ in task.clients]
+    common = softmax(np.mean(means, axis=0))
+    found = rows(run, "kl_activations")
+    assert [row["client"] for row in found] == [0, 1, 2]
+    for row, mean in zip(found, means, strict=True):
+        own = softmax(mean)
+        to_client, to_mean = (
+            (common * np.log(common / own)).sum(),
+            (own * np.log(own / common)).sum(),
+        )
+        assert row["kl_mean_client"] == pytest.approx(to_client, rel=1e-4)
+        assert row["kl_client_mean"] == pytest.approx(to_mean, rel=1e-4)
+        assert to_client > 1e-4 and to_client != pytest.approx(to_mean, rel=1e-3)
+
+
+def test_gradient_norm_at_the_first_layer_is_that_at_the_temperature(run, task):
+    """Its gradient is d x^T with d = W^T (p - y) / T where the activation is positive."""
+    head = load_file(run / "model.safetensors")["head.weight"].double().numpy()
+    x, y = task.clients[2]
+    hidden, logits = outputs(run, x)
+    found = [row for row in rows(run, "temperature") if row["client"] == 2]
+    assert len(found) == len(y) == 9
+    for n, row in enumerate(found):
+        error = softmax(logits[n] / TEMPERATURE) - np.eye(3)[y[n]]
+        back = head.T @ error / TEMPERATURE * (hidden[n] > 0)
+        expected = np.linalg.norm(back) * np.sqrt(x[n] @ x[n] + 1)  # weights and biases
+        assert row["gradient_norm"] == pytest.approx(expected, rel=1e-4)
+        assert row["correct"] == (logits[n].argmax() == y[n])
+        assert row["distance_before"] == row["distance_after"]  # of a step of no length
+
+
+def test_a_step_on_a_sample_moves_it(task, tmp_path):
+    far = {"analysis": "temperature", "local.temperature": 0.05}
+    raysim.run(make_settings(tmp_path, rounds=1, fraction=1.0, **far), task)
+    found = rows(tmp_path, "temperature")
+    assert any(row["distance_before"] != row["distance_after"] for row in found)
+
+
+def test_information_of_labels(run, task):
+    def information(x: Any, y: Any) -> float:
+        predicted = outputs(run, x)[1].argmax(axis=1)
+        joint = np.array(
+            [[np.mean((y == a) & (predicted == b)) for b in range(3)] for a in range(3)]
+        )
+        apart = joint.sum(axis=1, keepdims=True) * joint.sum(axis=0)
+        return float((joint[joint > 0] * np.log(joint[joint > 0] / apart[joint > 0])).sum())
+
+    [row] = rows(run, "label_information")
+    train = [np.concatenate(part) for part in zip(*task.clients, strict=True)]
+    assert row["train"] == pytest.approx(information(*train), rel=1e-9)
+    assert row["test"] == pytest.approx(information(*task.test), rel=1e-9)
+
+
+def test_weights_that_stand_do_not_diverge(run):
+    assert [row["divergence"] for row in rows(run, "weight_divergence")] == pytest.approx([0, 0])
+
+
+def test_information_of_clients_is_the_figure_of_mifl(task, tmp_path):
+    overrides = {"method.name": "mifl", "analysis": "client_information"}
+    raysim.run(make_settings(tmp_path, rounds=2, fraction=1.0, **overrides), task)
+    clients = pq.read_table(tmp_path / "clients.parquet").to_pylist()
+    expected = {(r["round"], r["client"]): r["mi"] for r in clients if r["steps"]}
+    found = rows(tmp_path, "client_information")
+    assert {(r["round"], r["client"]): r["information"] for r in found} == expected

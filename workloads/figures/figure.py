@@ -1,0 +1,86 @@
+"""A figure of a paper: runs of a preset, the analyses that they ask for, and a drawing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from raysim.workloads.presets.preset import Paper
+
+
+@dataclass(frozen=True)
+class FigureRun:
+    """A run of a figure.
+
+    Attributes:
+        label: Its name in the figure.
+        settings: Its own settings, by dotted key.
+        preset: Its preset, where it is another than the figure's.
+        reference: Label of the run before it with whose model it is compared.
+        drawn: Whether it is drawn, or serves as a reference alone.
+    """
+
+    label: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    preset: str = ""
+    reference: str = ""
+    drawn: bool = True
+
+    @property
+    def folder(self) -> str:
+        """Name of its run directory within the figure's folder."""
+        return re.sub(r"[^a-z0-9.]+", "-", self.label.lower()).strip("-")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of a paper.
+
+    Attributes:
+        title: Title of the drawing.
+        paper: The paper.
+        reference: Its figure there.
+        preset: The preset of all runs.
+        runs: The runs; references stand before the runs that they serve.
+        draw: Kind of drawing, of `drawing.KINDS`.
+        table: The analysis that is drawn, or `metrics`.
+        values: The columns that are drawn.
+        axis: Label of the axis of the values.
+        settings: Settings of all runs, by dotted key.
+        options: Options of the drawing.
+        note: Deviations from the paper's figure.
+    """
+
+    title: str
+    paper: Paper
+    reference: str
+    preset: str
+    runs: tuple[FigureRun, ...]
+    draw: str
+    table: str
+    values: tuple[str, ...]
+    axis: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
+
+    @property
+    def source(self) -> str:
+        """The paper's name with the figure."""
+        return f"{self.paper.name}, {self.reference}"
+
+    def overrides(self, run: FigureRun) -> dict[str, Any]:
+        """Return the settings of a run that differ from its preset's."""
+        analysis = () if self.table == "metrics" or not run.drawn else (self.table,)
+        return {"analysis": analysis, **self.settings, **run.settings}
+
+
+def shortened(rounds: Mapping[str, int], most: int) -> dict[str, int]:
+    """Return the rounds of some runs, shortened so that the longest has at most so many.
+
+    All are shortened in proportion, and have one round at least.
+    """
+    factor = min(most / max(rounds.values()), 1)
+    return {name: max(int(count * factor), 1) for name, count in rounds.items()}
