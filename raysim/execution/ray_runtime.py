@@ -42,10 +42,10 @@ from raysim.execution.worker import WorkerSpec
 from raysim.storage.trace import Stopwatch
 
 CONNECT_SECONDS = 10.0
-PREFIX = "raysim-"
+PREFIX = "raysim-ray-"
 """Beginning of the names of folders of our own Ray."""
-RAY, IN_USE = "ray", "in-use"
-"""Ray's folder in it, and a file that its driver has locked; one kept for its logs has none."""
+RAY, IN_USE, KEPT = "ray", "in-use", "kept"
+"""Names in such a folder: Ray's own folder, a file that the driver locks, one that spares it."""
 
 
 @contextmanager
@@ -102,8 +102,7 @@ def _own_folder() -> Iterator[Path]:
     _sweep(place)
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))  # for this user alone
     logs = f"Ray's logs are in {folder}"
-    with FileLock(folder / "starting"):
-        in_use = (folder / "starting").rename(folder / IN_USE)  # seen by others only when locked
+    with FileLock(folder / IN_USE):  # before Ray's folder is there, without which none is removed
         kept = False
         try:
             yield folder
@@ -116,17 +115,19 @@ def _own_folder() -> Iterator[Path]:
             raise
         finally:
             if kept:
-                in_use.unlink()
+                (folder / KEPT).touch()
             else:
                 _remove(folder)
             _sweep(place)
 
 
 def _sweep(place: Path) -> None:
-    """Remove the folders of killed drivers."""
-    for in_use in place.glob(f"{PREFIX}*/{IN_USE}"):
-        with suppress(OSError, Timeout), FileLock(in_use, blocking=False):
-            _remove(in_use.parent)
+    """Remove the folders of killed drivers, and what Ray's processes wrote after that."""
+    for folder in place.glob(f"{PREFIX}*"):
+        with suppress(OSError, Timeout):
+            if {RAY} <= {path.name for path in folder.iterdir()} <= {RAY, IN_USE}:
+                with FileLock(folder / IN_USE, blocking=False):
+                    _remove(folder)
 
 
 def _remove(folder: Path) -> None:

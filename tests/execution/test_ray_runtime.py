@@ -58,22 +58,32 @@ def folder() -> Iterator[Path]:
 
 def test_folders_of_killed_drivers_are_removed_and_no_others(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
-    for name in ("raysim-killed", "raysim-alive", "raysim-logs", "of-others"):
-        (tmp_path / name / "ray").mkdir(parents=True)
-        if name != "raysim-logs":
-            (tmp_path / name / "in-use").touch()
-    with FileLock(tmp_path / "raysim-alive/in-use"):
+    contents = {
+        "raysim-ray-killed": ("ray/", "in-use"),
+        "raysim-ray-written-again": ("ray/",),
+        "raysim-ray-alive": ("ray/", "in-use"),
+        "raysim-ray-starting": ("in-use",),
+        "raysim-ray-logs": ("ray/", "in-use", "kept"),
+        "raysim-ray-of-a-user": ("ray/", "config.json"),
+        "raysim-results": ("ray/", "in-use"),
+    }
+    for folder, names in contents.items():
+        for name in names:
+            (tmp_path / folder / "ray").parent.mkdir(exist_ok=True)
+            path = tmp_path / folder / name
+            path.mkdir() if name.endswith("/") else path.touch()
+    with FileLock(tmp_path / "raysim-ray-alive/in-use"):
         with ray_runtime._own_folder() as first, ray_runtime._own_folder() as second:
             assert first.parent == second.parent == tmp_path and first != second
-            left = {path.name for path in tmp_path.iterdir()}
-            assert left == {"raysim-alive", "raysim-logs", "of-others", first.name, second.name}
+            left = {path.name for path in tmp_path.iterdir()} - {first.name, second.name}
+            assert left == {*contents} - {"raysim-ray-killed", "raysim-ray-written-again"}
         assert not first.exists() and not second.exists()
 
 
 def test_what_cannot_be_removed_yet_is_removed_later(tmp_path, monkeypatch):
     """Ray's processes outlive a killed driver for a moment, and write to its folder."""
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
-    killed = tmp_path / "raysim-killed"
+    killed = tmp_path / "raysim-ray-killed"
     (killed / "ray/session").mkdir(parents=True)
     (killed / "in-use").touch()
     rmtree = shutil.rmtree
@@ -82,19 +92,14 @@ def test_what_cannot_be_removed_yet_is_removed_later(tmp_path, monkeypatch):
         if path != killed / "ray":
             rmtree(path, **options)
 
-    with ray_runtime._own_folder():
-        assert not killed.exists()
-        (killed / "ray/session").mkdir(parents=True)
-        (killed / "in-use").touch()
-    assert not killed.exists()
-    (killed / "ray/session").mkdir(parents=True)
-    (killed / "in-use").touch()
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", busy)
         with ray_runtime._own_folder():
             assert killed.exists()
     with ray_runtime._own_folder():
         assert not killed.exists()
+        (killed / "ray").mkdir(parents=True)
+    assert not killed.exists()
 
 
 def test_a_folder_is_kept_for_its_logs_after_a_fault_alone(tmp_path, monkeypatch):
