@@ -2,7 +2,7 @@
 
 Sources: Divide-and-Conquer, section 4.2.2 and figures 5 and 7 (weight divergence; the reference is
 the model after a pre-pass, here that of the run `reference`); FLex&Chill, section 4.4, appendix E
-(linear CKA by layer, of the first test samples that a seed draws).
+(linear CKA by layer, on test samples that the seed draws, before the activation function).
 
 Legend: N samples, L layers.
 """
