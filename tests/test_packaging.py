@@ -42,7 +42,8 @@ def imported(source: str) -> Iterator[tuple[str, bool]]:
         yield from ((module.partition(".")[0], id(node) in late) for module in modules)
 
 
-DISTRIBUTIONS = packages_distributions()
+DISTRIBUTIONS = {"mlflow": ["mlflow-skinny"], **packages_distributions()}
+"""Packages by module; the first may be absent."""
 
 
 def undeclared(source: str, declared: set[str], optional: set[str]) -> list[str]:

@@ -93,5 +93,5 @@ def test_the_two_commands_stand_in_readme():
     commands = re.findall(r"^pip install .*$", README, re.MULTILINE)
     assert commands == [
         "pip install -c constraints.txt . && raysim run mnist-fedavg",
-        "pip install -c constraints.txt '.[dev]' && python -m pytest -n 2 --dist worksteal",
+        "pip install -c constraints.txt '.[dev]' && python -m pytest -n 3 --dist worksteal",
     ]

@@ -24,10 +24,11 @@ must not make a client fail.
 
 from typing import Any
 
-from raysim.core.components import Component, Registry, suggest
+from raysim.analysis.base import Analysis
+from raysim.core.components import Registry, suggest
 from raysim.core.errors import visible
 
-ANALYSES: Registry[Component] = Registry("analysis", Component)
+ANALYSES: Registry[Analysis] = Registry("analysis", Analysis)
 ANALYSES.add(
     {
         "activations": "raysim.analysis.activations:Activations",

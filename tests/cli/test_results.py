@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
+from raysim.cli import results
 from tests.cli.test_app import QUICK, raysim_command  # noqa: F401 - a fixture
 
 
@@ -25,7 +26,7 @@ class Figures(HTMLParser):
 
 def test_runs_are_compared_and_reported(raysim_command, monkeypatch, tmp_path):  # noqa: F811
     """A run of a preset, of which the report draws the partition as well."""
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(results.console, "width", 200)
     for seed in (0, 1):
         words = ("run", "mnist-fedavg", *QUICK, f"seed={seed}", f"out=run {seed}")
         assert raysim_command(*words)[0] == 0

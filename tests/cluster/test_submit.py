@@ -170,7 +170,7 @@ REFUSED = {
     "sampler": (["tune", "fedmax-beta", "--sampler", "best"], "sampler=best: must be one of"),
     "study": (["tune", "fedmax-bet", "--out", "/x"], "fedmax-bet: no such study; did you mean"),
     "resume": (["resume", "runs/x"], "RUN_DIR=runs/x: must be an absolute path"),
-    "command": (["data", "list"], "data: cannot be submitted; must be run, tune or resume"),
+    "command": (["data", "list"], "data: cannot be submitted; must be run, tune, table or resume"),
 }
 
 

@@ -43,7 +43,7 @@ with ray_runtime(EngineSettings()):
                 print(error.code().name)
 assert os.environ["RAY_AUTH_TOKEN"] == "of-a-cluster"
 assert os.environ["RAY_AUTH_MODE"] == "disabled"
-left = [process for process in processes[1:] if process.is_running()]
+_, left = psutil.wait_procs(processes[1:], timeout=10)
 print(len(left), os.listdir(sys.argv[1]))
 """
 

@@ -59,7 +59,7 @@ class TrackingListener(Listener):
     def __init__(self, name: str, tracker: Tracker, settings: Settings, listener: Listener) -> None:
         self._name = name
         self._tracker: Tracker | None = tracker
-        self._parameters = dotted(settings.to_dict())
+        self._settings = dotted(settings.to_dict())
         self._listener = listener
         self._path = Path()
         self._run = ""
@@ -97,7 +97,7 @@ class TrackingListener(Listener):
         try:
             if self._tracker is not None:
                 self._run, last = self._tracker.open(
-                    known.get("run"), run.path.name, self._parameters
+                    known.get("run"), run.path.name, self._settings
                 )
                 self._round = max(last, known.get("round", 0))
         except Exception as error:
