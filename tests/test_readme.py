@@ -16,6 +16,7 @@ import ray
 from safetensors.numpy import load_file
 
 import raysim.testing
+from raysim.config import parse_override
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 METHOD = re.search(r"```python\n(\"\"\"FedAvgM.*?)```", README, re.DOTALL)
@@ -54,8 +55,8 @@ def test_own_method(tmp_path, request, backend):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / f"{name}.py").write_text(f"raise RuntimeError('{name} hides a package')")
     run(tmp_path, environment, *shlex.split(COMMAND[1]), f"engine.backend={backend}", "out=mine")
-    plain = ["engine.backend=inline", "out=plain", "rounds=1"]
-    run(tmp_path, environment, "run", "mnist-fedavg", *plain)
+    quick = dict(map(parse_override, [*QUICK, "engine.backend=inline", "rounds=1"]))
+    raysim.run(raysim.load_config("mnist-fedavg", {**quick, "out": str(tmp_path / "plain")}))
     first, second = (
         load_file(tmp_path / f"mine/checkpoints/round_00000{n}/state.safetensors") for n in (1, 2)
     )
@@ -93,5 +94,5 @@ def test_the_two_commands_stand_in_readme():
     commands = re.findall(r"^pip install .*$", README, re.MULTILINE)
     assert commands == [
         "pip install -c constraints.txt . && raysim run mnist-fedavg",
-        "pip install -c constraints.txt '.[dev]' && python -m pytest -n 3 --dist worksteal",
+        "pip install -c constraints.txt '.[dev]' && python -m pytest -n 2 --dist worksteal",
     ]

@@ -126,12 +126,9 @@ def test_a_signal_while_importing_ends_without_a_word(tmp_path, monkeypatch, mod
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
-    ("device", "said"),
-    [
-        ("/dev/full", "No space left on device"),
-        pytest.param("", "Broken pipe", marks=pytest.mark.full),
-    ],
+    ("device", "said"), [("/dev/full", "No space left on device"), ("", "Broken pipe")]
 )
 def test_a_run_survives_its_stdout(tmp_path, device, said):
     """The second is `raysim run ... | head -0`: a pipe without a reader."""

@@ -50,6 +50,7 @@ def rounds_of(run: Path) -> list[int]:
     return pq.read_table(run / "metrics.parquet")["round"].to_pylist()
 
 
+@pytest.mark.full
 def test_a_job_brings_its_own_code_and_goes_on_where_a_run_was_lost(
     head, working_directory, tmp_path, monkeypatch
 ):
@@ -84,6 +85,7 @@ def test_a_job_brings_its_own_code_and_goes_on_where_a_run_was_lost(
     assert packages == {"raysim"}
 
 
+@pytest.mark.full
 def test_a_wrong_token_is_one_line(head, tmp_path):
     wrong = {"RAY_AUTH_TOKEN": "wrong"}
     error = one_line_error(done(head, tmp_path, "job", "list", **wrong))

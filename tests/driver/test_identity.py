@@ -125,7 +125,7 @@ KILLED = (1, 3, 4)
 
 @cases
 @methods("scaffold")
-@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.full), 2])
 def test_driver_killed_and_resumed(tmp_path, killed, undisturbed, method, sizes, every):
     killed(3, tmp_path, method, sizes, every)
     listener = RoundsSeen()

@@ -31,6 +31,7 @@ print(pages_a_step())
 """
 
 
+@pytest.mark.full
 @pytest.mark.skipif(
     not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library is not glibc: nothing is set"
 )

@@ -101,6 +101,7 @@ def matrix(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
 
 
+@pytest.mark.full
 def test_a_part_of_the_matrix():
     done = matrix("--only", QUICK)
     assert done.returncode == 0, done.stdout + done.stderr

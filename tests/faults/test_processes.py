@@ -63,12 +63,13 @@ def settings_of(folder: Path, actors: int) -> raysim.Settings:
     return make_settings(folder, **others, **engine)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("actors", "error"),
     [
-        pytest.param(2, RuntimeError("worn out"), marks=pytest.mark.full),
+        (2, RuntimeError("worn out")),
         (2, torch.AcceleratorError("CUDA error: an illegal memory access was encountered")),
-        pytest.param(1, RuntimeError("worn out"), marks=pytest.mark.full),
+        (1, RuntimeError("worn out")),
     ],
     ids=["process", "device", "only process"],
 )

@@ -196,6 +196,7 @@ def test_settings_that_name_code_in_a_run_directory_execute_none(
     assert not (out / "executed").exists()
 
 
+@pytest.mark.full
 def test_the_command_line_executes_nothing_beside_a_run(start, tmp_path):
     """As typed in the run directory, with modules named like ones that are not installed."""
     out = start()

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 import raysim
+from raysim.cli.app import main
 from raysim.tuning.command import serve
 from tests.tuning.common import make_search
 
@@ -66,11 +67,13 @@ def get(port: int, path: str) -> str:
     return response.read().decode()
 
 
+@pytest.mark.full
 def test_it_listens_on_this_machine_alone(dashboard):
     process, port = dashboard
     assert listening(process.pid) == [("127.0.0.1", port)]
 
 
+@pytest.mark.full
 def test_the_page_is_served_and_the_study_is_listed(dashboard):
     _, port = dashboard
     assert "<title>Optuna Dashboard</title>" in get(port, "/dashboard")
@@ -78,6 +81,7 @@ def test_the_page_is_served_and_the_study_is_listed(dashboard):
     assert [study["study_name"] for study in studies] == ["blobs"]
 
 
+@pytest.mark.full
 def test_a_browser_shows_the_study(dashboard, tmp_path):
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
@@ -90,6 +94,22 @@ def test_a_browser_shows_the_study(dashboard, tmp_path):
         [browser, *options, *page], capture_output=True, text=True, timeout=PATIENCE, check=True
     )
     assert "blobs" in shown.stdout
+
+
+def test_the_command_binds_to_this_machine_unless_asked_otherwise(tmp_path, monkeypatch):
+    found: list[tuple[str, int]] = []
+
+    def run_server(storage: str, host: str, port: int) -> None:
+        found.append((host, port))
+
+    make_search(tmp_path)
+    monkeypatch.setattr("optuna_dashboard.run_server", run_server)
+    for more in ([], ["--host", "0.0.0.0"]):  # noqa: S104
+        command = ["raysim", "dashboard", f"sqlite:///{tmp_path / 'study.db'}", *more]
+        monkeypatch.setattr(sys, "argv", command)
+        with pytest.raises(SystemExit):
+            main()
+    assert found == [("127.0.0.1", 8080), ("0.0.0.0", 8080)]  # noqa: S104
 
 
 def test_a_database_that_is_not_there_is_not_made(tmp_path):

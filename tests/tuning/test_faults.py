@@ -75,6 +75,7 @@ def check(search: Search, folder: Path, trials: int) -> None:
         assert sorted(trial.intermediate_values) == list(range(every, rounds + 1, every))
 
 
+@pytest.mark.full
 def test_a_lost_slot_goes_on_from_its_checkpoint(tmp_path, shared_ray):
     """The one study of the ordinary suite whose slots are actors."""
     search = make_search(tmp_path, rounds=20)

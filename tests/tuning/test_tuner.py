@@ -31,7 +31,8 @@ def test_a_study(tmp_path, local_slots):
     assert [trial.number for trial in result.best] == [best.number]
     # The file is a preset: it gives the same run again.
     path = result.presets[best.number]
-    again = raysim.run(raysim.load_config(path, {"out": str(tmp_path / "again")}))
+    inline = {"out": str(tmp_path / "again"), "engine.backend": "inline"}
+    again = raysim.run(raysim.load_config(path, inline))
     assert again.summary["final_holdout_accuracy"] == best.value
 
 

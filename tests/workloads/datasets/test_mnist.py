@@ -200,6 +200,7 @@ def prepare_slowly(root: Path, together: Barrier) -> None:
     Slow().prepare(root, ignore)
 
 
+@pytest.mark.full
 def test_processes_that_prepare_at_once_do_it_once(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     args = (tmp_path, context.Barrier(2))
