@@ -28,7 +28,7 @@ from raysim.analysis.base import Analysis
 from raysim.core.components import Registry, suggest
 from raysim.core.errors import visible
 
-ANALYSES: Registry[Analysis] = Registry("analysis", Analysis)
+ANALYSES: Registry[Analysis] = Registry("analysis", Analysis)  # type: ignore[type-abstract]
 ANALYSES.add(
     {
         "activations": "raysim.analysis.activations:Activations",

@@ -155,6 +155,7 @@ def test_a_run_without_stdout_and_stderr(tmp_path):
     assert (tmp_path / "run/summary.json").exists()
 
 
+@pytest.mark.full
 def test_a_list_without_its_stdout(tmp_path):
     with Path("/dev/full").open("w") as full:
         process = start(tmp_path, "list", "profiles", stdout=full)

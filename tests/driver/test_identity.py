@@ -163,6 +163,7 @@ def test_killed_before_the_first_checkpoint_starts_again(tmp_path, killed, undis
     assert rows == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.full
 def test_damaged_checkpoint_is_reported_and_the_one_before_used(tmp_path, killed, undisturbed):
     killed(4, tmp_path, "scaffold", UNEQUAL, 1)
     newest = tmp_path / "checkpoints/round_000004/state.safetensors"

@@ -59,8 +59,7 @@ class Analyses:
         self.settings, self.federation, self.network = settings, federation, network
         self.initial = settings.method.deployed(initial.state)
         self.chosen: dict[str, Analysis] = {
-            name: ANALYSES.get(name)()
-            for name in settings.analysis
+            name: ANALYSES.get(name)() for name in settings.analysis
         }
         for name, analysis in self.chosen.items():
             for need in analysis.needs:
