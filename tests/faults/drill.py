@@ -162,7 +162,8 @@ class Play:
         assert went_on in expected, f"{fault.title}: {run.end()}"
         if not went_on:
             code, words = run.end()
-            assert code == fault.code and (fault.says or "") in words, f"{fault.title}: {words}"
+            ended = f"{fault.title}: exit code {code}: {words}"
+            assert code == fault.code and (fault.says or "") in words, ended
             committed = max(run.rounds, default=0)
             run.close()
             run = self.stage.run(moments)
