@@ -14,10 +14,14 @@ from safetensors.torch import load_file
 import raysim
 import raysim.methods
 from raysim.analysis import ANALYSES
+from raysim.analysis.activations import KlActivations
+from raysim.analysis.base import MeasuredRound
 from raysim.core.components import Component
 from raysim.core.method import METHODS
+from raysim.core.rules import Trained, Upload, View
+from raysim.driver.analyses import riding
 from raysim.storage.tables import parted
-from tests.conftest import make_settings, make_task, model_of
+from tests.conftest import Notes, make_settings, make_task, model_of
 from tests.driver.test_lost_files import StopAfter
 
 QUICK = ("activations", "kl_activations", "weight_divergence")
@@ -112,6 +116,49 @@ def test_a_damaged_part_goes_back_to_the_checkpoint_before_it(runs, tmp_path, mo
     sorted((tmp_path / "analysis/kl_activations.parquet").iterdir())[-1].write_bytes(b"")
     raysim.resume(tmp_path, task)
     assert tables(tmp_path) == {name: tables(analysed)[name] for name in QUICK}
+
+
+@pytest.mark.parametrize("outcome", ["drop", "stop"])
+def test_a_part_that_fails_costs_rows_and_no_client(tmp_path, monkeypatch, outcome):
+    def failing(view: View, trained: Trained) -> Any:
+        raise ValueError("a bug")
+
+    options = {"on_client_error": outcome, "rounds": 2}
+    plain = raysim.run(make_settings(tmp_path / "plain", **options), make_task(SIZES))
+    monkeypatch.setattr(KlActivations, "client_part", lambda self, network: failing)
+    options["analysis"] = "kl_activations"
+    result = raysim.run(make_settings(tmp_path / "run", **options), make_task(SIZES))
+    assert model_of(tmp_path / "run") == model_of(tmp_path / "plain")
+    assert result.metrics["clients"] == plain.metrics["clients"]
+
+
+def test_a_client_that_fails_in_a_pass_of_an_analysis_costs_its_rows(tmp_path, monkeypatch):
+    def rows(self: KlActivations, found: MeasuredRound) -> Any:
+        raise raysim.RunError("client 3: failed twice in round 1: bad (traceback in errors.log)")
+
+    raysim.run(make_settings(tmp_path / "plain", rounds=1), make_task(SIZES))
+    monkeypatch.setattr(KlActivations, "rows", rows)
+    options, notes = {"analysis": "kl_activations", "rounds": 1}, Notes()
+    raysim.run(make_settings(tmp_path / "run", **options), make_task(SIZES), notes)
+    assert notes.notes == [
+        "analysis=kl_activations: no rows: client 3: failed twice in round 1: bad"
+    ]
+    assert model_of(tmp_path / "run") == model_of(tmp_path / "plain")
+
+
+def test_a_client_that_joins_has_no_state_of_the_training_before(tmp_path, monkeypatch):
+    norms: list[float] = []
+    finish = riding._finish
+
+    def noting(own: Any, parts: Any, view: View, trained: Trained) -> Upload:
+        norms.append(sum(float(t.norm()) for g in view.state.values() for t in g.values()))
+        return finish(own, parts, view, trained)
+
+    monkeypatch.setattr(riding, "_finish", noting)
+    scaffold = {"method.name": "scaffold", "evaluation.clients": True, "fraction": 0.3, "rounds": 1}
+    options = scaffold | {"analysis": "new_client"}
+    raysim.run(make_settings(tmp_path, **options), make_task((20,) * 6))
+    assert len(norms) > 10 and not any(norms)
 
 
 def test_clients_that_join_leave_no_state_behind(tmp_path):

@@ -138,8 +138,8 @@ def _planned(
     table: PaperTable, cell: PaperCell, name: str, words: Sequence[str], options: TableOptions
 ) -> PlannedCell | None:
     """Return the plan of a cell; None of one that is not chosen and has no such settings."""
-    place = f"{cell.row} {cell.column}".lower()
-    chosen = all(word.strip().lower() in place for word in words)
+    place = f"{cell.row} {cell.column}"
+    chosen = all(_is_in(word.strip(), place) for word in words)
     try:
         settings = cell.resolve(options.overrides)
     except SettingsError:
@@ -150,6 +150,12 @@ def _planned(
     if options.rounds is not None and options.rounds < full:
         settings = settings.override({"rounds": options.rounds})
     return PlannedCell(cell, name, settings, full, chosen, table.analysis_of(cell))
+
+
+def _is_in(word: str, place: str) -> bool:
+    """Return whether a whole word is in a text: `iid` is not in `noniid`, nor `E=1` in `E=10`."""
+    part = r"[\w.=&'-]"
+    return bool(re.search(rf"(?<!{part}){re.escape(word)}(?!{part})", place, re.IGNORECASE))
 
 
 def folder_names(places: Sequence[tuple[str, str]]) -> list[str]:

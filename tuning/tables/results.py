@@ -150,7 +150,7 @@ def _result_cell(cell: PlannedCell, runs: Mapping[int, _Ended]) -> ResultCell:
         published_deviation=paper.deviation,
         suspect=paper.suspect,
         missing=cell.missing,
-        metric=paper.metric,
+        metric="" if cell.analysis else paper.metric,
         unit=paper.unit,
     )
 

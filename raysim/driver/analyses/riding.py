@@ -7,8 +7,10 @@ from dataclasses import replace
 from functools import partial
 
 from raysim.analysis.base import ClientPart
+from raysim.core.errors import MachineError
 from raysim.core.rules import Pass, Reduced, Trained, Upload, View
 from raysim.core.tensors import Groups, Tensors, nbytes
+from raysim.execution.process import is_device_error
 
 GROUP = "analysis:"
 """Prefix of the groups of rows in which figures travel."""
@@ -52,9 +54,23 @@ def _finish(
 ) -> Upload:
     """Return the method's upload with the figures of each part, where all of them are finite."""
     upload = finish(view, trained)
-    found = {f"{GROUP}{name}": part(view, trained) for name, part in parts.items()}
-    finite = {n: g for n, g in found.items() if all(bool(t.isfinite().all()) for t in g.values())}
+    found = {f"{GROUP}{name}": _measured(part, view, trained) for name, part in parts.items()}
+    finite = {name: group for name, group in found.items() if _is_finite(group)}
     return replace(upload, rows={**upload.rows, **finite}, bytes_up=upload.sent_bytes)
+
+
+def _is_finite(group: Tensors) -> bool:
+    return bool(group) and all(bool(tensor.isfinite().all()) for tensor in group.values())
+
+
+def _measured(part: ClientPart, view: View, trained: Trained) -> Tensors:
+    """Return the figures of a part; none where it fails: the client must not fail with it."""
+    try:
+        return part(view, trained)
+    except Exception as error:
+        if isinstance(error, MachineError | MemoryError) or is_device_error(error):
+            raise
+        return {}
 
 
 def staged(finish: Finish, view: View, trained: Trained) -> Upload:

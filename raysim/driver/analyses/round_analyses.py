@@ -10,6 +10,7 @@ from types import MappingProxyType
 import numpy as np
 
 from raysim.analysis.base import ClientPart, Columns, Extra, MeasuredRound
+from raysim.core.errors import RunError
 from raysim.core.method import Round, ServerState
 from raysim.core.rules import Pass, Reduced, Rules
 from raysim.core.seeds import stream
@@ -102,13 +103,21 @@ class RoundAnalyses:
             measure=passes.measure,
             train=passes.train,
         )
-        rows = {
-            name: analysis.rows(replace(found, trained=self._trained[name]))
-            for name, analysis in analyses.chosen.items()
-        }
+        rows = {name: self._rows(name, found) for name in analyses.chosen}
         runner.finish()
         self.obsolete = runner.obsolete
         return rows
+
+    def _rows(self, name: str, found: MeasuredRound) -> Columns:
+        """Return the columns of an analysis; none where a client failed in a pass of its own."""
+        try:
+            return self._analyses.chosen[name].rows(replace(found, trained=self._trained[name]))
+        except RunError as error:
+            if type(error) is not RunError:  # a machine, or a damaged file
+                raise
+            why = str(error).split(" (traceback")[0]
+            self._runner.context.listener.note(f"analysis={name}: no rows: {why}")
+            return {}
 
 
 @dataclass(frozen=True)
@@ -139,6 +148,7 @@ class _Passes:
 
     def train(self, part: ClientPart, client: int, epochs: int) -> Mapping[int, Tensors]:
         """Run a round of the method on one client, and drop its result."""
+        self.runner.finish()  # what a client kept in the training before is not for this one
         found: dict[int, Tensors] = {}
 
         def run(work: Pass) -> Reduced:

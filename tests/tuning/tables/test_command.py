@@ -10,7 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import raysim
+from raysim.results.render import grid_of, to_markdown
 from raysim.tuning.slots.report import Report, SlotLost
+from raysim.tuning.tables.folder import TableFolder
+from raysim.tuning.tables.plan import TableOptions, make_plan
+from raysim.tuning.tables.results import TableResults
 from raysim.workloads.tables import TABLES
 from tests.tuning.tables.common import DIVERGING, NAME, ROWS, cells, make_table, times
 
@@ -205,3 +209,15 @@ def test_a_cell_without_its_data_is_left_out_with_the_file(table, slots, tmp_pat
     assert missing and missing in said
     line = refused(table("--only", "short,chest"))
     assert f"blobs-1: no chosen cell can be run: {missing}" in line
+
+
+def test_words_of_only_are_whole_words():
+    plan = make_plan(TABLES["mifl-6a"], TableOptions(only=("iid,mifl", "E=1")))
+    assert [cell.label for cell in plan.cells if cell.chosen] == ["MIFL, 2nn mnist iid E=1 B=50"]
+
+
+def test_a_table_with_cells_that_need_an_analysis_is_laid_out(tmp_path):
+    plan = make_plan(TABLES["flexchill-8"], TableOptions())
+    found = TableResults(plan, TableFolder(tmp_path)).table()
+    assert "which tables do not compute" in found.cell("T=1", "cka layer 1").missing
+    assert "cka layer 1" in to_markdown(grid_of(found))
