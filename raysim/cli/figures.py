@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 import raysim
-from raysim.cli.options import Overrides, path_option
+from raysim.cli.options import Overrides, changes, path_option
 from raysim.cli.output import resumable
 from raysim.core.errors import RunError, SettingsError
 
@@ -46,7 +46,6 @@ def figure(
 ) -> None:
     """Run and draw a paper's figure; the same command resumes interrupted runs."""
     from raysim.cli.live_view import make_listener
-    from raysim.config import parse_override
     from raysim.storage.run_directory import RunDirectory
     from raysim.workloads import figures
     from raysim.workloads.figures.drawing import check_packages
@@ -54,10 +53,10 @@ def figure(
     found = figures.find(name)
     check_packages()
     folder = out or Path("runs") / f"figure-{name}"
-    changes = dict(parse_override(text) for text in overrides or ())
-    for key in set(SET_HERE) & changes.keys():
-        raise SettingsError(f"{key}={changes[key]}: follows from the figure; leave it out")
-    settings, published = _settings(found, changes, rounds, folder)
+    chosen = changes(overrides, None)
+    for key in set(SET_HERE) & chosen.keys():
+        raise SettingsError(f"{key}={chosen[key]}: follows from the figure; leave it out")
+    settings, published = _settings(found, chosen, rounds, folder)
     for each in settings.values():  # all, before the first is run
         _check(RunDirectory(Path(each.out or "")), each)
     with resumable(console, lambda: "interrupted; the same command goes on"):
@@ -71,7 +70,7 @@ def figure(
 
 
 def _settings(
-    figure: Figure, changes: Mapping[str, Any], rounds: int | None, folder: Path
+    figure: Figure, chosen: Mapping[str, Any], rounds: int | None, folder: Path
 ) -> tuple[dict[str, Settings], dict[str, int]]:
     """Return the settings of each run by label, and the rounds that the figure gives it."""
     from raysim.workloads.figures.figure import shortened
@@ -82,7 +81,7 @@ def _settings(
         preset, own = run.preset or figure.preset, figure.overrides(run)
         published[run.label] = raysim.load_config(preset, own).rounds
         placed = {"out": folders[run.label], "reference": folders.get(run.reference)}
-        settings[run.label] = raysim.load_config(preset, {**own, **changes, **placed})
+        settings[run.label] = raysim.load_config(preset, {**own, **chosen, **placed})
     if rounds is not None:
         fewer = shortened({label: each.rounds for label, each in settings.items()}, rounds)
         settings = {k: each.override({"rounds": fewer[k]}) for k, each in settings.items()}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import sys
+from functools import partial
 
 import pytest
 
-from raysim.cli.app import main
 from raysim.tuning.studies import STUDIES
+from tests.cli.test_app import raysim_command
 from tests.tuning.common import LocalSlots, make_study
+
+__all__ = ["raysim_command"]
 
 
 @pytest.fixture(scope="session")
@@ -31,19 +33,7 @@ def local_slots(monkeypatch) -> LocalSlots:
 
 
 @pytest.fixture
-def tune(tmp_path, monkeypatch, capsys):
+def tune(raysim_command, tmp_path, monkeypatch):
     """Run `raysim tune blobs ...` in a fresh folder; return exit code, stdout and stderr."""
     monkeypatch.setitem(STUDIES, "blobs", make_study(tmp_path))
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["raysim", "tune", "blobs", "--out", "out", *words])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
+    return partial(raysim_command, "tune", "blobs", "--out", "out")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from raysim.cli.app import main
 from raysim.workloads.tables import TABLES
 from tests.tuning.common import LocalSlots
 from tests.tuning.tables.common import NAME, make_table, run_of
@@ -27,22 +25,14 @@ def slots(monkeypatch: pytest.MonkeyPatch) -> LocalSlots:
 @pytest.fixture
 def table(
     slots: LocalSlots,
+    raysim_command: Callable[..., Said],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> Callable[..., Said]:
     """Run `raysim table blobs-1 --out out ...`; return exit code, stdout and stderr."""
     monkeypatch.setitem(TABLES, NAME, make_table(tmp_path))
-    monkeypatch.chdir(tmp_path)
 
     def run(*words: str, name: str = NAME) -> Said:
-        monkeypatch.setattr(sys, "argv", ["raysim", "table", name, "--out", "out", *words])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
+        return raysim_command("table", name, "--out", "out", *words)
 
     return run
