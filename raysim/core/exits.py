@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +24,9 @@ FAULT = 75
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 REPEAT_SECONDS = 1.0
 """Seconds in which a second signal is the same one; timeout(1) sends it to child and group."""
+
+
+_WATCHER = "import sys; sys.stdin.read() or sys.exit(sys.argv[1])"
 
 
 class Interrupted(KeyboardInterrupt):
@@ -119,3 +124,19 @@ def delay_signals() -> Iterator[None]:
 def exit_code(error: BaseException) -> int:
     """Return the exit code of a command that ends with an error or an interruption."""
     return int(getattr(error, "exit_code", 128 + signal.SIGINT))
+
+
+@contextmanager
+def last_words(line: str) -> Iterator[None]:
+    """Write a line to stderr if the process ends in the body, where it cannot do so itself.
+
+    A process beside it reads a pipe to its end: a SIGKILL ends this one at once, and so does Ray,
+    without exit handlers, where the connection to its object store breaks.
+    """
+    command = [sys.executable, "-I", "-S", "-c", _WATCHER, line]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as watcher:
+        try:
+            yield
+        finally:
+            with delay_signals():
+                watcher.communicate(b"left")

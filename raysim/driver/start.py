@@ -57,7 +57,7 @@ def drive(
     with (
         interruptible(),
         threads_of(settings.engine),
-        ray_runtime(settings.engine),
+        ray_runtime(settings.engine, f"type: raysim resume {run_dir.path}"),
         closing(make_executor(spec, watch)) as executor,
         run_dir.lock(settings, own_task),
     ):

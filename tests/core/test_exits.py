@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -72,6 +74,38 @@ def test_ignored_signals_and_a_users_own_handlers_stay(own):
             assert signal.getsignal(signal.SIGHUP) == own
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+ENDING = """
+import os, signal, sys
+from raysim.core.exits import Interrupted, interruptible, last_words
+
+try:
+    with interruptible(), last_words("type it again"):
+        exec(sys.argv[1])
+except (ValueError, Interrupted):
+    pass
+os._exit(7)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "said"),
+    [
+        ("os._exit(1)", 1, "type it again\n"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, "type it again\n"),
+        ("import time; time.sleep(0.5); os.kill(0, signal.SIGINT)", 7, ""),
+        ("raise ValueError", 7, ""),
+        ("pass", 7, ""),
+    ],
+)
+def test_a_process_that_ends_at_once_leaves_a_line(how, code, said):
+    """Its own end is no such end, nor is a signal to its whole group."""
+    command = [sys.executable, "-c", ENDING, how]
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, start_new_session=True
+    )
+    assert (done.returncode, done.stderr) == (code, said)
 
 
 def test_the_page_has_every_exit_code():

@@ -138,3 +138,27 @@ def test_only_its_own_processes_reach_it_and_nothing_is_left(folder):
     assert mode == "0o700"  # the folder; the token itself is in no file
     assert (known, guessed, none) == ("answered", "UNAUTHENTICATED", "UNAUTHENTICATED")
     assert left == "0 []"
+
+
+LOST = """
+import psutil
+from raysim.config import EngineSettings
+from raysim.execution.ray_runtime import ray_runtime
+
+with ray_runtime(EngineSettings(), "type: raysim resume mine"):
+    import ray
+    raylet = next(p for p in psutil.Process().children() if p.name() == "raylet")
+    raylet.kill()
+    raylet.wait()
+    ray.put(bytes(10**6))
+"""
+
+
+@pytest.mark.full
+def test_a_driver_that_ray_ends_leaves_a_line():
+    environment = {n: value for n, value in os.environ.items() if not n.startswith("RAY_")}
+    command = [sys.executable, "-c", LOST]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("raysim: ") and line.endswith("then type: raysim resume mine")
+    assert done.returncode == 1

@@ -84,7 +84,7 @@ class Fault:
         mend: Puts it right when the run has ended or gone on.
         at: Moment of the round: `mid`, or `held`, a worker in the middle of a client.
         says: Part of the error by which the run ends; None where it goes on.
-        code: The exit code where it ends.
+        codes: Exit codes where it ends.
         may_go_on: Whether it may go on all the same.
         keeps: Whether the rounds committed are checkpointed when it ends.
     """
@@ -95,7 +95,7 @@ class Fault:
     mend: Callable[[Stage], None] = lambda stage: None
     at: str = "mid"
     says: str | None = None
-    code: int = 2
+    codes: tuple[int, ...] = (2,)
     may_go_on: bool = False
     keeps: bool = False
 
@@ -163,8 +163,8 @@ class Play:
         if not went_on:
             code, words = run.end()
             ended = f"{fault.title}: exit code {code}: {words}"
-            codes = {code, 128 - code if code < 0 else code}  # a shell's, of a late signal
-            assert fault.code in codes and (fault.says or "") in words, ended
+            same = {code, 128 - code if code < 0 else code}  # a shell's, of a late signal
+            assert not same.isdisjoint(fault.codes) and (fault.says or "") in words, ended
             committed = max(run.rounds, default=0)
             run.close()
             run = self.stage.run(moments)

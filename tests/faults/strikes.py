@@ -215,6 +215,7 @@ def kill_and_rename(stage: Stage, run: Run) -> None:
 
 
 KILLED = -signal.SIGKILL
+ENDED_BY_RAY = 1
 FAULTS = (
     Fault("actor killed", send_to_actor(signal.SIGKILL), renewed, at="held"),
     Fault("actor hangs", send_to_actor(signal.SIGSTOP), renewed, at="held"),
@@ -234,41 +235,44 @@ FAULTS = (
     Fault("second driver", start_second, saw("refused")),
     Fault("disk slow", order("slow", 0.05), saw("disk slow"), end_orders),
     Fault("clock set back", order("clock", -1e6), saw("clock stepped"), end_orders),
-    Fault("driver killed", kill_driver, saw("killed"), code=KILLED, says=""),
+    Fault("driver killed", kill_driver, saw("killed"), codes=(KILLED,), says=""),
     Fault(
         "file damaged",
         kill_and_damage("config.json", "truncated"),
         mended("config.json"),
-        code=KILLED,
+        codes=(KILLED,),
         says="",
     ),
     Fault(
         "file lost",
         kill_and_damage("metrics.parquet", "deleted"),
         mended("metrics.parquet"),
-        code=KILLED,
+        codes=(KILLED,),
         says="",
     ),
-    Fault("disk renames", kill_and_rename, saw("killed"), end_orders, code=KILLED, says=""),
-    Fault("preempted", sent_signals(signal.SIGTERM), saw("SIGTERM"), code=143, says="", keeps=True),
-    Fault("hung up", sent_signals(signal.SIGHUP), saw("SIGHUP"), code=129, says="", keeps=True),
+    Fault("disk renames", kill_and_rename, saw("killed"), end_orders, codes=(KILLED,), says=""),
+    Fault(
+        "preempted", sent_signals(signal.SIGTERM), saw("SIGTERM"), codes=(143,), says="", keeps=True
+    ),
+    Fault("hung up", sent_signals(signal.SIGHUP), saw("SIGHUP"), codes=(129,), says="", keeps=True),
     Fault(
         "second Ctrl-C",
         sent_signals(signal.SIGINT, signal.SIGINT, slow=0.3, pause=1.3),
         lambda stage, run: stage.evidence == ["SIGINT", "SIGINT"],
         end_orders,
-        code=130,
+        codes=(130,),
         says="",
         keeps=True,
     ),
-    # Which of the two it misses first, the head or its own machine's Ray, is chance.
+    # Which the driver misses first, the head or its own machine's Ray, is chance; so is whether Ray
+    # ends it, as it asks the object store in that moment.
     Fault(
         "head restarted",
         kill_head,
         saw("killed"),
         Stage.start_cluster,
         says="then type: raysim resume",
-        code=exits.FAULT,
+        codes=(exits.FAULT, ENDED_BY_RAY),
     ),
     Fault(
         "disk full",
@@ -276,9 +280,9 @@ FAULTS = (
         saw("full"),
         lambda stage: disks.empty(stage.disk),
         says="No space left on device",
-        code=exits.FAULT,
+        codes=(exits.FAULT,),
     ),
-    Fault("output read-only", seal_disk, saw("refused"), open_disk, code=KILLED, says=""),
+    Fault("output read-only", seal_disk, saw("refused"), open_disk, codes=(KILLED,), says=""),
 )
 
 
