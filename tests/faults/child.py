@@ -13,6 +13,7 @@ end it as they end the command line.
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from unittest import mock
 
 import raysim
 from raysim.config import parse_override
-from raysim.core.exits import exit_code
+from raysim.core.exits import SIGNALS, exit_code
 from raysim.execution.actor import ActorHandle
 from raysim.execution.schedule import Schedule
 from tests.conftest import SmallNet, make_settings, make_task
@@ -89,6 +90,8 @@ RENEW, LOST = ActorHandle.renew, Schedule.lost
 
 
 def main() -> None:
+    for number in SIGNALS:  # under nohup and in a shell's background they are ignored
+        signal.signal(number, signal.SIG_DFL)
     out, folder, sizes, width, moments, *overrides = sys.argv[1:]
     orders = Path(folder)
     numbers = tuple(int(size) for size in sizes.split(","))

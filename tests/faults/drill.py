@@ -159,7 +159,7 @@ class Play:
         went_on = run.reaches(following) or run.process.wait() == 0
         fault.mend(self.stage)
         expected = {fault.says is None} | ({True} if fault.may_go_on else set())
-        assert went_on in expected, f"{fault.title}: {run.end()}"
+        assert went_on in expected, f"{fault.title}: {'went on' if went_on else run.end()}"
         if not went_on:
             code, words = run.end()
             ended = f"{fault.title}: exit code {code}: {words}"
