@@ -54,4 +54,6 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    from tests.faults import broadcast  # actors import the reader by its module's name
+
+    broadcast.main(Path(sys.argv[1]))
