@@ -11,6 +11,7 @@ import platform
 import re
 import socket
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -51,12 +52,21 @@ def environment(device: torch.device) -> dict[str, Any]:
         "torch_blas": _torch_blas(build),
         "numpy": np.__version__,
         "numpy_blas": _numpy_blas(),
-        "scipy": version("scipy"),
-        "torchvision": version("torchvision"),
+        "scipy": installed_version("scipy"),
+        "torchvision": installed_version("torchvision"),
         "gpu": torch.cuda.get_device_name(device) if on_gpu else None,
         "cuda": torch.version.cuda if on_gpu else None,
         "cudnn": torch.backends.cudnn.version() if on_gpu else None,  # type: ignore[no-untyped-call]
     }
+
+
+@cache
+def installed_version(package: str) -> str | None:
+    """Return a package's version, None without the package; reading it takes milliseconds."""
+    try:
+        return version(package)
+    except ImportError:
+        return None
 
 
 def by_environment(actors: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

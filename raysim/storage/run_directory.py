@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from raysim.core.errors import RunError, SettingsError
 from raysim.core.given import parse_json
 from raysim.storage.atomic import is_leftover, replace_file, sweep, write_json
 from raysim.storage.checkpoints import Checkpoints
-from raysim.storage.environment import by_environment, environment
+from raysim.storage.environment import by_environment, environment, installed_version
 from raysim.storage.lock import LOCK, lock_folder, make_new_folder
 from raysim.storage.plugins import SEALS, Plugins, modules_of
 from raysim.storage.recorder import dotted
@@ -215,7 +214,7 @@ class RunDirectory:
                 "platform": platform.platform(),
                 "cpus": os.cpu_count(),
                 "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
-                "packages": {name: _version(name) for name in PACKAGES},
+                "packages": {name: installed_version(name) for name in PACKAGES},
                 "driver": environment(torch.device("cpu")),
                 **resources,
                 "actors": [
@@ -230,13 +229,6 @@ class RunDirectory:
 def _is_before_a_run(path: Path) -> bool:
     """Return whether a start that was killed leaves such a file before it writes the settings."""
     return path.name in (LOCK, SEALS) or is_leftover(path)
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except ImportError:
-        return None
 
 
 def _read_settings(path: Path, values: Any) -> tuple[dict[str, Any], bool]:
