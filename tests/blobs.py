@@ -11,7 +11,7 @@ from torch import nn
 
 import raysim
 from raysim.core.arrow import write_split
-from tests.conftest import SmallNet, samples
+from raysim.testing.tasks import SmallNet, samples
 
 
 class Blobs(raysim.Dataset):

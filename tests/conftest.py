@@ -1,65 +1,21 @@
-"""Fixtures that all tests share: small tasks, settings, and one Ray instance and its actors."""
+"""Fixtures that all tests share: one Ray instance and its actors.
+
+Ray and torch are imported late: the process that starts pytest-xdist's needs neither.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import pytest
-import ray
-import torch
-from ray.actor import ActorClass
-from ray.exceptions import RayError
-from torch import nn
 
-import raysim
-from raysim.testing.tasks import SmallNet, samples
-
-torch.set_num_threads(1)
 # Ray's workers have a niceness of 15 by default: beside another busy process they would starve.
 os.environ.setdefault("RAY_worker_niceness", "0")
-
-EQUAL = (40,) * 6
-UNEQUAL = (1, 3, 600, 17, 80, 250)
-
-
-def make_task(sizes: tuple[int, ...], model: Callable[[], nn.Module] = SmallNet) -> raysim.Task:
-    clients = [samples(size, key) for key, size in enumerate(sizes)]
-    return raysim.Task(model=model, clients=clients, test=samples(300, 10_000))
-
-
-def make_settings(out: Path, **overrides: Any) -> raysim.Settings:
-    defaults = {
-        "rounds": 5,
-        "fraction": 0.7,
-        "target_accuracy": None,
-        "local.epochs": 2,
-        "local.batch_size": 8,
-        "engine.backend": "inline",
-        "checkpoint_every": 1,
-        "out": str(out),
-    }
-    return raysim.load_config("mnist-fedavg", defaults | overrides)
-
-
-class Notes(raysim.Listener):
-    """Keeps what a run tells a user."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-
-def model_of(run: Path) -> bytes:
-    """Return the bytes of a run's model."""
-    return (run / "model.safetensors").read_bytes()
 
 
 def pytest_configure() -> None:
@@ -90,6 +46,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Have torch compute as actors with one CPU do."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
 class ActorStock:
     """Actors that a run or a study has left, for the next one that asks Ray for the same.
 
@@ -104,6 +68,9 @@ class ActorStock:
 
     def lend(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Lend actors wherever one is started, and take them back where one is ended."""
+        import ray
+        from ray.actor import ActorClass
+
         start, kill = ActorClass._remote, ray.kill
 
         def lending(cls: Any, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
@@ -130,6 +97,8 @@ class ActorStock:
 
     def clear(self) -> None:
         """End the actors that nobody uses, for tests that start their own or count resources."""
+        import ray
+
         for handle in chain.from_iterable(self._idle.values()):
             ray.kill(handle)
         self._idle.clear()
@@ -137,6 +106,9 @@ class ActorStock:
 
 def answers(handle: Any) -> bool:
     """Return whether an actor is alive and has nothing else to do."""
+    import ray
+    from ray.exceptions import RayError
+
     with suppress(RayError):
         ready = handle.__ray_ready__.remote()
         return bool(ray.wait([ready], timeout=5)[0]) and ray.get(ready)
@@ -146,6 +118,8 @@ def answers(handle: Any) -> bool:
 @pytest.fixture(scope="session")
 def actor_stock() -> Iterator[ActorStock]:
     """Start one Ray instance with two declared GPUs for all tests of a process."""
+    import ray
+
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
     ray.init("local", num_cpus=2, num_gpus=2, include_dashboard=False, log_to_driver=False)
     yield ActorStock()

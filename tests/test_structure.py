@@ -13,7 +13,7 @@ from typing import Any
 
 import raysim.driver
 from raysim.training.sgd import Sgd
-from tests.conftest import make_settings, make_task
+from tests.tasks import make_settings, make_task
 from tests.test_imports import ALLOWED, SOURCES, area
 
 ROOT = Path(__file__).parent.parent

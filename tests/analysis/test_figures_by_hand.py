@@ -11,7 +11,7 @@ import pytest
 from safetensors.torch import load_file
 
 import raysim
-from tests.conftest import make_settings, make_task
+from tests.tasks import make_settings, make_task
 
 STANDING = {"local.lr": 1e-12, "rounds": 1, "fraction": 1.0}
 """Steps of no length: all trained models are the model that the run leaves."""

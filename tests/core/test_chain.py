@@ -8,7 +8,7 @@ import torch
 import raysim
 from raysim.core.rules import Batch, Trained, Upload, View, send_model
 from raysim.methods.fedavg import FedAvg
-from tests.conftest import EQUAL, make_settings, make_task
+from tests.tasks import EQUAL, make_settings, make_task
 
 MODEL = {"w": torch.ones(3), "n": torch.tensor(2)}
 VIEW = View(MODEL, ["w"], MODEL, {"model": MODEL}, {}, {}, 1.0, None, None, None)

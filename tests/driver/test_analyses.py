@@ -21,8 +21,8 @@ from raysim.core.method import METHODS
 from raysim.core.rules import Trained, Upload, View
 from raysim.driver.analyses import riding
 from raysim.storage.tables import parted
-from tests.conftest import Notes, make_settings, make_task, model_of
 from tests.driver.test_lost_files import StopAfter
+from tests.tasks import Notes, make_settings, make_task, model_of
 
 QUICK = ("activations", "kl_activations", "weight_divergence")
 SIZES = (40, 1, 17, 30, 9, 24, 40, 12)

@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import raysim
 from raysim.storage.checkpoints import Checkpoints
-from tests.conftest import make_settings, make_task
+from tests.tasks import make_settings, make_task
 
 SIZES = (40,) * 4
 

@@ -19,7 +19,8 @@ from raysim.core.scoring import macro_f1
 from raysim.driver.evaluation import CLIENT_FIGURES
 from raysim.federation import evaluation_sets
 from raysim.federation.evaluation_sets import client_test_set, held_out_set
-from tests.conftest import UNEQUAL, SmallNet, make_settings, make_task, samples
+from raysim.testing.tasks import SmallNet, samples
+from tests.tasks import UNEQUAL, make_settings, make_task
 
 ALL = {"evaluation.holdout": 0.2, "evaluation.clients": True}
 TEST_COLUMNS = {"test_loss", "test_accuracy", "test_macro_f1"}

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import raysim
-from tests.conftest import UNEQUAL, make_settings, make_task
+from tests.tasks import UNEQUAL, make_settings, make_task
 
 
 def test_losses_of_a_round_are_weighted_by_the_clients_samples(tmp_path):

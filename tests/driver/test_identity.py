@@ -14,8 +14,8 @@ import pytest
 import ray
 
 import raysim
-from tests.conftest import EQUAL, UNEQUAL, Notes, make_settings, make_task, model_of
 from tests.faults.processes import Run
+from tests.tasks import EQUAL, UNEQUAL, Notes, make_settings, make_task, model_of
 
 METHODS = {
     "fedavg": {"method.name": "fedavg"},

@@ -12,7 +12,7 @@ import pytest
 import raysim
 from raysim.core.errors import DamagedStateError
 from raysim.storage import atomic
-from tests.conftest import Notes, make_settings, make_task, model_of
+from tests.tasks import Notes, make_settings, make_task, model_of
 
 SIZES = (1, 40, 17, 30)
 SCAFFOLD = {"method.name": "scaffold", "fraction": 1.0}

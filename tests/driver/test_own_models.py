@@ -12,7 +12,8 @@ import raysim
 from raysim.federation.evaluation_sets import client_test_set
 from raysim.federation.task import from_task
 from raysim.storage.client_states import ClientStates
-from tests.conftest import UNEQUAL, SmallNet, make_settings, make_task
+from raysim.testing.tasks import SmallNet
+from tests.tasks import UNEQUAL, make_settings, make_task
 
 CPU = torch.device("cpu")
 

@@ -20,7 +20,7 @@ from raysim.execution.base import FailedItem, Item
 from raysim.execution.messages import Failure, PassMessage, WorkerResult
 from raysim.storage.client_states import NEVER
 from raysim.storage.trace import Stopwatch
-from tests.conftest import Notes, make_settings
+from tests.tasks import Notes, make_settings
 
 SIZES = np.array([5, 3, 8, 1, 6, 2])  # in groups of three: (2, 4, 0), (1, 5, 3)
 CLIENTS = tuple(range(len(SIZES)))

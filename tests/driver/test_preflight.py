@@ -9,7 +9,7 @@ import raysim
 from raysim.core.tensors import nbytes
 from raysim.driver.preflight import check_space, initial_checkpoint
 from raysim.federation.task import from_task
-from tests.conftest import make_settings, make_task
+from tests.tasks import make_settings, make_task
 
 
 def test_a_model_that_does_not_take_the_data(tmp_path):

@@ -19,7 +19,8 @@ import raysim
 from raysim.cli.live_view import PlainOutput
 from raysim.core.arrow import write_split
 from raysim.federation.task import from_task
-from tests.conftest import SmallNet, make_settings, make_task
+from raysim.testing.tasks import SmallNet
+from tests.tasks import make_settings, make_task
 
 SIZES = (3, 40, 17, 8, 25, 1)
 ROUNDS, EPOCHS, LR = 2, 3, 0.05

@@ -22,7 +22,7 @@ from raysim.methods.fedavg import FedAvg
 from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_states import NEVER
 from raysim.testing.contract import StopAfter
-from tests.conftest import UNEQUAL, make_settings, make_task, model_of
+from tests.tasks import UNEQUAL, make_settings, make_task, model_of
 
 CLIENTS = 10
 SIZES = np.arange(1, 1 + CLIENTS)

@@ -22,8 +22,9 @@ from torch import nn
 
 import raysim
 from raysim.methods.fedavg import FedAvg
-from tests.conftest import UNEQUAL, Notes, SmallNet, make_settings, make_task, samples
+from raysim.testing.tasks import SmallNet, samples
 from tests.driver.test_lost_files import StopAfter
+from tests.tasks import UNEQUAL, Notes, make_settings, make_task
 
 COLUMNS = {
     *("round", "train_loss", "objective", "test_loss", "test_accuracy", "lr", "seconds"),

@@ -24,8 +24,8 @@ from raysim.storage import environment
 from raysim.storage.checkpoints import _sealed
 from raysim.testing.tasks import SmallNet
 from raysim.workloads.partitions.iid import Iid
-from tests.conftest import UNEQUAL, Notes, make_settings, make_task, model_of
 from tests.driver.test_lost_files import StopAfter
+from tests.tasks import UNEQUAL, Notes, make_settings, make_task, model_of
 
 SIZES = (40, 17, 30)
 PREPARED = {

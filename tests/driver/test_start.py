@@ -9,7 +9,7 @@ import torch
 
 import raysim
 from raysim.driver import start
-from tests.conftest import make_settings, make_task
+from tests.tasks import make_settings, make_task
 
 
 def test_the_driver_of_actors_computes_with_their_threads(tmp_path, monkeypatch):

@@ -14,8 +14,8 @@ import pytest
 import raysim
 from raysim.driver import trackers
 from raysim.driver.trackers.base import FILE, Tracker, TrackingListener
-from tests.conftest import Notes, make_settings, make_task
 from tests.results.test_runs import StopAfter
+from tests.tasks import Notes, make_settings, make_task
 
 
 class Kept(Tracker):

@@ -26,9 +26,9 @@ from raysim.execution.worker import WorkerSpec
 from raysim.federation.federation import from_settings, open_samples
 from raysim.federation.task import from_task
 from raysim.storage.trace import Stopwatch
-from tests.conftest import EQUAL, make_settings, make_task, model_of
 from tests.faults.namespaces import network
 from tests.faults.processes import Run, cluster
+from tests.tasks import EQUAL, make_settings, make_task, model_of
 
 ROUNDS = 60
 

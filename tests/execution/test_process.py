@@ -13,7 +13,7 @@ from raysim.config import EngineSettings
 from raysim.execution.base import InlineExecutor
 from raysim.execution.process import CUBLAS, configure
 from raysim.execution.worker import Worker, WorkerSpec
-from tests.conftest import make_settings, make_task
+from tests.tasks import make_settings, make_task
 
 GPU = EngineSettings(gpus_per_actor=1)
 

@@ -22,7 +22,7 @@ from raysim.execution import actor, ray_pool
 from raysim.execution.base import FailedItem
 from raysim.execution.resources import ActorPlan
 from raysim.storage.trace import Stopwatch
-from tests.conftest import make_settings
+from tests.tasks import make_settings
 
 BAD = (3,)
 

@@ -21,7 +21,7 @@ from raysim.execution.resources import ActorPlan
 from raysim.execution.worker import WorkerSpec
 from raysim.federation.task import from_task
 from raysim.storage.trace import Stopwatch
-from tests.conftest import EQUAL, make_settings, make_task
+from tests.tasks import EQUAL, make_settings, make_task
 
 
 class Reader(ClientActor):

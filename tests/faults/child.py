@@ -32,8 +32,9 @@ from raysim.config import parse_override
 from raysim.core.exits import SIGNALS, exit_code
 from raysim.execution.actor import ActorHandle
 from raysim.execution.schedule import Schedule
-from tests.conftest import SmallNet, make_settings, make_task
+from raysim.testing.tasks import SmallNet
 from tests.faults.held import held_task
+from tests.tasks import make_settings, make_task
 
 
 class Moments(raysim.Listener):

@@ -12,9 +12,9 @@ from time import monotonic, sleep
 from typing import Any
 
 import raysim
-from tests.conftest import make_settings, model_of
 from tests.faults.held import held_task
 from tests.faults.processes import Run, cluster
+from tests.tasks import make_settings, model_of
 
 SIZES = (1, 3, 120, 17, 80, 60)
 SETTINGS: dict[str, Any] = {

@@ -16,7 +16,8 @@ import torch
 from torch import nn
 
 import raysim
-from tests.conftest import SmallNet, make_task
+from raysim.testing.tasks import SmallNet
+from tests.tasks import make_task
 
 MARKED, MARK = 2, 7.0
 """The client at which orders are taken, and its first input."""

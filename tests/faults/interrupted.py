@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 
 import raysim
 from raysim.config import parse
-from tests.conftest import model_of
 from tests.faults.forked import Child, Ended, raysim_command
+from tests.tasks import model_of
 
 SETTINGS: Mapping[str, Any] = {
     "dataset": {"name": "tests.blobs:Blobs"},

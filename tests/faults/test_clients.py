@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 import raysim
-from tests.conftest import EQUAL, Notes, SmallNet, make_settings, make_task
+from raysim.testing.tasks import SmallNet
+from tests.tasks import EQUAL, Notes, make_settings, make_task
 
 BAD = 3
 MARK = 777.0

@@ -7,11 +7,11 @@ import pytest
 
 import raysim
 from raysim.core import exits
-from tests.conftest import make_settings, make_task, model_of
 from tests.faults.disks import empty, fill, small_disk
 from tests.faults.drill import SETTINGS, SIZES
 from tests.faults.processes import Run
 from tests.faults.strikes import open_disk, seal_disk
+from tests.tasks import make_settings, make_task, model_of
 
 
 class Disk:

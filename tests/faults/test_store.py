@@ -8,8 +8,9 @@ import pytest
 from ray._private.internal_api import memory_summary
 
 import raysim
-from tests.conftest import EQUAL, SmallNet, make_settings, make_task, model_of
+from raysim.testing.tasks import SmallNet
 from tests.faults.processes import Run, cluster
+from tests.tasks import EQUAL, make_settings, make_task, model_of
 
 SMALLEST = 75 * 2**20
 """The smallest store that Ray makes, in bytes."""

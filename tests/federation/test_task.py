@@ -8,7 +8,7 @@ import torch
 
 import raysim
 from raysim.federation.task import from_task
-from tests.conftest import SmallNet
+from raysim.testing.tasks import SmallNet
 
 
 def squared_errors(outputs, targets):

@@ -13,7 +13,7 @@ from torch import nn
 import raysim
 from raysim.core.rules import Outputs, View
 from raysim.testing.tasks import SmallNet
-from tests.conftest import EQUAL, UNEQUAL, make_settings, make_task
+from tests.tasks import EQUAL, UNEQUAL, make_settings, make_task
 
 
 def outputs(w, x):

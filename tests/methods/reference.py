@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 
 import raysim
 from raysim.core.seeds import stream
-from tests.conftest import make_settings, make_task
 from tests.methods.test_oracle import gradient, start_of
+from tests.tasks import make_settings, make_task
 
 SIZES = (3, 40, 17, 8, 25)
 EPOCHS, BATCH, LR, DECAY, MOMENTUM, WEIGHT_DECAY, T = 2, 8, 0.1, 0.9, 0.5, 0.01, 2.0

@@ -13,11 +13,11 @@ from raysim.config import parse
 from raysim.methods.chain import Chain
 from raysim.methods.fedavg import FedAvg
 from raysim.methods.fedprox import FedProx
-from tests.conftest import UNEQUAL, make_settings, make_task, model_of
 from tests.methods import test_fedadam, test_fednova
 from tests.methods.test_fedadam import BETA1, BETA2, LR_SERVER, TAU
 from tests.methods.test_oracle import assert_close
 from tests.methods.test_transforms import EVERYTHING, METHODS, MU, oracle, run_half
+from tests.tasks import UNEQUAL, make_settings, make_task, model_of
 
 CHAIN = {"method.name": "chain"}
 PROX = {"method.methods.fedprox.mu": MU}

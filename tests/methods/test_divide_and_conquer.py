@@ -14,8 +14,9 @@ from raysim.core.layers import weight_layers
 from raysim.core.seeds import sample_cohort, stream
 from raysim.federation.task import from_task
 from raysim.methods.divide_and_conquer import largest_rise
-from tests.conftest import UNEQUAL, Notes, SmallNet, make_settings, make_task
+from raysim.testing.tasks import SmallNet
 from tests.methods.test_oracle import assert_close
+from tests.tasks import UNEQUAL, Notes, make_settings, make_task
 
 NAME = "divide_and_conquer"
 SIZES = (3, 40, 17, 8)

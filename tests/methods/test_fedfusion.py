@@ -15,10 +15,11 @@ from torch import nn
 import raysim
 from raysim.federation.task import from_task
 from raysim.methods.fedfusion import FedFusion, Fused
+from raysim.testing.tasks import SmallNet
 from raysim.training.network import Network
-from tests.conftest import SmallNet, make_settings, make_task
 from tests.methods import common
 from tests.methods.test_oracle import EPOCHS, ROUNDS, SIZES, assert_close
+from tests.tasks import make_settings, make_task
 
 NAME = {"method.name": "fedfusion"}
 OPERATORS = ("conv", "multi", "single")

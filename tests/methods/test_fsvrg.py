@@ -16,10 +16,10 @@ from raysim.core.rules import Transform
 from raysim.core.seeds import stream, torch_generator
 from raysim.federation.input_pipeline import InputPipeline
 from raysim.methods.fsvrg import Fsvrg
+from raysim.testing.tasks import SmallNet
 from raysim.training.job import ClientJob
 from raysim.training.network import Network
 from raysim.training.sequential import SequentialTrainer
-from tests.conftest import Notes, SmallNet, make_settings, make_task
 from tests.methods import common
 from tests.methods.test_oracle import (
     EPOCHS,
@@ -33,6 +33,7 @@ from tests.methods.test_oracle import (
     run,
     start_of,
 )
+from tests.tasks import Notes, make_settings, make_task
 from tests.training.test_sequential import build, samples, snapshot
 
 NAME = {"method.name": "fsvrg"}

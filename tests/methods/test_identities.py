@@ -11,8 +11,8 @@ from raysim.core.rules import Rules
 from raysim.core.seeds import stream
 from raysim.federation.task import from_task
 from raysim.methods.fedavg import FedAvg
-from tests.conftest import UNEQUAL, make_settings, make_task
 from tests.methods import common
+from tests.tasks import UNEQUAL, make_settings, make_task
 
 
 class OutputsScaled(FedAvg):

@@ -14,10 +14,10 @@ import torch.nn.functional as F
 import raysim
 from raysim.core.rules import Batch, Outputs, View
 from raysim.methods.mifl import Mifl, mixing_weight, mutual_information, pruned_at_each_end
-from tests.conftest import UNEQUAL, make_settings, make_task
 from tests.methods import common
 from tests.methods.reference import Reference, T
 from tests.methods.test_oracle import assert_close, start_of
+from tests.tasks import UNEQUAL, make_settings, make_task
 
 NAME = "mifl"
 OBJECTIVES = ("penalty", "mixture", "residual")

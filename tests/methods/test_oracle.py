@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import raysim
-from tests.conftest import UNEQUAL, make_settings, make_task
+from tests.tasks import UNEQUAL, make_settings, make_task
 
 SIZES = (3, 40, 17, 8)
 NAMES = ("hidden.0.weight", "hidden.0.bias", "head.weight", "head.bias")

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from raysim.storage.schema import SCHEMA
 from raysim.storage.summary import summarise
-from tests.conftest import make_settings
+from tests.tasks import make_settings
 
 Rows = Sequence[Mapping[str, Any]]
 

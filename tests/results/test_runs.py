@@ -10,8 +10,8 @@ import pytest
 import raysim
 from raysim.core.errors import RunError, SettingsError
 from raysim.results.runs import read_run, read_runs, result_settings
-from tests.conftest import make_settings, make_task
 from tests.results.conftest import make_rows
+from tests.tasks import make_settings, make_task
 
 
 class StopAfter(raysim.Listener):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import raysim
 from raysim.core.errors import DamagedStateError, MachineError, RunError
 from raysim.storage.client_states import NEVER, UNSEALED, ClientStates, StateVersion
-from tests.conftest import EQUAL, make_settings, make_task
+from tests.tasks import EQUAL, make_settings, make_task
 
 CPU = torch.device("cpu")
 

@@ -11,7 +11,7 @@ import torch
 import raysim
 from raysim.execution.base import InlineExecutor
 from raysim.storage.environment import by_environment, environment, node_differences
-from tests.conftest import Notes, make_settings, make_task
+from tests.tasks import Notes, make_settings, make_task
 
 AVX2 = {"torch": "2.9.0", "cpu_capability": "AVX2", "processor": "EPYC", "threads": 1}
 AVX512 = AVX2 | {"cpu_capability": "AVX512", "processor": "Xeon"}

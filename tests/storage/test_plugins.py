@@ -14,7 +14,7 @@ import pytest
 
 import raysim
 from raysim.storage.plugins import modules_of, source_digest
-from tests.conftest import make_settings, make_task
+from tests.tasks import make_settings, make_task
 
 METHOD = """
 from pathlib import Path

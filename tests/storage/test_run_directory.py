@@ -19,7 +19,7 @@ from raysim.core.client_indices import ListedIndices
 from raysim.core.errors import RunError
 from raysim.storage.run_directory import RunDirectory
 from raysim.storage.summary import summarise
-from tests.conftest import make_settings
+from tests.tasks import make_settings
 
 ROW = {
     "round": 1,

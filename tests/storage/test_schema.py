@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 import raysim
 from raysim.storage.schema import SCHEMA, current_settings, renamed
-from tests.conftest import make_settings, make_task, model_of
+from tests.tasks import make_settings, make_task, model_of
 
 SIZES = (40,) * 4
 

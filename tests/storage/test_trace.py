@@ -8,7 +8,7 @@ import pytest
 
 import raysim
 from raysim.storage.trace import DRIVER, Stopwatch, TraceWriter
-from tests.conftest import make_settings, make_task
+from tests.tasks import make_settings, make_task
 
 ACTORS = {"engine.backend": "ray", "engine.actors": 2}
 WORKER = ["broadcast", "data", "training", "reduction", "waiting"]

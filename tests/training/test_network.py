@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import raysim
+from raysim.testing.tasks import SmallNet
 from raysim.training.network import Network, is_composition
-from tests.conftest import SmallNet, make_settings, make_task
+from tests.tasks import make_settings, make_task
 
 SIZES = (30, 12, 5)
 

@@ -13,7 +13,7 @@ from torch import nn
 import raysim
 from raysim.core.tensors import torch_private
 from raysim.training import recorded_steps
-from tests.conftest import make_settings, make_task, model_of
+from tests.tasks import make_settings, make_task, model_of
 
 ROOT = Path(__file__).parents[3]
 PRIVATE = re.compile(

@@ -19,9 +19,10 @@ from raysim.core.scoring import CLASSIFICATION
 from raysim.core.seeds import stream
 from raysim.federation.task import from_task
 from raysim.methods.fedma.method import FedMa, mean_by_class, samples_by_class
+from raysim.testing.tasks import SmallNet
 from raysim.training.network import Network
-from tests.conftest import UNEQUAL, SmallNet, make_settings, make_task
 from tests.methods.test_oracle import assert_close
+from tests.tasks import UNEQUAL, make_settings, make_task
 
 NAME = "fedma"
 

@@ -17,8 +17,8 @@ from raysim.testing.tasks import small_task
 from raysim.training.sequential import SequentialTrainer
 from raysim.training.stacked.cuda_graphs import CudaRecording, GraphRecorder
 from raysim.training.stacked.trainer import _StackedTraining, unsupported_reason
-from tests.conftest import Notes
 from tests.methods.test_contract import UNSUPPORTED, settings_for
+from tests.tasks import Notes
 from tests.training.stacked.test_cuda_graphs import Tape
 
 RECORDER_ON = "raysim.training.stacked.trainer.recorder_on"

@@ -11,7 +11,7 @@ from raysim.execution.resources import Node
 from raysim.tuning.slots import pool as slots
 from raysim.tuning.slots import slot, usage
 from raysim.tuning.slots.report import Report, SlotLost
-from tests.conftest import make_settings
+from tests.tasks import make_settings
 
 
 class FakeCluster:

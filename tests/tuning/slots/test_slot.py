@@ -9,7 +9,7 @@ import pytest
 from raysim.storage.lock import lock_folder
 from raysim.tuning.slots import slot
 from raysim.tuning.slots.slot import SlotActor
-from tests.conftest import make_settings
+from tests.tasks import make_settings
 from tests.tuning.common import PRESET
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import model_of
+from tests.tasks import model_of
 from tests.tuning.tables.common import cells, run_of, times
 
 ROOT = Path(__file__).parents[3]

@@ -15,7 +15,7 @@ from raysim.cli.figures import _columns
 from raysim.workloads.figures import FIGURES
 from raysim.workloads.figures.drawing import KINDS, draw, rendered
 from raysim.workloads.figures.figure import shortened
-from tests.conftest import make_settings, make_task
+from tests.tasks import make_settings, make_task
 
 SMALL = [
     *("dataset.name=synthetic", "dataset.users=4", "dataset.samples=30", "clients=4"),

@@ -18,7 +18,7 @@ from raysim.workloads.models.cnn import MnistCnn
 from raysim.workloads.models.lstm import CharLstm
 from raysim.workloads.models.resnet import ResNet18
 from raysim.workloads.models.vgg import Vgg9
-from tests.conftest import make_settings
+from tests.tasks import make_settings
 
 torch.set_num_threads(1)
 

@@ -1,0 +1,52 @@
+"""Small tasks and settings for tests, and the processes that they start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import raysim
+from raysim.testing.tasks import SmallNet, samples
+
+torch.set_num_threads(1)
+
+EQUAL = (40,) * 6
+UNEQUAL = (1, 3, 600, 17, 80, 250)
+
+
+def make_task(sizes: tuple[int, ...], model: Callable[[], nn.Module] = SmallNet) -> raysim.Task:
+    clients = [samples(size, key) for key, size in enumerate(sizes)]
+    return raysim.Task(model=model, clients=clients, test=samples(300, 10_000))
+
+
+def make_settings(out: Path, **overrides: Any) -> raysim.Settings:
+    defaults = {
+        "rounds": 5,
+        "fraction": 0.7,
+        "target_accuracy": None,
+        "local.epochs": 2,
+        "local.batch_size": 8,
+        "engine.backend": "inline",
+        "checkpoint_every": 1,
+        "out": str(out),
+    }
+    return raysim.load_config("mnist-fedavg", defaults | overrides)
+
+
+class Notes(raysim.Listener):
+    """Keeps what a run tells a user."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def model_of(run: Path) -> bytes:
+    """Return the bytes of a run's model."""
+    return (run / "model.safetensors").read_bytes()
