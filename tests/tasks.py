@@ -15,7 +15,7 @@ from raysim.testing.tasks import SmallNet, samples
 torch.set_num_threads(1)
 
 EQUAL = (40,) * 6
-UNEQUAL = (1, 3, 600, 17, 80, 250)
+UNEQUAL = (1, 3, 160, 17, 40, 80)
 
 
 def make_task(sizes: tuple[int, ...], model: Callable[[], nn.Module] = SmallNet) -> raysim.Task:

@@ -82,7 +82,7 @@ class MethodContract:
 
     def test_loss_falls_and_accuracy_rises_on_separable_data(self, tmp_path: Path) -> None:
         """Learn what a linear teacher knows."""
-        settings = {"rounds": 12, "fraction": 0.5, "local.epochs": 3}
+        settings = {"rounds": 6, "fraction": 0.5, "local.epochs": 3}
         task = small_task("mlp", (40,) * 6)
         result = raysim.run(self.settings_for(tmp_path / "run", settings), task)
         first, *_, last = [row for row in result.metrics.to_pylist() if row["round"] > 0]

@@ -6,7 +6,6 @@ from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from raysim.core.seeds import sample_cohort, stream, torch_seed
 
@@ -38,7 +37,7 @@ def test_cohorts_are_uniform():
     )
     expected = 3000 * 4 / 20
     statistic = sum((counts[c] - expected) ** 2 / expected for c in range(20))
-    assert statistic < stats.chi2.ppf(0.9999, 19)
+    assert statistic < 50.8  # chi-squared of 19 degrees of freedom stays below it in 99.99%
 
 
 def test_streams_give_the_bytes_that_past_runs_have_seen():

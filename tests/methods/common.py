@@ -1,6 +1,6 @@
 """Helpers of the tests of single methods: a NumPy network to check against, and checks on runs.
 
-The NumPy network is conftest's SmallNet in float64: w = [w1, b1, w2, b2].
+The NumPy network is SmallNet in float64: w = [w1, b1, w2, b2].
 """
 
 from __future__ import annotations

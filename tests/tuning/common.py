@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from optuna.distributions import CategoricalDistribution, FloatDistribution
+from optuna.storages import RDBStorage
 
 import raysim
 from raysim.tuning.search import Search, SearchOptions
@@ -41,11 +44,23 @@ def make_study(folder: Path, **changes: Any) -> Study:
     return Study("blobs", str(path), SPACE)
 
 
+@cache
+def empty_tables() -> bytes:
+    """Return a database without a study; Optuna makes its tables slowly."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "study.db"
+        RDBStorage(f"sqlite:///{path}").engine.dispose()
+        return path.read_bytes()
+
+
 def make_search(
     folder: Path, options: SearchOptions | None = None, storage: str | None = None, **overrides: Any
 ) -> Search:
     """Return a search in a SQLite file of a folder, or in another storage."""
-    url = storage or f"sqlite:///{folder / 'study.db'}"
+    database = folder / "study.db"
+    if not storage and not database.exists():
+        database.write_bytes(empty_tables())
+    url = storage or f"sqlite:///{database}"
     return Search("blobs", url, options or SearchOptions(), make_study(folder).resolve(overrides))
 
 

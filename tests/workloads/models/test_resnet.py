@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-import torchvision
 from torch import nn
 
 from raysim.core.errors import DataError, SettingsError
@@ -20,6 +19,8 @@ SHAPE = (3, 32, 32)
 @pytest.fixture(scope="module")
 def weights() -> dict[str, torch.Tensor]:
     """Weights of a torchvision network of 7 classes, with BatchNorm statistics of its own."""
+    import torchvision  # late, as it takes seconds: every process of the tests imports this module
+
     torch.manual_seed(5)
     network = torchvision.models.resnet18(num_classes=7).train()
     with torch.no_grad():
@@ -51,6 +52,8 @@ def refusal(path: Path, classes: int = 7) -> str:
 @pytest.mark.parametrize("model", [ResNet18(), ResNet50()], ids=["resnet18", "resnet50"])
 @pytest.mark.parametrize("training", [True, False])
 def test_computes_what_torchvision_computes(model, training):
+    import torchvision
+
     torch.manual_seed(0)
     ours = model.build(SHAPE, 10).train(training)
     torch.manual_seed(0)
@@ -65,6 +68,8 @@ def test_computes_what_torchvision_computes(model, training):
 
 
 def test_pretrained_weights_are_read(file, weights):
+    import torchvision
+
     ours = ResNet18(pretrained=str(file)).build(SHAPE, 7).eval()
     theirs = torchvision.models.resnet18(num_classes=7).eval()
     theirs.load_state_dict(weights)
