@@ -11,6 +11,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from hashlib import sha256
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, resolve_name
@@ -216,9 +217,15 @@ def _with_packages(module: str) -> Iterator[str]:
 def _imports(path: Path, module: str) -> list[str]:
     """Return the modules that a source may import; a source that cannot be read imports none."""
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    return _imports_of(path.read_bytes(), package)
+
+
+@lru_cache(maxsize=100)
+def _imports_of(source: bytes, package: str) -> list[str]:
+    """Return the modules that a source in a package may import; a run asks several times."""
     found = []
     try:
-        nodes = [*ast.walk(ast.parse(path.read_bytes()))]
+        nodes = [*ast.walk(ast.parse(source))]
     except (SyntaxError, ValueError):
         return []
     for node in nodes:
