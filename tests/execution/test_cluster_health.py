@@ -123,7 +123,8 @@ def test_where_no_node_has_room_the_run_stops_after_a_while(tmp_path, shared_ray
 def test_what_a_call_shares_is_put_once_and_lies_once_on_each_node(tmp_path):
     """Four actors on two nodes read a megabyte: the object store holds it once on each."""
     with cluster(2, num_cpus=0) as nodes:
-        script = [sys.executable, "-m", "tests.faults.broadcast", str(tmp_path)]
+        program = "from tests.faults.broadcast import main; main()"
+        script = [sys.executable, "-c", program, str(tmp_path)]
         environment = {**os.environ, "RAY_ADDRESS": nodes.address}
         done = subprocess.run(script, env=environment, capture_output=True, text=True, check=True)
         found = json.loads(done.stdout)

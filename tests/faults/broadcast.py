@@ -1,4 +1,4 @@
-"""Objects that a call of the pool sends: `python -m tests.faults.broadcast FOLDER`, on a cluster.
+"""Objects that a call of the pool sends, on a cluster; for a process of its own.
 
 Prints as JSON how often something was put into the object store, the nodes on which it lay when
 four actors had read it, and whether what they read could be written to.
@@ -32,7 +32,9 @@ class Reader(ClientActor):
         return 0.1, array.flags.writeable if give else None
 
 
-def main(folder: Path) -> None:
+def main() -> None:
+    """Use the folder that the command line names."""
+    folder = Path(sys.argv[1])
     ray.init(log_to_driver=False, logging_level="ERROR")
     settings = make_settings(folder, **{"engine.backend": "ray", "engine.actors": 4})
     spec = WorkerSpec(settings, from_task(make_task(EQUAL)), folder / "clients")
@@ -51,9 +53,3 @@ def main(folder: Path) -> None:
         lies = ray.experimental.get_object_locations(puts)[puts[0]]["node_ids"]
     pool.close()
     print(json.dumps({"puts": len(puts), "nodes": lies, "writable": writable}))
-
-
-if __name__ == "__main__":
-    from tests.faults import broadcast  # actors import the reader by its module's name
-
-    broadcast.main(Path(sys.argv[1]))

@@ -14,8 +14,9 @@ from types import FrameType
 
 import pytest
 import ray
+import typer
 
-from raysim.cli.app import main
+from raysim.cli.app import app, main
 from tests.inputs.case import Case
 from tests.inputs.files import BAD_FILES, SMALL
 from tests.inputs.plugins import MODULES
@@ -65,9 +66,20 @@ def in_time() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+@pytest.fixture(scope="session")
+def built() -> Callable[[typer.Typer], object]:
+    """Build the command of typer's functions once: that takes longer than a case."""
+    command = typer.main.get_command(app)
+    return lambda _: command
+
+
 @pytest.fixture
 def command(
-    kit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    kit: Path,
+    built: Callable[[typer.Typer], object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> Callable[[Case], Said]:
     """Run a case in the folder `work`; return exit code, stdout and stderr."""
 
@@ -81,6 +93,7 @@ def command(
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("RAYSIM_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setattr(typer.main, "get_command", built)
     monkeypatch.setattr(ray, "init", started)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)  # other tests of a process use Ray
     for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
