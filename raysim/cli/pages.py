@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from raysim.core.components import Component, Registry, look_up
+from raysim.core.given import override_text
 
 FORMULA = 4 * " "
 """Indentation of formulas, which are not reflowed."""
@@ -37,9 +38,9 @@ def page_of(kind: str, name: str) -> RenderableType:
 
         return page(name)
     if kind == "figures":
-        from raysim.cli.figures import page as figures
+        from raysim.workloads.figures.pages import page as figure_page
 
-        return figures(name)
+        return figure_page(name)
     if kind in ("profiles", "manifests"):
         from raysim.cluster.pages import manifests, profiles
 
@@ -133,17 +134,12 @@ def _origins(preset: Any) -> Table:
     table = Table("origin", "settings", box=None)
     for origin, values in preset.by_origin().items():
         if values:
-            written = "  ".join(f"{key}={_written(value)}" for key, value in values.items())
+            written = "  ".join(override_text(key, value) for key, value in values.items())
             table.add_row(origin, Text(written))
     if preset.paper and preset.paper.inferred_from:
         table.caption = f"inferred from {preset.paper.inferred_from}"
         table.caption_justify = "left"
     return table
-
-
-def _written(value: Any) -> str:
-    """Return a value in the syntax of an override."""
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def allowed(field: FieldInfo) -> str:

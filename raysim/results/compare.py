@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from raysim.core.errors import SettingsError
 from raysim.results.metrics import Metric
 from raysim.results.render import Entry, Grid, grid_of
 from raysim.results.runs import RunRecord, State, result_settings
@@ -49,8 +50,47 @@ class RunGroup:
         return ResultCell(values, diverged=lost)
 
 
-def group_runs(records: Iterable[RunRecord]) -> list[RunGroup]:
-    """Group runs by their settings; a second run of one seed is in another group."""
+def check_comparable(records: Sequence[RunRecord]) -> None:
+    """Check that the figures of runs are of the same test samples and metric.
+
+    Raises:
+        SettingsError: two are not; it names both runs.
+    """
+    for kind, of in (("dataset", _dataset), ("dataset", _own_test), ("metric", _measured)):
+        known = [(record.path, about) for record in records if (about := of(record))]
+        for path, about in known[1:]:
+            first, expected = known[0]
+            if about != expected:
+                raise SettingsError(
+                    f"{path}: has {about}, and {first} has {expected}: runs of another {kind}"
+                    " cannot be compared"
+                )
+
+
+def _dataset(record: RunRecord) -> str:
+    name = f"dataset.name={record.settings.get('dataset.name')}"
+    return "a task of its own" if record.own_task else name
+
+
+def _own_test(record: RunRecord) -> str:
+    """Return the test samples of a task of its own; prepared files may differ by machine."""
+    digest = record.test_digest if record.own_task else None
+    return f"test samples {digest[:12]} of its own" if digest else ""
+
+
+def _measured(record: RunRecord) -> str:
+    """Return the metrics of the test set, accuracy alone where there is one; "" if no round is."""
+    names = [name for name in record.metrics.column_names if name.startswith("test_")]
+    return "test_accuracy" if "test_accuracy" in names else ", ".join(sorted(names))
+
+
+def group_runs(records: Sequence[RunRecord]) -> list[RunGroup]:
+    """Group runs by their settings; a second run of one seed is in another group.
+
+    Raises:
+        SettingsError: the runs cannot be compared.
+    """
+    check_comparable(records)
     found: dict[str, list[RunRecord]] = {}
     for record in records:
         text = json.dumps([result_settings(record), record.own_task], sort_keys=True, default=str)

@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 
 from raysim.core.arrow import checksum
 from raysim.core.errors import RunError, SettingsError
-from raysim.core.given import parse_json
+from raysim.core.given import decides_result, parse_json
 from raysim.storage.checkpoints import Checkpoints
 from raysim.storage.recorder import dotted
-from raysim.storage.run_directory import DECISIVE, FREE, RunDirectory
+from raysim.storage.run_directory import RunDirectory
 from raysim.storage.schema import current_settings
 
 State = Literal["finished", "running", "diverged", "failed"]
@@ -67,6 +67,12 @@ class RunRecord:
     def seed(self) -> int:
         """Seed of the run."""
         return int(self.settings["seed"])
+
+    @property
+    def test_digest(self) -> str | None:
+        """Digest of the test samples, where a checkpoint seals it."""
+        found = Checkpoints(RunDirectory(self.path).checkpoints).identity().get("test samples")
+        return None if found is None else str(found)
 
     @property
     def rounds(self) -> int:
@@ -135,8 +141,7 @@ def result_settings(record: RunRecord) -> dict[str, Any]:
     return {
         key: value
         for key, value in record.settings.items()
-        if key not in (*FREE, "seed", "checkpoint_every")
-        and (not key.startswith("engine.") or key.removeprefix("engine.") in DECISIVE)
+        if key != "seed" and decides_result(key)
     }
 
 

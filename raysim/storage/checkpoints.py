@@ -125,9 +125,16 @@ class Checkpoints:
 
     def config(self) -> dict[str, Any] | None:
         """Return what `config.json` held at the newest readable checkpoint, None without one."""
+        return self._newest("config")
+
+    def identity(self) -> dict[str, Any]:
+        """Return the identity at the newest readable checkpoint; empty without one."""
+        return self._newest("identity") or {}
+
+    def _newest(self, name: str) -> dict[str, Any] | None:
         for number in reversed(self.numbers()):
             try:
-                found: dict[str, Any] | None = _read_about(self._path(number)).get("config")
+                found: dict[str, Any] | None = _read_about(self._path(number)).get(name)
             except (OSError, ValueError, KeyError):
                 continue
             return found

@@ -20,7 +20,7 @@ from pyarrow import ipc
 from raysim.config import Settings, parse
 from raysim.core.client_indices import ClientIndices, ListedIndices
 from raysim.core.errors import RunError, SettingsError
-from raysim.core.given import parse_json
+from raysim.core.given import may_change, parse_json
 from raysim.storage.atomic import is_leftover, replace_file, sweep, write_json
 from raysim.storage.checkpoints import Checkpoints
 from raysim.storage.environment import by_environment, environment, installed_version
@@ -30,10 +30,6 @@ from raysim.storage.recorder import dotted
 from raysim.storage.schema import SCHEMA, current_settings
 from raysim.storage.summary import summarise
 
-DECISIVE = ("deterministic", "precision", "threads_per_actor", "vectorize")
-"""Settings of `engine` that change a result; the others say where it is computed."""
-FREE = ("on_client_error", "out", "trace", "tracker")
-"""Settings besides those that may differ where a run goes on."""
 PACKAGES = ("raysim", "torch", "ray", "numpy", "pyarrow", "safetensors")
 
 
@@ -264,12 +260,9 @@ def difference_from(recorded: Mapping[str, Any], settings: Settings) -> str | No
 
 
 def _difference(found: dict[str, Any], wanted: dict[str, Any]) -> str | None:
-    """Return the first setting that differs, but for those that change no result."""
-    for values in (found := dotted(found)), (wanted := dotted(wanted)):
-        for key in [k for k in values if k in FREE or k.startswith("engine.")]:
-            if key.removeprefix("engine.") not in DECISIVE:
-                del values[key]
+    """Return the first setting that differs, but for those that may change."""
+    found, wanted = dotted(found), dotted(wanted)
     for key in {**found, **wanted}:
-        if found.get(key) != wanted.get(key):
+        if not may_change(key) and found.get(key) != wanted.get(key):
             return f"{key}={found.get(key)} (here {wanted.get(key)})"
     return None

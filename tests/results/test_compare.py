@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+import raysim
 from raysim.core.errors import SettingsError
 from raysim.results.compare import compared_metrics, comparison, group_runs
 from raysim.results.metrics import parse_metric
 from raysim.results.runs import read_run
+from raysim.testing.tasks import samples
+from tests.cli.test_app import raysim_command  # noqa: F401 - a fixture
 from tests.results.conftest import make_rows
+from tests.tasks import make_settings, make_task
 
 PROX = {"method.name": "fedprox", "method.mu": 0.1}
 
@@ -29,7 +35,7 @@ def test_groups_are_of_equal_settings_apart_from_the_seed(grouped):
         b=PROX,
         c={"seed": 0, "engine.actors": 3},
         d={"seed": 2, "trace": True},
-        e={**PROX, "seed": 1},
+        e={**PROX, "seed": 1, "analysis": "cka", "reference": "elsewhere"},
     )
     assert [[record.path.name for record in g.records] for g in (first, second, third)] == [
         ["c", "a"],
@@ -37,6 +43,42 @@ def test_groups_are_of_equal_settings_apart_from_the_seed(grouped):
         ["d"],  # a second run of seed 2
     ]
     assert [g.label for g in (first, second, third)] == ["fedavg", "fedprox", "fedavg (2)"]
+
+
+LOSSES = [{k: v for k, v in row.items() if k != "test_accuracy"} for row in make_rows([0.5])]
+REFUSED = {
+    "dataset": ({"dataset.name": "fashion-mnist"}, "dataset.name=fashion-mnist", "name=mnist"),
+    "task": ({"own_task": True}, "a task of its own", "dataset.name=mnist"),
+    "metric": ({"rows": LOSSES, "finished": False}, "test_loss", "test_accuracy"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_runs_that_cannot_be_compared_are_refused_in_one_line(
+    write_run,
+    raysim_command,  # noqa: F811
+    tmp_path,
+    case,
+):
+    fields, has, other = REFUSED[case]
+    a = write_run("a", make_rows([0.5]))
+    b, c = write_run("b", make_rows([0.5]), seed=1), write_run("c", **fields)
+    for words in (("compare", a, b, c), ("report", a, b, c, "-o", "page.html")):
+        code, out, err = raysim_command(*map(str, words))
+        assert (code, out) == (2, "") and err.count("\n") == 1
+        assert err.startswith(f"raysim: {c}: has {has}, and {a} has ") and other in err
+        assert err.endswith("cannot be compared\n")
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_tasks_with_other_test_samples_are_refused(tmp_path):
+    for name, test in (("a", 300), ("b", 300), ("c", 200)):
+        task = replace(make_task((8, 8)), test=samples(test, 10_000))
+        raysim.run(make_settings(tmp_path / name, rounds=1, seed=ord(name)), task)
+    records = [read_run(tmp_path / name) for name in "abc"]
+    assert len(group_runs(records[:2])) == 1
+    with pytest.raises(SettingsError, match=r"c: has test samples \w+ of its own, and .*/a has"):
+        group_runs(records)
 
 
 def test_labels_have_the_settings_that_tell_groups_apart(grouped):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from raysim.core.given import decides_result, override_text
 from raysim.results.metrics import parse_metric
 from raysim.results.render import grid_of, to_arrow, to_html, to_latex, to_markdown
 from raysim.results.render.grid import shown
@@ -121,9 +122,10 @@ class TableResults:
         counts = {self._folder.seeds[cell.name] for cell in shown}
         if any(count < paper.seeds for count in counts):
             yield f"Shortened to {_span(counts)} of {paper.seeds} seeds."
-        if plan.options.overrides:
-            changed = ", ".join(f"{key}={value}" for key, value in plan.options.overrides.items())
-            yield f"Settings changed for all runs: {changed}."
+        changed = {k: v for k, v in plan.options.overrides.items() if decides_result(k)}
+        if changed:
+            listed = ", ".join(override_text(key, value) for key, value in changed.items())
+            yield f"Settings changed for all runs: {listed}."
         runs = sum(self._folder.seeds[cell.name] for cell in shown)
         if waiting := runs - sum(map(len, ended.values())):
             yield f"Unfinished: {waiting} of {runs} runs."

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from raysim.core.given import decides_result
+
 if TYPE_CHECKING:
     from raysim.config import Settings
 
@@ -127,10 +129,10 @@ class Preset:
 
     def published_for(self, settings: Settings) -> Mapping[str, float]:
         """Return the published figures that are comparable with a run of these settings."""
-        free = {"out", "rounds", "seed", "checkpoint_every", "on_client_error", "trace"}
-        free |= {"analysis", "engine", "evaluation", "reference"}
+        free = {"engine", "evaluation", "rounds", "seed"}
         mine, theirs = self.settings.to_dict(), settings.to_dict()
-        if any(mine[key] != theirs[key] for key in mine if key not in free):
+        decisive = [key for key in mine if key not in free and decides_result(key)]
+        if any(mine[key] != theirs[key] for key in decisive):
             return {}
         if mine["rounds"] == theirs["rounds"]:
             return self.published

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,24 @@ def parse_json(text: str) -> Any:
         return json.loads(text)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+
+
+def override_text(key: str, value: Any) -> str:
+    """Return an override as it is typed in a shell: `raysim.config.parse_override` reads it."""
+    if value is None:
+        text = "none"
+    else:
+        text = value if isinstance(value, str) and _is_plain(value) else json.dumps(value)
+    return shlex.quote(f"{key}={text}")
+
+
+def _is_plain(text: str) -> bool:
+    """Return whether a text without quotes is read as itself, not as a number or the like."""
+    try:
+        parse_json(text)
+    except ValueError:
+        return text.strip() == text and text.lower() != "none"
+    return False
 
 
 def read_text(path: Path) -> str:

@@ -185,7 +185,7 @@ def test_published_figures_need_the_same_settings():
     def published(name, overrides):
         return PRESETS[name].published_for(PRESETS[name].settings.override(overrides))
 
-    same = {"seed": 3, "engine.actors": 2, "trace": True, "evaluation.every": 5}
+    same = {"seed": 3, "engine.actors": 2, "tracker": "mlflow", "evaluation.every": 5}
     assert published("dnc-colour", same) == {"final_accuracy": 0.801}
     assert published("dnc-colour", {"rounds": 5}) == {}
     assert published("dnc-colour", {"local.lr": 0.01}) == {}
