@@ -199,8 +199,8 @@ def resume(
         run_dir: The run directory.
         task: The task that the run was started with, where it had one.
         listener: Told how the run goes.
-        overrides: Values by dotted key, of `on_client_error`, `trace`, `tracker`, and the settings
-            of `engine` that change no result.
+        overrides: Values by dotted key, of `on_client_error`, `reference` (the same model),
+            `trace`, `tracker`, and the settings of `engine` that change no result.
         force: Whether to go on where data, versions or machines differ from those before; the run
             records it.
 

@@ -152,8 +152,9 @@ def _component(registry: Registry[C]) -> tuple[BeforeValidator, PlainSerializer]
     return BeforeValidator(build), PlainSerializer(lambda value: value.settings())
 
 
-def _path(setting: str, path: str) -> str:
-    return str(user_path(path, setting))
+def _path(setting: str, path: str, *, absolute: bool = False) -> str:
+    found = user_path(path, setting)
+    return str(found.absolute() if absolute else found)
 
 
 class Settings(SettingsGroup):
@@ -185,8 +186,8 @@ class Settings(SettingsGroup):
     analysis: Annotated[tuple[str, ...], BeforeValidator(analysis_names)] = Field(
         default=(), description="measurements of evaluated rounds; they change no bit of the model"
     )
-    reference: Annotated[str, AfterValidator(partial(_path, "reference"))] | None = Field(
-        default=None, description="run directory with whose model analyses compare"
+    reference: Annotated[str, AfterValidator(partial(_path, "reference", absolute=True))] | None = (
+        Field(default=None, description="run directory with whose model analyses compare")
     )
     local: LocalSettings = LocalSettings()
     evaluation: EvaluationSettings = EvaluationSettings()

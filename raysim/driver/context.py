@@ -15,6 +15,7 @@ from raysim.driver.analyses.run_analyses import Analyses
 from raysim.driver.evaluation import Evaluator
 from raysim.driver.listener import Listener
 from raysim.execution.base import Executor
+from raysim.execution.worker import WorkerSpec
 from raysim.federation.federation import Federation
 from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_states import ClientStates
@@ -40,8 +41,8 @@ class Result:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunContext:
-    """Everything that a run is made of, checked and open.
+class CheckedRun:
+    """Parts of a run that have been checked; nothing is started or written yet.
 
     Attributes:
         settings: The run's settings.
@@ -51,12 +52,7 @@ class RunContext:
         states: Client states on disk.
         evaluator: Evaluates the global model.
         analyses: The analyses of its evaluated rounds.
-        watch: Times the driver's phases.
-        listener: Receives what happens.
-        run_dir: The run directory, held by this process.
-        executor: Runs the clients.
         identity: What decides the bits of its result, but for the executor.
-        force: Whether it goes on where the checkpoint is of another identity.
     """
 
     settings: Settings
@@ -66,9 +62,29 @@ class RunContext:
     states: ClientStates
     evaluator: Evaluator
     analyses: Analyses
+    identity: Mapping[str, Any]
+
+    @property
+    def spec(self) -> WorkerSpec:
+        """Specification of its workers."""
+        sets = self.evaluator.evaluated_sets
+        return WorkerSpec(self.settings, self.federation, self.states.folder, sets)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunContext(CheckedRun):
+    """Everything that a run is made of, checked and open.
+
+    Attributes:
+        watch: Times the driver's phases.
+        listener: Receives what happens.
+        run_dir: The run directory, held by this process.
+        executor: Runs the clients.
+        force: Whether it goes on where the checkpoint is of another identity.
+    """
+
     watch: Stopwatch
     listener: Listener
     run_dir: RunDirectory
     executor: Executor
-    identity: Mapping[str, Any]
     force: bool = False

@@ -24,6 +24,7 @@ from raysim.core.client_indices import ClientIndices, ListedIndices
 from raysim.core.data import Split
 from raysim.core.errors import RunError
 from raysim.core.method import Method
+from raysim.core.tensors import Tensors
 from raysim.driver.context import RunContext
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
@@ -36,8 +37,17 @@ FORMULA = "revision of the method's formula"
 SHOWN_DIGITS = 12
 
 
-def identity_of(method: Method, federation: Federation, network: nn.Module) -> dict[str, Any]:
-    """Return a method's revision, and the digests of a federation and its network, by name."""
+def identity_of(
+    method: Method, federation: Federation, network: nn.Module, reference: Tensors | None
+) -> dict[str, Any]:
+    """Return a method's revision, and digests of the rest that a run is made of, by name.
+
+    Args:
+        method: The method.
+        federation: Its samples and client indices.
+        network: Its network.
+        reference: The model with which analyses compare, wherever it lies.
+    """
     opened = OpenedSamples(federation, torch.device("cpu"))
     first, test = opened.client(0), opened.test(0, 2)
     layout = [(name, tuple(t.shape), t.dtype) for name, t in network.state_dict().items()]
@@ -49,6 +59,7 @@ def identity_of(method: Method, federation: Federation, network: nn.Module) -> d
         "client indices": _of_indices(federation.client_indices),
         "decoded samples": _of_arrays(map(_bytes, (first.x, first.y, test.x, test.y))),
         "network": hashlib.sha256(repr(layout).encode()).hexdigest(),
+        "model of the reference": "none" if reference is None else _of_tensors(reference),
     }
 
 
@@ -115,6 +126,10 @@ def _of_indices(indices: ClientIndices) -> str:
     clients = np.linspace(0, len(sizes) - 1, SAMPLED_CLIENTS).astype(np.int64)
     own = (indices[client] for client in np.unique(clients).tolist())
     return _of_arrays([sizes[:1] if sizes.strides == (0,) else sizes, *own])
+
+
+def _of_tensors(tensors: Tensors) -> str:
+    return _of_arrays(_bytes(tensors[name]) for name in sorted(tensors))
 
 
 def _of_arrays(arrays: Iterable[npt.NDArray[Any]]) -> str:

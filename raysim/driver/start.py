@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from contextlib import closing
+from typing import Any
 
 from raysim.config import Settings
 from raysim.core.exits import interruptible
 from raysim.driver.analyses.run_analyses import Analyses
-from raysim.driver.context import Result, RunContext
+from raysim.driver.context import CheckedRun, Result, RunContext
 from raysim.driver.evaluation import Evaluator
 from raysim.driver.identity import identity_of
 from raysim.driver.listener import Listener
@@ -15,7 +16,6 @@ from raysim.driver.preflight import check_space, initial_checkpoint
 from raysim.driver.run import Run
 from raysim.execution.process import threads_of
 from raysim.execution.ray_runtime import make_executor, ray_runtime
-from raysim.execution.worker import WorkerSpec
 from raysim.federation.federation import Federation
 from raysim.storage.client_states import ClientStates
 from raysim.storage.run_directory import RunDirectory
@@ -45,39 +45,41 @@ def drive(
         RaysimError: a setting, a file or a client does not allow the run.
         KeyboardInterrupt: the run was interrupted; its last committed round is checkpointed.
     """
-    federation = federation.with_holdout(settings.evaluation.holdout, settings.seed)
-    network, initial = initial_checkpoint(settings, federation)
-    states = ClientStates(run_dir.states.absolute())
-    check_space(settings, states, initial.state)
-    identity = identity_of(settings.method, federation, network)
-    evaluator = Evaluator(settings, federation)
-    analyses = Analyses(settings, federation, network, initial)
+    checked = _checked(settings, federation, ClientStates(run_dir.states.absolute()))
     watch = Stopwatch(settings.trace)
-    spec = WorkerSpec(settings, federation, states.folder, evaluator.evaluated_sets)
     with (
         interruptible(),
         threads_of(settings.engine),
         ray_runtime(settings.engine, f"type: raysim resume {run_dir.path}"),
-        closing(make_executor(spec, watch)) as executor,
+        closing(make_executor(checked.spec, watch)) as executor,
         run_dir.lock(settings, own_task),
     ):
-        context = RunContext(
-            settings=settings,
-            federation=federation,
-            network=network,
-            initial=initial,
-            states=states,
-            evaluator=evaluator,
-            analyses=analyses,
-            watch=watch,
-            listener=listener,
-            run_dir=run_dir,
-            executor=executor,
-            identity=identity,
-            force=force,
-        )
-        run = Run(context)
+        driver: dict[str, Any] = {"watch": watch, "listener": listener, "force": force}
+        run = Run(RunContext(**vars(checked), **driver, run_dir=run_dir, executor=executor))
         try:
             return run.execute()
         finally:
             run.recorder.close_events()
+
+
+def _checked(settings: Settings, federation: Federation, states: ClientStates) -> CheckedRun:
+    """Check the parts of a run.
+
+    Raises:
+        RaysimError: a setting or a file does not allow the run.
+    """
+    federation = federation.with_holdout(settings.evaluation.holdout, settings.seed)
+    network, initial = initial_checkpoint(settings, federation)
+    check_space(settings, states, initial.state)
+    evaluator = Evaluator(settings, federation)
+    analyses = Analyses(settings, federation, network, initial)
+    return CheckedRun(
+        settings=settings,
+        federation=federation,
+        network=network,
+        initial=initial,
+        states=states,
+        evaluator=evaluator,
+        analyses=analyses,
+        identity=identity_of(settings.method, federation, network, analyses.reference),
+    )

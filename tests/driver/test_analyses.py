@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -310,6 +311,32 @@ def test_a_reference_must_be_a_run_of_the_same_network(runs, tmp_path):
         with pytest.raises(raysim.SettingsError, match=says) as caught:
             raysim.run(given, make_task((9, 9), lambda: raysim.testing.tasks.SmallNet(width=5)))
         assert str(caught.value).startswith(f"reference={reference}: ")
+
+
+def test_a_reference_is_the_same_however_it_is_spelled(runs, tmp_path, monkeypatch):
+    plain = runs[0]
+    monkeypatch.chdir(plain.parent)
+    monkeypatch.setenv("HOME", str(plain.parent))
+    spelled = ("plain", "plain/", "./plain", "~/plain", str(plain))
+    found = {make_settings(tmp_path, reference=text).reference for text in spelled}
+    assert found == {str(plain)}
+
+
+def test_a_run_goes_on_with_its_reference_wherever_that_lies(runs, tmp_path):
+    task, run = make_task(SIZES), tmp_path / "run"
+    before, after = tmp_path / "before", tmp_path / "after"
+    shutil.copytree(runs[0], before)
+    with pytest.raises(KeyboardInterrupt):
+        raysim.run(settings(run, before, analysis="cka", fraction=0.5), task, StopAfter(3))
+    before.rename(after)
+    with pytest.raises(raysim.SettingsError, match=r"has no model that can be read .* new pl"):
+        raysim.resume(run, task)
+    other = raysim.run(make_settings(tmp_path / "other", rounds=1), task).run_dir
+    moved = {"reference": str(other)}
+    with pytest.raises(raysim.RunError, match=r"model of the reference was \w+ \(here \w+\)"):
+        raysim.resume(run, task, overrides=moved)
+    raysim.resume(run, task, overrides={"reference": str(after)})
+    assert tables(run)["cka"] == tables(runs[1])["cka"]
 
 
 def test_every_analysis_is_a_component():

@@ -70,7 +70,7 @@ class RoundAnalyses:
             evaluation: The evaluation of that.
             evaluate: Evaluates any state, given the versions of the clients' states.
         """
-        analyses, settings = self._analyses, self._analyses.settings
+        analyses = self._analyses
         if not analyses.chosen:
             return {}
         runner = replace(
@@ -80,28 +80,11 @@ class RoundAnalyses:
             written=dict(self._runner.written),
             obsolete=[],
         )
-        passes = _Passes(analyses, runner, after)
-        found = MeasuredRound(
-            number=after.number,
-            first=after.number == min(settings.evaluation.every, settings.rounds),
-            lr=now.lr,
-            cohort=now.cohort,
-            clients=now.clients,
-            network=analyses.structure,
-            initial=analyses.initial,
-            before=settings.method.deployed(before.state),
-            after=settings.method.deployed(after.state),
-            reference=analyses.reference,
-            trained={},
-            probe=analyses.probe,
-            predicted=evaluation.predicted,
-            targets=open_samples(analyses.federation.test).y,
-            accuracy=evaluation.accuracies,
+        found = _Passes(analyses, runner, after).measured_round(
+            now,
+            before,
+            evaluation,
             accuracy_before=lambda: evaluate(before.state, before.versions).accuracies,
-            class_counts=analyses.class_counts,
-            new_clients=partial(_new_clients, analyses, before, now.cohort),
-            measure=passes.measure,
-            train=passes.train,
         )
         rows = {name: self._rows(name, found) for name in analyses.chosen}
         runner.finish()
@@ -133,6 +116,38 @@ class _Passes:
     analyses: Analyses
     runner: RoundRunner
     after: Checkpoint
+
+    def measured_round(
+        self,
+        now: Round,
+        before: Checkpoint,
+        evaluation: Evaluation,
+        accuracy_before: Callable[[], Mapping[int, float]],
+    ) -> MeasuredRound:
+        """Return the round as analyses see it, without figures of their client parts."""
+        analyses, settings, number = self.analyses, self.analyses.settings, self.after.number
+        return MeasuredRound(
+            number=number,
+            first=number == min(settings.evaluation.every, settings.rounds),
+            lr=now.lr,
+            cohort=now.cohort,
+            clients=now.clients,
+            network=analyses.structure,
+            initial=analyses.initial,
+            before=settings.method.deployed(before.state),
+            after=settings.method.deployed(self.after.state),
+            reference=analyses.reference,
+            trained={},
+            probe=analyses.probe,
+            predicted=evaluation.predicted,
+            targets=open_samples(analyses.federation.test).y,
+            accuracy=evaluation.accuracies,
+            accuracy_before=accuracy_before,
+            class_counts=analyses.class_counts,
+            new_clients=partial(_new_clients, analyses, before, now.cohort),
+            measure=self.measure,
+            train=self.train,
+        )
 
     def measure(
         self,

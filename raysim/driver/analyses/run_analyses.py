@@ -100,7 +100,7 @@ class Analyses:
         except (OSError, SafetensorError) as error:
             raise SettingsError(
                 f"reference={folder}: has no model that can be read ({error}); give the run"
-                " directory of a run of the same network"
+                " directory of a run of the same network, or its new place if it was moved"
             ) from error
         for name, tensor in self.initial.items():
             if name not in found or found[name].shape != tensor.shape:
