@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 class RunQueue(ABC, Generic[R]):
-    """Runs of a study or a table, in the order in which they are to start.
+    """Runs of a study, a table or a figure, in the order in which they are to start.
 
     Attributes:
         pausing: Whether a run pauses after each evaluation until `goes_on` has decided.
@@ -30,7 +30,7 @@ class RunQueue(ABC, Generic[R]):
 
     @abstractmethod
     def remain(self) -> bool:
-        """Return whether runs remain to be started."""
+        """Return whether runs remain that can be started now."""
 
     @abstractmethod
     def next(self) -> R:

@@ -34,6 +34,7 @@ DIVERGENCE: dict[str, Any] = {
     "table": "weight_divergence",
     "values": ("divergence",),
     "axis": "weight divergence",
+    "note": "In full, the pre-pass has 5 rounds and the run 8, of which the first 5 repeat it.",
 }
 HEAT_MAP: dict[str, Any] = {
     "draw": "heat_map",
@@ -60,12 +61,12 @@ FIGURES = {
         ),
         "curves",
         "kl_activations",
-        ("kl_mean_client",),
-        "mean of KL(mean || client)",
-        options={"log": True},
+        ("kl_mean_client", "kl_client_mean"),
+        "mean of the clients' KL divergences",
+        options={"log": True, "apart": ("KL(mean || client)", "KL(client || mean)")},
     ),
     "fedmax-7": Figure(
-        "t-SNE of activations: colours are classes, letters clients",
+        "t-SNE of activations: letters are clients, A the first",
         FEDMAX,
         "figures 7 to 9",
         "fedmax-cifar10-tsne",
@@ -77,7 +78,7 @@ FIGURES = {
         options={"rounds": (1, 2, 3, 4, 5, 6, 9, 12, 15)},
     ),
     "dnc-5": Figure(
-        "Weight divergence by layer after a pre-pass of 5 rounds, colour skew",
+        "Weight divergence by layer from a pre-pass, colour skew",
         reference="figure 5",
         preset="dnc-colour",
         **DIVERGENCE,
@@ -92,9 +93,10 @@ FIGURES = {
         "metrics",
         ("test_accuracy",),
         "test accuracy",
+        note="The paper draws the accuracy on training samples.",
     ),
     "dnc-7": Figure(
-        "Weight divergence by layer after a pre-pass of 5 rounds, class imbalance",
+        "Weight divergence by layer from a pre-pass, class imbalance",
         reference="figure 7",
         preset="dnc-imbalance",
         **DIVERGENCE,
@@ -110,9 +112,9 @@ FIGURES = {
         ("gradient_norm",),
         "gradient norm",
         {"rounds": 10, "evaluation.every": 10, "evaluation.clients": False},
-        {"log": True, "split": "correct"},
-        "The model of round 10, on 20 samples of each client of the round; the paper takes 50,000"
-        " samples and does not say at which model.",
+        {"log": True, "split": ("correct", "classified rightly", "classified wrongly")},
+        "The model of the last round, on 20 samples of each client of the round; the paper takes"
+        " 50,000 samples and does not say at which model.",
     ),
     "flexchill-2": Figure(
         "Change of the distance to the decision boundary by a step on a misclassified sample",
@@ -126,7 +128,7 @@ FIGURES = {
         "distance after the step - before it",
         {"rounds": 10, "evaluation.every": 10, "evaluation.clients": False},
         {"only": ("correct", False)},
-        "The model of round 10; the paper takes an initial network.",
+        "The model of the last round; the paper takes an initial network.",
     ),
     "flexchill-4": Figure(
         "Accuracy at the clients: median and deciles 1 to 9",
@@ -176,7 +178,7 @@ FIGURES = {
         "aggregation_drop",
         ("accuracy_after", "accuracy_before"),
         "accuracy after - before",
-        options={"split": "participant"},
+        options={"split": ("participant", "clients of the round", "other clients")},
     ),
     "flexchill-8": Figure(
         "Samples of each client and class",
@@ -203,9 +205,9 @@ FIGURES = {
         "curves",
         "label_information",
         ("test", "train"),
-        "nats",
+        "mutual information [nats]",
         {"local.epochs": 1, "local.batch_size": "full", "target_accuracy": None},
-        {"apart": True},
+        {"apart": ("test samples", "training samples")},
         "C=0.1 of the paper's values of C.",
     ),
     "mifl-7": Figure(
@@ -220,7 +222,7 @@ FIGURES = {
         "scatter",
         "client_information",
         ("information",),
-        "mutual information",
+        "mutual information [nats]",
         {"target_accuracy": None, "rounds": 100},
     ),
     "fedfusion-6": Figure(
@@ -247,7 +249,7 @@ FIGURES = {
             "evaluation.clients": True,
             "evaluation.every": 10,
         },
-        note="20 clients of which two train in each of 10 rounds, so that some never have. The"
-        " paper prints epochs to convergence: 65 (conv) to 92 (FedAvg).",
+        note="Chosen: 20 clients, of which two train in each of 10 rounds, so that some never have."
+        " The paper prints epochs to convergence: 65 (conv) to 92 (FedAvg).",
     ),
 }

@@ -1,38 +1,30 @@
 """Drawings of figures with matplotlib, from the tables of their runs.
 
 The same tables give the same bytes: SVG files have no date, and a fixed salt.
-
-Legend: n rows, F activations, R rounds.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-import numpy.typing as npt
+from textwrap import fill
+from typing import TYPE_CHECKING
 
 from raysim.core.errors import SettingsError
 from raysim.workloads.figures.figure import Figure
+from raysim.workloads.figures.kinds import KINDS, Tables
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-Values = npt.NDArray[Any]
-Columns = Mapping[str, Values]
-Tables = Mapping[str, Columns]
-"""Per run, by label, the columns of the table that is drawn."""
 PACKAGES = {"matplotlib": "matplotlib", "sklearn": "scikit-learn"}
 WHOLE = ("class", "layer", "local epochs", "round")
 """Labels of axes of whole numbers."""
-EQUAL = 1e-9
-"""Divergence below which a model is that of the reference, but for rounding."""
-PANEL = 3.4
-"""Width and height of a panel, in inches."""
+TITLE, NOTE = 11, 14
+"""Characters of the title and of notes in an inch."""
+LEGEND, LINE = 1.7, 0.18
+"""Width of the legend, and height of a note's line, in inches."""
 
 
 def check_packages() -> None:
@@ -46,19 +38,38 @@ def check_packages() -> None:
             raise SettingsError(f"figure: needs {package}; pip install 'raysim[plots]'")
 
 
-def draw(figure: Figure, tables: Tables, note: str = "") -> Canvas:
-    """Draw a figure; a note stands below its title."""
+def draw(figure: Figure, tables: Tables, notes: Sequence[str] = ()) -> Canvas:
+    """Draw a figure; the legend stands beside its panels, notes below them."""
     from matplotlib.figure import Figure as Canvas
     from matplotlib.ticker import MaxNLocator
 
     canvas = Canvas(layout="constrained")
     KINDS[figure.draw](canvas, figure, tables)
-    title = "\n".join(filter(None, (figure.title, figure.source, note)))
-    canvas.suptitle(title, fontsize="medium", wrap=True)
     for axes in canvas.axes:
         if axes.get_xlabel() in WHOLE:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _add_legend(canvas)
+    width, height = canvas.get_size_inches()
+    title = fill(figure.title, int(width * TITLE), break_on_hyphens=False)
+    canvas.suptitle(f"{title}\n{figure.source}", fontsize="medium")
+    text = "\n".join(fill(note, int(width * NOTE), break_on_hyphens=False) for note in notes)
+    if text:
+        canvas.supxlabel(text, fontsize="small")
+        canvas.set_size_inches(width, height + LINE * (text.count("\n") + 1))
     return canvas
+
+
+def _add_legend(canvas: Canvas) -> None:
+    """Add one legend of the lines in all panels, and make room for it."""
+    found = {
+        label: handle
+        for axes in canvas.axes
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    if found:
+        width, height = canvas.get_size_inches()
+        canvas.set_size_inches(width + LEGEND, height)
+        canvas.legend([*found.values()], [*found], loc="outside right upper", fontsize="small")
 
 
 def rendered(canvas: Canvas, suffix: str) -> bytes:
@@ -70,231 +81,3 @@ def rendered(canvas: Canvas, suffix: str) -> bytes:
         metadata = {"Date": None} if suffix == "svg" else {"Software": None}
         canvas.savefig(found, format=suffix, dpi=150, metadata=metadata)
     return found.getvalue()
-
-
-def _panels(canvas: Canvas, rows: int, columns: int) -> list[Axes]:
-    canvas.set_size_inches(max(PANEL * columns, 5), PANEL * rows + 0.6)
-    return [*canvas.subplots(rows, columns, squeeze=False).flat]
-
-
-def _legend(axes: Axes) -> None:
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize="small")
-
-
-def _chosen(columns: Columns, which: Values) -> dict[str, Values]:
-    return {name: values[which] for name, values in columns.items()}
-
-
-def _values(figure: Figure, columns: Columns) -> Values:
-    """Return the values that are drawn [n]; of two columns, the difference."""
-    first, *others = (columns[name] for name in figure.values)
-    return np.asarray(first - others[0] if others else first)
-
-
-def _split(figure: Figure, columns: Columns) -> dict[str, dict[str, Values]]:
-    """Return the rows in which a column is true, and those in which it is not, by title."""
-    name = figure.options.get("split")
-    if name is None:
-        return {"": {**columns}}
-    which = columns[name].astype(bool)
-    return {name: _chosen(columns, which), f"not {name}": _chosen(columns, ~which)}
-
-
-def _by_round(columns: Columns, values: Values) -> tuple[Values, Values]:
-    """Return the rounds [R], and the mean of each round's values [R]; rows without one left out."""
-    known = np.isfinite(values)
-    rounds = np.unique(columns["round"][known])
-    return rounds, np.array([values[known & (columns["round"] == r)].mean() for r in rounds])
-
-
-def _last(columns: Columns) -> dict[str, Values]:
-    """Return the rows of the last round."""
-    return _chosen(columns, columns["round"] == columns["round"].max())
-
-
-def _shown(rounds: Iterable[int], wanted: Sequence[int]) -> list[int]:
-    """Return the rounds that are wanted; of a run that has none of them, its last ones."""
-    known = sorted(set(rounds))
-    return [number for number in known if number in wanted] or known[-len(wanted) :]
-
-
-def _curves(canvas: Canvas, figure: Figure, tables: Tables) -> None:
-    """Draw the mean of each round's rows against the rounds."""
-    if figure.options.get("apart"):
-        parts = {
-            name: {label: (c, c[name]) for label, c in tables.items()} for name in figure.values
-        }
-    else:
-        titles = [*_split(figure, next(iter(tables.values())))]
-        found = {label: _split(figure, columns) for label, columns in tables.items()}
-        parts = {
-            title: {
-                label: (each[title], _values(figure, each[title])) for label, each in found.items()
-            }
-            for title in titles
-        }
-    for axes, (title, lines) in zip(_panels(canvas, 1, len(parts)), parts.items(), strict=True):
-        for label, (columns, values) in lines.items():
-            axes.plot(*_by_round(columns, values), label=label, marker=".")
-        if figure.options.get("log"):
-            axes.set_yscale("log")
-        axes.set(xlabel="round", ylabel=figure.axis, title=title)
-        _legend(axes)
-
-
-def _layers(canvas: Canvas, figure: Figure, tables: Tables) -> None:
-    """Draw values by layer, a line a round; rounds up to that of the reference are left out."""
-    for axes, (label, columns) in zip(_panels(canvas, 1, len(tables)), tables.items(), strict=True):
-        values = _values(figure, columns)
-        rounds = np.unique(columns["round"])
-        equal = [r for r in rounds if values[columns["round"] == r].max() < EQUAL]
-        for number in rounds[rounds > max(equal, default=0)]:
-            of_round = columns["round"] == number
-            axes.plot(columns["layer"][of_round], values[of_round], ".-", label=f"round {number}")
-        axes.set(xlabel="layer", ylabel=figure.axis, title=label)
-        _legend(axes)
-
-
-def _embedding(canvas: Canvas, figure: Figure, tables: Tables) -> None:
-    """Draw a t-SNE of each round's activations: colours are classes, letters clients."""
-    from sklearn.manifold import TSNE
-
-    shown = {label: _shown(c["round"], figure.options["rounds"]) for label, c in tables.items()}
-    panels = iter(_panels(canvas, len(tables), max(map(len, shown.values()))))
-    for label, columns in tables.items():
-        for number in shown[label]:
-            axes, rows = next(panels), _chosen(columns, columns["round"] == number)
-            activations = np.stack([*rows["activations"]])  # [n, F]
-            perplexity = min(30.0, max((len(activations) - 1) / 4, 1.0))
-            placed = TSNE(perplexity=perplexity, init="pca", random_state=0)
-            points = placed.fit_transform(activations)
-            for client in np.unique(rows["client"]):
-                own = rows["client"] == client
-                axes.scatter(
-                    points[own, 0],
-                    points[own, 1],
-                    c=rows["label"][own],
-                    cmap="tab10",
-                    vmin=0,
-                    vmax=9,
-                    s=18,
-                    marker=f"${chr(ord('A') + client % 26)}$",
-                    linewidths=0.2,
-                )
-            axes.set(xticks=[], yticks=[], title=f"{label}, round {number}")
-
-
-def _distribution(canvas: Canvas, figure: Figure, tables: Tables) -> None:
-    """Draw a histogram of the last round's rows, a line a run."""
-    last = {label: _last(columns) for label, columns in tables.items()}
-    if "only" in figure.options:
-        name, value = figure.options["only"]
-        last = {label: _chosen(c, c[name] == value) for label, c in last.items()}
-    titles = [*_split(figure, next(iter(last.values())))]
-    every = np.concatenate([_values(figure, columns) for columns in last.values()])
-    log = figure.options.get("log", False)
-    every = every[every > 0] if log else every
-    bins: Any = 30
-    if len(every):
-        low, high = every.min(), every.max()
-        bins = np.geomspace(low, high, 31) if log else np.linspace(low, high + 1e-12, 31)
-    for axes, title in zip(_panels(canvas, 1, len(titles)), titles, strict=True):
-        for label, columns in last.items():
-            values = _values(figure, _split(figure, columns)[title])
-            axes.hist(values, bins, histtype="step", label=f"{label} (n={len(values)})")
-        if log:
-            axes.set_xscale("log")
-        axes.set(xlabel=figure.axis, ylabel="samples", title=title)
-        _legend(axes)
-
-
-def _deciles(canvas: Canvas, figure: Figure, tables: Tables) -> None:
-    """Draw the median against the rounds, and the band from the first to the last decile."""
-    [axes] = _panels(canvas, 1, 1)
-    low, middle, high = figure.values[0], figure.values[len(figure.values) // 2], figure.values[-1]
-    for label, columns in tables.items():
-        rounds, median = _by_round(columns, columns[middle])
-        [line] = axes.plot(rounds, median, label=label)
-        below, above = (_by_round(columns, columns[name])[1] for name in (low, high))
-        axes.fill_between(rounds, below, above, alpha=0.15, color=line.get_color())
-    axes.set(xlabel="round", ylabel=figure.axis)
-    _legend(axes)
-
-
-def _similarity_to_reference(canvas: Canvas, figure: Figure, tables: Tables) -> None:
-    """Draw values by layer of the global model and the reference in the last round."""
-    [axes] = _panels(canvas, 1, 1)
-    for label, columns in tables.items():
-        last = _last(columns)
-        rows = _chosen(last, (last["first"] == "after") & (last["second"] == "reference"))
-        axes.plot(rows["layer"], _values(figure, rows), ".-", label=label)
-    axes.set(xlabel="layer", ylabel=figure.axis)
-    _legend(axes)
-
-
-def _similarity(canvas: Canvas, figure: Figure, tables: Tables) -> None:
-    """Draw a matrix of the pairs of models, a panel for each run and round."""
-    shown = {label: _shown(c["round"], figure.options["rounds"]) for label, c in tables.items()}
-    panels = _panels(canvas, len(tables), max(map(len, shown.values())))
-    drawn = [(label, number) for label, numbers in shown.items() for number in numbers]
-    image: Any = None
-    for axes, (label, number) in zip(panels, drawn, strict=False):
-        columns = tables[label]
-        layer = np.unique(columns["layer"])[figure.options["layer"]]
-        rows = _chosen(columns, (columns["round"] == number) & (columns["layer"] == layer))
-        names = [*dict.fromkeys([*rows["first"], *rows["second"]])]
-        matrix = np.eye(len(names))
-        for first, second, value in zip(
-            rows["first"], rows["second"], _values(figure, rows), strict=True
-        ):
-            i, j = names.index(first), names.index(second)
-            matrix[i, j] = matrix[j, i] = value
-        image = axes.imshow(matrix, vmin=0, vmax=1, cmap="viridis")
-        axes.set(xticks=range(len(names)), yticks=range(len(names)))
-        axes.set_xticklabels(names, rotation=90, fontsize="xx-small")
-        axes.set_yticklabels(names, fontsize="xx-small")
-        axes.set_title(f"{label}, round {number}", fontsize="small")
-    canvas.colorbar(image, ax=panels, label=figure.axis)
-
-
-def _heat_map(canvas: Canvas, figure: Figure, tables: Tables) -> None:
-    """Draw a value for each client and class, a panel for each run."""
-    panels = _panels(canvas, 1, len(tables))
-    for axes, (label, columns) in zip(panels, tables.items(), strict=True):
-        counts = np.zeros((columns["client"].max() + 1, columns["label"].max() + 1))
-        counts[columns["client"], columns["label"]] = _values(figure, columns)
-        image = axes.imshow(counts, aspect="auto", interpolation="nearest", cmap="viridis", vmin=0)
-        axes.set(xlabel="class", ylabel="client", title=label)
-        canvas.colorbar(image, ax=axes, label=figure.axis)
-
-
-def _scatter(canvas: Canvas, figure: Figure, tables: Tables) -> None:
-    """Draw each client's value against the rounds, a panel for each run."""
-    for axes, (label, columns) in zip(_panels(canvas, 1, len(tables)), tables.items(), strict=True):
-        axes.scatter(columns["round"], _values(figure, columns), s=4)
-        axes.set(xlabel="round", ylabel=figure.axis, title=label)
-
-
-def _epochs(canvas: Canvas, figure: Figure, tables: Tables) -> None:
-    """Draw the mean over new clients by their local epochs, in the last round."""
-    [axes] = _panels(canvas, 1, 1)
-    for label, columns in tables.items():
-        last = _last(columns)
-        axes.plot(*_by_round({"round": last["epochs"]}, _values(figure, last)), ".-", label=label)
-    axes.set(xlabel="local epochs", ylabel=figure.axis)
-    _legend(axes)
-
-
-KINDS: Mapping[str, Callable[[Canvas, Figure, Tables], None]] = {
-    "curves": _curves,
-    "deciles": _deciles,
-    "distribution": _distribution,
-    "embedding": _embedding,
-    "epochs": _epochs,
-    "heat_map": _heat_map,
-    "layers": _layers,
-    "scatter": _scatter,
-    "similarity": _similarity,
-    "similarity_to_reference": _similarity_to_reference,
-}

@@ -73,8 +73,8 @@ class Figure:
 
     def overrides(self, run: FigureRun) -> dict[str, Any]:
         """Return the settings of a run that differ from its preset's."""
-        analysis = () if self.table == "metrics" or not run.drawn else (self.table,)
-        return {"analysis": analysis, **self.settings, **run.settings}
+        analysis = {} if self.table == "metrics" or not run.drawn else {"analysis": self.table}
+        return {**analysis, **self.settings, **run.settings}
 
 
 def shortened(rounds: Mapping[str, int], most: int) -> dict[str, int]:

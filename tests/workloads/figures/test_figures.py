@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import shlex
+from io import StringIO
+from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 import raysim
 from raysim.analysis import ANALYSES
-from raysim.cli.app import main
-from raysim.cli.figures import _columns
+from raysim.config import parse_override
+from raysim.tuning.figures.command import columns as read_columns
 from raysim.workloads.figures import FIGURES
 from raysim.workloads.figures.drawing import KINDS, draw, rendered
 from raysim.workloads.figures.figure import shortened
+from raysim.workloads.figures.pages import page
 from tests.tasks import make_settings, make_task
-
-SMALL = [
-    *("dataset.name=synthetic", "dataset.users=4", "dataset.samples=30", "clients=4"),
-    *("dataset.test_samples=20", "partition.name=dirichlet", "model.name=synthetic-mlp"),
-    *("engine.backend=inline", "local.epochs=1", "fraction=0.5"),
-]
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -40,6 +39,19 @@ def test_a_figure_resolves(name):
         assert settings.dataset.title == raysim.load_config(figure.preset).dataset.title
 
 
+def test_the_settings_on_a_page_can_be_typed():
+    console = Console(width=1000, record=True, file=StringIO())
+    for name, figure in FIGURES.items():
+        console.print(page(name))
+        lines = console.export_text(clear=True).splitlines()
+        for run in figure.runs:
+            [line] = [each for each in lines if each.startswith(f" {run.label}  ")]
+            preset, *typed = shlex.split(line.removeprefix(f" {run.label} "))
+            found = raysim.load_config(preset, dict(map(parse_override, typed)))
+            expected = run.preset or figure.preset
+            assert found == raysim.load_config(expected, figure.overrides(run))
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a run with all analyses, and a reference."""
@@ -55,28 +67,48 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_is_drawn(name, run):
     figure = FIGURES[name]
-    columns = _columns(run, figure.table)
+    columns = read_columns(run, figure.table)
     labels = [each.label for each in figure.runs if each.drawn]
-    canvas = draw(figure, dict.fromkeys(labels, columns), "shortened")
+    canvas = draw(figure, dict.fromkeys(labels, columns), ["shortened"])
     drawn = [a for a in canvas.axes if a.lines or a.collections or a.images or a.patches]
     assert drawn
-    assert figure.title in canvas.get_suptitle() and "shortened" in canvas.get_suptitle()
+    title, note = (" ".join(t.split()) for t in (canvas.get_suptitle(), canvas.get_supxlabel()))
+    assert (title, note) == (f"{figure.title} {figure.source}", "shortened")
     if name == "fedmax-2":
-        again = draw(figure, dict.fromkeys(labels, columns), "shortened")
+        again = draw(figure, dict.fromkeys(labels, columns), ["shortened"])
         for suffix in ("svg", "png"):
             content = rendered(canvas, suffix)
             assert content == rendered(again, suffix)
         assert b"<svg" in rendered(canvas, "svg")
+    check_places(canvas)
+
+
+def check_places(canvas: Any) -> None:
+    """Check that legend, title and notes cover no panel, and that axes with ticks have names."""
+    canvas.draw_without_rendering()
+    beside = [*canvas.legends, *(text for text in canvas.texts if text.get_text())]
+    boxes = [each.get_window_extent() for each in beside]
+    panels = [axes.get_tightbbox() for axes in canvas.axes if axes.axison]
+    assert len(boxes) >= 2
+    assert not [(a, b) for a in boxes for b in panels if a.overlaps(b)]
+    assert not [(a, b) for a, b in combinations(boxes, 2) if a.overlaps(b)]
+    for axes in canvas.axes:
+        if axes.lines or axes.patches:
+            assert axes.get_xlabel() and axes.get_ylabel()
 
 
 def test_curves_are_the_means_of_the_rounds():
     columns = {
         "round": np.array([1, 1, 2, 2, 3]),
         "kl_mean_client": np.array([1.0, 3.0, 5.0, np.nan, 2.0]),
+        "kl_client_mean": np.array([2.0, 4.0, 6.0, 8.0, 1.0]),
     }
     canvas = draw(FIGURES["fedmax-2"], {"a": columns})
-    [line] = canvas.axes[0].lines
-    assert line.get_xydata().tolist() == [[1, 2], [2, 5], [3, 2]]
+    found = {a.get_title(): [line.get_xydata().tolist() for line in a.lines] for a in canvas.axes}
+    assert found == {
+        "KL(mean || client)": [[[1, 2], [2, 5], [3, 2]]],
+        "KL(client || mean)": [[[1, 3], [2, 7], [3, 1]]],
+    }
 
 
 def test_differences_are_drawn_apart_for_participants_and_others():
@@ -87,7 +119,7 @@ def test_differences_are_drawn_apart_for_participants_and_others():
         "accuracy_after": np.array([0.5, 0.75, 0.5]),
     }
     canvas = draw(FIGURES["flexchill-7"], {"T=1": columns})
-    assert [axes.get_title() for axes in canvas.axes] == ["participant", "not participant"]
+    assert [axes.get_title() for axes in canvas.axes] == ["clients of the round", "other clients"]
     assert [axes.lines[0].get_ydata().tolist() for axes in canvas.axes] == [[-0.25], [0.25]]
 
 
@@ -95,38 +127,14 @@ def test_divergence_of_rounds_up_to_the_reference_is_left_out():
     columns = {
         "round": np.repeat([1, 2, 3, 4], 2),
         "layer": np.tile([1, 2], 4),
-        "divergence": np.array([1.0, 1.0, 1e-17, 0.0, 2.0, 3.0, 4.0, 5.0]),
+        "divergence": np.array([1.0, 1.0, 1e-17, 0.0, 2e-12, 3e-12, 4.0, 5.0]),
     }
     canvas = draw(FIGURES["dnc-5"], {"FedAvg": columns})
     assert [line.get_label() for line in canvas.axes[0].lines] == ["round 3", "round 4"]
-    assert canvas.axes[0].lines[0].get_ydata().tolist() == [2, 3]
+    assert canvas.axes[0].lines[0].get_ydata().tolist() == [2e-12, 3e-12]
 
 
 def test_rounds_are_shortened_in_proportion():
     assert shortened({"pre-pass": 5, "run": 8}, 4) == {"pre-pass": 2, "run": 4}
     assert shortened({"pre-pass": 5, "run": 8}, 1) == {"pre-pass": 1, "run": 1}
     assert shortened({"a": 5, "b": 5}, 9) == {"a": 5, "b": 5}
-
-
-def figure(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
-    monkeypatch.setattr("sys.argv", ["raysim", "figure", *words])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    return int(caught.value.code or 0)
-
-
-def test_the_same_command_goes_on_and_another_one_is_refused(tmp_path, monkeypatch, capsys):
-    out = tmp_path / "out"
-    words = ["dnc-5", "--out", str(out), "--rounds", "2", *SMALL]
-    assert figure(monkeypatch, *words) == 0
-    content = (out / "dnc-5.svg").read_bytes()
-    rows = pq.read_table(out / "fedavg/analysis/weight_divergence.parquet").to_pylist()
-    assert [row["round"] for row in rows] == [1, 1, 2, 2]
-    assert pq.read_table(out / "pre-pass/metrics.parquet")["round"].to_pylist() == [1]
-    assert "shortened: 2 of 8 rounds" in capsys.readouterr().out
-    monkeypatch.setattr(raysim, "run", None)  # nothing is run twice
-    (out / "dnc-5.svg").unlink()
-    assert figure(monkeypatch, *words) == 0
-    assert (out / "dnc-5.svg").read_bytes() == content
-    assert figure(monkeypatch, *words, "local.lr=0.5") == 2
-    assert "holds a run with local.lr=0.001 (here 0.5)" in capsys.readouterr().err

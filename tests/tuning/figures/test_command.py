@@ -1,0 +1,105 @@
+"""`raysim figure`: every run once, in slots; what it says of options and failures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from raysim.config import parse_override
+from raysim.storage.lock import lock_folder
+from raysim.tuning.figures.plan import make_plan
+from raysim.tuning.figures.runs import FigureRuns
+from raysim.tuning.slots.report import Report
+from tests.tuning.figures.conftest import SMALL
+
+SHORT = ("--rounds", "2")
+
+
+def drawn(out: Path) -> bytes:
+    return (out / "dnc-5.svg").read_bytes()
+
+
+def test_every_run_is_run_once_and_the_drawing_names_the_options(figure, slots, tmp_path):
+    code, said, err = figure(*SHORT, "trace=true", "local.weight_decay=1e-3")
+    assert (code, err) == (0, "")
+    assert slots.started == ["pre-pass", "fedavg"]  # the reference first
+    out = tmp_path / "out"
+    rows = pq.read_table(out / "fedavg/analysis/weight_divergence.parquet").to_pylist()
+    assert [row["round"] for row in rows] == [1, 1, 2, 2]
+    assert pq.read_table(out / "pre-pass/metrics.parquet")["round"].to_pylist() == [1]
+    assert "dnc-5: 2 runs, 0 done; 1 slots\n1/2 pre-pass: " in said
+    assert "\nshortened: 2 of 8 rounds\n" in said
+    changed = "\nchanged: dataset.name=synthetic dataset.users=4 dataset.samples=30 clients=4"
+    assert changed in said and "fraction=0.5 local.weight_decay=0.001\n" in said
+    for part in (b"shortened: 2 of 8 rounds", b"changed: dataset.name=synthetic", b"decay=0.001"):
+        assert part in drawn(out)
+    assert b"trace=" not in drawn(out)  # it changes no result
+
+
+def test_finished_runs_are_not_run_again_and_other_settings_are_refused(figure, slots, tmp_path):
+    figure(*SHORT)
+    content = drawn(tmp_path / "out")
+    (tmp_path / "out/dnc-5.svg").unlink()
+    slots.started.clear()
+    assert figure(*SHORT, "engine.cpus_per_actor=0.5")[0] == 0
+    assert slots.started == [] and drawn(tmp_path / "out") == content
+    code, _, err = figure(*SHORT, "local.lr=0.5")
+    assert code == 2 and "holds a run with local.lr=0.001 (here 0.5)" in err
+    assert figure("--rounds", "3", out=tmp_path / "out")[0] == 2  # the same folder, said otherwise
+    assert figure(*SHORT, out=tmp_path / "out")[0] == 0 and slots.started == []
+
+
+def test_a_figure_that_was_stopped_goes_on(figure, slots, tmp_path):
+    slots.fault = lambda run: Report(machine_error="the disk is full") if run == "fedavg" else None
+    code, _, err = figure(*SHORT)
+    assert code == 75 and err == (
+        "raysim: FedAvg: the disk is full; fix this, then type the same command to resume the"
+        " figure\n"
+    )
+    slots.fault = lambda run: None
+    slots.started.clear()
+    assert figure(*SHORT)[0] == 0
+    assert slots.started == ["fedavg"]
+    assert figure(*SHORT, out="straight")[0] == 0
+    assert drawn(tmp_path / "straight") == drawn(tmp_path / "out")
+
+
+def test_a_run_that_fails_is_left_out_and_said(figure, slots, tmp_path):
+    slots.fault = lambda run: Report(error="its update is not finite") if run == "iid" else None
+    code, said, _ = figure("partition.name=iid", name="mifl-3")
+    assert code == 0 and "1/2 IID: failed: its update is not finite\n" in said
+    assert "failed and left out: IID\n" in said
+    assert b"failed and left out: IID" in (tmp_path / "out/mifl-3.svg").read_bytes()
+
+
+def test_runs_without_their_reference_have_failed(figure, slots, tmp_path):
+    slots.fault = lambda run: Report(error="a bug")
+    code, said, err = figure(*SHORT)
+    assert code == 2 and slots.started == ["pre-pass"]
+    assert "2/2 FedAvg: failed: its reference pre-pass failed\n" in said
+    assert err == "raysim: dnc-5: all runs failed; FedAvg: its reference pre-pass failed\n"
+    assert not [*(tmp_path / "out").glob("dnc-5.*")]
+
+
+def test_a_run_waits_for_its_reference(tmp_path):
+    overrides = dict(map(parse_override, SMALL))
+    plan = make_plan("flexchill-5", overrides | {"partition.alpha": 1.0}, 1, tmp_path)
+    runs = FigureRuns(plan, lambda text: None)
+    assert (len(runs), runs.next(), runs.remain()) == (5, "reference", False)
+    runs.ended("reference", Report(), 1.0)
+    assert [runs.next() for _ in range(4)] == ["T=4", "T=1", "T=0.25", "T=0.05"]
+    assert not runs.remain() and len(runs) == 4
+
+
+def test_a_folder_has_one_command_at_a_time(figure, tmp_path):
+    with lock_folder(tmp_path / "out", "held"):
+        code, _, err = figure(*SHORT)
+    assert code == 2 and "out=out: another raysim figure is using this folder" in err
+
+
+def test_data_that_is_not_there_is_named_before_anything_starts(raysim_command, slots, tmp_path):
+    words = ("figure", "dnc-5", "--out", "out", "dataset.name=chest-xray", "model.name=resnet18")
+    code, _, err = raysim_command(*words)
+    assert code == 2 and slots.started == [] and not (tmp_path / "out").exists()
+    assert err.startswith("raysim: dnc-5: pre-pass cannot be run: ") and "chest-xray" in err

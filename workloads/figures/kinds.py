@@ -1,0 +1,263 @@
+"""Kinds of drawings: each draws the tables of a figure's runs on a canvas.
+
+Legend: n rows, F activations, R rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from raysim.workloads.figures.figure import Figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+Values = npt.NDArray[Any]
+Columns = Mapping[str, Values]
+Tables = Mapping[str, Columns]
+"""Per run, by label, the columns of the table that is drawn."""
+EQUAL = 1e-13
+"""Divergence below which a model is that of the reference, but for rounding."""
+PANEL = 3.4
+"""Width and height of a panel, in inches."""
+ABREAST = 3
+"""Rounds of a run that are drawn side by side."""
+
+
+def _panels(canvas: Canvas, rows: int, columns: int) -> list[Axes]:
+    canvas.set_size_inches(max(PANEL * columns, 5), PANEL * rows + 0.6)
+    return [*canvas.subplots(rows, columns, squeeze=False).flat]
+
+
+def _chosen(columns: Columns, which: Values) -> dict[str, Values]:
+    return {name: values[which] for name, values in columns.items()}
+
+
+def _values(figure: Figure, columns: Columns) -> Values:
+    """Return the values that are drawn [n]; of two columns, the difference."""
+    first, *others = (columns[name] for name in figure.values)
+    return np.asarray(first - others[0] if others else first)
+
+
+def _split(figure: Figure, columns: Columns) -> dict[str, dict[str, Values]]:
+    """Return the rows in which a column is true, and those in which it is not, by title."""
+    if "split" not in figure.options:
+        return {"": {**columns}}
+    name, true, false = figure.options["split"]
+    which = columns[name].astype(bool)
+    return {true: _chosen(columns, which), false: _chosen(columns, ~which)}
+
+
+def _by_round(columns: Columns, values: Values) -> tuple[Values, Values]:
+    """Return the rounds [R], and the mean of each round's values [R]; rows without one left out."""
+    known = np.isfinite(values)
+    rounds = np.unique(columns["round"][known])
+    return rounds, np.array([values[known & (columns["round"] == r)].mean() for r in rounds])
+
+
+def _last(columns: Columns) -> dict[str, Values]:
+    """Return the rows of the last round."""
+    return _chosen(columns, columns["round"] == columns["round"].max())
+
+
+def _shown(rounds: Iterable[int], wanted: Sequence[int]) -> list[int]:
+    """Return the rounds that are wanted; of a run that has none of them, its last ones."""
+    known = sorted(set(rounds))
+    return [number for number in known if number in wanted] or known[-len(wanted) :]
+
+
+def _curves(canvas: Canvas, figure: Figure, tables: Tables) -> None:
+    """Draw the mean of each round's rows against the rounds."""
+    if titles := figure.options.get("apart"):
+        parts = {
+            title: {label: (columns, columns[name]) for label, columns in tables.items()}
+            for title, name in zip(titles, figure.values, strict=True)
+        }
+    else:
+        titles = [*_split(figure, next(iter(tables.values())))]
+        found = {label: _split(figure, columns) for label, columns in tables.items()}
+        parts = {
+            title: {
+                label: (each[title], _values(figure, each[title])) for label, each in found.items()
+            }
+            for title in titles
+        }
+    for axes, (title, lines) in zip(_panels(canvas, 1, len(parts)), parts.items(), strict=True):
+        for label, (columns, values) in lines.items():
+            axes.plot(*_by_round(columns, values), label=label, marker=".")
+        if figure.options.get("log"):
+            axes.set_yscale("log")
+        axes.set(xlabel="round", ylabel=figure.axis, title=title)
+
+
+def _layers(canvas: Canvas, figure: Figure, tables: Tables) -> None:
+    """Draw values by layer, a line a round; rounds up to that of the reference are left out."""
+    for axes, (label, columns) in zip(_panels(canvas, 1, len(tables)), tables.items(), strict=True):
+        values = _values(figure, columns)
+        rounds = np.unique(columns["round"])
+        equal = [r for r in rounds if values[columns["round"] == r].max() < EQUAL]
+        for number in rounds[rounds > max(equal, default=0)]:
+            of_round = columns["round"] == number
+            axes.plot(columns["layer"][of_round], values[of_round], ".-", label=f"round {number}")
+        axes.set(xlabel="layer", ylabel=figure.axis, title=label)
+
+
+def _embedding(canvas: Canvas, figure: Figure, tables: Tables) -> None:
+    """Draw a t-SNE of each round's activations: colours are classes, letters clients.
+
+    The runs stand side by side, each with ABREAST rounds in a row.
+    """
+    from matplotlib import colormaps
+
+    shown = {label: _shown(c["round"], figure.options["rounds"]) for label, c in tables.items()}
+    most = max(map(len, shown.values()))
+    abreast = min(most, ABREAST)
+    panels = _panels(canvas, -(-most // abreast), abreast * len(tables))
+    for axes in panels:
+        axes.set_axis_off()
+    classes = np.unique(np.concatenate([columns["label"] for columns in tables.values()]))
+    colours = colormaps["tab10" if classes.max() < 10 else "tab20"]
+    for place, (label, columns) in enumerate(tables.items()):
+        for position, number in enumerate(shown[label]):
+            row, column = divmod(position, abreast)
+            axes = panels[(row * len(tables) + place) * abreast + column]
+            rows = _chosen(columns, columns["round"] == number)
+            points = _tsne(np.stack([*rows["activations"]]))
+            for client in np.unique(rows["client"]):
+                own = rows["client"] == client
+                marker = f"${chr(ord('A') + client % 26)}$"
+                c = colours(rows["label"][own] % colours.N)
+                x, y = points[own].T
+                axes.scatter(x, y, c=c, s=40, marker=marker, linewidths=0.2)
+            axes.set_axis_on()
+            axes.set(xticks=[], yticks=[], title=f"{label}, round {number}")
+    for each in classes:
+        panels[0].scatter([], [], color=colours(each % colours.N), label=f"class {each}")
+
+
+def _tsne(activations: Values) -> Values:
+    """Return points [n, 2] in the plane, near each other where activations [n, F] are."""
+    from sklearn.manifold import TSNE
+
+    perplexity = min(30.0, max((len(activations) - 1) / 4, 1.0))
+    placed = TSNE(perplexity=perplexity, init="pca", random_state=0)
+    return np.asarray(placed.fit_transform(activations))
+
+
+def _distribution(canvas: Canvas, figure: Figure, tables: Tables) -> None:
+    """Draw a histogram of the last round's rows, a line a run; n are the drawn rows of each."""
+    last = {label: _last(columns) for label, columns in tables.items()}
+    if "only" in figure.options:
+        name, value = figure.options["only"]
+        last = {label: _chosen(c, c[name] == value) for label, c in last.items()}
+    log = figure.options.get("log", False)
+    parts: dict[str, dict[str, Values]] = {}
+    for label, columns in last.items():
+        for title, rows in _split(figure, columns).items():
+            values = _values(figure, rows)
+            parts.setdefault(title, {})[label] = values[values > 0] if log else values
+    every = np.concatenate([values for found in parts.values() for values in found.values()])
+    bins: Any = 30
+    if len(every):
+        low, high = every.min(), every.max()
+        bins = np.geomspace(low, high, 31) if log else np.linspace(low, high + 1e-12, 31)
+    for axes, (title, found) in zip(_panels(canvas, 1, len(parts)), parts.items(), strict=True):
+        for label, values in found.items():
+            axes.hist(values, bins, histtype="step", label=label)
+        if log:
+            axes.set_xscale("log")
+        counts = f"n = {', '.join(str(len(values)) for values in found.values())}"
+        axes.set(xlabel=figure.axis, ylabel="samples", title=f"{title}\n{counts}".strip())
+
+
+def _deciles(canvas: Canvas, figure: Figure, tables: Tables) -> None:
+    """Draw the median against the rounds, and the band from the first to the last decile."""
+    [axes] = _panels(canvas, 1, 1)
+    low, middle, high = figure.values[0], figure.values[len(figure.values) // 2], figure.values[-1]
+    for label, columns in tables.items():
+        rounds, median = _by_round(columns, columns[middle])
+        [line] = axes.plot(rounds, median, label=label)
+        below, above = (_by_round(columns, columns[name])[1] for name in (low, high))
+        axes.fill_between(rounds, below, above, alpha=0.15, color=line.get_color())
+    axes.set(xlabel="round", ylabel=figure.axis)
+
+
+def _similarity_to_reference(canvas: Canvas, figure: Figure, tables: Tables) -> None:
+    """Draw values by layer of the global model and the reference in the last round."""
+    [axes] = _panels(canvas, 1, 1)
+    for label, columns in tables.items():
+        last = _last(columns)
+        rows = _chosen(last, (last["first"] == "after") & (last["second"] == "reference"))
+        axes.plot(rows["layer"], _values(figure, rows), ".-", label=label)
+    axes.set(xlabel="layer", ylabel=figure.axis)
+
+
+def _similarity(canvas: Canvas, figure: Figure, tables: Tables) -> None:
+    """Draw a matrix of the pairs of models, a panel for each run and round."""
+    shown = {label: _shown(c["round"], figure.options["rounds"]) for label, c in tables.items()}
+    panels = _panels(canvas, len(tables), max(map(len, shown.values())))
+    drawn = [(label, number) for label, numbers in shown.items() for number in numbers]
+    image: Any = None
+    for axes, (label, number) in zip(panels, drawn, strict=False):
+        columns = tables[label]
+        layer = np.unique(columns["layer"])[figure.options["layer"]]
+        rows = _chosen(columns, (columns["round"] == number) & (columns["layer"] == layer))
+        names = [*dict.fromkeys([*rows["first"], *rows["second"]])]
+        matrix = np.eye(len(names))
+        for first, second, value in zip(
+            rows["first"], rows["second"], _values(figure, rows), strict=True
+        ):
+            i, j = names.index(first), names.index(second)
+            matrix[i, j] = matrix[j, i] = value
+        image = axes.imshow(matrix, vmin=0, vmax=1, cmap="viridis")
+        axes.set(xticks=range(len(names)), yticks=range(len(names)))
+        axes.set_xticklabels(names, rotation=90, fontsize="xx-small")
+        axes.set_yticklabels(names, fontsize="xx-small")
+        axes.set_title(f"{label}, round {number}", fontsize="small")
+    canvas.colorbar(image, ax=panels, label=figure.axis)
+
+
+def _heat_map(canvas: Canvas, figure: Figure, tables: Tables) -> None:
+    """Draw a value for each client and class, a panel for each run."""
+    panels = _panels(canvas, 1, len(tables))
+    for axes, (label, columns) in zip(panels, tables.items(), strict=True):
+        counts = np.zeros((columns["client"].max() + 1, columns["label"].max() + 1))
+        counts[columns["client"], columns["label"]] = _values(figure, columns)
+        image = axes.imshow(counts, aspect="auto", interpolation="nearest", cmap="viridis", vmin=0)
+        axes.set(xlabel="class", ylabel="client", title=label)
+        canvas.colorbar(image, ax=axes, label=figure.axis)
+
+
+def _scatter(canvas: Canvas, figure: Figure, tables: Tables) -> None:
+    """Draw each client's value against the rounds, a panel for each run."""
+    for axes, (label, columns) in zip(_panels(canvas, 1, len(tables)), tables.items(), strict=True):
+        axes.scatter(columns["round"], _values(figure, columns), s=4)
+        axes.set(xlabel="round", ylabel=figure.axis, title=label)
+
+
+def _epochs(canvas: Canvas, figure: Figure, tables: Tables) -> None:
+    """Draw the mean over new clients by their local epochs, in the last round."""
+    [axes] = _panels(canvas, 1, 1)
+    for label, columns in tables.items():
+        last = _last(columns)
+        axes.plot(*_by_round({"round": last["epochs"]}, _values(figure, last)), ".-", label=label)
+    axes.set(xlabel="local epochs", ylabel=figure.axis)
+
+
+KINDS: Mapping[str, Callable[[Canvas, Figure, Tables], None]] = {
+    "curves": _curves,
+    "deciles": _deciles,
+    "distribution": _distribution,
+    "embedding": _embedding,
+    "epochs": _epochs,
+    "heat_map": _heat_map,
+    "layers": _layers,
+    "scatter": _scatter,
+    "similarity": _similarity,
+    "similarity_to_reference": _similarity_to_reference,
+}

@@ -1,0 +1,35 @@
+"""Pages of `raysim list figures`: the figures of all papers, and one with its runs."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from raysim.core.given import override_text
+from raysim.workloads.figures import FIGURES, find
+
+
+def page(name: str) -> RenderableType:
+    """Return the list of figures, or the page of one.
+
+    Raises:
+        SettingsError: there is no such figure.
+    """
+    if not name:
+        listed = Table(
+            *("name", "description", "counterpart of"),
+            title="figures",
+            title_justify="left",
+            box=None,
+        )
+        for each, known in FIGURES.items():
+            listed.add_row(each, known.title, known.source)
+        return listed
+    found = find(name)
+    runs = Table("run", "preset", "settings", box=None)
+    for run in found.runs:
+        settings = " ".join(override_text(*each) for each in found.overrides(run).items())
+        runs.add_row(run.label, run.preset or found.preset, Text(settings))
+    lines = [found.title, found.source, found.paper.citation, found.note]
+    return Group(Text(name, style="bold"), Text("\n".join(filter(None, lines))), runs)
