@@ -73,7 +73,7 @@ def _settings(
     figure: Figure, chosen: Mapping[str, Any], rounds: int | None, folder: Path
 ) -> tuple[dict[str, Settings], dict[str, int]]:
     """Return the settings of each run by label, and the rounds that the figure gives it."""
-    from raysim.workloads.figures.figure import shortened
+    from raysim.workloads.shortened import shortened
 
     folders = {run.label: str(folder / run.folder) for run in figure.runs}
     settings, published = {}, {}
