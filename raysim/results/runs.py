@@ -98,7 +98,9 @@ class RunRecord:
         if not evaluated or not path.exists():
             return []
         table = read_table(path)
-        return table.filter(pc.equal(table["round"], evaluated[-1][0])).to_pylist()
+        rows: list[dict[str, Any]]
+        rows = table.filter(pc.equal(table["round"], evaluated[-1][0])).to_pylist()
+        return rows
 
 
 def read_run(path: Path) -> RunRecord:

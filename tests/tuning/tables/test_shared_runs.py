@@ -10,7 +10,10 @@ import pytest
 
 from raysim.results.runs import read_run
 from raysim.tuning.slots.report import Report
+from raysim.tuning.tables.folder import TableFolder
 from raysim.tuning.tables.plan import TableOptions, make_plan
+from raysim.tuning.tables.runs import TableListener, TableRuns
+from raysim.tuning.tables.work import Workload
 from raysim.workloads.tables import TABLES
 from tests.tuning.tables.common import NAME, make_table, times
 from tests.tuning.tables.test_command import refused, rows_of
@@ -145,6 +148,22 @@ def test_analyses_are_computed_after_the_reference(analysed, slots, tmp_path):
     # Neither analyses nor the reference are settings in which rows differ.
     differing = {key for row in found.values() for key in row["differing"]}
     assert differing == {"local.temperature=1.0"}
+
+
+def test_a_run_waits_until_its_reference_has_ended(analysed, tmp_path):
+    queue = TableRuns(TableFolder(tmp_path / "out"), TableListener())
+    plan = make_plan(TABLES[NAME], TableOptions(seeds=2))
+    assert queue.fill(plan, Workload()) == 4
+    references = [queue.next(), queue.next()]
+    assert [run.label for run in references] == [
+        "reference, accuracy, seed 0",
+        "reference, accuracy, seed 1",
+    ]
+    assert len(queue) == 2 and not queue.remain()
+    queue.ended(references[1], Report(summary={}), 1.0)
+    assert queue.next().label == "T=0.5, accuracy, seed 1" and not queue.remain()
+    queue.ended(references[0], Report(error="no luck"), 1.0)
+    assert queue.remain() and queue.next().label == "T=0.5, accuracy, seed 0"
 
 
 def test_one_cell_alone_has_its_reference_run_which_is_not_shown(analysed, slots, tmp_path):
