@@ -26,7 +26,12 @@ def table(
         typer.Option(help="words that the row and column of a cell must contain: A,B or repeated"),
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option(min=1, max=10**9, help="most rounds of a run; shortens the table")
+        int | None,
+        typer.Option(
+            min=1,
+            max=10**9,
+            help="rounds of each column's longest run; others of it in proportion",
+        ),
     ] = None,
     seeds: Annotated[
         int | None, typer.Option(min=1, max=10**6, help="seeds of each cell; default: the table's")

@@ -43,7 +43,7 @@ class RunGroup:
         for record in self.records:
             if record.state in ENDED:
                 lost += 1
-            elif metric.column in record.metrics.column_names:
+            elif metric.is_in(record):
                 values[record.seed] = metric.of(record)
             else:
                 values[record.seed] = None

@@ -21,9 +21,10 @@ from raysim.core.arrow import checksum
 from raysim.core.errors import RunError, SettingsError
 from raysim.core.given import decides_result, parse_json
 from raysim.storage.checkpoints import Checkpoints
-from raysim.storage.recorder import dotted
+from raysim.storage.recorder import ANALYSIS, dotted
 from raysim.storage.run_directory import RunDirectory
 from raysim.storage.schema import current_settings
+from raysim.storage.tables.parted import read_table
 
 State = Literal["finished", "running", "diverged", "failed"]
 FAILURE = re.compile(r"^round (\d+), client \d+$", re.MULTILINE)
@@ -93,6 +94,20 @@ class RunRecord:
         rounds = self.metrics["round"].to_pylist()
         return [(n, v) for n, v in zip(rounds, values, strict=True) if v is not None]
 
+    def analysis(self, name: str) -> list[dict[str, Any]]:
+        """Return an analysis's rows of the last evaluated round; none where it has none there.
+
+        Raises:
+            RunError: its table is damaged.
+        """
+        path, evaluated = self.path / ANALYSIS / f"{name}.parquet", self.points("test_loss")
+        if not evaluated or not path.exists():
+            return []
+        table = read_table(path)
+        rows: list[dict[str, Any]]
+        rows = table.filter(pc.equal(table["round"], evaluated[-1][0])).to_pylist()
+        return rows
+
 
 def read_run(path: Path) -> RunRecord:
     """Read a run directory; the files may be written while they are read.
@@ -137,7 +152,7 @@ def read_runs(paths: Iterable[Path]) -> list[RunRecord]:
 
 
 def result_settings(record: RunRecord) -> dict[str, Any]:
-    """Return the settings on which a result depends, the seed left out."""
+    """Return the settings on which the model depends, the seed left out."""
     return {
         key: value
         for key, value in record.settings.items()

@@ -76,7 +76,8 @@ class ResultTable:
         columns: Names of the columns.
         cells: Cell by row and column; one that is missing was not run.
         notes: Lines that every output prints, as that rounds were shortened.
-        ratio_to: Row to whose mean every cell's ratio is shown; "" shows none.
+        ratio_to: Row to whose mean the ratio is shown of cells that count rounds, bytes or seconds
+            to a target; "" shows none.
     """
 
     title: str
@@ -117,7 +118,13 @@ class ResultTable:
         return found
 
     def ratio(self, row: str, column: str) -> float | None:
-        """Return how many times better a cell's mean is than that of the row `ratio_to`."""
+        """Return how many times better a cell's mean is than that of the row `ratio_to`.
+
+        Both must have a value of every seed: the mean of those that reached a target is too good.
+        """
+        cells = self.cell(row, column), self.cell(self.ratio_to, column)
+        if any(len(cell.figures) < cell.seeds for cell in cells):
+            return None
         return self._ratio(row, column, "mean")
 
     def published_ratio(self, row: str, column: str) -> float | None:
@@ -128,10 +135,10 @@ class ResultTable:
         if self.ratio_to not in self.rows or row == self.ratio_to:
             return None
         cell, base = self.cell(row, column), self.cell(self.ratio_to, column)
-        own, other = getattr(cell, value), getattr(base, value)
-        if not own or not other or self.metric_of(cell) != self.metric_of(base):
+        own, other, metric = getattr(cell, value), getattr(base, value), self.metric_of(cell)
+        if not own or not other or metric.target is None or metric != self.metric_of(base):
             return None
-        return float(own / other if self.metric_of(cell).larger_is_better else other / own)
+        return float(other / own)
 
 
 def differing_settings(

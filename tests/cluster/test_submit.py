@@ -160,6 +160,28 @@ def test_a_job_that_is_left_stopped_and_submitted_again(head, working_directory,
     assert "Job nobody does not exist" in error
 
 
+TABLE = ["--only", "2nn,iid,B=50,E=1", "--rounds", "1", "--seeds", "1", "--jobs", "1"]
+TINY = [
+    *("dataset.name=synthetic", "dataset.users=4", "dataset.samples=20", "dataset.test_samples=5"),
+    *("partition.name=by_key", "partition.key=user", "model.name=synthetic-mlp"),
+    *("clients=4", "fraction=0.5"),
+]
+
+
+@pytest.mark.full
+def test_a_table_is_a_job_whose_runs_are_in_slots_of_the_cluster(head, working_directory, tmp_path):
+    out = tmp_path / "table"
+    words = ["submit", "--env", f"RAYSIM_DATA={tmp_path / 'data'}", "--", "table", "mifl-6a"]
+    words += [*TABLE, "--out", str(out), *TINY]
+    code, said, err = done(head, working_directory, *words)
+    assert (code, err) == (0, ""), said
+    assert "mifl-6a: 4 runs, 0 done; 1 slots" in said and re.search(r"job \w+: succeeded\n$", said)
+    assert len([*out.glob("runs/*/*/seed-0/summary.json")]) == 4
+    assert "Shortened to 1 of 150 rounds." in (out / "table.md").read_text()
+    code, said, _ = done(head, working_directory, *words)
+    assert code == 0 and "/4 FA" not in said and "succeeded" in said  # nothing is run again
+
+
 REFUSED = {
     "no such preset": (["run", "mnist-fedvag", "out=/x"], "did you mean 'mnist-fedavg'?"),
     "value": (["run", "mnist-fedavg", "rounds=0", "out=/x"], "rounds=0: must be greater"),
@@ -171,6 +193,16 @@ REFUSED = {
     "tune": (["tune", "fedmax-beta"], "--out=none: must be an absolute path"),
     "sampler": (["tune", "fedmax-beta", "--sampler", "best"], "sampler=best: must be one of"),
     "study": (["tune", "fedmax-bet", "--out", "/x"], "fedmax-bet: no such study; did you mean"),
+    "table": (["table", "mifl-6a"], "--out=none: must be an absolute path"),
+    "no such table": (["table", "mifl-6", "--out", "/x"], "mifl-6: no such table; did you mean"),
+    "cell": (
+        ["table", "mifl-6a", "--only", "4nn", "--out", "/x"],
+        "--only=4nn: no cell of mifl-6a",
+    ),
+    "figure of a table": (
+        ["table", "flexchill-1", "evaluation.clients=false", "--out", "/x"],
+        "final(client_accuracy_mean): needs evaluation.clients=true",
+    ),
     "resume": (["resume", "runs/x"], "RUN_DIR=runs/x: must be an absolute path"),
     "command": (["data", "list"], "data: cannot be submitted; must be run, tune, table or resume"),
 }

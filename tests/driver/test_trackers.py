@@ -13,7 +13,9 @@ import pytest
 
 import raysim
 from raysim.driver import trackers
-from raysim.driver.trackers.base import FILE, Tracker, TrackingListener
+from raysim.driver.trackers.base import FILE, GRIDS, Tracker, TrackingListener
+from raysim.tuning.folder import StudyFolder
+from raysim.tuning.tables.folder import TableFolder
 from tests.results.test_runs import StopAfter
 from tests.tasks import Notes, make_settings, make_task
 
@@ -82,6 +84,17 @@ def test_a_run_is_tracked(tmp_path, kept):
     step, summary = tracked["summary"]
     assert step == 4 and summary["summary/final_accuracy"] == result.summary["final_accuracy"]
     assert "summary/rounds_to_target" not in summary  # there is none
+
+
+def test_a_run_of_a_table_or_study_is_named_with_its_place(tmp_path, kept):
+    for folder in ("table", "study"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"{folder}.json").touch()
+    for path in ("table/runs/fedavg/iid/seed-0", "study/trials/0007", "free/seed-0"):
+        run(tmp_path / path)
+    names = [each["name"] for each in kept.runs.values()]
+    assert names == ["table/runs/fedavg/iid/seed-0", "study/trials/0007", "seed-0"]
+    assert {TableFolder(tmp_path)._about.name, StudyFolder(tmp_path)._about.name} == {*GRIDS}
 
 
 def test_a_resumed_run_goes_on_in_the_tracker_s_run_and_repeats_no_round(tmp_path, kept):

@@ -121,6 +121,17 @@ def test_the_other_formats_escape():
         assert "\x1b" not in text
 
 
+@pytest.mark.parametrize("name", ["[5] of ten", "*starred", "[", "**"])
+def test_rows_whose_names_latex_would_take_for_arguments(name):
+    rows = ((Entry("plain"), Entry("[1]")), (Entry(name), Entry("*")), (Entry(name, True),))
+    lines = to_latex(Grid("t", ("", "x"), rows)).splitlines()
+    start = lines.index(f"{{}}{name} & * \\\\")
+    assert lines[start - 1] == "plain & [1] \\\\"
+    assert lines[start + 1] == f"\\textbf{{{name}}} \\\\"
+    ended = [n + 1 for n, line in enumerate(lines) if line.endswith("\\\\")]
+    assert not [lines[n] for n in ended if lines[n].lstrip().startswith(("[", "*"))]
+
+
 def test_parquet(tmp_path):
     pq.write_table(to_arrow(TABLE), tmp_path / "table.parquet")
     table = pq.read_table(tmp_path / "table.parquet")

@@ -72,9 +72,10 @@ def test_notes_say_what_is_shown():
         "Cells: mean ± sample deviation over n seeds.",
         "Bold: the best of the rows in which every seed has a value.",
         "*: fewer than 3 seeds.",
-        "2/3: of three seeds two have a value; runs that failed count as diverged.",
+        "2/3: of three seeds two have a value, and the mean is theirs; such a cell has no ratio;"
+        " runs that failed count as diverged.",
         "In brackets: the published value.",
-        "2.00x: twice as good as b, by the ratio of the means.",
+        "2.00x: half of what b needs, by the ratio of the means.",
         "a: local.lr=0.1",
         "b: the published value is suspect: bad scan",
         "c: best(test_accuracy): the largest test_accuracy over the rounds.",
@@ -123,14 +124,27 @@ def test_ratios():
         ("base", "x"): ResultCell({0: 90.0, 1: 110.0}, published=200),
         ("fast", "x"): ResultCell({0: 50.0}, published=80),
         ("never", "x"): ResultCell({0: None}),
+        ("sometimes", "x"): ResultCell({0: 10.0, 1: None}, published=100),
+        ("diverging", "x"): ResultCell({0: 10.0}, diverged=1),
     }
     table = table_of(cells, **ROUNDS, ratio_to="base")
-    assert [table.ratio(row, "x") for row in table.rows] == [None, 2.0, None]
+    assert [table.ratio(row, "x") for row in table.rows] == [None, 2.0, None, None, None]
     texts = [row[1].text for row in grid_of(table).rows]
     assert texts[1] == "50.0 (n=1)* 2.00x [80 2.50x]"
     assert texts[2] == "- (0/1, 1 not reached)"
-    accuracy = {("base", "x"): ResultCell({0: 0.5}), ("good", "x"): ResultCell({0: 0.75})}
-    assert table_of(accuracy, ratio_to="base").ratio("good", "x") == 1.5
+    assert texts[3] == "10.0 (1/2, 1 not reached)* [100 2.00x]"
+    turned = table_of(cells, **ROUNDS, ratio_to="sometimes")
+    assert {turned.ratio(row, "x") for row in table.rows} == {None}
+
+
+def test_figures_that_count_nothing_have_no_ratio():
+    cells = {
+        (row, "x"): ResultCell({0: value}, published=value)
+        for row, value in (("base", 0.5), ("good", 0.75))
+    }
+    for metric in ("final(test_accuracy)", "final(test_loss)"):
+        table = table_of(cells, metric, ratio_to="base")
+        assert table.ratio("good", "x") is table.published_ratio("good", "x") is None
 
 
 def test_differing_settings():

@@ -15,7 +15,8 @@ from raysim.storage.run_directory import RunDirectory
 from raysim.workloads.datasets.fetch import data_root
 from raysim.workloads.datasets.prepared import missing_files
 from raysim.workloads.figures import find
-from raysim.workloads.figures.figure import Figure, shortened
+from raysim.workloads.figures.figure import Figure
+from raysim.workloads.shortened import shortened
 
 SET_HERE = {
     **dict.fromkeys(("analysis", "reference"), "follows from the figure; leave it out"),

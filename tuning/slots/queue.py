@@ -30,7 +30,7 @@ class RunQueue(ABC, Generic[R]):
 
     @abstractmethod
     def remain(self) -> bool:
-        """Return whether runs remain that can be started now."""
+        """Return whether a run can be started; where none can, another must be running."""
 
     @abstractmethod
     def next(self) -> R:

@@ -13,8 +13,9 @@ from raysim.results.render import grid_of, to_rich
 from raysim.tuning.slots.pool import count_slots, open_slots
 from raysim.tuning.slots.queue import run_in_slots
 from raysim.tuning.slots.report import Report, hinting
+from raysim.tuning.tables.cells import PlannedRun
 from raysim.tuning.tables.folder import TableFolder
-from raysim.tuning.tables.plan import PlannedCell, TableOptions, TablePlan, make_plan
+from raysim.tuning.tables.plan import TableOptions, TablePlan, make_plan
 from raysim.tuning.tables.results import FILES, TableResults
 from raysim.tuning.tables.runs import TableListener, TableRun, TableRuns
 from raysim.tuning.tables.work import Workload, time_in_slots
@@ -57,7 +58,7 @@ def table(
         queue = TableRuns(folder, output)
         runs = queue.fill(plan, Workload())
         if queue.remain():
-            with open_slots(plan.chosen[0].settings, jobs, output.note) as slots:
+            with open_slots(plan.runs[0].settings, jobs, output.note) as slots:
                 output.started(len(slots), runs - len(queue), runs)
                 run_in_slots(slots, queue)
         found = results.write()
@@ -68,7 +69,7 @@ def table(
 def dry_run(
     name: str, options: TableOptions, *, jobs: int | None, out: Path, console: Console
 ) -> None:
-    """Print the cells of a table with their work and an estimate of the time; run nothing.
+    """Print the runs of a table with their work and an estimate of the time; run nothing.
 
     A few rounds of each dataset, model, batch size and method are measured.
 
@@ -80,11 +81,11 @@ def dry_run(
     output = PlainTableOutput(console, plan, TableResults(plan, folder))
     queue = TableRuns(folder, output)
     runs = queue.fill(plan, work)
-    slots = count_slots(plan.chosen[0].settings, jobs)
-    seconds = [work.seconds(run.cell.settings) for run in queue]  # the longest are measured
-    output.table(_cells(plan, queue, work))
+    slots = count_slots(plan.runs[0].settings, jobs)
+    seconds = [work.seconds(run.planned.settings) for run in queue]
+    output.table(_runs(plan, queue, work))
     output.started(slots, runs - len(queue), runs)
-    steps = sum(work.sample_steps(run.cell.settings) for run in queue)
+    steps = sum(work.sample_steps(run.planned.settings) for run in queue)
     took = duration(time_in_slots(seconds, slots))
     output.line(
         f"{steps:.3g} sample-steps; estimate: {took} on {slots} slots, from a few rounds measured"
@@ -92,28 +93,28 @@ def dry_run(
     )
 
 
-def _cells(plan: TablePlan, queue: TableRuns, work: Workload) -> Table:
-    """Return the table of the chosen cells: rounds, runs that are left, and their work."""
+def _runs(plan: TablePlan, queue: TableRuns, work: Workload) -> Table:
+    """Return the table of the runs: cells read off them, rounds, seeds that are left, and work."""
     found = Table(title=plan.table.name, title_justify="left", box=None)
-    for name in ("row", "column", "rounds", "runs left", "sample-steps", "time of a run"):
-        found.add_column(name, justify="left" if name in ("row", "column") else "right")
-    left = Counter(run.cell for run in queue)
-    for cell in plan.chosen:
+    for name in ("run", "cells", "rounds", "runs left", "sample-steps", "time of a run"):
+        found.add_column(name, justify="left" if name == "run" else "right")
+    cells, left = Counter(cell.run for cell in plan.chosen), Counter(run.planned for run in queue)
+    for run in plan.runs:
         found.add_row(
-            Text(cell.paper.row),
-            Text(cell.paper.column),
-            rounds_of(cell),
-            f"{left[cell]} of {plan.seeds}",
-            f"{work.sample_steps(cell.settings):.3g}",
-            duration(work.seconds(cell.settings)),
+            Text(run.label),
+            str(cells[run]),
+            rounds_of(run),
+            f"{left[run]} of {plan.seeds}",
+            f"{work.sample_steps(run.settings):.3g}",
+            duration(work.seconds(run.settings)),
         )
     return found
 
 
-def rounds_of(cell: PlannedCell) -> str:
-    """Return the rounds of a cell's runs, and of how many."""
-    rounds = cell.settings.rounds
-    return str(rounds) if rounds == cell.full_rounds else f"{rounds} of {cell.full_rounds}"
+def rounds_of(run: PlannedRun) -> str:
+    """Return the rounds of a run, and of how many."""
+    rounds = run.settings.rounds
+    return str(rounds) if rounds == run.full_rounds else f"{rounds} of {run.full_rounds}"
 
 
 def duration(seconds: float) -> str:

@@ -14,18 +14,19 @@ from raysim.storage.atomic import sweep, write_json
 from raysim.storage.lock import lock_folder
 from raysim.storage.run_directory import RunDirectory, difference_from
 from raysim.storage.schema import SCHEMA, check_schema
-from raysim.tuning.tables.plan import PlannedCell, TablePlan
+from raysim.tuning.tables.cells import PlannedCell, PlannedRun
+from raysim.tuning.tables.plan import TablePlan
 
 FAILED = "failed.json"
 """File in the directory of a run that failed; without it the run goes on from its checkpoint."""
 
 
 class TableFolder:
-    """Folder of one table; `table.json` seals the settings of the cells that it has runs of.
+    """Folder of one table; `table.json` seals settings, seeds and the run of its cells.
 
     Attributes:
         path: The folder.
-        seeds: Seeds of each sealed cell by its name, once the folder is locked.
+        seeds: Seeds of each sealed cell by its name, once the folder is locked: those of its run.
     """
 
     def __init__(self, path: Path) -> None:
@@ -33,45 +34,47 @@ class TableFolder:
         self.seeds: dict[str, int] = {}
         self._about = path / "table.json"
 
-    def run(self, cell: PlannedCell, seed: int) -> Path:
+    def path_of(self, run: PlannedRun, seed: int) -> Path:
         """Return the run directory of a seed as an absolute path: slots run elsewhere."""
-        return self.path.absolute() / "runs" / cell.name / f"seed-{seed}"
+        return self.path.absolute() / "runs" / run.name / f"seed-{seed}"
 
-    def settings(self, cell: PlannedCell, seed: int) -> Settings:
+    def settings(self, run: PlannedRun, seed: int) -> Settings:
         """Return the settings of a run."""
-        update = {"seed": seed, "out": str(self.run(cell, seed))}
-        return cell.settings.model_copy(update=update)
+        update = {"seed": seed, "out": str(self.path_of(run, seed))}
+        if run.reference:
+            update["reference"] = str(self.path_of(run.reference, seed))
+        return run.settings.model_copy(update=update)
 
-    def is_finished(self, cell: PlannedCell, seed: int) -> bool:
-        """Return whether a run is finished.
+    def is_finished(self, run: PlannedRun, seed: int) -> bool:
+        """Return whether a run is finished; the folder may have been moved since.
 
         Raises:
             RunError: it is, with other settings.
         """
-        run = RunDirectory(self.run(cell, seed))
-        if not run.is_finished(cell.settings.target_accuracy):
+        directory, settings = RunDirectory(self.path_of(run, seed)), self.settings(run, seed)
+        if not directory.is_finished(settings.target_accuracy):
             return False
-        recorded, _ = run.read_config()
-        if difference := difference_from(recorded, self.settings(cell, seed)):
+        recorded = directory.read_config()[0] | {"reference": settings.reference}
+        if difference := difference_from(recorded, settings):
             raise RunError(
-                f"{run.path}: holds a finished run with {difference}; restore it, or delete it to"
-                " run it again"
+                f"{directory.path}: holds a finished run with {difference}; restore it, or delete"
+                " it to run it again"
             )
         return True
 
-    def failure(self, cell: PlannedCell, seed: int) -> str | None:
+    def failure(self, run: PlannedRun, seed: int) -> str | None:
         """Return the recorded error of a run that failed."""
         try:
-            text = (self.run(cell, seed) / FAILED).read_text(encoding="utf-8")
+            text = (self.path_of(run, seed) / FAILED).read_text(encoding="utf-8")
             return str(parse_json(text)["error"])
         except FileNotFoundError:
             return None
         except (OSError, ValueError, LookupError, TypeError):
             return "its record is damaged"
 
-    def record_failure(self, cell: PlannedCell, seed: int, error: str) -> Path:
+    def record_failure(self, run: PlannedRun, seed: int, error: str) -> Path:
         """Record the error of a run, which is not run again; return the record."""
-        path = self.run(cell, seed) / FAILED
+        path = self.path_of(run, seed) / FAILED
         write_json(path, {"schema": SCHEMA, "error": error})
         return path
 
@@ -100,16 +103,20 @@ class TableFolder:
                 if cell.name in sealed:
                     self._check(cell, sealed[cell.name]["settings"])
             for cell in plan.chosen:
-                seeds = max(plan.seeds, sealed.get(cell.name, {"seeds": 0})["seeds"])
-                sealed[cell.name] = {"seeds": seeds, "settings": cell.settings.to_dict()}
+                known = sealed.get(cell.name, {"seeds": 0})
+                sealed[cell.name] = {
+                    "run": cell.run.name,
+                    "seeds": max(plan.seeds, known["seeds"]),
+                    "settings": cell.run.settings.to_dict(),
+                }
             values = {"schema": SCHEMA, "table": plan.table.name, "cells": sealed}
             if found != values:
                 write_json(self._about, values)
-            self.seeds = {name: about["seeds"] for name, about in sealed.items()}
+            self.seeds = _seeds(plan, sealed)
             yield
 
     def _check(self, cell: PlannedCell, sealed: Mapping[str, Any]) -> None:
-        if difference := difference_from(sealed, cell.settings):
+        if difference := difference_from(sealed, cell.run.settings):
             raise RunError(
                 f"out={self.path}: {cell.label}: has runs with {difference}; choose another --out"
             )
@@ -128,3 +135,12 @@ class TableFolder:
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise RunError(f"{self._about}: damaged file: {error}; restore it") from error
         return found
+
+
+def _seeds(plan: TablePlan, sealed: Mapping[str, Any]) -> dict[str, int]:
+    """Return the seeds of sealed cells by name; of those that share a run, the most."""
+    cells = [cell for cell in plan.cells if cell.name in sealed]
+    found: dict[PlannedRun, int] = {}
+    for cell in cells:
+        found[cell.run] = max(found.get(cell.run, 0), sealed[cell.name]["seeds"])
+    return {cell.name: found[cell.run] for cell in cells}

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from raysim.config import Settings
 from raysim.core.errors import SettingsError, visible
-from raysim.results.metrics import parse_metric
-from raysim.workloads.datasets.fetch import data_root
-from raysim.workloads.datasets.prepared import missing_files
+from raysim.tuning.tables.cells import PlannedCell, PlannedRun, ResolvedCell, planned_cells
+from raysim.workloads.shortened import shortened
 from raysim.workloads.tables import PaperCell, PaperTable
 
 
@@ -22,7 +19,8 @@ class TableOptions:
 
     Attributes:
         only: Words, each of which the row and column of a chosen cell contain.
-        rounds: Most rounds of a run; None leaves those of the cells.
+        rounds: Rounds of the longest run of each column; the others of it have fewer in proportion.
+            None leaves those of the cells.
         seeds: Seeds of each cell; None takes the table's number.
         overrides: Settings of all runs by dotted key.
     """
@@ -31,43 +29,6 @@ class TableOptions:
     rounds: int | None = None
     seeds: int | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
-class PlannedCell:
-    """A cell with the settings of its runs.
-
-    Attributes:
-        paper: The cell of the paper.
-        name: Its folder.
-        settings: Settings of its first seed; a further seed adds to `seed`.
-        full_rounds: Rounds where nothing is shortened.
-        chosen: Whether `--only` chooses it.
-        analysis: The analysis that its metric needs.
-    """
-
-    paper: PaperCell
-    name: str
-    settings: Settings
-    full_rounds: int
-    chosen: bool
-    analysis: str = ""
-
-    @property
-    def label(self) -> str:
-        """Row and column."""
-        return f"{self.paper.row}, {self.paper.column}"
-
-    @cached_property
-    def missing(self) -> str:
-        """Return what it needs and is not there: files of the user, or an analysis."""
-        if self.analysis:
-            return f"the analysis {self.analysis}, which tables do not compute"
-        return missing_files(self.settings.dataset, data_root())
-
-    def seeds(self, count: int) -> range:
-        """Return its first seeds."""
-        return range(self.settings.seed, self.settings.seed + count)
 
 
 @dataclass(frozen=True)
@@ -90,6 +51,12 @@ class TablePlan:
     def chosen(self) -> list[PlannedCell]:
         """The chosen cells whose data can be had."""
         return [cell for cell in self.cells if cell.chosen and not cell.missing]
+
+    @property
+    def runs(self) -> list[PlannedRun]:
+        """The runs of the chosen cells, each once, and the references of their analyses."""
+        pairs = ((cell.run.reference, cell.run) for cell in self.chosen)
+        return [*dict.fromkeys(run for pair in pairs for run in pair if run)]
 
     def check_data(self) -> None:
         """Check that a chosen cell has its data.
@@ -115,29 +82,26 @@ def make_plan(table: PaperTable, options: TableOptions) -> TablePlan:
             f"rounds={options.overrides['rounds']}: use the option --rounds for a table, which"
             " says that it shortens"
         )
-    names = folder_names([(cell.row, cell.column) for cell in table.cells])
+    if table.reference_row and "reference" in options.overrides:
+        raise SettingsError(
+            f"reference={options.overrides['reference']}: follows from the row"
+            f" {table.reference_row}; leave it out"
+        )
     words = [word for text in options.only for word in text.split(",")]
-    planned = (
-        _planned(table, cell, name, words, options)
-        for cell, name in zip(table.cells, names, strict=True)
-    )
-    cells = tuple(cell for cell in planned if cell)
-    if not any(cell.chosen for cell in cells):
+    resolved = [found for cell in table.cells if (found := _resolved(cell, words, options))]
+    if not any(cell.chosen for cell in resolved):
         raise SettingsError(
             f"--only={visible(','.join(words))}: no cell of {table.name} has all these words in its"
             f" row and column; rows: {'; '.join(table.rows)}; columns: {'; '.join(table.columns)}"
         )
-    plan = TablePlan(table, options, cells, options.seeds or table.seeds)
-    for cell in cells:
-        if cell.chosen and not cell.analysis:
-            parse_metric(table.metric_of(cell.paper))
-    return plan
+    if options.rounds is not None:
+        resolved = _shortened(resolved, options.rounds)
+    cells = tuple(planned_cells(table, resolved))
+    return TablePlan(table, options, cells, options.seeds or table.seeds)
 
 
-def _planned(
-    table: PaperTable, cell: PaperCell, name: str, words: Sequence[str], options: TableOptions
-) -> PlannedCell | None:
-    """Return the plan of a cell; None of one that is not chosen and has no such settings."""
+def _resolved(cell: PaperCell, words: Sequence[str], options: TableOptions) -> ResolvedCell | None:
+    """Return a cell with its settings; None of one that is not chosen and has no such settings."""
     place = f"{cell.row} {cell.column}"
     chosen = all(_is_in(word.strip(), place) for word in words)
     try:
@@ -146,28 +110,26 @@ def _planned(
         if chosen:
             raise
         return None
-    full = settings.rounds
-    if options.rounds is not None and options.rounds < full:
-        settings = settings.override({"rounds": options.rounds})
-    return PlannedCell(cell, name, settings, full, chosen, table.analysis_of(cell))
+    return ResolvedCell(cell, settings, settings.rounds, chosen)
+
+
+def _shortened(cells: Sequence[ResolvedCell], most: int) -> list[ResolvedCell]:
+    """Return cells of which the longest of each column has at most so many rounds.
+
+    Rows are compared within a column, so those of a column are shortened in proportion.
+    """
+    columns: dict[str, dict[str, int]] = {}
+    for cell in cells:
+        columns.setdefault(cell.paper.column, {})[cell.paper.row] = cell.full_rounds
+    fewer = {column: shortened(rounds, most) for column, rounds in columns.items()}
+    return [
+        replace(cell, settings=cell.settings.override({"rounds": rounds}))
+        for cell in cells
+        for rounds in [fewer[cell.paper.column][cell.paper.row]]
+    ]
 
 
 def _is_in(word: str, place: str) -> bool:
     """Return whether a whole word is in a text: `iid` is not in `noniid`, nor `E=1` in `E=10`."""
     part = r"[\w.=&'-]"
     return bool(re.search(rf"(?<!{part}){re.escape(word)}(?!{part})", place, re.IGNORECASE))
-
-
-def folder_names(places: Sequence[tuple[str, str]]) -> list[str]:
-    """Return a folder for each row and column, all different, of portable characters."""
-    names: list[str] = []
-    for row, column in places:
-        name = f"{_portable(row)}/{_portable(column)}"
-        while name in names:
-            name += "-"
-        names.append(name)
-    return names
-
-
-def _portable(text: str) -> str:
-    return re.sub(r"[^a-z0-9.=]+", "-", text.lower()).strip("-.") or "-"

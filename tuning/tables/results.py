@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,11 @@ from raysim.results.render.grid import shown
 from raysim.results.runs import read_run, result_settings
 from raysim.results.tables import ResultCell, ResultTable, differing_settings
 from raysim.storage.atomic import replace_file
+from raysim.tuning.tables.cells import PlannedCell, PlannedRun
 from raysim.tuning.tables.folder import TableFolder
-from raysim.tuning.tables.plan import PlannedCell, TablePlan
+from raysim.tuning.tables.plan import TablePlan
 from raysim.tuning.tables.runs import TableRun
+from raysim.workloads.tables import PaperCell
 
 FILES = ("table.md", "table.tex", "table.html", "table.parquet")
 Place = tuple[str, str]
@@ -30,12 +32,12 @@ class _Ended:
     """A run that has ended.
 
     Attributes:
-        value: The metric of a finished run.
+        values: Figures of a finished run, by metric.
         error: Why it has none, where it failed or diverged.
         settings: Settings on which the result depends, by dotted key.
     """
 
-    value: float | None = None
+    values: Mapping[str, float | None] = field(default_factory=dict)
     error: str = ""
     settings: Mapping[str, Any] | None = None
 
@@ -64,18 +66,22 @@ class TableResults:
         return table
 
     def figure(self, run: TableRun) -> str:
-        """Return the figure of a run that has ended, as text."""
-        ended = self._ended[self._folder.run(run.cell, run.seed)]
-        paper = self._plan.table
-        metric, unit = paper.metric_of(run.cell.paper), paper.unit_of(run.cell.paper)
-        if ended.value is None:
-            return ended.error or f"{metric} not reached"
-        return f"{metric} {shown(ended.value, unit)} {unit}".rstrip()
+        """Return the figures of a run that has ended, as text."""
+        if not (cells := self._cells_of(run.planned)):
+            return "the reference of others"
+        ended, paper = self._ended[self._folder.path_of(run.planned, run.seed)], self._plan.table
+        units = {paper.metric_of(cell): paper.unit_of(cell) for cell in cells}
+        found = []
+        for metric, value in ended.values.items():
+            absent = "has no value" if parse_metric(metric).target is None else "not reached"
+            figure = absent if value is None else f"{shown(value, units[metric])} {units[metric]}"
+            found.append(f"{metric} {figure}".rstrip())
+        return ended.error or "; ".join(found)
 
     def table(self) -> ResultTable:
         """Return the table of all cells that the folder has runs of, or whose data is missing."""
         paper = self._plan.table
-        ended = {cell: self._runs(cell) for cell in self._shown}
+        ended = {cell: self._runs_of(cell) for cell in self._shown}
         places = {_place(cell) for cell in self._shown}
         return ResultTable(
             title=f"{paper.title} ({paper.source})",
@@ -84,41 +90,61 @@ class TableResults:
             rows=tuple(row for row in paper.rows if row in {row for row, _ in places}),
             columns=tuple(name for name in paper.columns if name in {name for _, name in places}),
             cells=_with_differences(
-                {_place(cell): _result_cell(cell, runs) for cell, runs in ended.items()},
+                {_place(cell): self._result_cell(cell, runs) for cell, runs in ended.items()},
                 {_place(cell): _first_settings(runs) for cell, runs in ended.items()},
             ),
             notes=tuple(self._notes(ended)),
             ratio_to=paper.baseline,
         )
 
-    def _runs(self, cell: PlannedCell) -> dict[int, _Ended]:
+    def _runs_of(self, cell: PlannedCell) -> dict[int, _Ended]:
         """Return the runs of a cell that have ended, by seed."""
         found = {}
-        for seed in cell.seeds(self._folder.seeds.get(cell.name, 0)):
-            path = self._folder.run(cell, seed)
-            if path not in self._ended and (ended := self._read(cell, seed)):
+        for seed in cell.run.seeds(self._folder.seeds.get(cell.name, 0)):
+            path = self._folder.path_of(cell.run, seed)
+            if path not in self._ended and (ended := self._read(cell.run, seed)):
                 self._ended[path] = ended
             if path in self._ended:
                 found[seed] = self._ended[path]
         return found
 
-    def _read(self, cell: PlannedCell, seed: int) -> _Ended | None:
-        if (error := self._folder.failure(cell, seed)) is not None:
+    def _cells_of(self, run: PlannedRun) -> list[PaperCell]:
+        """Return the cells that are read off a run."""
+        return [cell.paper for cell in self._shown if cell.run is run and not cell.lacking]
+
+    def _read(self, run: PlannedRun, seed: int) -> _Ended | None:
+        if (error := self._folder.failure(run, seed)) is not None:
             return _Ended(error=error)
-        if not self._folder.is_finished(cell, seed):
+        if not self._folder.is_finished(run, seed):
             return None
-        record = read_run(self._folder.run(cell, seed))
+        record = read_run(self._folder.path_of(run, seed))
         if record.state == "diverged":
             return _Ended(error="its loss is not finite")
-        metric = parse_metric(self._plan.table.metric_of(cell.paper))
-        return _Ended(metric.of(record), settings=result_settings(record))
+        metrics = dict.fromkeys(map(self._plan.table.metric_of, self._cells_of(run)))
+        values = {metric: parse_metric(metric).of(record) for metric in metrics}
+        return _Ended(values, settings=result_settings(record))
+
+    def _result_cell(self, cell: PlannedCell, runs: Mapping[int, _Ended]) -> ResultCell:
+        paper, metric = cell.paper, self._plan.table.metric_of(cell.paper)
+        return ResultCell(
+            values={seed: run.values[metric] for seed, run in runs.items() if not run.error},
+            diverged=sum(bool(run.error) for run in runs.values()),
+            published=paper.value,
+            published_deviation=paper.deviation,
+            suspect=paper.suspect,
+            missing=cell.missing,
+            metric=paper.metric,
+            unit=paper.unit,
+        )
 
     def _notes(self, ended: Mapping[PlannedCell, Mapping[int, _Ended]]) -> Iterator[str]:
         """Yield what a reader must know besides the figures."""
         plan, paper = self._plan, self._plan.table
         shown = [cell for cell in ended if not cell.missing]
-        if shortened := {c.full_rounds for c in shown if c.settings.rounds < c.full_rounds}:
-            yield f"Shortened to {plan.options.rounds} of {_span(shortened)} rounds."
+        if any(cell.run.settings.rounds < cell.full_rounds for cell in shown):
+            yield f"Shortened to {_rounds(shown)}."
+            if longer := [cell.label for cell in shown if _exceeds_share(cell, plan.cells)]:
+                yield f"More than in proportion, as one round is the least: {'; '.join(longer)}."
         counts = {self._folder.seeds[cell.name] for cell in shown}
         if any(count < paper.seeds for count in counts):
             yield f"Shortened to {_span(counts)} of {paper.seeds} seeds."
@@ -126,35 +152,25 @@ class TableResults:
         if changed:
             listed = ", ".join(override_text(key, value) for key, value in changed.items())
             yield f"Settings changed for all runs: {listed}."
-        runs = sum(self._folder.seeds[cell.name] for cell in shown)
-        if waiting := runs - sum(map(len, ended.values())):
-            yield f"Unfinished: {waiting} of {runs} runs."
-        for cell, found in ended.items():
+        runs = {cell.run: self._folder.seeds[cell.name] for cell in shown}
+        done = {cell.run: len(ended[cell]) for cell in shown}
+        if waiting := sum(runs.values()) - sum(done.values()):
+            yield f"Unfinished: {waiting} of {sum(runs.values())} runs."
+        for cell in ended:
             if cell.paper.text:
                 yield f"{cell.label}: the paper prints {cell.paper.text!r}."
-            for seed, run in found.items():
-                if run.error:
-                    yield f"{cell.label}, seed {seed}: {run.error}"
+        yield from dict.fromkeys(
+            f"{cell.run.label}, seed {seed}: {run.error}"
+            for cell, found in ended.items()
+            for seed, run in found.items()
+            if run.error
+        )
         if paper.note:
             yield paper.note
 
 
 def _place(cell: PlannedCell) -> Place:
     return cell.paper.row, cell.paper.column
-
-
-def _result_cell(cell: PlannedCell, runs: Mapping[int, _Ended]) -> ResultCell:
-    paper = cell.paper
-    return ResultCell(
-        values={seed: run.value for seed, run in runs.items() if not run.error},
-        diverged=sum(bool(run.error) for run in runs.values()),
-        published=paper.value,
-        published_deviation=paper.deviation,
-        suspect=paper.suspect,
-        missing=cell.missing,
-        metric="" if cell.analysis else paper.metric,
-        unit=paper.unit,
-    )
 
 
 def _first_settings(runs: Mapping[int, _Ended]) -> Mapping[str, Any] | None:
@@ -186,6 +202,35 @@ def _of_rows(rows: Mapping[str, Mapping[str, Any]]) -> Collection[str]:
         if len(rows) > 2 and len({repr(values.get(key)) for values in rows.values()}) == len(rows)
     }
     return {key for key in keys if key.startswith("method.")} | distinct
+
+
+def _rounds(cells: Sequence[PlannedCell]) -> str:
+    """Return the rounds of cells; where they differ, those of each column, row or cell."""
+    levels: tuple[Callable[[PlannedCell], str], ...] = (
+        lambda cell: "",
+        lambda cell: cell.paper.column,
+        lambda cell: cell.paper.row,
+        lambda cell: cell.label,
+    )
+    for name_of in levels:
+        rounds: dict[str, set[str]] = {}
+        for cell in cells:
+            text = f"{cell.run.settings.rounds} of {cell.full_rounds} rounds"
+            rounds.setdefault(name_of(cell), set()).add(text)
+        if all(len(texts) == 1 for texts in rounds.values()):
+            break
+    names: dict[str, list[str]] = {}
+    for name, (text,) in rounds.items():
+        names.setdefault(text, []).append(name)
+    return ", ".join(f"{text} ({'; '.join(of)})" if any(of) else text for text, of in names.items())
+
+
+def _exceeds_share(cell: PlannedCell, cells: Sequence[PlannedCell]) -> bool:
+    """Return whether a cell is shortened less than the longest one of its column."""
+    column = [each for each in cells if each.paper.column == cell.paper.column]
+    longest = max(column, key=lambda each: each.full_rounds)
+    done = cell.run.settings.rounds * longest.full_rounds
+    return done > longest.run.settings.rounds * cell.full_rounds
 
 
 def _span(numbers: Collection[int]) -> str:

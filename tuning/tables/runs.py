@@ -1,4 +1,4 @@
-"""Runs of a table, and their queue: the longest first."""
+"""Runs of a table, and their queue: references first, then the longest."""
 
 from __future__ import annotations
 
@@ -8,22 +8,29 @@ from dataclasses import dataclass
 from raysim.config import Settings
 from raysim.tuning.slots.queue import RunQueue
 from raysim.tuning.slots.report import Report
+from raysim.tuning.tables.cells import PlannedRun
 from raysim.tuning.tables.folder import TableFolder
-from raysim.tuning.tables.plan import PlannedCell, TablePlan
+from raysim.tuning.tables.plan import TablePlan
 from raysim.tuning.tables.work import Workload
 
 
 @dataclass(frozen=True)
 class TableRun:
-    """One seed of a cell."""
+    """A run of one seed."""
 
-    cell: PlannedCell
+    planned: PlannedRun
     seed: int
 
     @property
     def label(self) -> str:
         """Row, column and seed."""
-        return f"{self.cell.label}, seed {self.seed}"
+        return f"{self.planned.label}, seed {self.seed}"
+
+    @property
+    def reference(self) -> TableRun | None:
+        """The run with whose model its analyses compare."""
+        reference = self.planned.reference
+        return TableRun(reference, self.seed) if reference else None
 
 
 class TableListener:
@@ -40,17 +47,25 @@ class TableListener:
 
 
 class TableRuns(RunQueue[TableRun]):
-    """Queue of the runs of a table that are neither finished nor failed."""
+    """Queue of the runs of a table that are neither finished nor failed.
+
+    A run waits until its reference has ended; where that failed, the run fails for lack of a model.
+    """
 
     def __init__(self, folder: TableFolder, listener: TableListener) -> None:
         self._folder, self._listener = folder, listener
         self._runs: list[TableRun] = []
+        self._open: set[TableRun] = set()
 
     def fill(self, plan: TablePlan, work: Workload) -> int:
         """Add the runs of the chosen cells that have not ended; return the number of all."""
-        runs = [TableRun(cell, seed) for cell in plan.chosen for seed in cell.seeds(plan.seeds)]
+        runs = [TableRun(run, seed) for run in plan.runs for seed in run.seeds(plan.seeds)]
+        references = {run.reference for run in runs}
         self._runs = [run for run in runs if not self._has_ended(run)]
-        self._runs.sort(key=lambda run: -work.sample_steps(run.cell.settings))
+        self._runs.sort(
+            key=lambda run: (run not in references, -work.sample_steps(run.planned.settings))
+        )
+        self._open = set(self._runs)
         return len(runs)
 
     def __len__(self) -> int:
@@ -60,16 +75,18 @@ class TableRuns(RunQueue[TableRun]):
         return iter(self._runs)
 
     def remain(self) -> bool:
-        """Return whether runs remain to be started."""
-        return bool(self._runs)
+        """Return whether a run can be started."""
+        return any(map(self._is_ready, self._runs))
 
     def next(self) -> TableRun:
-        """Return the longest run."""
-        return self._runs.pop(0)
+        """Return the first run that waits for no reference."""
+        run = next(filter(self._is_ready, self._runs))
+        self._runs.remove(run)
+        return run
 
     def settings(self, run: TableRun) -> Settings:
         """Return the settings of a run."""
-        return self._folder.settings(run.cell, run.seed)
+        return self._folder.settings(run.planned, run.seed)
 
     def name(self, run: TableRun) -> str:
         """Return a run's cell and seed."""
@@ -77,8 +94,9 @@ class TableRuns(RunQueue[TableRun]):
 
     def ended(self, run: TableRun, report: Report, seconds: float) -> None:
         """Record a run that failed; a finished one has its summary."""
+        self._open.discard(run)
         if report.error is not None:
-            path = self._folder.record_failure(run.cell, run.seed, report.error)
+            path = self._folder.record_failure(run.planned, run.seed, report.error)
             self.note(f"{run.label}: failed; to run it again, delete {path}")
         self._listener.run_done(run, report, seconds)
 
@@ -86,8 +104,9 @@ class TableRuns(RunQueue[TableRun]):
         """Show the user a line."""
         self._listener.note(text)
 
+    def _is_ready(self, run: TableRun) -> bool:
+        return run.reference not in self._open
+
     def _has_ended(self, run: TableRun) -> bool:
-        folder = self._folder
-        return folder.failure(run.cell, run.seed) is not None or folder.is_finished(
-            run.cell, run.seed
-        )
+        folder, place = self._folder, (run.planned, run.seed)
+        return folder.failure(*place) is not None or folder.is_finished(*place)

@@ -82,8 +82,9 @@ class Workload:
         return self._sizes[key]
 
     def _pace(self, settings: Settings) -> Pace:
-        """Return the pace of this dataset, model, batch size and method."""
-        key = _key(settings, "dataset", "model", "method") + str(settings.local.batch_size)
+        """Return the pace of this dataset, model, batch size, method and analyses."""
+        names = ("dataset", "model", "method", "analysis")
+        key = _key(settings, *names) + str(settings.local.batch_size)
         if key not in self._paces:
             self._paces[key] = measure(settings, self._size(settings))
         return self._paces[key]

@@ -75,12 +75,3 @@ class Figure:
         """Return the settings of a run that differ from its preset's."""
         analysis = {} if self.table == "metrics" or not run.drawn else {"analysis": self.table}
         return {**analysis, **self.settings, **run.settings}
-
-
-def shortened(rounds: Mapping[str, int], most: int) -> dict[str, int]:
-    """Return the rounds of some runs, shortened so that the longest has at most so many.
-
-    All are shortened in proportion, and have one round at least.
-    """
-    factor = min(most / max(rounds.values()), 1)
-    return {name: max(int(count * factor), 1) for name, count in rounds.items()}

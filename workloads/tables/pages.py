@@ -48,7 +48,7 @@ def paper_table(table: PaperTable) -> RenderableType:
     lines = [table.title, table.source, table.paper.citation]
     lines += [f"metric: {_metric(table.metric, table.unit)}", f"seeds: {table.seeds}"]
     if table.baseline:
-        lines.append(f"the paper states ratios to: {table.baseline}")
+        lines.append(f"the paper states ratios of rounds to: {table.baseline}")
     if table.note:
         lines.append(table.note)
     parts: list[RenderableType] = [

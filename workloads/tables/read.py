@@ -67,6 +67,7 @@ class _Table(_Line):
     seeds: int = SEEDS
     baseline: str = ""
     note: str = ""
+    reference_row: str = ""
     printed: str = ""
     inferred: str = ""
     chosen: str = ""
@@ -121,6 +122,7 @@ def _built(entry: _Table) -> PaperTable:
         entry.seeds,
         entry.baseline,
         entry.note,
+        entry.reference_row,
     )
 
 
@@ -162,8 +164,9 @@ def _problems(
     for each in entry.suspects:
         if each.row not in rows or each.column not in columns:
             yield f"suspects: there is no cell {each.row}, {each.column}"
-    if entry.baseline and entry.baseline not in rows:
-        yield f"baseline: there is no row {entry.baseline}"
+    named = {"baseline": entry.baseline, "reference_row": entry.reference_row}
+    known = ("", *rows)
+    yield from (f"{key}: there is no row {row}" for key, row in named.items() if row not in known)
     for cell in cells:
         if cell.preset not in PRESETS:
             yield f"{cell.row}, {cell.column}: there is no preset {cell.preset!r}"

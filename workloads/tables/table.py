@@ -87,8 +87,9 @@ class PaperTable:
         columns: Names of the columns.
         cells: The cells, row by row.
         seeds: Seeds of each cell by default: the paper's number, if it prints one.
-        baseline: The row to which the paper states ratios; empty if it states none.
+        baseline: The row to which the paper states ratios of rounds; empty if it states none.
         note: What else one should know of it.
+        reference_row: The row with whose models analyses of the others compare; empty if none do.
     """
 
     name: str
@@ -103,6 +104,7 @@ class PaperTable:
     seeds: int
     baseline: str = ""
     note: str = ""
+    reference_row: str = ""
 
     @property
     def source(self) -> str:

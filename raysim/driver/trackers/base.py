@@ -16,6 +16,8 @@ from raysim.storage.atomic import write_json
 from raysim.storage.recorder import dotted
 
 FILE = "tracker.json"
+GRIDS = ("table.json", "study.json")
+"""Files in the folders of tables and studies."""
 SUMMARY = "summary/"
 """Prefix of the figures of `summary.json`, some of which have names of columns."""
 
@@ -97,7 +99,7 @@ class TrackingListener(Listener):
         try:
             if self._tracker is not None:
                 self._run, last = self._tracker.open(
-                    known.get("run"), run.path.name, self._settings
+                    known.get("run"), _name(run.path), self._settings
                 )
                 self._round = max(last, known.get("round", 0))
         except Exception as error:
@@ -135,6 +137,13 @@ class TrackingListener(Listener):
         if self._tracker is not None:
             known = {self._name: {"run": self._run, "round": self._round}}
             write_json(self._path, _read(self._path) | known)
+
+
+def _name(run: Path) -> str:
+    """Return the path of a run from the folder of its table or study on, or its own name alone."""
+    path = run.absolute()
+    above = next((f for f in path.parents if any((f / name).exists() for name in GRIDS)), path)
+    return path.relative_to(above.parent).as_posix()
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:

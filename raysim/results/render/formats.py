@@ -32,12 +32,13 @@ th:first-child, td:first-child { text-align: left; }
 
 def to_rich(grid: Grid) -> Group:
     """Return a grid for the terminal."""
-    table = Table(title=Text(grid.title), title_justify="left", box=None)
+    table = Table(box=None)
     for number, name in enumerate(grid.header):
         table.add_column(Text(name), justify="right" if number else "left", overflow="fold")
     for row in grid.rows:
         table.add_row(*(Text(entry.text, "bold" if entry.bold else "") for entry in row))
-    return Group(table, *(Text(note) for note in grid.notes))
+    title = Text(grid.title, "italic")  # of a Table it would be broken at the table's width
+    return Group(title, table, *(Text(note) for note in grid.notes))
 
 
 def to_markdown(grid: Grid) -> str:
@@ -67,7 +68,9 @@ def to_latex(grid: Grid) -> str:
         return rf"\textbf{{{text}}}" if entry.bold else text
 
     def line(cells: list[str]) -> str:
-        return f"{' & '.join(cells)} \\\\"
+        text = " & ".join(cells)
+        kept = "{}" if text.startswith(("[", "*")) else ""  # else `\\` takes it
+        return f"{kept}{text} \\\\"
 
     title, *notes = [cell(Entry(note)) for note in (grid.title, *grid.notes)]
     return "\n".join(

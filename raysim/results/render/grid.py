@@ -159,12 +159,13 @@ def _legend(table: ResultTable) -> Iterator[str]:
         yield f"{BOLD_NOTE}{BOOTSTRAP_NOTE if enough else ''}."
     if any(0 < len(cell.figures) < statistics.FEW for cell in cells):
         yield FEW_NOTE
-    if any(cell.diverged for cell in cells):
-        yield "2/3: of three seeds two have a value; runs that failed count as diverged."
+    if any(len(cell.figures) < cell.seeds for cell in cells):
+        theirs = ", and the mean is theirs; such a cell has no ratio" if table.ratio_to else ""
+        yield f"2/3: of three seeds two have a value{theirs}; runs that failed count as diverged."
     if any(cell.published is not None for cell in cells):
         yield "In brackets: the published value."
     if table.ratio_to:
-        yield f"2.00x: twice as good as {table.ratio_to}, by the ratio of the means."
+        yield f"2.00x: half of what {table.ratio_to} needs, by the ratio of the means."
 
 
 def _common_difference(table: ResultTable, row: str) -> str:

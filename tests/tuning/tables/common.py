@@ -21,14 +21,25 @@ VALUES = {("FedAvg", "IID, long"): 70.0, ("FedProx", "IID, short"): 75.5}
 NAME = "blobs-1"
 
 
-def make_table(folder: Path, rows: Mapping[str, Mapping[str, Any]] = ROWS) -> PaperTable:
-    """Return a table whose preset lies in a folder."""
-    preset = folder / "blobs.json"
+def make_table(
+    folder: Path,
+    rows: Mapping[str, Mapping[str, Any]] = ROWS,
+    columns: Mapping[str, Mapping[str, Any]] = COLUMNS,
+    metrics: Mapping[str, str] | None = None,
+    **fields: Any,
+) -> PaperTable:
+    """Return a table whose preset lies in a folder; some columns have metrics of their own."""
+    preset, own = folder / "blobs.json", metrics or {}
     preset.write_text(json.dumps(PRESET))
     cells = [
-        PaperCell(row, column, str(preset), {**more, **settings}, value=VALUES.get((row, column)))
+        PaperCell(
+            *(row, column, str(preset), {**more, **settings}),
+            value=VALUES.get((row, column)),
+            metric=own.get(column, ""),
+            unit="" if column in own else None,
+        )
         for row, settings in rows.items()
-        for column, more in COLUMNS.items()
+        for column, more in columns.items()
     ]
     return PaperTable(
         name=NAME,
@@ -38,10 +49,11 @@ def make_table(folder: Path, rows: Mapping[str, Mapping[str, Any]] = ROWS) -> Pa
         metric="final(test_accuracy)",
         unit="%",
         rows=(*rows,),
-        columns=(*COLUMNS,),
+        columns=(*columns,),
         cells=tuple(cells),
         seeds=2,
         note="A note of the table.",
+        **fields,
     )
 
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
 import raysim
-from raysim.results.render import grid_of, to_markdown
 from raysim.tuning.slots.report import Report, SlotLost
-from raysim.tuning.tables.folder import TableFolder
 from raysim.tuning.tables.plan import TableOptions, make_plan
-from raysim.tuning.tables.results import TableResults
 from raysim.workloads.tables import TABLES
 from tests.tuning.tables.common import DIVERGING, NAME, ROWS, cells, make_table, times
 
@@ -103,6 +101,55 @@ def test_a_shortened_table_says_so_in_every_output(table, tmp_path):
         assert all(line in text for line in lines), name
     config = json.loads((out / "runs/fedavg/iid-long/seed-0/config.json").read_text())
     assert config["rounds"] == 3 and config["local"]["lr"] == 0.04
+
+
+def test_rows_of_a_column_are_shortened_in_proportion(table, tmp_path, monkeypatch):
+    """As in Divide-and-Conquer's table 2: rows of one column with 18, 36 and 2 rounds."""
+    rows = {"once": {"rounds": 18}, "twice": {"rounds": 36}, "passes": {"rounds": 2}}
+    columns = {"K=20": {}, "K=10": {"clients": 10}}
+    monkeypatch.setitem(TABLES, NAME, make_table(tmp_path, rows, columns))
+    code, said, _ = table("--rounds", "6", "--seeds", "1")
+    lines = (
+        "Shortened to 3 of 18 rounds (once), 6 of 36 rounds (twice), 1 of 2 rounds (passes).",
+        "More than in proportion, as one round is the least: passes, K=20; passes, K=10.",
+    )
+    assert code == 0 and {*lines} <= {*said.splitlines()}
+    out = tmp_path / "out"
+    assert {*lines} <= {*rows_of(out)["once", "K=20"]["notes"]}
+    for name in FILES[:3]:
+        text = (out / name).read_text()
+        assert all(line in text for line in lines), name
+    assert json.loads((out / "runs/once/k=10/seed-0/config.json").read_text())["rounds"] == 3
+    # A part of the table is shortened as the whole.
+    table("--rounds", "6", "--seeds", "1", "--only", "once", "--out", "part")
+    config = json.loads((tmp_path / "part/runs/once/k=20/seed-0/config.json").read_text())
+    assert config["rounds"] == 3
+    assert "Shortened to 3 of 18 rounds." in (tmp_path / "part/table.md").read_text()
+
+
+def test_columns_are_shortened_apart_and_named(table):
+    """Columns are not compared, so that a short one is not shortened with a long one."""
+    _, said, _ = table("--rounds", "3", "--seeds", "1")
+    assert "Shortened to 3 of 4 rounds (IID, long), 2 of 2 rounds (IID, short)." in said
+
+
+def test_runs_that_are_shared_after_shortening_are_shortened_of_their_own_rounds(table, slots):
+    _, said, _ = table("--rounds", "2", "--seeds", "1")
+    assert len(slots.started) == 2 and "Shortened to 2 of 4 rounds (IID, long), 2 of 2" in said
+
+
+def test_rounds_by_cell_where_neither_rows_nor_columns_agree(table, tmp_path, monkeypatch):
+    made = make_table(tmp_path, {"a": {}, "b": {}})
+    cells = [
+        replace(cell, settings={"rounds": rounds})
+        for cell, rounds in zip(made.cells, (4, 2, 2, 4), strict=True)
+    ]
+    monkeypatch.setitem(TABLES, NAME, replace(made, cells=tuple(cells)))
+    _, said, _ = table("--rounds", "2", "--seeds", "1")
+    assert (
+        "Shortened to 2 of 4 rounds (a, IID, long; b, IID, short),"
+        " 1 of 2 rounds (a, IID, short; b, IID, long)." in said
+    )
 
 
 REFUSED = {
@@ -215,10 +262,3 @@ def test_a_cell_without_its_data_is_left_out_with_the_file(table, slots, tmp_pat
 def test_words_of_only_are_whole_words():
     plan = make_plan(TABLES["mifl-6a"], TableOptions(only=("iid,mifl", "E=1")))
     assert [cell.label for cell in plan.cells if cell.chosen] == ["MIFL, 2nn mnist iid E=1 B=50"]
-
-
-def test_a_table_with_cells_that_need_an_analysis_is_laid_out(tmp_path):
-    plan = make_plan(TABLES["flexchill-8"], TableOptions())
-    found = TableResults(plan, TableFolder(tmp_path)).table()
-    assert "which tables do not compute" in found.cell("T=1", "cka layer 1").missing
-    assert "cka layer 1" in to_markdown(grid_of(found))

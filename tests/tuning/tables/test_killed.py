@@ -79,7 +79,10 @@ def test_a_killed_table_goes_on(table, slots, tmp_path):
 
 @pytest.mark.full
 def test_a_table_killed_at_three_random_moments_has_the_cells_of_an_undisturbed_one(tmp_path):
-    """The command itself, with a Ray of its own each time."""
+    """The command itself, with a Ray of its own each time.
+
+    One partition for all makes two columns out of each, which share their runs.
+    """
     blobs = {
         "dataset.name": "tests.blobs:Blobs",
         "model.name": "tests.blobs:Linear",
@@ -107,6 +110,6 @@ def test_a_table_killed_at_three_random_moments_has_the_cells_of_an_undisturbed_
         said = process.communicate(timeout=PATIENCE)[0].decode()
         assert process.returncode == 0, said
     after = times(out)
-    assert len(after) == 24 and ended.items() <= after.items() and len(ended) >= 3
+    assert len(after) == 12 and ended.items() <= after.items() and len(ended) >= 3
     assert cells(out) == cells(tmp_path / "straight")
     assert models(out) == models(tmp_path / "straight")

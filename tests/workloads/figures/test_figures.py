@@ -18,7 +18,6 @@ from raysim.config import parse_override
 from raysim.tuning.figures.command import columns as read_columns
 from raysim.workloads.figures import FIGURES
 from raysim.workloads.figures.drawing import KINDS, draw, rendered
-from raysim.workloads.figures.figure import shortened
 from raysim.workloads.figures.pages import page
 from tests.tasks import make_settings, make_task
 
@@ -132,9 +131,3 @@ def test_divergence_of_rounds_up_to_the_reference_is_left_out():
     canvas = draw(FIGURES["dnc-5"], {"FedAvg": columns})
     assert [line.get_label() for line in canvas.axes[0].lines] == ["round 3", "round 4"]
     assert canvas.axes[0].lines[0].get_ydata().tolist() == [2e-12, 3e-12]
-
-
-def test_rounds_are_shortened_in_proportion():
-    assert shortened({"pre-pass": 5, "run": 8}, 4) == {"pre-pass": 2, "run": 4}
-    assert shortened({"pre-pass": 5, "run": 8}, 1) == {"pre-pass": 1, "run": 1}
-    assert shortened({"a": 5, "b": 5}, 9) == {"a": 5, "b": 5}

@@ -59,7 +59,7 @@ def test_page_of_a_table_with_deviations_and_suspects(tmp_path):
 
 def test_page_of_a_table_with_a_baseline_and_words():
     shown = lines("mifl-2a")
-    assert "the paper states ratios to: FA" in shown
+    assert "the paper states ratios of rounds to: FA" in shown
     assert "2nn noniid E=1 B=inf C=1.0 - (86.54% at 1929) 1535" in shown
     assert not any("need files" in line for line in shown)
 

@@ -96,6 +96,7 @@ MALFORMED = {
     "two origins": ('"target_accuracy"', '"target_accuracy rounds"', "rounds: is printed and"),
     "a suspect cell": ('column = "b"', 'column = "c"', "suspects: there is no cell first, c"),
     "a baseline": ('unit = "%"', 'unit = "%"\nbaseline = "x"', "baseline: there is no row x"),
+    "a reference": ('unit = "%"', 'unit = "%"\nreference_row = "x"', "reference_row: there is no"),
     "no TOML": ("[[table]]", "[[table]", "small.toml: "),
 }
 

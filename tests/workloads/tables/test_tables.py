@@ -9,6 +9,8 @@ import pytest
 
 from raysim import Settings
 from raysim.core.errors import SettingsError
+from raysim.results.tables import ResultCell, ResultTable
+from raysim.tuning.tables.plan import TableOptions, make_plan
 from raysim.workloads.datasets.prepared import missing_files
 from raysim.workloads.presets.preset import ORIGINS, flat
 from raysim.workloads.tables import TABLES, PaperCell, find
@@ -247,6 +249,44 @@ def test_metrics_are_columns_of_the_cells_runs_and_targets_can_be_reached(resolv
             assert cell.value is None or settings.rounds >= cell.value, cell
         elif column:
             assert settings.target_accuracy is None, cell
+
+
+def test_analyses_compare_with_the_run_of_the_reference_row():
+    plan = make_plan(TABLES["flexchill-8"], TableOptions())
+    runs = {cell.paper.row: cell.run for cell in plan.cells}
+    reference = runs.pop("reference (T=1, iid)")
+    assert (reference.settings.analysis, reference.reference) == ((), None)
+    for run in runs.values():
+        assert (run.settings.analysis, run.reference) == (("cka",), reference)
+    assert len({run.name for run in (*runs.values(), reference)}) == 7
+    joining = make_plan(TABLES["fedfusion-fig6"], TableOptions())
+    assert {cell.run.settings.analysis for cell in joining.cells} == {("new_client",)}
+
+
+def test_ratios_are_those_that_the_papers_print():
+    """Of rounds, in tables and figures that print speedups or reductions."""
+    baselines = {name: table.baseline for name, table in TABLES.items() if table.baseline}
+    mifl = {name: "FA" for name in TABLES if name.startswith("mifl-")}
+    fedavg = {"fedmmd-fig4": "FedAvg", "fedfusion-2": "FedAvg"}
+    assert baselines == {**mifl, **fedavg, "flexchill-1": "T=1"}
+    for name in baselines:
+        metrics = TABLES[name].metrics
+        assert any(metric.startswith("rounds_to(") for metric in metrics), name
+    # FLex&Chill prints 0.44 and 6.00 times beside FEMNIST's rounds, and differences of accuracies.
+    table = TABLES["flexchill-1"]
+    cells = {
+        (cell.row, cell.column): ResultCell(published=cell.value, metric=cell.metric)
+        for cell in table.cells
+    }
+    found = ResultTable("", table.metric, "%", table.rows, table.columns, cells, (), table.baseline)
+    ratios = {column: found.published_ratio("T=0.05", column) for column in table.columns}
+    assert {column for column, ratio in ratios.items() if ratio} == {
+        "femnist rounds",
+        "cifar10 rounds",
+        "cifar100 rounds",
+    }
+    assert ratios["femnist rounds"] == 6.0
+    assert found.published_ratio("T=4", "femnist rounds") == pytest.approx(0.44, abs=0.005)
 
 
 def test_figures_in_per_cent_are_accuracies():

@@ -1,0 +1,148 @@
+"""Figures of the analyses of a run, `analysis(NAME, figure)`."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from raysim.config import Settings
+from raysim.core.components import ask, suggest
+from raysim.core.errors import SettingsError
+from raysim.results.column_metrics import Metric
+from raysim.results.runs import RunRecord
+from raysim.storage.recorder import ANALYSIS
+from raysim.storage.summary import reached_at
+
+
+class Analysed(NamedTuple):
+    """Figures of an analysis: their pattern, an example, and the columns of number and value."""
+
+    pattern: str
+    example: str
+    columns: tuple[str, str]
+
+
+ANALYSES: Mapping[str, Analysed] = {
+    "cka": Analysed(r"layer_[1-9]\d{0,3}", "layer_1", ("layer", "cka")),
+    "new_client": Analysed(r"epochs(_\d{1,4})?", "epochs", ("epochs", "accuracy")),
+}
+COMPARING = ("cka",)
+"""Those whose figures compare with the model of the run `reference`."""
+CONVERGED = 0.01
+"""Distance from the largest accuracy within which a client that joins has converged."""
+
+
+@dataclass(frozen=True)
+class AnalysisMetric(Metric):
+    """A figure of an analysis, of its rows of the last evaluated round.
+
+    Attributes:
+        name: The analysis.
+        column: The figure, of those in ANALYSES.
+    """
+
+    def __str__(self) -> str:
+        return f"{ANALYSIS}({self.name}, {self.column})"
+
+    @property
+    def larger_is_better(self) -> bool:
+        """True where the better of two figures is the larger one."""
+        return self.column != "epochs"
+
+    @property
+    def definition(self) -> str:
+        """One sentence for the page of a table."""
+        if self.name == "cka":
+            text = f"linear CKA of the last global model and the reference at layer {self._number}"
+        elif self.column == "epochs":
+            text = (
+                "local epochs until the mean accuracy of clients that join is within"
+                f" {CONVERGED:g} of the largest, interpolated between those measured"
+            )
+        else:
+            text = f"mean accuracy of clients that join, after {self._number} local epochs"
+        return f"{self}: {text}."
+
+    def is_in(self, record: RunRecord) -> bool:
+        """Return whether a run has the analysis."""
+        return self.name in record.settings.get(ANALYSIS, ())
+
+    def of(self, record: RunRecord) -> float | None:
+        """Return the figure of a run; None where the last evaluated round has no rows.
+
+        Raises:
+            SettingsError: the run lacks the analysis, the reference, the layer or the epochs.
+        """
+        if not self.is_in(record):
+            raise SettingsError(f"{self}: {record.path} is a run without {ANALYSIS}={self.name}")
+        if self.name in COMPARING and record.settings.get("reference") is None:
+            raise SettingsError(f"{self}: {record.path} is a run without a reference")
+        rows = record.analysis(self.name)
+        if self.name == "cka":
+            rows = [r for r in rows if (r["first"], r["second"]) == ("after", "reference")]
+        number, figure = ANALYSES[self.name].columns
+        values: dict[int, list[float]] = {}
+        for row in rows:
+            values.setdefault(row[number], []).append(row[figure])
+        means = {key: math.fsum(each) / len(each) for key, each in sorted(values.items())}
+        if self.column == "epochs":
+            return reached_at(means.items(), max(means.values(), default=0.0) - CONVERGED)
+        if means and self._number not in means:
+            raise SettingsError(f"{self}: {record.path} has {', '.join(map(str, means))}")
+        found = means.get(self._number)
+        return found if found is None or math.isfinite(found) else None
+
+    def check(self, settings: Settings) -> None:
+        """Check, before it starts, that a run with the analysis will have the figure.
+
+        Raises:
+            SettingsError: it will not.
+        """
+        if self.name == "cka":
+            if self._number > (layers := _count_layers(settings)):
+                raise SettingsError(
+                    f"{self}: model.name={settings.model.title} has {layers} layers"
+                )
+        elif not settings.evaluation.clients:
+            raise SettingsError(f"{self}: needs evaluation.clients=true")
+        elif settings.cohort_size == settings.clients:
+            raise SettingsError(
+                f"{self}: fraction={settings.fraction:g}: must leave clients out that can join"
+            )
+
+    @property
+    def _number(self) -> int:
+        return int(self.column.rpartition("_")[2])
+
+
+def _count_layers(settings: Settings) -> int:
+    """Return the number of weight layers of the network; 0 of one without stages."""
+    from torch import nn
+
+    from raysim.core.layers import STAGES, weight_layers
+
+    network: nn.Module = ask(
+        settings.model,
+        "build",
+        *(settings.dataset.shape, settings.dataset.classes),
+        returns=lambda found: isinstance(found, nn.Module),
+        expected="a torch.nn.Module",
+    )
+    return len(weight_layers(network)) if all(hasattr(network, name) for name in STAGES) else 0
+
+
+def parse_analysis(text: str, name: str, figure: str) -> AnalysisMetric:
+    """Return the metric of an analysis.
+
+    Raises:
+        SettingsError: there is none.
+    """
+    if name not in ANALYSES:
+        raise SettingsError(f"metric={text}: {name} has no figures; {suggest(name, [*ANALYSES])}")
+    if not re.fullmatch(ANALYSES[name].pattern, figure):
+        example = ANALYSES[name].example
+        raise SettingsError(f"metric={text}: must be as {ANALYSIS}({name}, {example})")
+    return AnalysisMetric(name, figure)

@@ -1,0 +1,133 @@
+"""Figures of a column of a run's rounds, and the base of all metrics."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from raysim.config import Settings
+from raysim.core.components import suggest
+from raysim.core.errors import SettingsError
+from raysim.results.runs import CUMULATED, RunRecord
+from raysim.storage.summary import reached_at
+
+LAST = 10
+FIGURES: Mapping[str, str] = {
+    "final": "the last value of {column}",
+    "best": "the {best} {column} over the rounds",
+    "last_ten": "the mean of {column} over the last ten rounds",
+}
+TARGETS: Mapping[str, tuple[str, str]] = {
+    "rounds_to": ("round", "rounds"),
+    "bytes_to": ("bytes", "bytes sent both ways"),
+    "seconds_to": ("total_seconds", "seconds, with evaluation and checkpoints,"),
+}
+"""Per name, the column that is read where a target is reached, and its words."""
+NAMES = (*FIGURES, *TARGETS)
+COSTS = ("train_loss", "bytes_up", "bytes_down", *CUMULATED)
+"""Columns of every run, besides the scores."""
+SMALLER = re.compile(r"loss|objective|seconds|bytes|error|mae|mse|divergence")
+"""Parts of the names of columns of which less is better."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A figure of a run.
+
+    Attributes:
+        name: One of NAMES.
+        column: The column of which it is a figure.
+        target: The value to be reached, of those in TARGETS.
+    """
+
+    name: str
+    column: str
+    target: float | None = None
+
+    def __str__(self) -> str:
+        end = "" if self.target is None else f", {self.target:g}"
+        return f"{self.name}({self.column}{end})"
+
+    @property
+    def larger_is_better(self) -> bool:
+        """True where the better of two figures is the larger one."""
+        return self.target is None and self._is_gain
+
+    @property
+    def definition(self) -> str:
+        """One sentence for the page of a table."""
+        best = "largest" if self._is_gain else "smallest"
+        if self.target is None:
+            text = FIGURES[self.name].format(column=self.column, best=best)
+        else:
+            text = (
+                f"{TARGETS[self.name][1]} until the {best} {self.column} so far reaches"
+                f" {self.target:g}, interpolated between evaluations"
+            )
+        return f"{self}: {text}."
+
+    def of(self, record: RunRecord) -> float | None:
+        """Return the figure of a run; None where it has none yet, or the target is not reached.
+
+        Raises:
+            SettingsError: the run has no such column.
+        """
+        columns = record.metrics.column_names
+        if record.rounds and self.column not in columns:
+            raise SettingsError(
+                f"{self}: {record.path} has no column {self.column!r}; "
+                + suggest(self.column, columns)
+            )
+        points = record.points(self.column)
+        found = self._reached(record, points) if self.target is not None else self._figure(points)
+        return found if found is None or math.isfinite(found) else None
+
+    def is_in(self, record: RunRecord) -> bool:
+        """Return whether a run has the metric's column."""
+        return self.column in record.metrics.column_names
+
+    def check(self, settings: Settings) -> None:
+        """Check, before it starts, that a run will have the metric's column.
+
+        Raises:
+            SettingsError: it will not.
+        """
+        if self.column.startswith("client_accuracy_"):
+            if not settings.evaluation.clients:
+                raise SettingsError(f"{self}: needs evaluation.clients=true")
+            return
+        if self.column.startswith("holdout_") and not settings.evaluation.holdout:
+            raise SettingsError(f"{self}: needs evaluation.holdout above 0")
+        scores = ("loss", *settings.dataset.scoring.metrics)
+        columns = [f"{of}_{score}" for of in ("test", "holdout") for score in scores] + [*COSTS]
+        if self.column not in columns:
+            raise SettingsError(
+                f"{self}: a run on {settings.dataset.title} has no column {self.column!r};"
+                f" {suggest(self.column, columns)}"
+            )
+
+    @property
+    def _is_gain(self) -> bool:
+        return not SMALLER.search(self.column)
+
+    def _figure(self, points: list[tuple[int, float]]) -> float | None:
+        if not points:
+            return None
+        if self.name == "final":
+            return float(points[-1][1])
+        if self.name == "last_ten":
+            last = [value for number, value in points if number > points[-1][0] - LAST]
+            return math.fsum(last) / len(last)
+        finite = [value for _, value in points if math.isfinite(value)]
+        choose = max if self._is_gain else min
+        return choose(finite, default=None)
+
+    def _reached(self, record: RunRecord, points: list[tuple[int, float]]) -> float | None:
+        if self.target is None:
+            return None
+        places = dict(record.points(TARGETS[self.name][0]))
+        sign = 1 if self._is_gain else -1
+        signed = ((places[number], sign * value) for number, value in points if number in places)
+        return reached_at(signed, sign * self.target)

@@ -1,0 +1,254 @@
+"""Runs that cells share: columns that differ in their metric, and analyses with their reference."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pyarrow.parquet as pq
+import pytest
+
+from raysim.results.runs import read_run
+from raysim.tuning.slots.report import Report
+from raysim.tuning.tables.folder import TableFolder
+from raysim.tuning.tables.plan import TableOptions, make_plan
+from raysim.tuning.tables.runs import TableListener, TableRuns
+from raysim.tuning.tables.work import Workload
+from raysim.workloads.tables import TABLES
+from tests.tuning.tables.common import NAME, make_table, times
+from tests.tuning.tables.test_command import refused, rows_of
+
+COLUMNS = {
+    "IID accuracy": {},
+    "IID loss": {},
+    "IID rounds": {},
+    "B=40 loss": {"local.batch_size": 40},
+}
+METRICS = {
+    "IID loss": "final(test_loss)",
+    "IID rounds": "rounds_to(test_accuracy, 0.01)",
+    "B=40 loss": "final(test_loss)",
+}
+ONE_ROW = {"FedAvg": {"method.name": "fedavg"}}
+
+
+@pytest.fixture
+def shared(table, tmp_path, monkeypatch):
+    """Run a table of three columns that share a run, and one that does not."""
+    monkeypatch.setitem(TABLES, NAME, make_table(tmp_path, ONE_ROW, COLUMNS, METRICS))
+    return table
+
+
+def test_columns_that_differ_in_their_metric_are_read_off_one_run(shared, slots, tmp_path):
+    code, said, err = shared()
+    assert (code, err) == (0, "")
+    runs = [f"fedavg/{column}/seed-{seed}" for column in ("iid", "b=40-loss") for seed in (0, 1)]
+    assert slots.started == runs and "blobs-1: 4 runs, 0 done" in said
+    out = tmp_path / "out"
+    assert {*times(out)} == {*runs}
+    found = rows_of(out)
+    for seed in (0, 1):
+        last = read_run(out / f"runs/fedavg/iid/seed-{seed}").metrics.to_pylist()[-1]
+        for column, figure in (("accuracy", "test_accuracy"), ("loss", "test_loss")):
+            value = found["FedAvg", f"IID {column}"]["values"][seed]
+            assert value == {"seed": seed, "value": last[figure]}
+    assert [pair["value"] for pair in found["FedAvg", "IID rounds"]["values"]] == [1, 1]
+    assert re.search(
+        r"FedAvg, IID, seed 0: final\(test_accuracy\) \d+\.\d\d %; final\(test_loss\) [\d.]+;"
+        r" rounds_to\(test_accuracy, 0\.01\) 1  ",
+        said,
+    )
+    sealed = json.loads((out / "table.json").read_text())["cells"]
+    assert sealed["fedavg/iid-rounds"]["run"] == sealed["fedavg/iid-loss"]["run"] == "fedavg/iid"
+
+
+def test_a_column_that_is_added_later_needs_no_run(shared, slots, tmp_path):
+    shared("--only", "loss,iid", "--seeds", "1")
+    assert slots.started == ["fedavg/iid/seed-0"] and {*rows_of(tmp_path / "out")} == {
+        ("FedAvg", "IID loss")
+    }
+    shared("--only", "accuracy", "--seeds", "1")
+    assert len(slots.started) == 1 and len(rows_of(tmp_path / "out")) == 2
+    # A seed more for one of them is one for both.
+    shared("--only", "rounds", "--seeds", "2")
+    assert slots.started[1:] == ["fedavg/iid/seed-1"]
+    assert {row["n"] for row in rows_of(tmp_path / "out").values()} == {2}
+
+
+def test_a_dry_run_counts_a_run_once(shared, slots):
+    code, said, _ = shared("--dry-run", "--jobs", "1")
+    assert code == 0 and slots.started == []
+    rows = re.findall(r"^ FedAvg, (\S+(?: loss)?) +(\d) +4 +2 of 2 ", said, re.M)
+    assert rows == [("IID", "3"), ("B=40 loss", "1")]
+    assert "blobs-1: 4 runs, 0 done; 1 slots" in said and "1.28e+04 sample-steps" in said
+
+
+def test_a_run_that_fails_is_noted_once(shared, slots, tmp_path):
+    slots.fault = lambda run: Report(error="no luck") if run == "fedavg/iid/seed-0" else None
+    shared("--only", "iid", "--seeds", "1")
+    found = rows_of(tmp_path / "out")
+    assert len(found) == 3 and {row["diverged"] for row in found.values()} == {1}
+    notes = found["FedAvg", "IID loss"]["notes"]
+    assert [note for note in notes if "no luck" in note] == ["FedAvg, IID, seed 0: no luck"]
+
+
+def test_cells_of_the_papers_tables_that_share_runs():
+    """By hand, from the columns: of 54, 36, 35 and 8 cells."""
+    for name, runs in {"flexchill-1": 18, "flexchill-2": 18, "flexchill-8": 7, "mifl-4": 8}.items():
+        plan = make_plan(TABLES[name], TableOptions())
+        assert len({cell.run for cell in plan.cells}) == runs, name
+    names = {cell.run.name for cell in make_plan(TABLES["mifl-4"], TableOptions()).cells}
+    assert {"fa/cnn-cifar10-b=50", "mifl/resnet50-imagenet-b=64"} <= names
+
+
+SMALL = {"evaluation.clients": True, "fraction": 0.1, "rounds": 2}
+ANALYSES = {
+    "similarity 1": "analysis(cka, layer_1)",
+    "similarity 2": "analysis(cka, layer_2)",
+    "joining": "analysis(new_client, epochs)",
+}
+WITH_REFERENCE = {
+    "T=0.5": {"local.temperature": 0.5, **SMALL},
+    "reference": {"local.temperature": 1.0, **SMALL},
+}
+
+
+@pytest.fixture
+def analysed(table, tmp_path, monkeypatch):
+    """Run a table whose columns are an accuracy and analyses, with a reference."""
+    columns = {column: {} for column in ("accuracy", *ANALYSES)}
+    made = make_table(tmp_path, WITH_REFERENCE, columns, ANALYSES, reference_row="reference")
+    monkeypatch.setitem(TABLES, NAME, made)
+    return table
+
+
+def test_analyses_are_computed_after_the_reference(analysed, slots, tmp_path):
+    code, said, err = analysed("--seeds", "1")
+    assert (code, err) == (0, "")
+    assert slots.started == ["reference/accuracy/seed-0", "t=0.5/accuracy/seed-0"]
+    out = tmp_path / "out"
+    folder = out / "runs/t=0.5/accuracy/seed-0"
+    config = json.loads((folder / "config.json").read_text())
+    assert config["analysis"] == ["cka", "new_client"]
+    assert config["reference"] == str(out / "runs/reference/accuracy/seed-0")
+    pairs = {
+        row["layer"]: row["cka"]
+        for row in pq.read_table(folder / "analysis/cka.parquet").to_pylist()
+        if (row["round"], row["first"], row["second"]) == (2, "after", "reference")
+    }
+    found = rows_of(out)
+    assert found["T=0.5", "similarity 1"]["mean"] == pairs[1] < 1
+    assert found["T=0.5", "similarity 2"]["mean"] == pairs[2] != pairs[1]
+    assert 0 <= found["T=0.5", "joining"]["mean"] <= 16
+    # The reference with itself is no measurement; new clients join it, too.
+    itself = found["reference", "similarity 1"]
+    assert itself["seeds"] == 0 and itself["missing"].startswith("another model than the reference")
+    assert "note: reference, similarity 1: left out: another model than the reference" in said
+    assert found["reference", "joining"]["n"] == 1
+    # Neither analyses nor the reference are settings in which rows differ.
+    differing = {key for row in found.values() for key in row["differing"]}
+    assert differing == {"local.temperature=1.0"}
+
+
+def test_a_run_waits_until_its_reference_has_ended(analysed, tmp_path):
+    queue = TableRuns(TableFolder(tmp_path / "out"), TableListener())
+    plan = make_plan(TABLES[NAME], TableOptions(seeds=2))
+    assert queue.fill(plan, Workload()) == 4
+    references = [queue.next(), queue.next()]
+    assert [run.label for run in references] == [
+        "reference, accuracy, seed 0",
+        "reference, accuracy, seed 1",
+    ]
+    assert len(queue) == 2 and not queue.remain()
+    queue.ended(references[1], Report(summary={}), 1.0)
+    assert queue.next().label == "T=0.5, accuracy, seed 1" and not queue.remain()
+    queue.ended(references[0], Report(error="no luck"), 1.0)
+    assert queue.remain() and queue.next().label == "T=0.5, accuracy, seed 0"
+
+
+def test_one_cell_alone_has_its_reference_run_which_is_not_shown(analysed, slots, tmp_path):
+    _, said, _ = analysed("--only", "T=0.5,joining", "--seeds", "1")
+    assert slots.started == ["reference/accuracy/seed-0", "t=0.5/accuracy/seed-0"]
+    assert {*rows_of(tmp_path / "out")} == {("T=0.5", "joining")}
+    assert "reference, accuracy, seed 0: the reference of others" in said
+    slots.started.clear()
+    assert analysed("--seeds", "1")[0] == 0 and slots.started == []
+    assert len(rows_of(tmp_path / "out")) == 8
+
+
+def test_a_table_that_was_moved_is_still_finished(analysed, slots, tmp_path):
+    analysed("--seeds", "1")
+    (tmp_path / "out").rename(tmp_path / "elsewhere")
+    slots.started.clear()
+    assert analysed("--seeds", "1", "--out", "elsewhere")[0] == 0 and slots.started == []
+
+
+def test_runs_without_their_reference_have_failed(analysed, slots, tmp_path):
+    slots.fault = lambda run: Report(error="no luck") if run.startswith("reference") else None
+    code, _, _ = analysed("--only", "T=0.5,accuracy", "--seeds", "1")
+    assert code == 0 and slots.started == ["reference/accuracy/seed-0", "t=0.5/accuracy/seed-0"]
+    notes = rows_of(tmp_path / "out")["T=0.5", "accuracy"]["notes"]
+    assert any("reference/accuracy/seed-0: has no model that can be read" in each for each in notes)
+
+
+REFUSED = {
+    ("evaluation.clients=false",): "T=0.5, joining: analysis(new_client, epochs): needs evaluation",
+    ("fraction=1",): "analysis(new_client, epochs): fraction=1: must leave clients out that can",
+    ("reference=x",): "reference=x: follows from the row reference; leave it out",
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_runs_without_the_figures_of_an_analysis_are_refused(
+    analysed, slots, tmp_path, monkeypatch, words
+):
+    key = words[0].partition("=")[0]
+    bare = {
+        row: {k: v for k, v in more.items() if k != key} for row, more in WITH_REFERENCE.items()
+    }
+    made = make_table(tmp_path, bare, {"joining": {}}, ANALYSES, reference_row="reference")
+    monkeypatch.setitem(TABLES, NAME, made)
+    assert REFUSED[words] in refused(analysed(*words))
+    assert slots.started == [] and not (tmp_path / "out").exists()
+
+
+WRONG = {
+    "analysis(cka, layer_3)": "model.name=tests.blobs:Linear has 2 layers",
+    "final(client_accuracy_mean)": "needs evaluation.clients=true",
+    "final(holdout_accuracy)": "needs evaluation.holdout above 0",
+    "final(test_mae)": "a run on tests.blobs:Blobs has no column 'test_mae'; did you mean",
+    "best(kl)": "a run on tests.blobs:Blobs has no column 'kl'; known are test_loss",
+    "analysis(cka, layer_2)": "there is no reference with such settings",
+    "final(test_accuracy": "must be name(column)",
+}
+
+
+@pytest.mark.parametrize("metric", WRONG)
+def test_a_metric_that_no_run_will_have_is_refused_before_any_starts(
+    table, slots, tmp_path, monkeypatch, metric
+):
+    made = make_table(tmp_path, metrics={"IID, short": metric})
+    monkeypatch.setitem(TABLES, NAME, made)
+    assert f"blobs-1: FedAvg, IID, short: {metric}: {WRONG[metric]}" in refused(
+        table("--only", "short")
+    ).replace("metric='", "").replace("':", ":")
+    assert slots.started == [] and not (tmp_path / "out").exists()
+    assert table("--only", "long", "--seeds", "1")[0] == 0
+
+
+def test_every_column_that_is_let_through_is_one_of_a_run(table, tmp_path, monkeypatch):
+    columns = {"IID, long": {"evaluation.clients": True, "evaluation.holdout": 0.1}}
+    metrics = [
+        *(f"final({of}_{score})" for of in ("test", "holdout") for score in ("loss", "accuracy")),
+        *("final(client_accuracy_d5)", "final(train_loss)", "final(bytes)", "final(bytes_up)"),
+        *("final(bytes_down)", "final(total_seconds)", "best(test_macro_f1)"),
+    ]
+    made = make_table(
+        tmp_path,
+        ONE_ROW,
+        {metric: columns["IID, long"] for metric in metrics},
+        {metric: metric for metric in metrics},
+    )
+    monkeypatch.setitem(TABLES, NAME, made)
+    assert table("--seeds", "1")[0] == 0
+    assert {row["n"] for row in rows_of(tmp_path / "out").values()} == {1}

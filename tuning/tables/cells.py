@@ -1,0 +1,194 @@
+"""Cells of a table, and their runs: cells of equal settings share a run.
+
+A column may differ from another in its metric alone, and is read off the same run. The analyses
+that the metrics of its cells need are added to a run's settings.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from raysim.config import Settings
+from raysim.core.errors import SettingsError
+from raysim.results.metrics import COMPARING, parse_metric
+from raysim.workloads.datasets.fetch import data_root
+from raysim.workloads.datasets.prepared import missing_files
+from raysim.workloads.tables import PaperCell, PaperTable
+
+ITSELF = "another model than the reference, whose figure with itself is no measurement"
+"""The lack of a cell that compares the reference with itself."""
+
+
+@dataclass(frozen=True)
+class ResolvedCell:
+    """A cell of the paper with its settings.
+
+    Attributes:
+        paper: The cell.
+        settings: Its settings, without the analysis of its metric.
+        full_rounds: Rounds where nothing is shortened.
+        chosen: Whether `--only` chooses it.
+    """
+
+    paper: PaperCell
+    settings: Settings
+    full_rounds: int
+    chosen: bool
+
+    @cached_property
+    def key(self) -> str:
+        """Settings as text, which the cells of one run have in common."""
+        return json.dumps(self.settings.to_dict(), sort_keys=True)
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedRun:
+    """Settings that are run, once a seed, for one or more cells.
+
+    Attributes:
+        name: Its folder.
+        label: Row and column; of several columns the words that they share.
+        settings: Settings of its first seed, with the analyses of its cells; a further seed adds to
+            `seed`.
+        full_rounds: Most rounds of its cells where nothing is shortened.
+        reference: The run with whose models its analyses compare.
+    """
+
+    name: str
+    label: str
+    settings: Settings
+    full_rounds: int
+    reference: PlannedRun | None = None
+
+    @cached_property
+    def missing(self) -> str:
+        """Files of the user that it needs and that are not there."""
+        return missing_files(self.settings.dataset, data_root())
+
+    def seeds(self, count: int) -> range:
+        """Return its first seeds."""
+        return range(self.settings.seed, self.settings.seed + count)
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedCell:
+    """A cell with its run.
+
+    Attributes:
+        paper: The cell of the paper.
+        name: Its name in `table.json`.
+        run: Its run.
+        full_rounds: Rounds where nothing is shortened.
+        chosen: Whether `--only` chooses it.
+        lacking: What it lacks besides data.
+    """
+
+    paper: PaperCell
+    name: str
+    run: PlannedRun
+    full_rounds: int
+    chosen: bool
+    lacking: str = ""
+
+    @property
+    def label(self) -> str:
+        """Row and column."""
+        return f"{self.paper.row}, {self.paper.column}"
+
+    @property
+    def missing(self) -> str:
+        """Files of the user, or else, that it needs and that are not there."""
+        return self.lacking or self.run.missing
+
+
+def planned_cells(table: PaperTable, cells: Sequence[ResolvedCell]) -> list[PlannedCell]:
+    """Return the cells of a table with their runs.
+
+    Raises:
+        SettingsError: the run of a chosen cell does not give its figure.
+    """
+    references = {cell.paper.column: cell.key for cell in cells if _is_reference(table, cell)}
+    analyses: dict[str, dict[str, str]] = {cell.key: {} for cell in cells}
+    lacking: list[str] = []
+    for cell in cells:
+        analysis = table.analysis_of(cell.paper)
+        reference = references.get(cell.paper.column, "") if analysis in COMPARING else ""
+        is_itself = reference == cell.key
+        lacking.append(ITSELF if is_itself else "")
+        if analysis and not is_itself:
+            analyses[cell.key][analysis] = reference
+    runs = _runs(cells, analyses)
+    names = folder_names([(cell.paper.row, cell.paper.column) for cell in cells])
+    for cell, problem in zip(cells, lacking, strict=True):
+        if cell.chosen and not problem:
+            _check_metric(table, cell.paper, runs[cell.key])
+    return [
+        PlannedCell(cell.paper, name, runs[cell.key], cell.full_rounds, cell.chosen, problem)
+        for cell, name, problem in zip(cells, names, lacking, strict=True)
+    ]
+
+
+def _is_reference(table: PaperTable, cell: ResolvedCell) -> bool:
+    return cell.paper.row == table.reference_row
+
+
+def _check_metric(table: PaperTable, cell: PaperCell, run: PlannedRun) -> None:
+    try:
+        parse_metric(metric := table.metric_of(cell)).check(run.settings)
+        if table.analysis_of(cell) in COMPARING and run.reference is None:
+            raise SettingsError(f"{metric}: there is no reference with such settings")
+    except SettingsError as error:
+        raise SettingsError(f"{table.name}: {cell.row}, {cell.column}: {error}") from error
+
+
+def _runs(
+    cells: Sequence[ResolvedCell], analyses: Mapping[str, Mapping[str, str]]
+) -> dict[str, PlannedRun]:
+    """Return the runs of cells by key.
+
+    Args:
+        cells: The cells.
+        analyses: By key, the analyses that cells need, each with the key of its reference or "".
+    """
+    groups: dict[str, list[ResolvedCell]] = {}
+    for cell in cells:
+        groups.setdefault(cell.key, []).append(cell)
+    places = {key: _shared_place([cell.paper for cell in group]) for key, group in groups.items()}
+    names = dict(zip(groups, folder_names([*places.values()]), strict=True))
+    runs: dict[str, PlannedRun] = {}
+    for key in sorted(groups, key=lambda key: any(analyses[key].values())):  # references first
+        settings, wanted = groups[key][0].settings, analyses[key]
+        if wanted:
+            asked = [*dict.fromkeys([*settings.analysis, *wanted])]
+            settings = settings.override({"analysis": asked})
+        reference = next((runs[each] for each in wanted.values() if each), None)
+        label = ", ".join(places[key])
+        full_rounds = max(cell.full_rounds for cell in groups[key])
+        runs[key] = PlannedRun(names[key], label, settings, full_rounds, reference)
+    return runs
+
+
+def _shared_place(cells: Sequence[PaperCell]) -> tuple[str, str]:
+    """Return the row of the first cell, and its column or the words that all columns share."""
+    first, *others = (cell.column.split() for cell in cells)
+    shared = [word for word in first if all(word in words for words in others)]
+    return cells[0].row, " ".join(shared or first)
+
+
+def folder_names(places: Sequence[tuple[str, str]]) -> list[str]:
+    """Return a folder for each row and column, all different, of portable characters."""
+    names: list[str] = []
+    for row, column in places:
+        name = f"{_portable(row)}/{_portable(column)}"
+        while name in names:
+            name += "-"
+        names.append(name)
+    return names
+
+
+def _portable(text: str) -> str:
+    return re.sub(r"[^a-z0-9.=]+", "-", text.lower()).strip("-.") or "-"
