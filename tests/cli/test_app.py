@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 
 from raysim.cli.app import main
 from raysim.workloads.datasets.fetch import data_root
@@ -85,13 +84,11 @@ def test_more_actors_than_the_cluster_has_gpus_for(raysim_command, shared_ray, t
     assert list(tmp_path.iterdir()) == []
 
 
-def test_cluster_that_cannot_be_joined(tmp_path):
-    command = [sys.executable, "-m", "raysim", "run", "mnist-fedavg", "out=run"]
-    environment = {**os.environ, "RAY_ADDRESS": "127.0.0.1:1", "RAYSIM_DATA": str(data_root())}
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
-    error = one_line_error((done.returncode, done.stdout, done.stderr))
+def test_cluster_that_cannot_be_joined(raysim_command, monkeypatch, tmp_path):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)  # other tests of a process use Ray
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    error = one_line_error(raysim_command("run", "mnist-fedavg", "out=run"))
     assert "RAY_ADDRESS=127.0.0.1:1: cannot be joined" in error and "refused" in error
     assert list(tmp_path.iterdir()) == []
 

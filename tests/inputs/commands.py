@@ -141,7 +141,6 @@ USAGE = {
     ("table", "mifl-6a", "--out", ""): ("--out=", "at least one character"),
     ("table", "mifl-6a", "--profile", "lap"): ("lap: no such profile", "'laptop'"),
     ("table", "mifl-6a", "--dry-run", "local.lr=-1"): ("local.lr=-1: ",),
-    ("table", "flexchill-8", "--only", "layer 1"): ("analysis",),
     ("dashboard",): ("'storage'",),
     ("dashboard", "sqlite:///x.db", "--port", "0"): ("--port", "0"),
     ("dashboard", "sqlite:///x.db", "--port", "99999"): ("--port", "99999"),

@@ -59,6 +59,7 @@ def models(out: Path) -> dict[str, bytes]:
     return {run_of(path.parent): model_of(path.parent) for path in out.rglob("model.safetensors")}
 
 
+@pytest.mark.full
 def test_a_killed_table_goes_on(table, slots, tmp_path):
     words = ("--only", "fedprox", "--rounds", "4", "--seeds", "1")
     out = tmp_path / "out"
