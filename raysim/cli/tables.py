@@ -51,7 +51,8 @@ def table(
     options = table_options(only, rounds, seeds, changes(overrides, profile))
     folder = out or Path("runs") / name
     if dry_run:
-        command.dry_run(name, options, jobs=jobs, out=folder, console=console)
+        with resumable(console, lambda: ""):
+            command.dry_run(name, options, jobs=jobs, out=folder, console=console)
         return
     with resumable(console, lambda: "interrupted; the same command resumes the table"):
         command.table(name, options, jobs=jobs, out=folder, console=console)

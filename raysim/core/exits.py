@@ -2,7 +2,8 @@
 
 A command that has nothing to lose, such as one that is still importing, ends at once. Within
 `interruptible` a signal is raised as `Interrupted`, and `delay_signals` delays it past a step that
-must not be cut, such as the start of Ray or a commit.
+must not be cut, such as the start of Ray or a commit. A process that is killed says so by
+`last_words`.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Any
 
@@ -26,7 +27,11 @@ REPEAT_SECONDS = 1.0
 """Seconds in which a second signal is the same one; timeout(1) sends it to child and group."""
 
 
-_WATCHER = "import sys; sys.stdin.read() or sys.exit(sys.argv[1])"
+_WATCHER = (
+    *(sys.executable, "-I", "-S", "-c"),
+    "import sys; sys.exit(sys.stdin.read().split('\\n')[-2] or None)",
+)
+"""Command of a process that writes the last line of its input to stderr."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -53,11 +58,11 @@ class _Signals:
         """End the process, or raise, or leave the signal to the end of `delay_signals`."""
         if self.raised is not None and monotonic() - self.raised < REPEAT_SECONDS:
             return
-        if self.depth == 0:
-            os._exit(128 + number)
         if self.held:
             self.pending = number
             return
+        if self.depth == 0:
+            os._exit(128 + number)
         self.raised = monotonic()
         raise Interrupted(number)
 
@@ -127,16 +132,28 @@ def exit_code(error: BaseException) -> int:
 
 
 @contextmanager
-def last_words(line: str) -> Iterator[None]:
-    """Write a line to stderr if the process ends in the body, where it cannot do so itself.
+def last_words(line: str) -> Iterator[Callable[[str], None]]:
+    """Write a line to stderr if the process is killed in the body; yields what changes the line.
 
     A process beside it reads a pipe to its end: a SIGKILL ends this one at once, and so does Ray,
     without exit handlers, where the connection to its object store breaks.
     """
-    command = [sys.executable, "-I", "-S", "-c", _WATCHER, line]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as watcher:
-        try:
-            yield
-        finally:
-            with delay_signals():
-                watcher.communicate(b"left")
+    watcher = None
+    try:
+        with delay_signals(), suppress(OSError):  # a machine at its limits does without
+            watcher = subprocess.Popen(_WATCHER, stdin=subprocess.PIPE, start_new_session=True)
+            _send(watcher, line)
+        yield lambda changed: _send(watcher, changed)
+    finally:
+        with delay_signals():
+            _send(watcher, "")
+            if watcher is not None:
+                watcher.communicate()
+
+
+def _send(watcher: subprocess.Popen[bytes] | None, line: str) -> None:
+    """Give the watcher its line; an empty one is that of a process that ends by itself."""
+    if watcher is not None and watcher.stdin is not None:
+        with suppress(BrokenPipeError):
+            watcher.stdin.write(f"{line}\n".encode())
+            watcher.stdin.flush()

@@ -50,10 +50,11 @@ def drive(
     with (
         interruptible(),
         threads_of(settings.engine),
-        ray_runtime(settings.engine, f"type: raysim resume {run_dir.path}"),
+        ray_runtime(settings.engine) as if_killed,
         closing(make_executor(checked.spec, watch)) as executor,
         run_dir.lock(settings, own_task),
     ):
+        if_killed(f"type: raysim resume {run_dir.path}")
         driver: dict[str, Any] = {"watch": watch, "listener": listener, "force": force}
         run = Run(RunContext(**vars(checked), **driver, run_dir=run_dir, executor=executor))
         try:

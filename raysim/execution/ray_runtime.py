@@ -15,7 +15,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ from ray._raylet import (  # type: ignore[attr-defined]  # written in Cython
 
 from raysim.config import EngineSettings
 from raysim.core.errors import MachineError, RaysimError, RunError, SettingsError
-from raysim.core.exits import delay_signals, last_words, retake_signals
+from raysim.core.exits import delay_signals, interruptible, last_words, retake_signals
 from raysim.execution.base import Executor, InlineExecutor
 from raysim.execution.cluster_health import check_reachable
 from raysim.execution.ray_pool import ActorPool
@@ -45,36 +45,37 @@ CONNECT_SECONDS = 10.0
 PREFIX = "raysim-ray-"
 """Beginning of the names of folders of our own Ray."""
 RESUME = "type the same command again"
-ENDED = (
-    "this process was ended at once: by Ray, as Ray on this machine was stopped or killed, or by"
-    " the system, for want of memory for example"
+KILLED = (
+    "raysim: this process was killed, by a user, by the system for want of memory, or by Ray, which"
+    " was stopped or killed on this machine; fix this, then {}"
 )
+"""Line of a process that could not write one itself."""
 RAY, IN_USE, KEPT = "ray", "in-use", "kept"
 """Names in such a folder: Ray's own folder, a file that the driver locks, one that spares it."""
 
 
 @contextmanager
-def ray_runtime(engine: EngineSettings, resume: str = RESUME) -> Iterator[None]:
+def ray_runtime(engine: EngineSettings) -> Iterator[Callable[[str], None]]:
     """Hold a Ray instance for a run: the caller's, the one at RAY_ADDRESS, or one of our own.
 
-    Args:
-        engine: Says whether there is to be one.
-        resume: What to do after this process was ended from outside.
+    Yields a function that takes what to do where this process is killed; before, and for one that
+    was not called, that is `RESUME`. An interruption is raised, so that Ray ends with the body.
 
     Raises:
         RunError: RAY_ADDRESS names a cluster that cannot be joined, or a token is missing.
         MachineError: Ray cannot be started.
     """
     if engine.backend == "inline" or ray.is_initialized():
-        yield
+        yield lambda resume: None
         return
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     address = os.environ.get("RAY_ADDRESS", "local")
     with (
-        last_words(f"raysim: {ENDED}; mend that, then {resume}"),
+        interruptible(),
+        last_words(KILLED.format(RESUME)) as say,
         _own_cluster() if address == "local" else _joined_cluster(address),
     ):
-        yield
+        yield lambda resume: say(KILLED.format(resume))
 
 
 @contextmanager

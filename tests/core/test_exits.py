@@ -76,12 +76,27 @@ def test_ignored_signals_and_a_users_own_handlers_stay(own):
         signal.signal(signal.SIGHUP, before)
 
 
+def test_a_step_that_must_not_be_cut_is_finished_before_a_command_ends_at_once():
+    program = """if True:
+        import signal
+        from raysim.core.exits import delay_signals, end_at_once
+        end_at_once()
+        with delay_signals():
+            signal.raise_signal(signal.SIGTERM)
+            print("step", flush=True)
+        print("more")
+    """
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (143, "step\n")
+
+
 ENDING = """
 import os, signal, sys
 from raysim.core.exits import Interrupted, interruptible, last_words
 
 try:
-    with interruptible(), last_words("type it again"):
+    with interruptible(), last_words("type it again") as say:
         exec(sys.argv[1])
 except (ValueError, Interrupted):
     pass
@@ -93,6 +108,7 @@ os._exit(7)
     ("how", "code", "said"),
     [
         ("os._exit(1)", 1, "type it again\n"),
+        ("say('type another'); os._exit(1)", 1, "type another\n"),
         ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, "type it again\n"),
         ("import time; time.sleep(0.5); os.kill(0, signal.SIGINT)", 7, ""),
         ("raise ValueError", 7, ""),

@@ -145,8 +145,9 @@ import psutil
 from raysim.config import EngineSettings
 from raysim.execution.ray_runtime import ray_runtime
 
-with ray_runtime(EngineSettings(), "type: raysim resume mine"):
+with ray_runtime(EngineSettings()) as if_killed:
     import ray
+    if_killed("type: raysim resume mine")
     raylet = next(p for p in psutil.Process().children() if p.name() == "raylet")
     raylet.kill()
     raylet.wait()
