@@ -44,7 +44,8 @@ def run(folder, method, family, together, **overrides):
     settings = settings_for(
         method,
         folder / str(together),
-        **{"fraction": 1.0, "local.epochs": 2, "engine.vectorize": together} | overrides,
+        # With seed 0 an input of FSVRG's residual network comes to lie on the edge of a ReLU.
+        **{"fraction": 1.0, "local.epochs": 2, "engine.vectorize": together, "seed": 1} | overrides,
     )
     notes = Notes()
     return raysim.run(settings, small_task(family, SIZES), notes), notes.notes
