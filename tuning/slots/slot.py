@@ -38,21 +38,23 @@ def finished(folder: Path) -> Report:
     return Report(curve, summary)
 
 
-def _check_folder(settings: raysim.Settings) -> None:
-    """Check that a run may write to its run directory.
+def _is_finished(settings: raysim.Settings) -> bool:
+    """Return whether a run is finished, whose slot was lost before it could report that.
 
     Raises:
-        MachineError: it may not, whatever its parameters are.
+        MachineError: it is not, and may not write to its run directory, whatever its parameters.
     """
     path, begun = Path(str(settings.out)), monotonic()
     try:
+        if RunDirectory(path).holds_finished(settings):
+            return True
         RunDirectory(path).check(settings, own_task=False)
     except RunError as error:
         raise MachineError(str(error)) from error
     while True:
         try:
             with lock_folder(path, "another process is writing to it"):
-                return
+                return False
         except RunError as error:
             if not isinstance(error.__cause__, Timeout) or monotonic() - begun > LOCK_SECONDS:
                 raise MachineError(str(error)) from error
@@ -108,9 +110,9 @@ class _RunThread(raysim.Listener):
     def _run(self, settings: dict[str, Any]) -> None:
         try:
             config = parse(settings)
-            _check_folder(config)
-            result = raysim.run(config, listener=self, force=True)
-            self._send(finished(result.run_dir))
+            if not _is_finished(config):
+                raysim.run(config, listener=self, force=True)
+            self._send(finished(Path(str(config.out))))
         except _Stopped:
             return
         except Exception as error:

@@ -39,3 +39,17 @@ def test_a_run_directory_in_use_is_a_failure_of_the_machine(tmp_path, values, mo
         report = SlotActor({}).start(values, pausing=False)
     assert report.machine_error == f"out={tmp_path}/run: another process is writing to it"
     assert report.error is None and not report.is_evaluation
+
+
+def test_a_finished_run_is_reported_again_where_its_slot_was_lost_before(values, monkeypatch):
+    """The slot's process may die between the run's summary and its report."""
+    report = SlotActor({}).start(values, pausing=False)
+    monkeypatch.setattr("raysim.run", None)
+    assert SlotActor({}).start(values, pausing=False) == report
+    assert report.summary["rounds"] == 1
+
+
+def test_a_finished_run_of_other_settings_is_a_failure_of_the_machine(values):
+    SlotActor({}).start(values, pausing=False)
+    report = SlotActor({}).start(values | {"seed": 5}, pausing=False)
+    assert "holds a run with seed=0 (here 5)" in report.machine_error
