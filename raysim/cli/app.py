@@ -21,6 +21,7 @@ from raysim.cli.figures import figure
 from raysim.cli.jobs import Address, Follow, job
 from raysim.cli.options import (
     Force,
+    Jobs,
     Overrides,
     ProfileName,
     RunDir,
@@ -135,9 +136,7 @@ def tune(
     overrides: Overrides = None,
     *,
     trials: Annotated[int, typer.Option(min=1, max=10**6, help="total number of trials")] = 50,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, max=10**6, help="number of slots; default: as many as fit")
-    ] = None,
+    jobs: Jobs = None,
     storage: Annotated[
         str | None,
         typer.Option(

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from raysim.cli.options import Overrides, ProfileName, changes, path_option
+from raysim.cli.options import Jobs, Overrides, ProfileName, changes, path_option
 from raysim.cli.output import resumable
 
 console = Console()
@@ -22,9 +22,7 @@ def figure(
         int | None,
         typer.Option(min=1, max=10**6, help="rounds of the longest run; others in proportion"),
     ] = None,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, max=10**6, help="number of slots; default: as many as fit")
-    ] = None,
+    jobs: Jobs = None,
     out: Annotated[
         Path | None,
         typer.Option(

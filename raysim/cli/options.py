@@ -58,6 +58,9 @@ def usage_error(error: Any) -> RaysimError:
 RunDir = Annotated[
     Path, typer.Argument(parser=path_option("RUN_DIR"), metavar="RUN_DIR", help="the run directory")
 ]
+Jobs = Annotated[
+    int | None, typer.Option(min=1, max=10**6, help="number of slots; default: as many as fit")
+]
 StudyName = Annotated[
     str | None,
     typer.Option(parser=_study_name, metavar="TEXT", help="name in the database; default: STUDY"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from raysim.cli.options import Overrides, ProfileName, StudyFolder, changes
+from raysim.cli.options import Jobs, Overrides, ProfileName, StudyFolder, changes
 from raysim.cli.output import resumable
 
 if TYPE_CHECKING:
@@ -36,9 +36,7 @@ def table(
     seeds: Annotated[
         int | None, typer.Option(min=1, max=10**6, help="seeds of each cell; default: the table's")
     ] = None,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, max=10**6, help="number of slots; default: as many as fit")
-    ] = None,
+    jobs: Jobs = None,
     out: StudyFolder = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="print cells, sample-steps and an estimated time")

@@ -89,7 +89,7 @@ class RunDirectory:
         if not self.config.exists() or not self.is_finished(settings.target_accuracy):
             return False
         found, own_task = self.read_config()
-        return not own_task and _difference(parse(found).to_dict(), settings.to_dict()) is None
+        return not own_task and difference_from(found, settings) is None
 
     def check(
         self,

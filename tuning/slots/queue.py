@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Generic, TypeVar
 
@@ -55,6 +56,45 @@ class RunQueue(ABC, Generic[R]):
     def goes_on(self, run: R, report: Report) -> bool:
         """Return whether a run goes on after an evaluation."""
         return True
+
+
+class ReferencedRuns(RunQueue[R]):
+    """Queue of runs that are added: a run waits until the one that it is compared with has ended.
+
+    Attributes:
+        waiting: Runs that have not been started.
+        unended: Runs that have not ended; those that are running are among them.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: list[R] = []
+        self.unended: set[R] = set()
+
+    def add(self, runs: Sequence[R]) -> None:
+        """Add runs, in the order in which they are to start."""
+        self.waiting += runs
+        self.unended.update(runs)
+
+    @abstractmethod
+    def reference(self, run: R) -> R | None:
+        """Return the run with whose model a run is compared."""
+
+    def remain(self) -> bool:
+        """Return whether a run can be started."""
+        return any(map(self._is_ready, self.waiting))
+
+    def next(self) -> R:
+        """Return the first run that waits for no reference."""
+        run = next(filter(self._is_ready, self.waiting))
+        self.waiting.remove(run)
+        return run
+
+    def ended(self, run: R, report: Report, seconds: float) -> None:
+        """Let the runs start that waited for this one."""
+        self.unended.discard(run)
+
+    def _is_ready(self, run: R) -> bool:
+        return self.reference(run) not in self.unended
 
 
 def run_in_slots(slots: SlotPool, queue: RunQueue[R]) -> None:

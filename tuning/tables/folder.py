@@ -54,8 +54,7 @@ class TableFolder:
         directory, settings = RunDirectory(self.path_of(run, seed)), self.settings(run, seed)
         if not directory.is_finished(settings.target_accuracy):
             return False
-        recorded = directory.read_config()[0] | {"reference": settings.reference}
-        if difference := difference_from(recorded, settings):
+        if difference := difference_from(directory.read_config()[0], settings):
             raise RunError(
                 f"{directory.path}: holds a finished run with {difference}; restore it, or delete"
                 " it to run it again"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from raysim.config import Settings
-from raysim.tuning.slots.queue import RunQueue
+from raysim.tuning.slots.queue import ReferencedRuns
 from raysim.tuning.slots.report import Report
 from raysim.tuning.tables.cells import PlannedRun
 from raysim.tuning.tables.folder import TableFolder
@@ -46,43 +46,34 @@ class TableListener:
         """Called with a note for the user, in one line."""
 
 
-class TableRuns(RunQueue[TableRun]):
+class TableRuns(ReferencedRuns[TableRun]):
     """Queue of the runs of a table that are neither finished nor failed.
 
-    A run waits until its reference has ended; where that failed, the run fails for lack of a model.
+    Where its reference failed, a run fails for lack of a model.
     """
 
     def __init__(self, folder: TableFolder, listener: TableListener) -> None:
+        super().__init__()
         self._folder, self._listener = folder, listener
-        self._runs: list[TableRun] = []
-        self._open: set[TableRun] = set()
 
     def fill(self, plan: TablePlan, work: Workload) -> int:
         """Add the runs of the chosen cells that have not ended; return the number of all."""
         runs = [TableRun(run, seed) for run in plan.runs for seed in run.seeds(plan.seeds)]
         references = {run.reference for run in runs}
-        self._runs = [run for run in runs if not self._has_ended(run)]
-        self._runs.sort(
-            key=lambda run: (run not in references, -work.sample_steps(run.planned.settings))
-        )
-        self._open = set(self._runs)
+        left = [run for run in runs if not self._has_ended(run)]
+        left.sort(key=lambda run: (run not in references, -work.sample_steps(run.planned.settings)))
+        self.add(left)
         return len(runs)
 
     def __len__(self) -> int:
-        return len(self._runs)
+        return len(self.waiting)
 
     def __iter__(self) -> Iterator[TableRun]:
-        return iter(self._runs)
+        return iter(self.waiting)
 
-    def remain(self) -> bool:
-        """Return whether a run can be started."""
-        return any(map(self._is_ready, self._runs))
-
-    def next(self) -> TableRun:
-        """Return the first run that waits for no reference."""
-        run = next(filter(self._is_ready, self._runs))
-        self._runs.remove(run)
-        return run
+    def reference(self, run: TableRun) -> TableRun | None:
+        """Return the run of the same seed with whose model a run is compared."""
+        return run.reference
 
     def settings(self, run: TableRun) -> Settings:
         """Return the settings of a run."""
@@ -94,7 +85,7 @@ class TableRuns(RunQueue[TableRun]):
 
     def ended(self, run: TableRun, report: Report, seconds: float) -> None:
         """Record a run that failed; a finished one has its summary."""
-        self._open.discard(run)
+        super().ended(run, report, seconds)
         if report.error is not None:
             path = self._folder.record_failure(run.planned, run.seed, report.error)
             self.note(f"{run.label}: failed; to run it again, delete {path}")
@@ -103,9 +94,6 @@ class TableRuns(RunQueue[TableRun]):
     def note(self, text: str) -> None:
         """Show the user a line."""
         self._listener.note(text)
-
-    def _is_ready(self, run: TableRun) -> bool:
-        return run.reference not in self._open
 
     def _has_ended(self, run: TableRun) -> bool:
         folder, place = self._folder, (run.planned, run.seed)
