@@ -1,0 +1,78 @@
+"""Rows of analyses against the run's own tables, and worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from safetensors.torch import load_file
+
+import raysim
+from tests.driver.analyses.common import SIZES, tables
+from tests.tasks import make_settings, make_task
+
+
+def test_only_evaluated_rounds_have_rows(runs):
+    found = tables(runs[1])
+    rounds = {name: sorted({row["round"] for row in rows}) for name, rows in found.items()}
+    assert rounds.pop("label_heat_map") == [2]
+    assert rounds.pop("new_client")[0] == 2
+    assert set(map(tuple, rounds.values())) == {(2, 4, 5)}
+
+
+def test_mean_activations_by_hand(tmp_path):
+    """With one client in a round its model is the global one, and its KL to the mean is 0."""
+    task = make_task((30,))
+    names = ["activations", "kl_activations", "weight_divergence", "label_information"]
+    raysim.run(make_settings(tmp_path, rounds=1, analysis=names), task)
+    found, model = tables(tmp_path), load_file(tmp_path / "model.safetensors")
+    assert [row["kl_mean_client"] for row in found["kl_activations"]] == [0]
+    x, y = task.clients[0]
+    hidden = np.maximum(x @ model["hidden.0.weight"].numpy().T + model["hidden.0.bias"].numpy(), 0)
+    shown = found["activations"]
+    assert len(shown) == 20
+    for row, n in ((shown[0], 0), (shown[-1], 29)):
+        assert row["label"] == y[n]
+        assert row["activations"] == pytest.approx(hidden[n], abs=1e-5)
+    assert [row["divergence"] > 0 for row in found["weight_divergence"]] == [True, True]
+
+
+def test_accuracies_before_and_after_are_those_of_the_evaluation(runs):
+    plain, analysed = runs
+    evaluated = pq.read_table(plain / "client_accuracy.parquet").to_pylist()
+    rows = [row for row in tables(analysed)["aggregation_drop"] if row["round"] == 5]
+    after = {row["client"]: row["accuracy_after"] for row in rows}
+    assert after == {row["client"]: row["accuracy"] for row in evaluated}
+    assert sum(row["participant"] for row in rows) == 4
+    earlier = {r["client"]: r for r in tables(analysed)["aggregation_drop"] if r["round"] == 4}
+    for row in rows:
+        if not row["participant"]:
+            assert row["accuracy_before"] == earlier[row["client"]]["accuracy_after"]
+
+
+@pytest.mark.parametrize(("lr", "sizes"), [(0.1, (40,)), (1e-12, SIZES)])
+def test_accuracy_before_is_that_of_the_model_that_was_trained(lr, sizes, tmp_path):
+    """Of one client, and of steps of no length, the trained model is the next global one."""
+    names = {"analysis": "aggregation_drop", "evaluation.clients": True, "local.lr": lr}
+    raysim.run(make_settings(tmp_path, rounds=2, fraction=1.0, **names), make_task(sizes))
+    [rows] = tables(tmp_path).values()
+    assert len(rows) == 2 * len(sizes) and all(row["participant"] for row in rows)
+    assert all(row["accuracy_before"] == row["accuracy_after"] for row in rows)
+    assert len({row["accuracy_after"] for row in rows}) > 1
+
+
+def test_similarity_with_the_reference_is_1_where_it_is_the_same_model(runs):
+    last = [row for row in tables(runs[1])["cka"] if row["round"] == 5]
+    same = [row["cka"] for row in last if {row["first"], row["second"]} == {"after", "reference"}]
+    assert same == pytest.approx([1, 1], abs=1e-12)
+    others = [row["cka"] for row in last if row["first"] == "client 0" != row["second"]]
+    assert all(0 < value < 1 for value in others)
+
+
+def test_new_clients_never_took_part(runs):
+    plain, analysed = runs
+    trained = pq.read_table(plain / "clients.parquet").to_pylist()
+    for row in tables(analysed)["new_client"]:
+        before = {each["client"] for each in trained if each["round"] <= row["round"]}
+        assert row["client"] not in before
+    assert {row["epochs"] for row in tables(analysed)["new_client"]} == {0, 1, 2, 4, 8, 16}
