@@ -12,12 +12,13 @@ Information Driven Federated Learning", IEEE TPDS 2021.
     step="constant":  eta_k = the learning rate of the round
 
 lr x steps is the length of the path on which g_b(w_k) - g_b(w) must stay right. With "scaled", the
-source's h/n_k, it does not grow with the epochs or shrinking batches; local.lr is not used, and
-local.momentum refused. MIFL's table prints "constant". The full gradient is taken in evaluation
-mode, on data as stored, at `local.temperature` and with the weight decay. g_b(w_k) and g_b(w) are
-gradients of the same batch with the same dropout masks. Pass 1 weighs by examples whatever
-`weighting` says. Deviations: the scalings S_k and A of the source, made for sparse features, are
-left out; the cohort need not be all clients, though MIFL's comparison runs it with fraction=1.
+source's h/n_k, it does not grow with the epochs or shrinking batches; local.lr is not used, its
+floor local.lr_min and local.momentum are refused. MIFL's table prints "constant". The full gradient
+is taken in evaluation mode, on data as stored, at `local.temperature` and with the weight decay.
+g_b(w_k) and g_b(w) are gradients of the same batch with the same dropout masks. Pass 1 weighs by
+examples whatever `weighting` says. Deviations: the scalings S_k and A of the source, made for
+sparse features, are left out; the cohort need not be all clients, though MIFL's comparison runs it
+with fraction=1.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class Fsvrg(FedAvg):
 
     @property
     def needs_local(self) -> Mapping[str, float]:
-        """Scaled steps refuse local.momentum."""
-        return {"momentum": 0.0} if self.step == "scaled" else {}
+        """Scaled steps refuse local.momentum, and the floor of local.lr, which is not theirs."""
+        return {"momentum": 0.0, "lr_min": 0.0} if self.step == "scaled" else {}
 
     def rules(self) -> Rules:
         """Return the rules of the second pass: SGD along the corrected gradient."""
