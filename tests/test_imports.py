@@ -27,10 +27,10 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "training": ("core", "config", "federation"),
     "execution": ("core", "config", "storage", "federation", "training"),
     "driver": ("core", "config", "analysis", "storage", "federation", "training", "execution"),
-    "results": ("core", "config", "storage"),
+    "results": ("core", "config", "analysis", "storage"),
     "facade": (*ENGINE, "driver", *UPPER),
     "cli": (*ENGINE, "facade", "driver", "results", *UPPER),
-    "workloads": ("core", "config", "methods", "facade"),
+    "workloads": ("core", "config", "methods", "results", "facade"),
     "tuning": ("core", "config", "storage", "execution", "results", "facade", "workloads"),
     "cluster": ("core", "config", "execution", "facade", "workloads"),
 }

@@ -18,7 +18,7 @@ from raysim.tuning.search import Search, SearchOptions, bytes_sent
 from raysim.tuning.storage import error_line, is_missing_file, read_url
 from raysim.tuning.studies import STUDIES
 from raysim.tuning.study import Study, format_range
-from raysim.tuning.tuner import StudyListener, StudyResult, Tuner, resumable
+from raysim.tuning.tuner import StudyListener, StudyResult, Tuner, study_errors
 
 
 def find(name: str) -> Study:
@@ -66,7 +66,7 @@ def tune(
     storage = read_url(storage)
     with closing(Search(study_name or name, storage, options, resolved)) as search:
         result = Tuner(search, out, PlainStudyOutput(console, search)).run(trials, jobs)
-        with resumable(search):
+        with study_errors(search):
             plots = draw(search.study, options.objectives, out)
     _print_result(console, search, result, plots)
     return result

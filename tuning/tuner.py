@@ -25,7 +25,7 @@ from raysim.tuning.storage import RESUME
 
 
 @contextmanager
-def resumable(search: Search) -> Iterator[None]:
+def study_errors(search: Search) -> Iterator[None]:
     """Turn failures of database, disk, memory and cluster into an error that says how to go on.
 
     Raises:
@@ -101,7 +101,7 @@ class Tuner(RunQueue[Trial]):
         if self.search.options.sampler == "grid":
             trials = min(trials, len(self.search.points))
         self._trials = trials
-        with resumable(self.search), self.folder.lock(self.search.study):
+        with study_errors(self.search), self.folder.lock(self.search.study):
             self.search.claim()
             self._check_records()
             describe(self.folder.path, self.search.resolved.space, self.search.options.objectives)
@@ -191,7 +191,7 @@ class Tuner(RunQueue[Trial]):
         self.listener.note(text)
 
     def _complete(self, trial: Trial, report: Report) -> FrozenTrial:
-        """Record the figures of a finished run."""
+        """Record the results of a finished run."""
         search, summary = self.search, report.summary or {}
         search.report(trial, report.curve)
         if "bytes" in search.options.objectives:

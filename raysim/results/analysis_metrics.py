@@ -1,4 +1,4 @@
-"""Figures of the analyses of a run, `analysis(NAME, figure)`."""
+"""Values of the analyses of a run, `analysis(NAME, value)`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from raysim.analysis import ANALYSES
 from raysim.config import Settings
 from raysim.core.components import ask, suggest
 from raysim.core.errors import SettingsError
@@ -17,31 +18,29 @@ from raysim.storage.recorder import ANALYSIS
 from raysim.storage.summary import reached_at
 
 
-class Analysed(NamedTuple):
-    """Figures of an analysis: their pattern, an example, and the columns of number and value."""
+class AnalysisValues(NamedTuple):
+    """Values of an analysis: their pattern, an example, and the columns of number and value."""
 
     pattern: str
     example: str
     columns: tuple[str, str]
 
 
-ANALYSES: Mapping[str, Analysed] = {
-    "cka": Analysed(r"layer_[1-9]\d{0,3}", "layer_1", ("layer", "cka")),
-    "new_client": Analysed(r"epochs(_\d{1,4})?", "epochs", ("epochs", "accuracy")),
+OF_ANALYSIS: Mapping[str, AnalysisValues] = {
+    "cka": AnalysisValues(r"layer_[1-9]\d{0,3}", "layer_1", ("layer", "cka")),
+    "new_client": AnalysisValues(r"epochs(_\d{1,4})?", "epochs", ("epochs", "accuracy")),
 }
-COMPARING = ("cka",)
-"""Those whose figures compare with the model of the run `reference`."""
 CONVERGED = 0.01
 """Distance from the largest accuracy within which a client that joins has converged."""
 
 
 @dataclass(frozen=True)
 class AnalysisMetric(Metric):
-    """A figure of an analysis, of its rows of the last evaluated round.
+    """One value of an analysis, of its rows of the last evaluated round.
 
     Attributes:
         name: The analysis.
-        column: The figure, of those in ANALYSES.
+        column: The value, of those in OF_ANALYSIS.
     """
 
     def __str__(self) -> str:
@@ -49,8 +48,18 @@ class AnalysisMetric(Metric):
 
     @property
     def larger_is_better(self) -> bool:
-        """True where the better of two figures is the larger one."""
+        """True where the better of two values is the larger one."""
         return self.column != "epochs"
+
+    @property
+    def analysis(self) -> str:
+        """Name of the analysis."""
+        return self.name
+
+    @property
+    def takes_reference(self) -> bool:
+        """True where a value compares the run with its reference."""
+        return ANALYSES.get(self.name).takes_reference
 
     @property
     def definition(self) -> str:
@@ -71,22 +80,22 @@ class AnalysisMetric(Metric):
         return self.name in record.settings.get(ANALYSIS, ())
 
     def of(self, record: RunRecord) -> float | None:
-        """Return the figure of a run; None where the last evaluated round has no rows.
+        """Return the value of a run; None where the last evaluated round has no rows.
 
         Raises:
             SettingsError: the run lacks the analysis, the reference, the layer or the epochs.
         """
         if not self.is_in(record):
             raise SettingsError(f"{self}: {record.path} is a run without {ANALYSIS}={self.name}")
-        if self.name in COMPARING and record.settings.get("reference") is None:
+        if self.takes_reference and record.settings.get("reference") is None:
             raise SettingsError(f"{self}: {record.path} is a run without a reference")
         rows = record.analysis(self.name)
         if self.name == "cka":
             rows = [r for r in rows if (r["first"], r["second"]) == ("after", "reference")]
-        number, figure = ANALYSES[self.name].columns
+        number, value = OF_ANALYSIS[self.name].columns
         values: dict[int, list[float]] = {}
         for row in rows:
-            values.setdefault(row[number], []).append(row[figure])
+            values.setdefault(row[number], []).append(row[value])
         means = {key: math.fsum(each) / len(each) for key, each in sorted(values.items())}
         if self.column == "epochs":
             return reached_at(means.items(), max(means.values(), default=0.0) - CONVERGED)
@@ -96,7 +105,7 @@ class AnalysisMetric(Metric):
         return found if found is None or math.isfinite(found) else None
 
     def check(self, settings: Settings) -> None:
-        """Check, before it starts, that a run with the analysis will have the figure.
+        """Check, before it starts, that a run with the analysis will have the value.
 
         Raises:
             SettingsError: it will not.
@@ -134,15 +143,17 @@ def _count_layers(settings: Settings) -> int:
     return len(weight_layers(network)) if all(hasattr(network, name) for name in STAGES) else 0
 
 
-def parse_analysis(text: str, name: str, figure: str) -> AnalysisMetric:
+def parse_analysis(text: str, name: str, value: str) -> AnalysisMetric:
     """Return the metric of an analysis.
 
     Raises:
         SettingsError: there is none.
     """
-    if name not in ANALYSES:
-        raise SettingsError(f"metric={text}: {name} has no figures; {suggest(name, [*ANALYSES])}")
-    if not re.fullmatch(ANALYSES[name].pattern, figure):
-        example = ANALYSES[name].example
+    if name not in OF_ANALYSIS:
+        raise SettingsError(
+            f"metric={text}: {name} has no metrics; {suggest(name, [*OF_ANALYSIS])}"
+        )
+    if not re.fullmatch(OF_ANALYSIS[name].pattern, value):
+        example = OF_ANALYSIS[name].example
         raise SettingsError(f"metric={text}: must be as {ANALYSIS}({name}, {example})")
-    return AnalysisMetric(name, figure)
+    return AnalysisMetric(name, value)

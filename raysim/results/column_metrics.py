@@ -1,4 +1,4 @@
-"""Figures of a column of a run's rounds, and the base of all metrics."""
+"""Values of a column of a run's rounds, and the base of all metrics."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from raysim.results.runs import CUMULATED, RunRecord
 from raysim.storage.summary import reached_at
 
 LAST = 10
-FIGURES: Mapping[str, str] = {
+OF_COLUMN: Mapping[str, str] = {
     "final": "the last value of {column}",
     "best": "the {best} {column} over the rounds",
     "last_ten": "the mean of {column} over the last ten rounds",
 }
+"""Per name, the words for the value of a column."""
 TARGETS: Mapping[str, tuple[str, str]] = {
     "rounds_to": ("round", "rounds"),
     "bytes_to": ("bytes", "bytes sent both ways"),
     "seconds_to": ("total_seconds", "seconds, with evaluation and checkpoints,"),
 }
 """Per name, the column that is read where a target is reached, and its words."""
-NAMES = (*FIGURES, *TARGETS)
+NAMES = (*OF_COLUMN, *TARGETS)
 COSTS = ("train_loss", "bytes_up", "bytes_down", *CUMULATED)
 """Columns of every run, besides the scores."""
 SMALLER = re.compile(r"loss|objective|seconds|bytes|error|mae|mse|divergence")
@@ -34,11 +35,11 @@ SMALLER = re.compile(r"loss|objective|seconds|bytes|error|mae|mse|divergence")
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure of a run.
+    """One value of a run.
 
     Attributes:
         name: One of NAMES.
-        column: The column of which it is a figure.
+        column: The column of which it is a value.
         target: The value to be reached, of those in TARGETS.
     """
 
@@ -52,15 +53,25 @@ class Metric:
 
     @property
     def larger_is_better(self) -> bool:
-        """True where the better of two figures is the larger one."""
+        """True where the better of two values is the larger one."""
         return self.target is None and self._is_gain
+
+    @property
+    def analysis(self) -> str:
+        """Name of the analysis that a run needs; empty if it needs none."""
+        return ""
+
+    @property
+    def takes_reference(self) -> bool:
+        """True where a value compares the run with its reference."""
+        return False
 
     @property
     def definition(self) -> str:
         """One sentence for the page of a table."""
         best = "largest" if self._is_gain else "smallest"
         if self.target is None:
-            text = FIGURES[self.name].format(column=self.column, best=best)
+            text = OF_COLUMN[self.name].format(column=self.column, best=best)
         else:
             text = (
                 f"{TARGETS[self.name][1]} until the {best} {self.column} so far reaches"
@@ -69,7 +80,7 @@ class Metric:
         return f"{self}: {text}."
 
     def of(self, record: RunRecord) -> float | None:
-        """Return the figure of a run; None where it has none yet, or the target is not reached.
+        """Return the value of a run; None where it has none yet, or the target is not reached.
 
         Raises:
             SettingsError: the run has no such column.
@@ -81,7 +92,7 @@ class Metric:
                 + suggest(self.column, columns)
             )
         points = record.points(self.column)
-        found = self._reached(record, points) if self.target is not None else self._figure(points)
+        found = self._reached(record, points) if self.target is not None else self._value(points)
         return found if found is None or math.isfinite(found) else None
 
     def is_in(self, record: RunRecord) -> bool:
@@ -112,7 +123,7 @@ class Metric:
     def _is_gain(self) -> bool:
         return not SMALLER.search(self.column)
 
-    def _figure(self, points: list[tuple[int, float]]) -> float | None:
+    def _value(self, points: list[tuple[int, float]]) -> float | None:
         if not points:
             return None
         if self.name == "final":

@@ -1,11 +1,11 @@
-"""Metrics: one figure of a run, from a column of its rounds.
+"""Metrics: one value of a run, from a column of its rounds.
 
 A metric is written `name(column)` or `name(column, target)`, as `rounds_to(test_accuracy, 0.9)`.
 Columns are those of `metrics.parquet`, and two more: `bytes`, sent and received so far, and
 `total_seconds`, with evaluation and checkpoints, so far.
 
 Of an analysis, `analysis(cka, layer_2)`, `analysis(new_client, epochs)` and
-`analysis(new_client, epochs_4)` are figures of the rows of the last evaluated round.
+`analysis(new_client, epochs_4)` are values of the rows of the last evaluated round.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import re
 
 from raysim.core.components import suggest
 from raysim.core.errors import SettingsError, visible
-from raysim.results.analysis_metrics import COMPARING, parse_analysis
-from raysim.results.column_metrics import FIGURES, NAMES, Metric
+from raysim.results.analysis_metrics import parse_analysis
+from raysim.results.column_metrics import NAMES, OF_COLUMN, Metric
 from raysim.storage.recorder import ANALYSIS
 
-__all__ = ["COMPARING", "NAMES", "Metric", "parse_metric"]
+__all__ = ["NAMES", "Metric", "parse_metric"]
 
 SHAPE = re.compile(r"\s*(\w+)\s*\(\s*([\w.-]+)\s*(?:,\s*([^\s,()]+)\s*)?\)\s*")
 
@@ -40,7 +40,7 @@ def parse_metric(text: str) -> Metric:
         return parse_analysis(text, column, given or "")
     if name not in NAMES:
         raise SettingsError(f"metric={text}: no such metric; {suggest(name, [*NAMES, ANALYSIS])}")
-    if name in FIGURES:
+    if name in OF_COLUMN:
         if given is not None:
             raise SettingsError(f"metric={text}: {name} takes no target")
         return Metric(name, column)

@@ -95,7 +95,7 @@ def test_definitions_name_column_and_target():
         "rounds_to(test_accuracy)": "needs a target",
         "rounds_to(test_accuracy, x)": "needs a target",
         "rounds_to(test_accuracy, nan)": "needs a target",
-        "analysis(activations, layer_1)": "activations has no figures; known are cka, new_client",
+        "analysis(activations, layer_1)": "activations has no metrics; known are cka, new_client",
         "analysis(cka)": "must be as analysis(cka, layer_1)",
         "analysis(cka, layer_0)": "must be as analysis(cka, layer_1)",
         "analysis(new_client, epoch)": "must be as analysis(new_client, epochs)",

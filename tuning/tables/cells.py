@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
 from raysim.config import Settings
 from raysim.core.errors import SettingsError
-from raysim.results.metrics import COMPARING, parse_metric
+from raysim.results.metrics import Metric, parse_metric
 from raysim.workloads.datasets.fetch import data_root
 from raysim.workloads.datasets.prepared import missing_files
 from raysim.workloads.tables import PaperCell, PaperTable
 
-ITSELF = "another model than the reference, whose figure with itself is no measurement"
+ITSELF = "another model than the reference, whose comparison with itself is no measurement"
 """The lack of a cell that compares the reference with itself."""
 
 
@@ -109,23 +110,24 @@ def planned_cells(table: PaperTable, cells: Sequence[ResolvedCell]) -> list[Plan
     """Return the cells of a table with their runs.
 
     Raises:
-        SettingsError: the run of a chosen cell does not give its figure.
+        SettingsError: a metric is none, or the run of a chosen cell does not give its value.
     """
+    metrics = [_metric_of(table, cell.paper) for cell in cells]
     references = {cell.paper.column: cell.key for cell in cells if _is_reference(table, cell)}
     analyses: dict[str, dict[str, str]] = {cell.key: {} for cell in cells}
     lacking: list[str] = []
-    for cell in cells:
-        analysis = table.analysis_of(cell.paper)
-        reference = references.get(cell.paper.column, "") if analysis in COMPARING else ""
+    for cell, metric in zip(cells, metrics, strict=True):
+        reference = references.get(cell.paper.column, "") if metric.takes_reference else ""
         is_itself = reference == cell.key
         lacking.append(ITSELF if is_itself else "")
-        if analysis and not is_itself:
-            analyses[cell.key][analysis] = reference
+        if metric.analysis and not is_itself:
+            analyses[cell.key][metric.analysis] = reference
     runs = _runs(cells, analyses)
     names = folder_names([(cell.paper.row, cell.paper.column) for cell in cells])
-    for cell, problem in zip(cells, lacking, strict=True):
+    for cell, metric, problem in zip(cells, metrics, lacking, strict=True):
         if cell.chosen and not problem:
-            _check_metric(table, cell.paper, runs[cell.key])
+            with _named(table, cell.paper):
+                _check_metric(metric, runs[cell.key])
     return [
         PlannedCell(cell.paper, name, runs[cell.key], cell.full_rounds, cell.chosen, problem)
         for cell, name, problem in zip(cells, names, lacking, strict=True)
@@ -136,13 +138,28 @@ def _is_reference(table: PaperTable, cell: ResolvedCell) -> bool:
     return cell.paper.row == table.reference_row
 
 
-def _check_metric(table: PaperTable, cell: PaperCell, run: PlannedRun) -> None:
+@contextmanager
+def _named(table: PaperTable, cell: PaperCell) -> Iterator[None]:
+    """Add the cell's name to an error.
+
+    Raises:
+        SettingsError: one was raised.
+    """
     try:
-        parse_metric(metric := table.metric_of(cell)).check(run.settings)
-        if table.analysis_of(cell) in COMPARING and run.reference is None:
-            raise SettingsError(f"{metric}: there is no reference with such settings")
+        yield
     except SettingsError as error:
         raise SettingsError(f"{table.name}: {cell.row}, {cell.column}: {error}") from error
+
+
+def _metric_of(table: PaperTable, cell: PaperCell) -> Metric:
+    with _named(table, cell):
+        return parse_metric(table.metric_of(cell))
+
+
+def _check_metric(metric: Metric, run: PlannedRun) -> None:
+    metric.check(run.settings)
+    if metric.takes_reference and run.reference is None:
+        raise SettingsError(f"{metric}: there is no reference with such settings")
 
 
 def _runs(

@@ -1,4 +1,4 @@
-"""Published tables of the papers: grids of runs, with their settings and published figures.
+"""Published tables of the papers: grids of runs, with their settings and published values.
 
 One TOML file a paper. Importing this package reads them all, without torch.
 """

@@ -1,7 +1,8 @@
-"""Pages of `raysim list tables`: the tables of all papers, and one with its published figures."""
+"""Pages of `raysim list tables`: the tables of all papers, and one with its published values."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
@@ -13,7 +14,7 @@ from raysim.workloads.presets.preset import ORIGINS
 from raysim.workloads.tables import TABLES, PaperCell, PaperTable, find
 
 NONE = "-"
-"""Mark of a cell without a published figure."""
+"""Mark of a cell without a published value."""
 
 
 def page(name: str) -> RenderableType:
@@ -22,7 +23,7 @@ def page(name: str) -> RenderableType:
 
 
 def paper_tables() -> Table:
-    """Return the list of tables: cells are those with a published figure, and all of them."""
+    """Return the list of tables: cells are those with a published value, and all of them."""
     listed = Table(
         *("name", "description", "cells", "metric", "published in"),
         title="tables",
@@ -37,13 +38,13 @@ def paper_tables() -> Table:
         metric = f"{table.metric} and {others} more" if others else table.metric
         listed.add_row(table.name, table.title, count, metric, table.source)
     total = sum(cell.published for table in TABLES.values() for cell in table.cells)
-    listed.caption = f"{total} published figures; raysim list tables NAME prints them"
+    listed.caption = f"{total} published values; raysim list tables NAME prints them"
     listed.caption_justify = "left"
     return listed
 
 
 def paper_table(table: PaperTable) -> RenderableType:
-    """Return the page of a table: figures, doubts, what cells need, and origins of settings."""
+    """Return the page of a table: values, doubts, what cells need, and origins of settings."""
     doubts = list(dict.fromkeys(cell.suspect for cell in table.cells if cell.suspect))
     lines = [table.title, table.source, table.paper.citation]
     lines += [f"metric: {_metric(table.metric, table.unit)}", f"seeds: {table.seeds}"]
@@ -54,7 +55,7 @@ def paper_table(table: PaperTable) -> RenderableType:
     parts: list[RenderableType] = [
         Text(table.name, style="bold"),
         Text("\n".join(lines)),
-        _figures(table, doubts),
+        _values(table, doubts),
     ]
     footnotes = [f"{_mark(number)} suspect: {doubt}" for number, doubt in enumerate(doubts)]
     if footnotes := [*footnotes, *_needs(table)]:
@@ -65,8 +66,8 @@ def paper_table(table: PaperTable) -> RenderableType:
     return Group(*(Padding(part, (0, 0, 1, 0)) for part in parts))
 
 
-def _figures(table: PaperTable, doubts: list[str]) -> Table:
-    """Return the figures, a line for each column of the table: settings are many, methods few.
+def _values(table: PaperTable, doubts: list[str]) -> Table:
+    """Return the values, a line for each column of the table: settings are many, methods few.
 
     A metric stands beside them where it is not the table's.
     """
@@ -77,7 +78,7 @@ def _figures(table: PaperTable, doubts: list[str]) -> Table:
     for column in table.columns:
         cells = [table.cell(row, column) for row in table.rows]
         own = cells[0].metric and _metric(cells[0].metric, table.unit_of(cells[0]))
-        shown.add_row(column, *(_figure(cell, doubts) for cell in cells), own)
+        shown.add_row(column, *(_value(cell, doubts) for cell in cells), own)
     return shown
 
 
@@ -85,11 +86,11 @@ def _metric(metric: str, unit: str) -> str:
     return f"{metric} in {unit}" if unit else metric
 
 
-def _figure(cell: PaperCell, doubts: list[str]) -> Text:
-    figure = cell.text or (NONE if cell.value is None else f"{cell.value:g}")
+def _value(cell: PaperCell, doubts: list[str]) -> Text:
+    text = cell.text or (NONE if cell.value is None else f"{cell.value:g}")
     deviation = "" if cell.deviation is None else f" ± {cell.deviation:g}"
     mark = f" {_mark(doubts.index(cell.suspect))}" if cell.suspect else ""
-    return Text(f"{figure}{deviation}{mark}")
+    return Text(f"{text}{deviation}{mark}")
 
 
 def _mark(number: int) -> str:
@@ -98,10 +99,11 @@ def _mark(number: int) -> str:
 
 def _needs(table: PaperTable) -> Iterator[str]:
     """Yield which analyses cells need, and which files that cannot be fetched are not there."""
-    for analysis in dict.fromkeys(table.analysis_of(cell) for cell in table.cells):
-        if analysis:
-            count = sum(table.analysis_of(cell) == analysis for cell in table.cells)
-            yield f"{count} cells need the analysis {analysis}"
+    from raysim.results.metrics import parse_metric
+
+    analyses = Counter(parse_metric(table.metric_of(cell)).analysis for cell in table.cells)
+    del analyses[""]
+    yield from (f"{count} cells need the analysis {name}" for name, count in analyses.items())
     by_preset: dict[str, list[PaperCell]] = {}
     for cell in table.cells:
         by_preset.setdefault(cell.preset, []).append(cell)

@@ -2,8 +2,8 @@
 
 A file holds `[[table]]` entries: name, title, reference, metric, unit, and a preset and settings
 for all cells; `columns` and `[[table.rows]]` with a name each, and a preset, settings, metric, unit
-or reason to doubt their figures (`suspect`) of their own; in a row, a value and a deviation per
-column. A value in words is what the paper prints in place of a figure; a row without values has
+or reason to doubt their values (`suspect`) of their own; in a row, a value and a deviation per
+column. A value in words is what the paper prints in place of a number; a row without values has
 none. A cell's settings are the table's, the column's and the row's, in this order; "none" turns
 one off. Each has an origin, the table's `printed`, `inferred` or `chosen` keys. Single cells are
 doubted by `[[table.suspects]]`.

@@ -1,4 +1,4 @@
-"""A table of a paper: the settings of each cell, its metric, and its published figure.
+"""A table of a paper: the settings of each cell, its metric, and its published value.
 
 Settings are held as overrides of a preset, and are validated when they are asked for: the
 components that they name import torch, which a list of tables does not need.
@@ -15,13 +15,10 @@ from raysim.workloads.presets import Paper
 if TYPE_CHECKING:
     from raysim.config import Settings
 
-ANALYSIS = "analysis("
-"""Beginning of the metrics that an analysis of a run computes: analysis(NAME, figure)."""
-
 
 @dataclass(frozen=True)
 class PaperCell:
-    """One cell: a run, or several seeds of it, and a figure of it.
+    """One cell: a run, or several seeds of it, and a value of it.
 
     Attributes:
         row: Its row.
@@ -29,10 +26,10 @@ class PaperCell:
         preset: The preset from which its settings are derived.
         settings: Overrides of the preset by dotted key.
         origins: Origins of these overrides: printed, inferred or chosen.
-        value: The published figure; None where the paper has none.
+        value: The published value; None where the paper has none.
         deviation: Its published deviation.
-        text: The words that the paper prints in place of a figure.
-        suspect: Reason to doubt the published figure; empty if there is none.
+        text: The words that the paper prints in place of a value.
+        suspect: Reason to doubt the published value; empty if there is none.
         metric: Its metric, where it is not the table's.
         unit: Its unit, where it is not the table's.
     """
@@ -82,7 +79,7 @@ class PaperTable:
         paper: The paper that prints it.
         reference: Its number there.
         metric: The metric of its cells, in the grammar of metrics, such as final(test_accuracy).
-        unit: The unit of its figures; in "%", fractions are multiplied by 100.
+        unit: The unit of its values; in "%", fractions are multiplied by 100.
         rows: Names of the rows: mostly methods, which are compared within a column.
         columns: Names of the columns.
         cells: The cells, row by row.
@@ -127,8 +124,3 @@ class PaperTable:
     def unit_of(self, cell: PaperCell) -> str:
         """Return the unit of a cell."""
         return self.unit if cell.unit is None else cell.unit
-
-    def analysis_of(self, cell: PaperCell) -> str:
-        """Return the name of the analysis that a cell's metric needs; empty if it needs none."""
-        metric = self.metric_of(cell)
-        return metric.removeprefix(ANALYSIS).split(",")[0] if metric.startswith(ANALYSIS) else ""

@@ -219,7 +219,6 @@ WRONG = {
     "final(test_mae)": "a run on tests.blobs:Blobs has no column 'test_mae'; did you mean",
     "best(kl)": "a run on tests.blobs:Blobs has no column 'kl'; known are test_loss",
     "analysis(cka, layer_2)": "there is no reference with such settings",
-    "final(test_accuracy": "must be name(column)",
 }
 
 
@@ -229,11 +228,19 @@ def test_a_metric_that_no_run_will_have_is_refused_before_any_starts(
 ):
     made = make_table(tmp_path, metrics={"IID, short": metric})
     monkeypatch.setitem(TABLES, NAME, made)
-    assert f"blobs-1: FedAvg, IID, short: {metric}: {WRONG[metric]}" in refused(
-        table("--only", "short")
-    ).replace("metric='", "").replace("':", ":")
+    says = f"blobs-1: FedAvg, IID, short: {metric}: {WRONG[metric]}"
+    assert says in refused(table("--only", "short"))
     assert slots.started == [] and not (tmp_path / "out").exists()
     assert table("--only", "long", "--seeds", "1")[0] == 0
+
+
+def test_a_metric_that_is_none_is_refused(table, slots, tmp_path, monkeypatch):
+    made = make_table(tmp_path, metrics={"IID, short": "final(test_accuracy"})
+    monkeypatch.setitem(TABLES, NAME, made)
+    assert refused(table()).startswith(
+        "raysim: blobs-1: FedAvg, IID, short: metric='final(test_accuracy': must be name(column)"
+    )
+    assert slots.started == []
 
 
 def test_every_column_that_is_let_through_is_one_of_a_run(table, tmp_path, monkeypatch):

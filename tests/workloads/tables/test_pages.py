@@ -38,7 +38,7 @@ def test_all_tables_are_listed():
         for line in listed
     )
     assert any(line.startswith("flexchill-c ") and " 0 of 24 " in line for line in listed)
-    assert listed[-1].startswith("527 published figures")
+    assert listed[-1].startswith("527 published values")
 
 
 def test_page_of_a_table_with_deviations_and_suspects(tmp_path):
@@ -69,7 +69,7 @@ def test_page_of_a_table_whose_cells_need_an_analysis():
     assert "4 cells need the analysis new_client" in lines("fedfusion-fig6")
 
 
-def test_page_of_a_table_without_figures():
+def test_page_of_a_table_without_values():
     shown = lines("flexchill-c")
     assert "FedProx accuracy - - - - - -" in shown
     assert "FedProx loss - - - - - - final(test_loss)" in shown
