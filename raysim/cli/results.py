@@ -77,7 +77,7 @@ def _table(
     if target is not None and not 0 < target <= 1:
         raise SettingsError(f"--target={target}: must be above 0 and at most 1")
     further = [parse_metric(text) for text in metrics or ()]
-    groups = group_runs(read_runs(runs))
+    groups = group_runs(read_runs(runs), further)
     return groups, comparison(groups, compared_metrics(groups, target, further))
 
 

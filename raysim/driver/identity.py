@@ -9,15 +9,14 @@ those of SAMPLED_CLIENTS clients: other code or another seed draws others for ne
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from raysim.core.arrow import recorded_checksum
 from raysim.core.client_indices import ClientIndices, ListedIndices
@@ -25,6 +24,7 @@ from raysim.core.data import Split
 from raysim.core.errors import RunError
 from raysim.core.method import Method
 from raysim.core.tensors import Tensors
+from raysim.core.tensors.digests import arrays_digest, bytes_of, tensors_digest
 from raysim.driver.context import RunContext
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
@@ -57,9 +57,9 @@ def identity_of(
         "training samples": _of_split(federation.train),
         "test samples": _of_split(federation.test),
         "client indices": _of_indices(federation.client_indices),
-        "decoded samples": _of_arrays(map(_bytes, (first.x, first.y, test.x, test.y))),
+        "decoded samples": arrays_digest(map(bytes_of, (first.x, first.y, test.x, test.y))),
         "network": hashlib.sha256(repr(layout).encode()).hexdigest(),
-        "model of the reference": "none" if reference is None else _of_tensors(reference),
+        "model of the reference": "none" if reference is None else tensors_digest(reference),
     }
 
 
@@ -116,33 +116,16 @@ def _environments(actors: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def _of_split(split: Split | Path) -> str:
     if isinstance(split, Path):
         return recorded_checksum(split)
-    return _of_arrays([split.x, split.y])
+    return arrays_digest([split.x, split.y])
 
 
 def _of_indices(indices: ClientIndices) -> str:
     if isinstance(indices, ListedIndices):
-        return _of_arrays([indices.offsets, indices.indices])
+        return arrays_digest([indices.offsets, indices.indices])
     sizes = indices.sizes
     clients = np.linspace(0, len(sizes) - 1, SAMPLED_CLIENTS).astype(np.int64)
     own = (indices[client] for client in np.unique(clients).tolist())
-    return _of_arrays([sizes[:1] if sizes.strides == (0,) else sizes, *own])
-
-
-def _of_tensors(tensors: Tensors) -> str:
-    return _of_arrays(_bytes(tensors[name]) for name in sorted(tensors))
-
-
-def _of_arrays(arrays: Iterable[npt.NDArray[Any]]) -> str:
-    digest = hashlib.sha256()
-    for values in arrays:
-        digest.update(f"{values.dtype}{values.shape}".encode())
-        digest.update(np.ascontiguousarray(values).data)
-    return digest.hexdigest()
-
-
-def _bytes(values: Tensor) -> npt.NDArray[Any]:
-    """Return a tensor as an array; NumPy has no bfloat16."""
-    return values.contiguous().view(torch.uint8).numpy() if values.dim() else values.numpy()
+    return arrays_digest([sizes[:1] if sizes.strides == (0,) else sizes, *own])
 
 
 def _short(value: object) -> str:

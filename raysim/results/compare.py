@@ -10,17 +10,19 @@ from typing import Any
 
 from raysim.core.errors import SettingsError
 from raysim.results.metrics import Metric
+from raysim.results.references import UNREAD, reference_settings
 from raysim.results.render import Entry, Grid, grid_of
 from raysim.results.runs import RunRecord, State, result_settings
 from raysim.results.tables import ResultCell, ResultTable
 
 STATES: Mapping[State, str] = {
-    "running": "running: no end is recorded; the figures are those of the rounds so far.",
-    "diverged": "diverged: an update or a loss is not finite; the run has no figures.",
+    "running": "running: no end is recorded; the values are those of the rounds so far.",
+    "diverged": "diverged: an update or a loss is not finite; the run has no values.",
     "failed": "failed: a client stopped the run; it counts as diverged.",
 }
 """Per state that is to be said, its note."""
 ENDED = ("diverged", "failed")
+COMPONENTS = ("dataset.name", "partition.name", "model.name", "method.name")
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class RunGroup:
 
 
 def check_comparable(records: Sequence[RunRecord]) -> None:
-    """Check that the figures of runs are of the same test samples and metric.
+    """Check that the values of runs are of the same test samples and metric.
 
     Raises:
         SettingsError: two are not; it names both runs.
@@ -84,22 +86,31 @@ def _measured(record: RunRecord) -> str:
     return "test_accuracy" if "test_accuracy" in names else ", ".join(sorted(names))
 
 
-def group_runs(records: Sequence[RunRecord]) -> list[RunGroup]:
+def group_runs(records: Sequence[RunRecord], metrics: Sequence[Metric] = ()) -> list[RunGroup]:
     """Group runs by their settings; a second run of one seed is in another group.
+
+    Args:
+        records: The runs.
+        metrics: Metrics of them; where one takes a reference, runs whose references have other
+            settings are apart.
 
     Raises:
         SettingsError: the runs cannot be compared.
     """
     check_comparable(records)
+    by_reference = any(metric.takes_reference for metric in metrics)
     found: dict[str, list[RunRecord]] = {}
+    settings: list[dict[str, Any]] = []
     for record in records:
-        text = json.dumps([result_settings(record), record.own_task], sort_keys=True, default=str)
+        own = result_settings(record) | (reference_settings(record) if by_reference else {})
+        text = json.dumps([own, record.own_task], sort_keys=True, default=str)
         key, again = text, 1
         while any(other.seed == record.seed for other in found.get(key, ())):
             again += 1
             key = f"{text} {again}"
+        if key not in found:
+            settings.append(own)
         found.setdefault(key, []).append(record)
-    settings = [result_settings(each[0]) for each in found.values()]
     labels = _unique([_label(each, _telling_keys(settings)) for each in settings])
     return [
         RunGroup(label, values, tuple(sorted(each, key=lambda record: record.seed)))
@@ -195,14 +206,14 @@ def _telling_keys(settings: Sequence[dict[str, Any]]) -> list[str]:
     return [
         key
         for key in differing_keys(settings)
-        if len({repr(each[key]) for each in settings if key in each}) > 1
+        if key == UNREAD or len({repr(each[key]) for each in settings if key in each}) > 1
     ]
 
 
 def _label(settings: dict[str, Any], keys: Sequence[str]) -> str:
-    """Return the settings under some keys as they are typed; of a component its name alone."""
+    """Return the settings under some keys as they are typed; of components their names alone."""
     words = [
-        str(settings[key]) if key.endswith(".name") else f"{key}={_short(settings[key])}"
+        str(settings[key]) if key in COMPONENTS else f"{key}={_short(settings[key])}"
         for key in keys
         if key in settings
     ]

@@ -72,8 +72,12 @@ class RunRecord:
     @property
     def test_digest(self) -> str | None:
         """Digest of the test samples, where a checkpoint seals it."""
-        found = Checkpoints(RunDirectory(self.path).checkpoints).identity().get("test samples")
-        return None if found is None else str(found)
+        return self._sealed("test samples")
+
+    @property
+    def reference_digest(self) -> str | None:
+        """Digest of the model of the reference, where a checkpoint seals it."""
+        return self._sealed("model of the reference")
 
     @property
     def rounds(self) -> int:
@@ -85,6 +89,10 @@ class RunRecord:
         """The sha256 of the model, None where there is none."""
         path = RunDirectory(self.path).model
         return checksum(path) if path.is_file() else None
+
+    def _sealed(self, name: str) -> str | None:
+        found = Checkpoints(RunDirectory(self.path).checkpoints).identity().get(name)
+        return None if found is None else str(found)
 
     def points(self, column: str) -> list[tuple[int, float]]:
         """Return round and value of a column, where it has one."""

@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from raysim.core.errors import SettingsError
-from raysim.results.compare import compared_metrics, comparison, group_runs
 from raysim.results.metrics import parse_metric
 from raysim.results.runs import read_run
 from tests.results.conftest import make_rows
@@ -119,14 +118,3 @@ def test_a_run_without_the_figure(analysed, text):
     with pytest.raises(SettingsError) as caught:
         parse_metric(text).of(read_run(path))
     assert str(caught.value) == f"{text}: {path} {says}"
-
-
-def test_runs_are_compared_whatever_they_are_compared_with(analysed):
-    """Each seed has a reference of its own, which its model does not depend on."""
-    paths = [analysed(f"run-{seed}", seed=seed, reference=f"reference-{seed}") for seed in (0, 1)]
-    (group,) = groups = group_runs([read_run(path) for path in paths])
-    metric = parse_metric("analysis(cka, layer_1)")
-    grid = comparison(groups, compared_metrics(groups, None, [metric]))
-    entry = dict(zip(grid.header, grid.rows[0], strict=True))["analysis(cka, layer_1)"]
-    assert entry.value == pytest.approx(VALUES[str(metric)]) and len(group.records) == 2
-    assert metric.definition in grid.notes

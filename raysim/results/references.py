@@ -1,0 +1,44 @@
+"""References: the runs with whose models analyses of other runs compare."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from raysim.core.errors import RunError
+from raysim.core.tensors.digests import tensors_digest
+from raysim.results.runs import RunRecord, read_run, result_settings
+from raysim.storage.run_directory import RunDirectory
+
+UNREAD = "reference.model"
+"""Key of the digest of a model whose settings are not known."""
+SHOWN_DIGITS = 12
+
+
+def reference_settings(record: RunRecord) -> dict[str, Any]:
+    """Return the settings of a run's reference by `reference.KEY`, the seed left out.
+
+    Where the reference cannot be read, or has another model by now, the digest of the model that
+    the run was compared with stands for them; its folder, where no digest is sealed. Without a
+    reference there are none.
+    """
+    folder, digest = record.settings.get("reference"), record.reference_digest
+    if folder is None:
+        return {}
+    if (reference := _with_model(Path(folder), digest)) is None:
+        return {UNREAD: digest[:SHOWN_DIGITS] if digest else folder}
+    settings = {**result_settings(reference), "own_task": reference.own_task}
+    return {f"reference.{key}": value for key, value in settings.items()}
+
+
+def _with_model(folder: Path, digest: str | None) -> RunRecord | None:
+    """Return the run in a folder if its model has a digest."""
+    try:
+        found = read_run(folder)
+        model = load_file(RunDirectory(folder).model)
+    except (RunError, OSError, SafetensorError):
+        return None
+    return found if tensors_digest(model) == digest else None
