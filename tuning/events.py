@@ -1,6 +1,6 @@
 """TensorBoard events of a study, for the HPARAMS tab.
 
-The event files of each trial hold its settings and its figures by round; the study's file lists the
+The event files of each trial hold its settings and its metrics by round; the study's file lists the
 settings and metrics that the tab compares.
 """
 

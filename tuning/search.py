@@ -223,8 +223,8 @@ class Search:
 
     def values(self, summary: Mapping[str, Any]) -> list[float]:
         """Return the values of the objectives in the summary of a run."""
-        figures = {"accuracy": summary["final_holdout_accuracy"], "bytes": bytes_sent(summary)}
-        return [figures[name] for name in self.options.objectives]
+        values = {"accuracy": summary["final_holdout_accuracy"], "bytes": bytes_sent(summary)}
+        return [values[name] for name in self.options.objectives]
 
     def prune(self, trial: Trial) -> FrozenTrial:
         """Mark a trial as pruned."""

@@ -10,15 +10,15 @@ An analysis is a component of one or two parts (`base.Analysis`):
 
 - The client part, a function of view and `Trained`, runs in the workers, on a client as its
   training ends. It rides on the method's own pass: the driver wraps `Rules.finish`, and takes the
-  figures out of `Reduced` before the method sees it. They are small tensors of each client, never a
+  values out of `Reduced` before the method sees it. They are small tensors of each client, never a
   sum over clients, so that the order and the number of actors do not matter.
-- `rows(found)` runs in the driver after the evaluation and combines the figures. As a method calls
+- `rows(found)` runs in the driver after the evaluation and combines the values. As a method calls
   `Round.run`, it may call `found.measure`, a pass of 0 epochs on the global model, or
   `found.train`, a round of the method whose result is dropped. These passes come after the method's
   own, which therefore keep their numbers, on which random draws depend.
 
 Rounds without evaluation (`evaluation.every`) measure nothing. What analyses send is left out of
-`bytes_up` and `bytes_down`. Figures that are not finite are left out, with the client's row: they
+`bytes_up` and `bytes_down`. Values that are not finite are left out, with the client's row: they
 must not make a client fail.
 """
 

@@ -59,7 +59,7 @@ class AggregationDrop(Analysis):
         """Return a row per evaluated client: whether it took part, and both accuracies."""
         before = {**found.accuracy_before()}
         participants = {
-            client: float(figures["accuracy"]) for client, figures in found.trained.items()
+            client: float(values["accuracy"]) for client, values in found.trained.items()
         }
         before |= participants
         clients = [client for client in sorted(found.accuracy) if client in before]

@@ -40,7 +40,7 @@ class Measure(Protocol):
         groups: Groups = ...,
         extras: tuple[Extra, ...] = ...,
     ) -> Mapping[int, Tensors]:
-        """Return per client its figures; `groups` are broadcast beside the group "model"."""
+        """Return per client its values; `groups` are broadcast beside the group "model"."""
         ...
 
 
@@ -48,7 +48,7 @@ class Train(Protocol):
     """Runs a round of the method on one client and drops its result."""
 
     def __call__(self, part: ClientPart, client: int, epochs: int) -> Mapping[int, Tensors]:
-        """Return the figures of the client part after training; it finds `own_test`."""
+        """Return the values of the client part after training; it finds `own_test`."""
         ...
 
 
@@ -67,7 +67,7 @@ class MeasuredRound:
         before: The deployed tensors before the round.
         after: The deployed tensors after it.
         reference: The model of the run that `reference` names; None without one.
-        trained: Per client, the figures of the client part.
+        trained: Per client, the values of the client part.
         probe: Some test samples, the same in every round: inputs "x" and targets "y".
         predicted: Predictions [N] of the test set.
         targets: Targets [N] of the test set.

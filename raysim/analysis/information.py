@@ -55,7 +55,7 @@ class LabelInformation(Analysis):
         if not measured:
             return {}
         labels, predicted = (
-            np.concatenate([figures[name].numpy() for figures in measured])
+            np.concatenate([values[name].numpy() for values in measured])
             for name in ("labels", "predicted")
         )
         return {

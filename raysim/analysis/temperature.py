@@ -54,7 +54,7 @@ class Temperature(Analysis):
 
 
 def _measure(network: nn.Module, lr: float, view: View, trained: Trained) -> Tensors:
-    """Return the figures [n] of some of the client's samples."""
+    """Return the values [n] of some of the client's samples."""
     data = at_equal_distances(trained.data, SAMPLES)
     tensors = {name: tensor.detach() for name, tensor in view.params.items()}
     logits = partial(_logits, network)
@@ -68,7 +68,7 @@ def _measure(network: nn.Module, lr: float, view: View, trained: Trained) -> Ten
 def _of_sample(
     logits: Logits, tensors: Tensors, view: View, *, lr: float, x: Tensor, y: Tensor
 ) -> dict[str, Tensor]:
-    """Return the figures of one sample x [1, ...] of class y [1]."""
+    """Return the values of one sample x [1, ...] of class y [1]."""
     points = {name: tensors[name].clone().requires_grad_() for name in view.trainable}
     with torch.enable_grad():
         outputs = logits({**tensors, **points}, x)

@@ -105,8 +105,8 @@ def _quantiles(held: ClientCounts) -> Table:
     table = Table("per client", box=None)
     for name in QUANTILES:
         table.add_column(name, justify="right")
-    figures = {"samples": held.sizes, "classes": (held.counts > 0).sum(axis=1)}
-    for name, values in figures.items():
+    measures = {"samples": held.sizes, "classes": (held.counts > 0).sum(axis=1)}
+    for name, values in measures.items():
         cuts = np.quantile(values, list(QUANTILES.values()))
         table.add_row(name, *(f"{value:g}" for value in cuts))
     return table

@@ -49,20 +49,20 @@ class PlainOutput(Listener):
         )
 
     def round_done(self, row: Mapping[str, Any]) -> None:
-        """Print the figures of a round."""
-        self.print_line("  ".join(f"{name} {value}" for name, value in self.figures(row).items()))
+        """Print the values of a round."""
+        self.print_line("  ".join(f"{name} {value}" for name, value in self.values(row).items()))
 
     def note(self, text: str) -> None:
         """Print a note."""
         self.print_line(f"note: {text}")
 
     def finished(self, summary: Mapping[str, Any]) -> None:
-        """Print the final figures."""
+        """Print the final values."""
         for line in closing_lines(summary, self._run, self._published):
             self.print_line(line)
 
-    def figures(self, row: Mapping[str, Any]) -> dict[str, str]:
-        """Return the figures of a round as text, by column."""
+    def values(self, row: Mapping[str, Any]) -> dict[str, str]:
+        """Return the values of a round as text, by column."""
         loss = row["test_loss"]
         return {
             "round": str(row["round"]),
@@ -116,7 +116,7 @@ class LiveView(PlainOutput):
 
     def round_done(self, row: Mapping[str, Any]) -> None:
         """Add a round to the table."""
-        self._rows = [*self._rows, self.figures(row)][-SHOWN_ROUNDS:]
+        self._rows = [*self._rows, self.values(row)][-SHOWN_ROUNDS:]
         self._next_round(row["round"] + 1)
 
     def _next_round(self, number: int) -> None:
@@ -145,16 +145,16 @@ def _accuracy(row: Mapping[str, Any]) -> dict[str, str]:
 def closing_lines(
     summary: Mapping[str, Any], run: Started | None, published: Mapping[str, float]
 ) -> list[str]:
-    """Return the final lines of a run: its figures, beside the published ones."""
+    """Return the final lines of a run: its values, beside the published ones."""
     lines = []
-    figure = None
+    text = None
     if summary["final_accuracy"] is not None:
-        figure = f"accuracy {summary['final_accuracy']:.2%} (best {summary['best_accuracy']:.2%})"
+        text = f"accuracy {summary['final_accuracy']:.2%} (best {summary['best_accuracy']:.2%})"
     elif (loss := summary.get("final_loss")) is not None:
-        figure = f"loss {loss:.4f}"
-    if figure:
+        text = f"loss {loss:.4f}"
+    if text:
         lines.append(
-            f"{figure} after {summary['rounds']} rounds, {summary['seconds']:.1f} s,"
+            f"{text} after {summary['rounds']} rounds, {summary['seconds']:.1f} s,"
             f" median {summary['seconds_per_round']:.3f} s a round"
         )
     if run and run.target:

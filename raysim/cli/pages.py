@@ -116,8 +116,8 @@ def preset(known: Mapping[str, Any], name: str) -> RenderableType:
     if found.paper:
         lines.append(found.paper.citation)
     if found.published:
-        figures = ", ".join(f"{figure} {value:g}" for figure, value in found.published.items())
-        lines.append(f"published: {figures}")
+        values = ", ".join(f"{key} {value:g}" for key, value in found.published.items())
+        lines.append(f"published: {values}")
     if found.note:
         lines.append(found.note)
     parts: list[RenderableType] = [

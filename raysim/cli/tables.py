@@ -43,7 +43,7 @@ def table(
     ] = False,
     profile: ProfileName = None,
 ) -> None:
-    """Run a published table beside its figures; the same command resumes an interrupted one."""
+    """Run a published table beside its values; the same command resumes an interrupted one."""
     from raysim.tuning.tables import command
 
     options = table_options(only, rounds, seeds, changes(overrides, profile))

@@ -43,7 +43,7 @@ class ResultCell:
     unit: str | None = None
 
     @property
-    def figures(self) -> dict[int, float]:
+    def measured(self) -> dict[int, float]:
         """Value by seed of the runs that have one."""
         return {seed: value for seed, value in self.values.items() if value is not None}
 
@@ -55,13 +55,13 @@ class ResultCell:
     @property
     def mean(self) -> float | None:
         """Mean over the runs that have a value."""
-        figures = [*self.figures.values()]
-        return statistics.mean(figures) if figures else None
+        values = [*self.measured.values()]
+        return statistics.mean(values) if values else None
 
     @property
     def deviation(self) -> float | None:
         """Sample deviation over them, None of fewer than two."""
-        return statistics.deviation([*self.figures.values()])
+        return statistics.deviation([*self.measured.values()])
 
 
 @dataclass(frozen=True)
@@ -110,9 +110,9 @@ class ResultTable:
         cells = {row: self.cell(row, column) for row in self.rows}
         for metric in {self.metric_of(cell) for cell in cells.values()}:
             compared = {
-                row: cell.figures
+                row: cell.measured
                 for row, cell in cells.items()
-                if self.metric_of(cell) == metric and 0 < len(cell.figures) == cell.seeds
+                if self.metric_of(cell) == metric and 0 < len(cell.measured) == cell.seeds
             }
             found |= statistics.best_rows(compared, larger=metric.larger_is_better)
         return found
@@ -123,7 +123,7 @@ class ResultTable:
         Both must have a value of every seed: the mean of those that reached a target is too good.
         """
         cells = self.cell(row, column), self.cell(self.ratio_to, column)
-        if any(len(cell.figures) < cell.seeds for cell in cells):
+        if any(len(cell.measured) < cell.seeds for cell in cells):
             return None
         return self._ratio(row, column, "mean")
 

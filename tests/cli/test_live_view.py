@@ -105,8 +105,8 @@ def test_time_left(lines, monkeypatch):
     moments = iter([1000.0, 1150.0, 1150.0])
     monkeypatch.setattr(live_view, "perf_counter", lambda: next(moments))
     lines.started(started(round_number=1, rounds=6))
-    assert lines.figures(row(3))["left"] == "3:45"
-    assert lines.figures(row(6))["left"] == "0:00"
+    assert lines.values(row(3))["left"] == "3:45"
+    assert lines.values(row(6))["left"] == "0:00"
 
 
 def test_preparing_is_said_now_and_then_and_at_the_end(lines, said, monkeypatch):
@@ -128,7 +128,7 @@ def test_closing_lines_with_a_target_that_was_missed():
     assert found[1] == "rounds to 97.0%: not reached (published 134.5)"
 
 
-def test_closing_lines_without_published_figures():
+def test_closing_lines_without_published_values():
     assert closing_lines(SUMMARY, started(), {})[1] == "rounds to 97.0%: 46.2"
 
 

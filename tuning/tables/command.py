@@ -151,10 +151,10 @@ class PlainTableOutput(TableListener):
         self.line(f"{self._plan.table.name}: {runs} runs, {done} done; {slots} slots")
 
     def run_done(self, run: TableRun, report: Report, seconds: float) -> None:
-        """Update the table's files, and print a run's figure."""
+        """Update the table's files, and print a run's values."""
         self._results.write()
         self._done += 1
-        outcome = f"failed: {report.error}" if report.error else self._results.figure(run)
+        outcome = f"failed: {report.error}" if report.error else self._results.text_of(run)
         self.line(f"{self._done}/{self._runs} {run.label}: {outcome}  {seconds:.1f} s")
 
     def note(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Results of a table's runs: measured figures beside published ones, written in four formats."""
+"""Results of a table's runs: measured values beside published ones, written in four formats."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Ended:
     """A run that has ended.
 
     Attributes:
-        values: Figures of a finished run, by metric.
+        values: Values of a finished run, by metric.
         error: Why it has none, where it failed or diverged.
         settings: Settings on which the result depends, by dotted key.
     """
@@ -43,7 +43,7 @@ class _Ended:
 
 
 class TableResults:
-    """Figures of the runs in a table's folder; a run that has ended is read once."""
+    """Values of the runs in a table's folder; a run that has ended is read once."""
 
     def __init__(self, plan: TablePlan, folder: TableFolder) -> None:
         self._plan, self._folder = plan, folder
@@ -65,8 +65,8 @@ class TableResults:
         replace_file(parquet, lambda aside: pq.write_table(to_arrow(table), aside))
         return table
 
-    def figure(self, run: TableRun) -> str:
-        """Return the figures of a run that has ended, as text."""
+    def text_of(self, run: TableRun) -> str:
+        """Return the values of a run that has ended, as text."""
         if not (cells := self._cells_of(run.planned)):
             return "the reference of others"
         ended, paper = self._ended[self._folder.path_of(run.planned, run.seed)], self._plan.table
@@ -74,8 +74,8 @@ class TableResults:
         found = []
         for metric, value in ended.values.items():
             absent = "has no value" if parse_metric(metric).target is None else "not reached"
-            figure = absent if value is None else f"{shown(value, units[metric])} {units[metric]}"
-            found.append(f"{metric} {figure}".rstrip())
+            text = absent if value is None else f"{shown(value, units[metric])} {units[metric]}"
+            found.append(f"{metric} {text}".rstrip())
         return ended.error or "; ".join(found)
 
     def table(self) -> ResultTable:
@@ -138,7 +138,7 @@ class TableResults:
         )
 
     def _notes(self, ended: Mapping[PlannedCell, Mapping[int, _Ended]]) -> Iterator[str]:
-        """Yield what a reader must know besides the figures."""
+        """Yield what a reader must know besides the values."""
         plan, paper = self._plan, self._plan.table
         shown = [cell for cell in ended if not cell.missing]
         if any(cell.run.settings.rounds < cell.full_rounds for cell in shown):

@@ -5,7 +5,7 @@ FEMNIST*, of `medical_data` for APTOS and Chest X-ray, of its earlier `main_synt
 synthetic data. The tables vary the method (FedAvg; FedProx with mu=1, in the authors' code with
 reduction="mean") and the figures beta, gamma1 and gamma2 from these. FEMNIST*'s IID column equals
 the non-IID one in table 1, figure by figure: the authors' `main.py` takes the non-IID split for
-both, so that the IID presets have no published figure.
+both, so that the IID presets have no published value.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A preset: settings of a published experiment, their origins, and the published figures.
+"""A preset: settings of a published experiment, their origins, and the published values.
 
 Settings are held as plain values, as a file has them, and are validated when they are asked for:
 the components that they name import torch, which a list of presets does not need.
@@ -128,7 +128,7 @@ class Preset:
         }
 
     def published_for(self, settings: Settings) -> Mapping[str, float]:
-        """Return the published figures that are comparable with a run of these settings."""
+        """Return the published values that are comparable with a run of these settings."""
         free = {"engine", "evaluation", "rounds", "seed"}
         mine, theirs = self.settings.to_dict(), settings.to_dict()
         decisive = [key for key in mine if key not in free and decides_result(key)]
@@ -154,7 +154,7 @@ class Preset:
             reference: Tables and figures; by default those of this preset.
             origins: Where changed settings come from; all others keep their origin. A group or
                 component that is named replaces what was said of its settings.
-            published: Its published figures.
+            published: Its published values.
             note: What else one should know; this preset's note is not inherited.
             **changes: Settings. A dict changes single ones of a group or component; one with a
                 `name` replaces the component.

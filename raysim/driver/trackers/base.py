@@ -19,11 +19,11 @@ FILE = "tracker.json"
 GRIDS = ("table.json", "study.json")
 """Files in the folders of tables and studies."""
 SUMMARY = "summary/"
-"""Prefix of the figures of `summary.json`, some of which have names of columns."""
+"""Prefix of the values of `summary.json`, some of which have names of columns."""
 
 
 class Tracker(ABC):
-    """Service that keeps figures of runs."""
+    """Service that keeps values of runs."""
 
     @abstractmethod
     def open(self, known: str | None, name: str, parameters: Mapping[str, Any]) -> tuple[str, int]:
@@ -39,12 +39,12 @@ class Tracker(ABC):
         """
 
     @abstractmethod
-    def log(self, figures: Mapping[str, float], step: int) -> None:
-        """Log the figures of a round."""
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        """Log the values of a round."""
 
     @abstractmethod
-    def summarise(self, figures: Mapping[str, float], step: int) -> None:
-        """Log the final figures, after the last round."""
+    def summarise(self, values: Mapping[str, float], step: int) -> None:
+        """Log the final values, after the last round."""
 
     @abstractmethod
     def close(self, *, finished: bool) -> None:
@@ -118,8 +118,8 @@ class TrackingListener(Listener):
 
     def finished(self, summary: Mapping[str, Any]) -> None:
         """Log the summary."""
-        figures = {f"{SUMMARY}{name}": value for name, value in _numbers(summary).items()}
-        self._feed(lambda tracker: tracker.summarise(figures, self._round))
+        values = {f"{SUMMARY}{name}": value for name, value in _numbers(summary).items()}
+        self._feed(lambda tracker: tracker.summarise(values, self._round))
         self._finished = True
         self._listener.finished(summary)
 

@@ -44,17 +44,17 @@ class MlflowRuns(Tracker):
             self._client.log_batch(self._run, params=params[start : start + PARAMETERS])
         return self._run, 0
 
-    def log(self, figures: Mapping[str, float], step: int) -> None:
-        """Log the figures of a round."""
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        """Log the values of a round."""
         from mlflow.entities import Metric
 
         moment = int(time() * 1000)
-        metrics = [Metric(name, value, moment, step) for name, value in figures.items()]
+        metrics = [Metric(name, value, moment, step) for name, value in values.items()]
         self._client.log_batch(self._run, metrics=metrics)
 
-    def summarise(self, figures: Mapping[str, float], step: int) -> None:
-        """Log the final figures at the last round."""
-        self.log(figures, step)
+    def summarise(self, values: Mapping[str, float], step: int) -> None:
+        """Log the final values at the last round."""
+        self.log(values, step)
 
     def close(self, *, finished: bool) -> None:
         """Mark the run as finished, or as killed: it may go on."""

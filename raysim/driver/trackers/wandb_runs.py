@@ -34,16 +34,16 @@ class WandbRuns(Tracker):
         )
         return str(self._run.id), 0
 
-    def log(self, figures: Mapping[str, float], step: int) -> None:
-        """Log the figures of a round."""
-        self._run.log(dict(figures), step=step)
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        """Log the values of a round."""
+        self._run.log(dict(values), step=step)
 
-    def summarise(self, figures: Mapping[str, float], step: int) -> None:
-        """Set the final figures in the run's summary."""
-        self._run.summary.update(dict(figures))
+    def summarise(self, values: Mapping[str, float], step: int) -> None:
+        """Set the final values in the run's summary."""
+        self._run.summary.update(dict(values))
 
     def close(self, *, finished: bool) -> None:
-        """Finish the run, which waits until its figures are written."""
+        """Finish the run, which waits until its values are written."""
         self._run.finish(exit_code=0 if finished else 1)
 
 

@@ -45,7 +45,7 @@ def to_arrow(table: ResultTable) -> pa.Table:
                     "metric": str(table.metric_of(cell)),
                     "mean": cell.mean,
                     "deviation": cell.deviation,
-                    "n": len(cell.figures),
+                    "n": len(cell.measured),
                     "seeds": cell.seeds,
                     "diverged": cell.diverged,
                     "best": row in best[column],

@@ -110,18 +110,18 @@ def shown(value: float, unit: str) -> str:
 
 def spread(cell: ResultCell, metric: Metric, unit: str) -> str:
     """Return mean, deviation and number of seeds of a cell that was run."""
-    found = len(cell.figures)
+    found = len(cell.measured)
     if cell.mean is None:
-        figure = "-"
+        text = "-"
     else:
-        figure = shown(cell.mean, unit)
+        text = shown(cell.mean, unit)
         if cell.deviation is not None:
-            figure += f" ± {shown(cell.deviation, unit)}"
+            text += f" ± {shown(cell.deviation, unit)}"
     without = "without a value" if metric.target is None else "not reached"
     lost = {"diverged": cell.diverged, without: len(cell.values) - found}
     words = [f"{number} {word}" for word, number in lost.items() if number]
     count = ", ".join([f"{found}/{cell.seeds}", *words]) if words else f"n={found}"
-    return f"{figure} ({count})" + ("*" if 0 < found < statistics.FEW else "")
+    return f"{text} ({count})" + ("*" if 0 < found < statistics.FEW else "")
 
 
 def _cell_text(table: ResultTable, row: str, column: str, footnotes: Footnotes, common: str) -> str:
@@ -154,12 +154,12 @@ def _legend(table: ResultTable) -> Iterator[str]:
     yield table.metric_of(ResultCell()).definition
     if any(cell.seeds for cell in cells):
         yield SPREAD_NOTE
-        most = max(len(cell.figures) for cell in cells)
+        most = max(len(cell.measured) for cell in cells)
         enough = most >= statistics.SEEDS_FOR_BOOTSTRAP
         yield f"{BOLD_NOTE}{BOOTSTRAP_NOTE if enough else ''}."
-    if any(0 < len(cell.figures) < statistics.FEW for cell in cells):
+    if any(0 < len(cell.measured) < statistics.FEW for cell in cells):
         yield FEW_NOTE
-    if any(len(cell.figures) < cell.seeds for cell in cells):
+    if any(len(cell.measured) < cell.seeds for cell in cells):
         theirs = ", and the mean is theirs; such a cell has no ratio" if table.ratio_to else ""
         yield f"2/3: of three seeds two have a value{theirs}; runs that failed count as diverged."
     if any(cell.published is not None for cell in cells):
