@@ -14,6 +14,7 @@ from raysim.results.references import UNREAD, reference_settings
 from raysim.results.render import Entry, Grid, grid_of
 from raysim.results.runs import RunRecord, State, result_settings
 from raysim.results.tables import ResultCell, ResultTable
+from raysim.storage.schema import table_of
 
 STATES: Mapping[State, str] = {
     "running": "running: no end is recorded; the values are those of the rounds so far.",
@@ -53,12 +54,18 @@ class RunGroup:
 
 
 def check_comparable(records: Sequence[RunRecord]) -> None:
-    """Check that the values of runs are of the same test samples and metric.
+    """Check that runs are of the same table, test samples and metric; some are of no table.
 
     Raises:
         SettingsError: two are not; it names both runs.
     """
-    for kind, of in (("dataset", _dataset), ("dataset", _own_test), ("metric", _measured)):
+    checks = (
+        ("table", _table),
+        ("dataset", _dataset),
+        ("dataset", _own_test),
+        ("metric", _measured),
+    )
+    for kind, of in checks:
         known = [(record.path, about) for record in records if (about := of(record))]
         for path, about in known[1:]:
             first, expected = known[0]
@@ -67,6 +74,11 @@ def check_comparable(records: Sequence[RunRecord]) -> None:
                     f"{path}: has {about}, and {first} has {expected}: runs of another {kind}"
                     " cannot be compared"
                 )
+
+
+def _table(record: RunRecord) -> str:
+    table = table_of(record.path)
+    return table and f"table {table}"
 
 
 def _dataset(record: RunRecord) -> str:

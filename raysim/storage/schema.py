@@ -1,21 +1,25 @@
-"""Schema versions of run directories and studies, and settings that earlier versions wrote.
+"""Schema versions of run directories, studies and tables; settings that earlier versions wrote.
 
-`config.json` and `study.json` carry the key `schema`. Files without it are of version 0, which had
-other names for one setting and for the modules of workloads, studies and launchers. Settings that
-users write themselves have no key either, so the same names are read from them.
+`config.json`, `study.json` and `table.json` carry the key `schema`. Files without it are of version
+0, which had other names for one setting and for the modules of workloads, studies and launchers.
+Settings that users write themselves have no key either, so the same names are read from them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from raysim.config import RENAMED
 from raysim.core.errors import RunError
+from raysim.core.given import parse_json
 
 SCHEMA = 1
+TABLE = "table.json"
+"""File in a table's folder; its key `table` names the paper's table."""
 MOVED = ("workloads", "tuning", "cluster")
 """Packages that stood beside `raysim` in version 0, and are inside it since version 1."""
 COMPONENTS = ("dataset", "partition", "model", "method")
@@ -35,6 +39,14 @@ def check_schema(path: Path, values: Mapping[str, Any]) -> None:
             f"{path}: schema={found} was written by a newer raysim, this one reads up to {SCHEMA};"
             " use the newer one"
         )
+
+
+def table_of(run: Path) -> str:
+    """Return the paper's table in whose folder a run directory lies; "" if in none."""
+    for folder in run.resolve().parents:
+        with suppress(OSError, ValueError, LookupError, TypeError):
+            return str(parse_json((folder / TABLE).read_text(encoding="utf-8"))["table"])
+    return ""
 
 
 def current_settings(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -69,6 +70,32 @@ def test_runs_that_cannot_be_compared_are_refused_in_one_line(
         assert err.startswith(f"raysim: {c}: has {has}, and {a} has ") and other in err
         assert err.endswith("cannot be compared\n")
     assert not (tmp_path / "page.html").exists()
+
+
+def test_runs_of_different_tables_are_refused_in_one_line(
+    write_run,
+    raysim_command,  # noqa: F811
+    tmp_path,
+):
+    paths = []
+    for folder, table, seed in (("a", "mifl-6a", 0), ("b", "mifl-6a", 1), ("c", "mifl-2b", 2)):
+        run = f"{folder}/runs/mifl/iid/seed-{seed}"
+        (tmp_path / run).parent.mkdir(parents=True)
+        (tmp_path / folder / "table.json").write_text(json.dumps({"schema": 1, "table": table}))
+        paths.append(str(write_run(run, make_rows([0.5]), seed=seed)))
+    a, b, c = paths
+    assert raysim_command("compare", a, b)[0] == 0  # two folders of one table
+    free = str(write_run("free", make_rows([0.5]), seed=3))
+    assert raysim_command("compare", c, free)[0] == 0
+    for words in (("compare", free, a, c), ("report", a, b, c, "-o", "page.html")):
+        code, out, err = raysim_command(*words)
+        assert (code, out) == (2, "")
+        assert err == (
+            f"raysim: {c}: has table mifl-2b, and {a} has table mifl-6a: runs of another table"
+            " cannot be compared\n"
+        )
+    (tmp_path / "c/table.json").write_text("garbage")  # of which `raysim table` says so
+    assert raysim_command("compare", a, c)[0] == 0
 
 
 def test_tasks_with_other_test_samples_are_refused(tmp_path):
