@@ -13,9 +13,8 @@ import pytest
 
 import raysim
 from raysim.driver import trackers
-from raysim.driver.trackers.base import FILE, GRIDS, Tracker, TrackingListener
-from raysim.tuning.folder import StudyFolder
-from raysim.tuning.tables.folder import TableFolder
+from raysim.driver.trackers.base import FILE, Tracker, TrackingListener
+from raysim.storage.lock import lock_folder
 from tests.results.test_runs import StopAfter
 from tests.tasks import Notes, make_settings, make_task
 
@@ -86,15 +85,13 @@ def test_a_run_is_tracked(tmp_path, kept):
     assert "summary/rounds_to_target" not in summary  # there is none
 
 
-def test_a_run_of_a_table_or_study_is_named_with_its_place(tmp_path, kept):
-    for folder in ("table", "study"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / f"{folder}.json").touch()
-    for path in ("table/runs/fedavg/iid/seed-0", "study/trials/0007", "free/seed-0"):
-        run(tmp_path / path)
-    names = [each["name"] for each in kept.runs.values()]
-    assert names == ["table/runs/fedavg/iid/seed-0", "study/trials/0007", "seed-0"]
-    assert {TableFolder(tmp_path)._about.name, StudyFolder(tmp_path)._about.name} == {*GRIDS}
+def test_a_run_of_a_table_figure_or_study_is_named_with_its_place(tmp_path, kept):
+    paths = ["table/runs/fedavg/iid/seed-0", "figure-a-1/fedmax", "study/trials/0007"]
+    for path in paths:
+        with lock_folder(tmp_path / path.split("/")[0], "held"):
+            run(tmp_path / path)
+    run(tmp_path / "free/seed-0")
+    assert [each["name"] for each in kept.runs.values()] == [*paths, "seed-0"]
 
 
 def test_a_resumed_run_goes_on_in_the_tracker_s_run_and_repeats_no_round(tmp_path, kept):

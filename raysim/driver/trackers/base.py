@@ -13,11 +13,10 @@ from raysim.core.errors import RunError
 from raysim.core.given import parse_json
 from raysim.driver.listener import Listener, Started
 from raysim.storage.atomic import write_json
+from raysim.storage.lock import LOCK
 from raysim.storage.recorder import dotted
 
 FILE = "tracker.json"
-GRIDS = ("table.json", "study.json")
-"""Files in the folders of tables and studies."""
 SUMMARY = "summary/"
 """Prefix of the values of `summary.json`, some of which have names of columns."""
 
@@ -140,9 +139,12 @@ class TrackingListener(Listener):
 
 
 def _name(run: Path) -> str:
-    """Return the path of a run from the folder of its table or study on, or its own name alone."""
+    """Return the path of a run from the folder of its table, figure or study on, or its own name.
+
+    The command that runs these has locked their folder.
+    """
     path = run.absolute()
-    above = next((f for f in path.parents if any((f / name).exists() for name in GRIDS)), path)
+    above = next((folder for folder in path.parents if (folder / LOCK).exists()), path)
     return path.relative_to(above.parent).as_posix()
 
 
