@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from raysim.cli.options import Jobs, Overrides, ProfileName, changes, path_option
+from raysim.cli.options import Jobs, Overrides, ProfileName, Rounds, changes, path_option
 from raysim.cli.output import resumable
 
 console = Console()
@@ -18,10 +18,7 @@ def figure(
     name: Annotated[str, typer.Argument(help="a figure; see raysim list figures")],
     overrides: Overrides = None,
     *,
-    rounds: Annotated[
-        int | None,
-        typer.Option(min=1, max=10**6, help="rounds of the longest run; others in proportion"),
-    ] = None,
+    rounds: Rounds = None,
     jobs: Jobs = None,
     out: Annotated[
         Path | None,

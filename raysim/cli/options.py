@@ -61,6 +61,14 @@ RunDir = Annotated[
 Jobs = Annotated[
     int | None, typer.Option(min=1, max=10**6, help="number of slots; default: as many as fit")
 ]
+Rounds = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=10**9,
+        help="rounds of the longest run, in a table of each column; others of it in proportion",
+    ),
+]
 StudyName = Annotated[
     str | None,
     typer.Option(parser=_study_name, metavar="TEXT", help="name in the database; default: STUDY"),

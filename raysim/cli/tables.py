@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from raysim.cli.options import Jobs, Overrides, ProfileName, StudyFolder, changes
+from raysim.cli.options import Jobs, Overrides, ProfileName, Rounds, StudyFolder, changes
 from raysim.cli.output import resumable
 
 if TYPE_CHECKING:
@@ -25,14 +25,7 @@ def table(
         list[str] | None,
         typer.Option(help="words that the row and column of a cell must contain: A,B or repeated"),
     ] = None,
-    rounds: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=10**9,
-            help="rounds of each column's longest run; others of it in proportion",
-        ),
-    ] = None,
+    rounds: Rounds = None,
     seeds: Annotated[
         int | None, typer.Option(min=1, max=10**6, help="seeds of each cell; default: the table's")
     ] = None,
