@@ -7,17 +7,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from raysim.core.errors import RunError
 from raysim.storage.atomic import replace_file
 from raysim.storage.lock import lock_folder
+from raysim.storage.tables.parted import read_table
 from raysim.tuning.figures.plan import FigurePlan, make_plan
 from raysim.tuning.figures.runs import FigureRuns
 from raysim.tuning.slots.pool import open_slots
 from raysim.tuning.slots.queue import run_in_slots
 from raysim.tuning.slots.report import hinting
 from raysim.workloads.figures.drawing import check_packages, draw, rendered
+from raysim.workloads.figures.figure import Figure
 
 FORMATS = ("svg", "png")
 RESUME = "fix this, then type the same command to resume the figure"
@@ -50,35 +50,33 @@ def figure(
     plan.check()
     with hinting(RESUME), lock_folder(out, "another raysim figure is using this folder"):
         runs = FigureRuns(plan, line)
-        if runs:
+        if runs.remain():
             settings = next(iter(plan.settings.values()))
             with open_slots(settings, jobs, runs.note) as slots:
-                total = len(plan.settings)
-                line(f"{name}: {total} runs, {total - len(runs)} done; {len(slots)} slots")
+                runs.started(len(slots))
                 run_in_slots(slots, runs)
-        _draw(plan, runs.failed, out, line)
+        _draw(plan, runs, out, line)
 
 
-def _draw(
-    plan: FigurePlan, failed: Mapping[str, str], folder: Path, line: Callable[[str], None]
-) -> None:
-    """Draw the runs that have not failed.
+def _draw(plan: FigurePlan, runs: FigureRuns, folder: Path, line: Callable[[str], None]) -> None:
+    """Draw the runs that have rows.
 
     Raises:
-        RunError: all have, or one has no rows.
+        RunError: none has.
     """
-    figure = plan.figure
+    figure, notes = plan.figure, plan.notes
     drawn = [run.label for run in figure.runs if run.drawn]
-    if failed.keys() >= {*drawn}:
-        raise RunError(f"{plan.name}: all runs failed; {drawn[0]}: {failed[drawn[0]]}")
-    tables = {
-        label: columns(plan.directory(label).path, figure.table)
-        for label in drawn
-        if label not in failed
-    }
-    notes = plan.notes
-    if lacking := [label for label in drawn if label in failed]:
-        notes.append(f"failed and left out: {'; '.join(lacking)}")
+    tables: dict[str, Mapping[str, Any]] = {}
+    for label in (each for each in drawn if each not in runs.failed):
+        try:
+            tables[label] = columns(plan.directory(label).path, figure)
+        except RunError as error:
+            runs.failed[label] = str(error)
+            runs.note(f"{label}: {error}")
+    if not tables:
+        raise RunError(f"{plan.name}: all runs failed; {drawn[0]}: {runs.failed[drawn[0]]}")
+    if lacking := [label for label in drawn if label in runs.failed]:
+        notes.append(f"Failed and left out: {'; '.join(lacking)}.")
     canvas = draw(figure, tables, notes)
     for suffix in FORMATS:
         path, content = folder / f"{plan.name}.{suffix}", rendered(canvas, suffix)
@@ -88,14 +86,16 @@ def _draw(
         line(note)
 
 
-def columns(run: Path, table: str) -> dict[str, Any]:
-    """Return the columns of a run's table as arrays.
+def columns(run: Path, figure: Figure) -> dict[str, Any]:
+    """Return the columns that a figure draws of a run, and those beside them, as arrays.
 
     Raises:
-        RunError: it has no rows.
+        RunError: it has no rows or no such columns, or is damaged.
     """
-    path = run / ("metrics.parquet" if table == "metrics" else f"analysis/{table}.parquet")
-    if not path.exists():
+    name = "metrics" if figure.table == "metrics" else f"analysis/{figure.table}"
+    path = run / f"{name}.parquet"
+    if not path.exists() or not len(found := read_table(path)):
         raise RunError(f"{path}: the run has no rows of this analysis; try more rounds or clients")
-    found = pq.read_table(path)
+    if missing := {*figure.values} - {*found.column_names}:
+        raise RunError(f"{path}: the run has no column {min(missing)}")
     return {n: found[n].to_numpy(zero_copy_only=False) for n in found.column_names}

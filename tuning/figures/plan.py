@@ -10,20 +10,15 @@ from typing import Any
 import raysim
 from raysim.config import Settings
 from raysim.core.errors import SettingsError
-from raysim.core.given import decides_result, override_text
 from raysim.storage.run_directory import RunDirectory
+from raysim.tuning.changes import changed_settings, check_overrides, shortened
 from raysim.workloads.datasets.fetch import data_root
 from raysim.workloads.datasets.prepared import missing_files
 from raysim.workloads.figures import find
 from raysim.workloads.figures.figure import Figure
-from raysim.workloads.shortened import shortened
 
-SET_HERE = {
-    **dict.fromkeys(("analysis", "reference"), "follows from the figure; leave it out"),
-    "out": "use the option --out for a figure",
-    "rounds": "use the option --rounds for a figure, which says that it shortens",
-}
-"""Settings that cannot be changed, and why."""
+FIXED = dict.fromkeys(("analysis", "reference"), "the figure")
+"""What settles settings that cannot be changed, by key."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +65,8 @@ class FigurePlan:
         """Lines about what the command's options shorten and change."""
         longest = max(self.full_rounds, key=lambda label: self.full_rounds[label])
         rounds, full = self.settings[longest].rounds, self.full_rounds[longest]
-        found = [f"shortened: {rounds} of {full} rounds"] if rounds < full else []
-        changed = {k: v for k, v in self.overrides.items() if decides_result(k)}
-        if changed:
-            found.append("changed: " + " ".join(override_text(*each) for each in changed.items()))
-        return found
+        found = [f"Shortened to {rounds} of {full} rounds."] if rounds < full else []
+        return found + changed_settings(self.overrides)
 
 
 def make_plan(
@@ -92,8 +84,7 @@ def make_plan(
         SettingsError: there is no such figure, or an override is wrong.
     """
     figure = find(name)
-    for key in SET_HERE.keys() & overrides.keys():
-        raise SettingsError(f"{override_text(key, overrides[key])}: {SET_HERE[key]}")
+    check_overrides("figure", overrides, FIXED)
     folders = {run.label: str(folder.absolute() / run.folder) for run in figure.runs}
     settings, full = {}, {}
     for run in figure.runs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Generic, TypeVar
 
@@ -58,26 +58,56 @@ class RunQueue(ABC, Generic[R]):
         return True
 
 
+def reference_failed(name: str, error: str) -> str:
+    """Return the error of a run whose reference failed."""
+    return f"its reference {name} failed: {error}"
+
+
 class ReferencedRuns(RunQueue[R]):
-    """Queue of runs that are added: a run waits until the one that it is compared with has ended.
+    """Runs of a table or a figure: a run waits until the one that it is compared with has ended.
+
+    Where that one failed, a run is never started, and has failed with it. A line is printed at the
+    end of each.
 
     Attributes:
         waiting: Runs that have not been started.
         unended: Runs that have not ended; those that are running are among them.
     """
 
-    def __init__(self) -> None:
-        self.waiting: list[R] = []
-        self.unended: set[R] = set()
+    def __init__(
+        self, title: str, runs: Sequence[R], total: int, line: Callable[[str], None]
+    ) -> None:
+        """Queue runs.
 
-    def add(self, runs: Sequence[R]) -> None:
-        """Add runs, in the order in which they are to start."""
-        self.waiting += runs
-        self.unended.update(runs)
+        Args:
+            title: Name of the table or the figure.
+            runs: Those that are left, in the order in which they are to start.
+            total: Number of all runs.
+            line: Prints a line.
+        """
+        self.waiting, self.unended = [*runs], {*runs}
+        self._title, self._total, self._line = title, total, line
 
     @abstractmethod
     def reference(self, run: R) -> R | None:
         """Return the run with whose model a run is compared."""
+
+    @abstractmethod
+    def record(self, run: R, error: str | None) -> None:
+        """Record the end of a run, of a failed one with its error."""
+
+    @abstractmethod
+    def text_of(self, run: R) -> str:
+        """Return what is printed of a finished run."""
+
+    @property
+    def done(self) -> int:
+        """Number of runs that have ended."""
+        return self._total - len(self.unended)
+
+    def started(self, slots: int) -> None:
+        """Print the number of runs when the slots are ready."""
+        self._line(f"{self._title}: {self._total} runs, {self.done} done; {slots} slots")
 
     def remain(self) -> bool:
         """Return whether a run can be started."""
@@ -90,8 +120,20 @@ class ReferencedRuns(RunQueue[R]):
         return run
 
     def ended(self, run: R, report: Report, seconds: float) -> None:
-        """Let the runs start that waited for this one."""
-        self.unended.discard(run)
+        """Record the end of a run; those that wait for one that failed end with it."""
+        self.unended.remove(run)
+        self.record(run, report.error)
+        outcome = self.text_of(run) if report.error is None else f"failed: {report.error}"
+        self._line(f"{self.done}/{self._total} {self.name(run)}: {outcome}  {seconds:.1f} s")
+        if report.error is not None:
+            error = reference_failed(self.name(run), report.error)
+            for other in [each for each in self.waiting if self.reference(each) == run]:
+                self.waiting.remove(other)
+                self.ended(other, Report(error=error), 0.0)
+
+    def note(self, text: str) -> None:
+        """Print a note."""
+        self._line(f"note: {text}")
 
     def _is_ready(self, run: R) -> bool:
         return self.reference(run) not in self.unended

@@ -70,6 +70,10 @@ class PlannedRun:
         """Files of the user that it needs and that are not there."""
         return missing_files(self.settings.dataset, data_root())
 
+    def label_of(self, seed: int) -> str:
+        """Return row, column and seed."""
+        return f"{self.label}, seed {seed}"
+
     def seeds(self, count: int) -> range:
         """Return its first seeds."""
         return range(self.settings.seed, self.settings.seed + count)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console, RenderableType
@@ -12,12 +14,12 @@ from rich.text import Text
 from raysim.results.render import grid_of, to_rich
 from raysim.tuning.slots.pool import count_slots, open_slots
 from raysim.tuning.slots.queue import run_in_slots
-from raysim.tuning.slots.report import Report, hinting
+from raysim.tuning.slots.report import hinting
 from raysim.tuning.tables.cells import PlannedRun
 from raysim.tuning.tables.folder import TableFolder
 from raysim.tuning.tables.plan import TableOptions, TablePlan, make_plan
-from raysim.tuning.tables.results import FILES, TableResults
-from raysim.tuning.tables.runs import TableListener, TableRun, TableRuns
+from raysim.tuning.tables.results import FILES
+from raysim.tuning.tables.runs import TableRuns
 from raysim.tuning.tables.work import Workload, time_in_slots
 from raysim.workloads.tables import find
 
@@ -50,20 +52,17 @@ def table(
     Raises:
         RaysimError: an option, a setting, the data, the folder or the cluster does not allow it.
     """
-    plan, folder = plan_of(name, options), TableFolder(out)
+    plan, folder, line = plan_of(name, options), TableFolder(out), _line_of(console)
     plan.check_data()
     with hinting(RESUME), folder.lock(plan):
-        results = TableResults(plan, folder)
-        output = PlainTableOutput(console, plan, results)
-        queue = TableRuns(folder, output)
-        runs = queue.fill(plan, Workload())
-        if queue.remain():
-            with open_slots(plan.runs[0].settings, jobs, output.note) as slots:
-                output.started(len(slots), runs - len(queue), runs)
-                run_in_slots(slots, queue)
-        found = results.write()
-    output.table(to_rich(grid_of(found)))
-    output.line(f"{', '.join(FILES)} in {out}")
+        runs = TableRuns(plan, folder, Workload(), line)
+        if runs.remain():
+            with open_slots(plan.runs[0].settings, jobs, runs.note) as slots:
+                runs.started(len(slots))
+                run_in_slots(slots, runs)
+        found = runs.results.write()
+    _print_table(console, to_rich(grid_of(found)))
+    line(f"{', '.join(FILES)} in {out}")
 
 
 def dry_run(
@@ -78,27 +77,30 @@ def dry_run(
     """
     plan, folder, work = plan_of(name, options), TableFolder(out), Workload()
     plan.check_data()
-    output = PlainTableOutput(console, plan, TableResults(plan, folder))
-    queue = TableRuns(folder, output)
-    runs = queue.fill(plan, work)
+    line = _line_of(console)
+    runs = TableRuns(plan, folder, work, line)
     slots = count_slots(plan.runs[0].settings, jobs)
-    seconds = [work.seconds(run.planned.settings) for run in queue]
-    output.table(_runs(plan, queue, work))
-    output.started(slots, runs - len(queue), runs)
-    steps = sum(work.sample_steps(run.planned.settings) for run in queue)
+    left = [run.planned.settings for run in runs.waiting]
+    seconds = [work.seconds(settings) for settings in left]
+    _print_table(console, _runs(plan, runs, work))
+    runs.started(slots)
+    steps = sum(map(work.sample_steps, left))
     took = duration(time_in_slots(seconds, slots))
-    output.line(
+    line(
         f"{steps:.3g} sample-steps; estimate: {took} on {slots} slots, from a few rounds measured"
         " on this machine in one process; less where runs stop at target_accuracy"
     )
+    if analyses := dict.fromkeys(name for settings in left for name in settings.analysis):
+        line(f"the estimate leaves out the analyses of the runs: {', '.join(analyses)}")
 
 
-def _runs(plan: TablePlan, queue: TableRuns, work: Workload) -> Table:
+def _runs(plan: TablePlan, runs: TableRuns, work: Workload) -> Table:
     """Return the table of the runs: cells read off them, rounds, seeds that are left, and work."""
     found = Table(title=plan.table.name, title_justify="left", box=None)
     for name in ("run", "cells", "rounds", "runs left", "sample-steps", "time of a run"):
         found.add_column(name, justify="left" if name == "run" else "right")
-    cells, left = Counter(cell.run for cell in plan.chosen), Counter(run.planned for run in queue)
+    cells = Counter(cell.run for cell in plan.chosen)
+    left = Counter(run.planned for run in runs.waiting)
     for run in plan.runs:
         found.add_row(
             Text(run.label),
@@ -125,38 +127,13 @@ def duration(seconds: float) -> str:
     return f"{seconds:.1f} s"
 
 
-class PlainTableOutput(TableListener):
-    """Plain output of a table: a line for each run; the table's files are updated with each."""
+def _line_of(console: Console) -> Callable[[str], None]:
+    """Return what prints a line as it is."""
+    return partial(console.print, highlight=False, markup=False, soft_wrap=True)
 
-    def __init__(self, console: Console, plan: TablePlan, results: TableResults) -> None:
-        self._console, self._plan, self._results = console, plan, results
-        self._done = self._runs = 0
 
-    def line(self, text: str) -> None:
-        """Print a line."""
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-    def table(self, table: RenderableType) -> None:
-        """Print a table, in a file or a pipe without breaking its lines."""
-        if not self._console.is_terminal:
-            self._console.width = PIPE_WIDTH
-        self._console.print(table)
-
-    def started(self, slots: int, done: int, runs: int) -> None:
-        """Print the cells without data, and the number of runs."""
-        self._done, self._runs = done, runs
-        for cell in self._plan.cells:
-            if cell.chosen and cell.missing:
-                self.note(f"{cell.label}: left out: {cell.missing}")
-        self.line(f"{self._plan.table.name}: {runs} runs, {done} done; {slots} slots")
-
-    def run_done(self, run: TableRun, report: Report, seconds: float) -> None:
-        """Update the table's files, and print a run's values."""
-        self._results.write()
-        self._done += 1
-        outcome = f"failed: {report.error}" if report.error else self._results.text_of(run)
-        self.line(f"{self._done}/{self._runs} {run.label}: {outcome}  {seconds:.1f} s")
-
-    def note(self, text: str) -> None:
-        """Print a note."""
-        self.line(f"note: {text}")
+def _print_table(console: Console, table: RenderableType) -> None:
+    """Print a table, in a file or a pipe without breaking its lines."""
+    if not console.is_terminal:
+        console.width = PIPE_WIDTH
+    console.print(table)

@@ -13,7 +13,8 @@ from raysim.core.given import parse_json
 from raysim.storage.atomic import sweep, write_json
 from raysim.storage.lock import lock_folder
 from raysim.storage.run_directory import RunDirectory, difference_from
-from raysim.storage.schema import SCHEMA, check_schema
+from raysim.storage.schema import SCHEMA, TABLE, check_schema
+from raysim.tuning.slots.queue import reference_failed
 from raysim.tuning.tables.cells import PlannedCell, PlannedRun
 from raysim.tuning.tables.plan import TablePlan
 
@@ -32,7 +33,7 @@ class TableFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.seeds: dict[str, int] = {}
-        self._about = path / "table.json"
+        self._about = path / TABLE
 
     def path_of(self, run: PlannedRun, seed: int) -> Path:
         """Return the run directory of a seed as an absolute path: slots run elsewhere."""
@@ -62,14 +63,21 @@ class TableFolder:
         return True
 
     def failure(self, run: PlannedRun, seed: int) -> str | None:
-        """Return the recorded error of a run that failed."""
+        """Return the recorded error of a run that failed, or that of its reference.
+
+        Nothing is recorded of a run whose reference failed: it is run where that one is finished.
+        """
         try:
             text = (self.path_of(run, seed) / FAILED).read_text(encoding="utf-8")
             return str(parse_json(text)["error"])
         except FileNotFoundError:
-            return None
+            reference = run.reference
         except (OSError, ValueError, LookupError, TypeError):
             return "its record is damaged"
+        error = self.failure(reference, seed) if reference else None
+        if reference is None or error is None or self.is_finished(run, seed):
+            return None
+        return reference_failed(reference.label_of(seed), error)
 
     def record_failure(self, run: PlannedRun, seed: int, error: str) -> Path:
         """Record the error of a run, which is not run again; return the record."""

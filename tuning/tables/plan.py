@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from raysim.core.errors import SettingsError, visible
+from raysim.tuning.changes import check_overrides, shortened
 from raysim.tuning.tables.cells import PlannedCell, PlannedRun, ResolvedCell, planned_cells
-from raysim.workloads.shortened import shortened
 from raysim.workloads.tables import PaperCell, PaperTable
 
 
@@ -75,18 +75,8 @@ def make_plan(table: PaperTable, options: TableOptions) -> TablePlan:
     Raises:
         SettingsError: an override is wrong, or no cell is chosen.
     """
-    if "out" in options.overrides:
-        raise SettingsError(f"out={options.overrides['out']}: use the option --out for a table")
-    if "rounds" in options.overrides:
-        raise SettingsError(
-            f"rounds={options.overrides['rounds']}: use the option --rounds for a table, which"
-            " says that it shortens"
-        )
-    if table.reference_row and "reference" in options.overrides:
-        raise SettingsError(
-            f"reference={options.overrides['reference']}: follows from the row"
-            f" {table.reference_row}; leave it out"
-        )
+    fixed = {"reference": f"the row {table.reference_row}"} if table.reference_row else {}
+    check_overrides("table", options.overrides, fixed)
     words = [word for text in options.only for word in text.split(",")]
     resolved = [found for cell in table.cells if (found := _resolved(cell, words, options))]
     if not any(cell.chosen for cell in resolved):

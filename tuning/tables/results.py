@@ -9,17 +9,16 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from raysim.core.given import decides_result, override_text
 from raysim.results.metrics import parse_metric
 from raysim.results.render import grid_of, to_arrow, to_html, to_latex, to_markdown
 from raysim.results.render.grid import shown
 from raysim.results.runs import read_run, result_settings
 from raysim.results.tables import ResultCell, ResultTable, differing_settings
 from raysim.storage.atomic import replace_file
+from raysim.tuning.changes import changed_settings
 from raysim.tuning.tables.cells import PlannedCell, PlannedRun
 from raysim.tuning.tables.folder import TableFolder
 from raysim.tuning.tables.plan import TablePlan
-from raysim.tuning.tables.runs import TableRun
 from raysim.workloads.tables import PaperCell
 
 FILES = ("table.md", "table.tex", "table.html", "table.parquet")
@@ -65,11 +64,11 @@ class TableResults:
         replace_file(parquet, lambda aside: pq.write_table(to_arrow(table), aside))
         return table
 
-    def text_of(self, run: TableRun) -> str:
+    def text_of(self, run: PlannedRun, seed: int) -> str:
         """Return the values of a run that has ended, as text."""
-        if not (cells := self._cells_of(run.planned)):
+        if not (cells := self._cells_of(run)):
             return "the reference of others"
-        ended, paper = self._ended[self._folder.path_of(run.planned, run.seed)], self._plan.table
+        ended, paper = self._ended[self._folder.path_of(run, seed)], self._plan.table
         units = {paper.metric_of(cell): paper.unit_of(cell) for cell in cells}
         found = []
         for metric, value in ended.values.items():
@@ -148,10 +147,7 @@ class TableResults:
         counts = {self._folder.seeds[cell.name] for cell in shown}
         if any(count < paper.seeds for count in counts):
             yield f"Shortened to {_span(counts)} of {paper.seeds} seeds."
-        changed = {k: v for k, v in plan.options.overrides.items() if decides_result(k)}
-        if changed:
-            listed = ", ".join(override_text(key, value) for key, value in changed.items())
-            yield f"Settings changed for all runs: {listed}."
+        yield from changed_settings(plan.options.overrides)
         runs = {cell.run: self._folder.seeds[cell.name] for cell in shown}
         done = {cell.run: len(ended[cell]) for cell in shown}
         if waiting := sum(runs.values()) - sum(done.values()):
@@ -160,7 +156,7 @@ class TableResults:
             if cell.paper.text:
                 yield f"{cell.label}: the paper prints {cell.paper.text!r}."
         yield from dict.fromkeys(
-            f"{cell.run.label}, seed {seed}: {run.error}"
+            f"{cell.run.label_of(seed)}: {run.error}"
             for cell, found in ended.items()
             for seed, run in found.items()
             if run.error

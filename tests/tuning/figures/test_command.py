@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 
 from raysim.config import parse_override
 from raysim.storage.lock import lock_folder
@@ -29,10 +31,10 @@ def test_every_run_is_run_once_and_the_drawing_names_the_options(figure, slots, 
     assert [row["round"] for row in rows] == [1, 1, 2, 2]
     assert pq.read_table(out / "pre-pass/metrics.parquet")["round"].to_pylist() == [1]
     assert "dnc-5: 2 runs, 0 done; 1 slots\n1/2 pre-pass: " in said
-    assert "\nshortened: 2 of 8 rounds\n" in said
-    changed = "\nchanged: dataset.name=synthetic dataset.users=4 dataset.samples=30 clients=4"
-    assert changed in said and "fraction=0.5 local.weight_decay=0.001\n" in said
-    for part in (b"shortened: 2 of 8 rounds", b"changed: dataset.name=synthetic", b"decay=0.001"):
+    assert "\nShortened to 2 of 8 rounds.\n" in said
+    changed = "\nSettings changed for all runs: dataset.name=synthetic, dataset.users=4, "
+    assert changed in said and "fraction=0.5, local.weight_decay=0.001.\n" in said
+    for part in (b"Shortened to 2 of 8 rounds.", b"Settings changed for all", b"decay=0.001."):
         assert part in drawn(out)
     assert b"trace=" not in drawn(out)  # it changes no result
 
@@ -68,28 +70,74 @@ def test_a_figure_that_was_stopped_goes_on(figure, slots, tmp_path):
 def test_a_run_that_fails_is_left_out_and_said(figure, slots, tmp_path):
     slots.fault = lambda run: Report(error="its update is not finite") if run == "iid" else None
     code, said, _ = figure("partition.name=iid", name="mifl-3")
-    assert code == 0 and "1/2 IID: failed: its update is not finite\n" in said
-    assert "failed and left out: IID\n" in said
-    assert b"failed and left out: IID" in (tmp_path / "out/mifl-3.svg").read_bytes()
+    assert code == 0 and "1/2 IID: failed: its update is not finite  " in said
+    assert "Failed and left out: IID.\n" in said
+    assert b"Failed and left out: IID." in (tmp_path / "out/mifl-3.svg").read_bytes()
+
+
+def without_rows(table: Path) -> None:
+    shutil.rmtree(table)
+
+
+def with_empty_rows(table: Path) -> None:
+    [part] = table.iterdir()
+    pq.write_table(pq.read_table(part).slice(0, 0), part)
+
+
+def with_other_columns(table: Path) -> None:
+    [part] = table.iterdir()
+    pq.write_table(pq.read_table(part).drop_columns("samples"), part)
+
+
+def damaged(table: Path) -> None:
+    [part] = table.iterdir()
+    part.write_bytes(b"garbage")
+
+
+UNDRAWN = {
+    without_rows: "the run has no rows of this analysis; try more rounds or clients",
+    with_empty_rows: "the run has no rows of this analysis; try more rounds or clients",
+    with_other_columns: "the run has no column samples",
+    damaged: "is damaged",
+}
+
+
+@pytest.mark.parametrize("harm", UNDRAWN)
+def test_a_run_that_cannot_be_drawn_is_left_out_as_a_failed_one(figure, slots, tmp_path, harm):
+    words = ("partition.name=iid",)
+    assert figure(*words, name="mifl-3")[0] == 0
+    table = tmp_path / "out/non-iid/analysis/label_heat_map.parquet"
+    harm(table)
+    slots.started.clear()
+    code, said, err = figure(*words, name="mifl-3")
+    assert (code, err, slots.started) == (0, "", [])
+    assert f"note: non-IID: {table}: {UNDRAWN[harm]}" in said
+    assert "Failed and left out: non-IID.\n" in said
+    assert b"Failed and left out: non-IID." in (tmp_path / "out/mifl-3.svg").read_bytes()
+    harm(tmp_path / "out/iid/analysis/label_heat_map.parquet")
+    code, _, err = figure(*words, name="mifl-3")
+    assert code == 2 and err.startswith("raysim: mifl-3: all runs failed; IID: ")
 
 
 def test_runs_without_their_reference_have_failed(figure, slots, tmp_path):
     slots.fault = lambda run: Report(error="a bug")
     code, said, err = figure(*SHORT)
     assert code == 2 and slots.started == ["pre-pass"]
-    assert "2/2 FedAvg: failed: its reference pre-pass failed\n" in said
-    assert err == "raysim: dnc-5: all runs failed; FedAvg: its reference pre-pass failed\n"
+    assert "2/2 FedAvg: failed: its reference pre-pass failed: a bug  0.0 s\n" in said
+    assert err == "raysim: dnc-5: all runs failed; FedAvg: its reference pre-pass failed: a bug\n"
     assert not [*(tmp_path / "out").glob("dnc-5.*")]
+    slots.fault = lambda run: None
+    slots.started.clear()
+    assert figure(*SHORT)[0] == 0 and slots.started == ["pre-pass", "fedavg"]
 
 
-def test_a_run_waits_for_its_reference(tmp_path):
+def test_runs_are_compared_with_the_reference_of_the_figure(tmp_path):
     overrides = dict(map(parse_override, SMALL))
     plan = make_plan("flexchill-5", overrides | {"partition.alpha": 1.0}, 1, tmp_path)
     runs = FigureRuns(plan, lambda text: None)
-    assert (len(runs), runs.next(), runs.remain()) == (5, "reference", False)
+    assert (runs.done, runs.next(), runs.remain()) == (0, "reference", False)
     runs.ended("reference", Report(), 1.0)
-    assert [runs.next() for _ in range(4)] == ["T=4", "T=1", "T=0.25", "T=0.05"]
-    assert not runs.remain() and len(runs) == 4
+    assert runs.waiting == ["T=4", "T=1", "T=0.25", "T=0.05"] and runs.remain()
 
 
 def test_a_folder_has_one_command_at_a_time(figure, tmp_path):

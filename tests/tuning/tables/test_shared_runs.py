@@ -12,7 +12,7 @@ from raysim.results.runs import read_run
 from raysim.tuning.slots.report import Report
 from raysim.tuning.tables.folder import TableFolder
 from raysim.tuning.tables.plan import TableOptions, make_plan
-from raysim.tuning.tables.runs import TableListener, TableRuns
+from raysim.tuning.tables.runs import TableRuns
 from raysim.tuning.tables.work import Workload
 from raysim.workloads.tables import TABLES
 from tests.tuning.tables.common import NAME, make_table, times
@@ -150,20 +150,14 @@ def test_analyses_are_computed_after_the_reference(analysed, slots, tmp_path):
     assert differing == {"local.temperature=1.0"}
 
 
-def test_a_run_waits_until_its_reference_has_ended(analysed, tmp_path):
-    queue = TableRuns(TableFolder(tmp_path / "out"), TableListener())
+def test_references_come_first_and_a_run_waits_for_that_of_its_seed(analysed, tmp_path):
     plan = make_plan(TABLES[NAME], TableOptions(seeds=2))
-    assert queue.fill(plan, Workload()) == 4
-    references = [queue.next(), queue.next()]
-    assert [run.label for run in references] == [
-        "reference, accuracy, seed 0",
-        "reference, accuracy, seed 1",
-    ]
-    assert len(queue) == 2 and not queue.remain()
-    queue.ended(references[1], Report(summary={}), 1.0)
-    assert queue.next().label == "T=0.5, accuracy, seed 1" and not queue.remain()
-    queue.ended(references[0], Report(error="no luck"), 1.0)
-    assert queue.remain() and queue.next().label == "T=0.5, accuracy, seed 0"
+    runs = TableRuns(plan, TableFolder(tmp_path / "out"), Workload(), print)
+    names = {run: runs.name(run) for run in runs.waiting}
+    labels = [f"{row}, accuracy, seed {n}" for row in ("reference", "T=0.5") for n in (0, 1)]
+    assert [*names.values()] == labels
+    references = [(names[run], names.get(runs.reference(run))) for run in runs.waiting]
+    assert references == [*zip(labels, [None, None, *labels[:2]], strict=True)]
 
 
 def test_one_cell_alone_has_its_reference_run_which_is_not_shown(analysed, slots, tmp_path):
@@ -183,12 +177,35 @@ def test_a_table_that_was_moved_is_still_finished(analysed, slots, tmp_path):
     assert analysed("--seeds", "1", "--out", "elsewhere")[0] == 0 and slots.started == []
 
 
-def test_runs_without_their_reference_have_failed(analysed, slots, tmp_path):
+def test_a_run_whose_reference_failed_is_not_started_and_counts_as_failed(
+    analysed, slots, tmp_path
+):
     slots.fault = lambda run: Report(error="no luck") if run.startswith("reference") else None
-    code, _, _ = analysed("--only", "T=0.5,accuracy", "--seeds", "1")
-    assert code == 0 and slots.started == ["reference/accuracy/seed-0", "t=0.5/accuracy/seed-0"]
-    notes = rows_of(tmp_path / "out")["T=0.5", "accuracy"]["notes"]
-    assert any("reference/accuracy/seed-0: has no model that can be read" in each for each in notes)
+    words, out = ("--only", "T=0.5,accuracy", "--seeds", "1"), tmp_path / "out"
+    reference, run = "reference/accuracy/seed-0", "t=0.5/accuracy/seed-0"
+    cause = "its reference reference, accuracy, seed 0 failed: no luck"
+    code, said, _ = analysed(*words)
+    assert code == 0 and slots.started == [reference]
+    assert f"\n2/2 T=0.5, accuracy, seed 0: failed: {cause}  0.0 s\n" in said
+    record = out / f"runs/{reference}/failed.json"
+    assert [*out.rglob("failed.json")] == [record]
+    cell = rows_of(out)["T=0.5", "accuracy"]
+    assert (cell["n"], cell["diverged"], cell["seeds"]) == (0, 1, 1)
+    note = f"T=0.5, accuracy, seed 0: {cause}"
+    assert note in cell["notes"]
+    # The same command starts neither, and says why.
+    slots.fault = lambda run: None
+    code, said, _ = analysed(*words)
+    assert code == 0 and slots.started == [reference] and note in said
+    # Without the reference's record both are run.
+    record.unlink()
+    assert analysed(*words)[0] == 0 and slots.started == [reference, reference, run]
+    assert rows_of(out)["T=0.5", "accuracy"]["n"] == 1
+    # A finished run counts, whatever becomes of its reference.
+    (out / f"runs/{reference}/summary.json").unlink()
+    record.write_text('{"schema": 1, "error": "no luck"}')
+    assert analysed(*words)[0] == 0 and rows_of(out)["T=0.5", "accuracy"]["n"] == 1
+    assert len(slots.started) == 3
 
 
 REFUSED = {

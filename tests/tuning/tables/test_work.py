@@ -12,7 +12,7 @@ from raysim.tuning.tables.cells import folder_names
 from raysim.tuning.tables.command import duration
 from raysim.tuning.tables.work import DataSize, Pace, Workload, measure, time_in_slots
 from raysim.workloads.tables import TABLES
-from tests.tuning.tables.common import COLUMNS, times
+from tests.tuning.tables.common import COLUMNS, NAME, make_table, times
 
 
 def settings_of(column):
@@ -133,3 +133,25 @@ def test_a_dry_run_leaves_out_finished_runs(table, tmp_path):
     code, said, _ = table(*words, "--dry-run", "--jobs", "1")
     assert code == 0 and "1 of 2" in said and "2 runs, 1 done; 1 slots" in said
     assert "800 sample-steps; estimate" in said and times(tmp_path / "out") == before
+
+
+def test_an_estimate_leaves_out_analyses_and_says_so(table, tmp_path, monkeypatch):
+    measured = []
+
+    def run(settings, listener):
+        measured.append(settings.analysis)
+        listener.round_done({"seconds": 1.0, "evaluation_seconds": 1.0})
+
+    monkeypatch.setattr(raysim, "run", run)
+    rows = {"FedAvg": {"evaluation.clients": True, "fraction": 0.1, "analysis": ("cka",)}}
+    metrics = {"IID, long": "analysis(new_client, epochs)"}
+    monkeypatch.setitem(TABLES, NAME, make_table(tmp_path, rows, metrics=metrics))
+    words = ("--dry-run", "--jobs", "1", "--seeds", "1")
+    code, said, _ = table(*words)
+    assert code == 0 and {*measured} == {()}
+    line = "\nthe estimate leaves out the analyses of the runs: cka"
+    assert f"{line}, new_client\n" in said
+    _, said, _ = table(*words, "--only", "short")
+    assert f"{line}\n" in said
+    _, said, _ = table(*words, "--only", "short", "analysis=[]")
+    assert "sample-steps; estimate: " in said and "analyses" not in said

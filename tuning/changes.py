@@ -1,0 +1,47 @@
+"""Changes of a published table or figure that its command takes: fewer rounds, other settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from raysim.core.errors import SettingsError
+from raysim.core.given import decides_result, override_text
+
+
+def check_overrides(kind: str, overrides: Mapping[str, Any], fixed: Mapping[str, str]) -> None:
+    """Check that overrides hold for all runs of a table or a figure.
+
+    Args:
+        kind: "table" or "figure".
+        overrides: Settings of all runs by dotted key.
+        fixed: What settles other settings, by their keys.
+
+    Raises:
+        SettingsError: one is an option of the command, or is settled.
+    """
+    refusals = {
+        "out": f"use the option --out for a {kind}",
+        "rounds": f"use the option --rounds for a {kind}, which says that it shortens",
+        **{key: f"follows from {source}; leave it out" for key, source in fixed.items()},
+    }
+    for key, value in overrides.items():
+        if key in refusals:
+            raise SettingsError(f"{override_text(key, value)}: {refusals[key]}")
+
+
+def shortened(rounds: Mapping[str, int], most: int) -> dict[str, int]:
+    """Return the rounds of some runs, shortened so that the longest has at most so many.
+
+    All are shortened in proportion, and have one round at least.
+    """
+    longest = max(rounds.values())
+    if longest <= most:
+        return dict(rounds)
+    return {name: max(count * most // longest, 1) for name, count in rounds.items()}
+
+
+def changed_settings(overrides: Mapping[str, Any]) -> list[str]:
+    """Return the note about overrides; none where they change no result."""
+    changed = [override_text(*each) for each in overrides.items() if decides_result(each[0])]
+    return [f"Settings changed for all runs: {', '.join(changed)}."] if changed else []
