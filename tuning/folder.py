@@ -17,7 +17,7 @@ from raysim.storage.atomic import sweep, write_json
 from raysim.storage.lock import lock_folder
 from raysim.storage.recorder import dotted
 from raysim.storage.run_directory import RunDirectory
-from raysim.storage.schema import SCHEMA, check_schema
+from raysim.storage.schema import GRIDS, SCHEMA, check_schema
 
 
 class StudyFolder:
@@ -29,7 +29,7 @@ class StudyFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._about = path / "study.json"
+        self._about = path / GRIDS["study"]
 
     def trial(self, number: int) -> Path:
         """Return the run directory of a trial as an absolute path: slots run elsewhere."""

@@ -1,7 +1,7 @@
-"""Schema versions of run directories, studies and tables; settings that earlier versions wrote.
+"""Schema versions of run directories and folders of runs; settings that earlier versions wrote.
 
-`config.json`, `study.json` and `table.json` carry the key `schema`. Files without it are of version
-0, which had other names for one setting and for the modules of workloads, studies and launchers.
+`config.json` and the files in GRIDS carry the key `schema`. Files without it are of version 0,
+which had other names for one setting and for the modules of workloads, studies and launchers.
 Settings that users write themselves have no key either, so the same names are read from them.
 """
 
@@ -18,8 +18,8 @@ from raysim.core.errors import RunError
 from raysim.core.given import parse_json
 
 SCHEMA = 1
-TABLE = "table.json"
-"""File in a table's folder; its key `table` names the paper's table."""
+GRIDS = {"table": "table.json", "figure": "figure.json", "study": "study.json"}
+"""Files in the folders of a table's, a figure's or a study's runs; the first two name it."""
 MOVED = ("workloads", "tuning", "cluster")
 """Packages that stood beside `raysim` in version 0, and are inside it since version 1."""
 COMPONENTS = ("dataset", "partition", "model", "method")
@@ -41,12 +41,16 @@ def check_schema(path: Path, values: Mapping[str, Any]) -> None:
         )
 
 
-def table_of(run: Path) -> str:
-    """Return the paper's table in whose folder a run directory lies; "" if in none."""
-    for folder in run.resolve().parents:
-        with suppress(OSError, ValueError, LookupError, TypeError):
-            return str(parse_json((folder / TABLE).read_text(encoding="utf-8"))["table"])
+def named_in(folder: Path, kind: str) -> str:
+    """Return the name of the table, or the figure, whose folder this is; "" if of none."""
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        return str(parse_json((folder / GRIDS[kind]).read_text(encoding="utf-8"))[kind])
     return ""
+
+
+def table_of(run: Path) -> str:
+    """Return the table in whose folder a run directory lies; "" if in none."""
+    return next(filter(None, (named_in(folder, "table") for folder in run.resolve().parents)), "")
 
 
 def current_settings(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:

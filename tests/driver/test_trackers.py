@@ -14,7 +14,6 @@ import pytest
 import raysim
 from raysim.driver import trackers
 from raysim.driver.trackers.base import FILE, Tracker, TrackingListener
-from raysim.storage.lock import lock_folder
 from tests.results.test_runs import StopAfter
 from tests.tasks import Notes, make_settings, make_task
 
@@ -86,10 +85,11 @@ def test_a_run_is_tracked(tmp_path, kept):
 
 
 def test_a_run_of_a_table_figure_or_study_is_named_with_its_place(tmp_path, kept):
-    paths = ["table/runs/fedavg/iid/seed-0", "figure-a-1/fedmax", "study/trials/0007"]
-    for path in paths:
-        with lock_folder(tmp_path / path.split("/")[0], "held"):
-            run(tmp_path / path)
+    paths = ["table/runs/fedavg/iid/seed-0", "figure/fedmax", "study/trials/0007"]
+    for kind, path in zip(("table", "figure", "study"), paths, strict=True):
+        (tmp_path / kind).mkdir()
+        (tmp_path / kind / f"{kind}.json").touch()
+        run(tmp_path / path)
     run(tmp_path / "free/seed-0")
     assert [each["name"] for each in kept.runs.values()] == [*paths, "seed-0"]
 

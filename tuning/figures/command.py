@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from raysim.core.errors import RunError
-from raysim.storage.atomic import replace_file
+from raysim.storage.atomic import replace_file, write_json
 from raysim.storage.lock import lock_folder
+from raysim.storage.schema import GRIDS, SCHEMA, named_in
 from raysim.storage.tables.parted import read_table
 from raysim.tuning.figures.plan import FigurePlan, make_plan
 from raysim.tuning.figures.runs import FigureRuns
@@ -49,6 +50,7 @@ def figure(
     check_packages()
     plan.check()
     with hinting(RESUME), lock_folder(out, "another raysim figure is using this folder"):
+        _claim(out, name)
         runs = FigureRuns(plan, line)
         if runs.remain():
             settings = next(iter(plan.settings.values()))
@@ -56,6 +58,17 @@ def figure(
                 runs.started(len(slots))
                 run_in_slots(slots, runs)
         _draw(plan, runs, out, line)
+
+
+def _claim(folder: Path, name: str) -> None:
+    """Write the figure's name into its folder.
+
+    Raises:
+        RunError: it is the folder of another figure.
+    """
+    if (other := named_in(folder, "figure")) not in ("", name):
+        raise RunError(f"out={folder}: holds figure {other}; choose another --out")
+    write_json(folder / GRIDS["figure"], {"schema": SCHEMA, "figure": name})
 
 
 def _draw(plan: FigurePlan, runs: FigureRuns, folder: Path, line: Callable[[str], None]) -> None:

@@ -13,7 +13,7 @@ from raysim.core.given import parse_json
 from raysim.storage.atomic import sweep, write_json
 from raysim.storage.lock import lock_folder
 from raysim.storage.run_directory import RunDirectory, difference_from
-from raysim.storage.schema import SCHEMA, TABLE, check_schema
+from raysim.storage.schema import GRIDS, SCHEMA, check_schema
 from raysim.tuning.slots.queue import reference_failed
 from raysim.tuning.tables.cells import PlannedCell, PlannedRun
 from raysim.tuning.tables.plan import TablePlan
@@ -33,7 +33,7 @@ class TableFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.seeds: dict[str, int] = {}
-        self._about = path / TABLE
+        self._about = path / GRIDS["table"]
 
     def path_of(self, run: PlannedRun, seed: int) -> Path:
         """Return the run directory of a seed as an absolute path: slots run elsewhere."""

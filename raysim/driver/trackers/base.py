@@ -13,8 +13,8 @@ from raysim.core.errors import RunError
 from raysim.core.given import parse_json
 from raysim.driver.listener import Listener, Started
 from raysim.storage.atomic import write_json
-from raysim.storage.lock import LOCK
 from raysim.storage.recorder import dotted
+from raysim.storage.schema import GRIDS
 
 FILE = "tracker.json"
 SUMMARY = "summary/"
@@ -139,12 +139,9 @@ class TrackingListener(Listener):
 
 
 def _name(run: Path) -> str:
-    """Return the path of a run from the folder of its table, figure or study on, or its own name.
-
-    The command that runs these has locked their folder.
-    """
-    path = run.absolute()
-    above = next((folder for folder in path.parents if (folder / LOCK).exists()), path)
+    """Return the path of a run from the folder of its table, figure or study on, or its name."""
+    path, files = run.absolute(), GRIDS.values()
+    above = next((f for f in path.parents if any((f / name).exists() for name in files)), path)
     return path.relative_to(above.parent).as_posix()
 
 

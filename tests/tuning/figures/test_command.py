@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -144,6 +145,20 @@ def test_a_folder_has_one_command_at_a_time(figure, tmp_path):
     with lock_folder(tmp_path / "out", "held"):
         code, _, err = figure(*SHORT)
     assert code == 2 and "out=out: another raysim figure is using this folder" in err
+
+
+def test_the_folder_of_another_figure_is_refused(figure, slots, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/figure.json").write_text('{"schema": 1, "figure": "dnc-7"}')
+    code, _, err = figure(*SHORT)
+    assert (code, slots.started) == (2, [])
+    assert err == "raysim: out=out: holds figure dnc-7; choose another --out\n"
+    (tmp_path / "out/figure.json").write_text("garbage")
+    slots.fault = lambda run: Report(error="a bug")
+    figure(*SHORT)
+    assert slots.started == ["pre-pass"]
+    found = json.loads((tmp_path / "out/figure.json").read_text())
+    assert found == {"schema": 1, "figure": "dnc-5"}
 
 
 def test_data_that_is_not_there_is_named_before_anything_starts(raysim_command, slots, tmp_path):
