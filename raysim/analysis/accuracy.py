@@ -8,6 +8,9 @@ Legend: n clients.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from statistics import fmean
 from typing import ClassVar
 
 import numpy as np
@@ -27,8 +30,10 @@ from raysim.analysis.base import (
 from raysim.core.rules import Trained, View
 from raysim.core.tensors import Tensors
 
-NEW_CLIENTS, EPOCHS = 3, (1, 2, 4, 8, 16)
+NEW_CLIENTS, EPOCHS = 3, (1, 2, 4, 8, 16, 32, 64, 128)
 """Clients that join, drawn by the seed from those that never took part; their local epochs."""
+LEAST_EPOCHS, GAIN = 16, 0.01
+"""Epochs that are trained in any case; more only if the last doubling gained so much accuracy."""
 
 
 def _own_accuracy(view: View, trained: Trained) -> Tensors:
@@ -74,8 +79,9 @@ class AggregationDrop(Analysis):
 class NewClient(Analysis):
     """Accuracy of clients that never took part, by the epochs that they train when they join.
 
-    A client starts from the global model and trains alone, by the method's own rules. Where all
-    have taken part there are no rows.
+    A client starts from the global model and trains alone, by the method's own rules. Numbers of
+    epochs double until the mean accuracy has converged. Where all have taken part there are no
+    rows.
     """
 
     needs: ClassVar[tuple[Need, ...]] = ("classes", "client_accuracy")
@@ -87,14 +93,26 @@ class NewClient(Analysis):
             return {}
         measured = found.measure(_own_accuracy, clients, {}, ("own_test",))
         shares = {(client, 0): float(each["accuracy"]) for client, each in measured.items()}
-        for client in clients:
-            for epochs in EPOCHS:
-                trained = found.train(_own_accuracy, client, epochs)
-                if client in trained:
-                    shares[client, epochs] = float(trained[client]["accuracy"])
+        mean = math.nan
+        for epochs in EPOCHS:
+            figures = _joined(found, clients, epochs)
+            shares |= {(client, epochs): share for client, share in figures.items()}
+            before, mean = mean, fmean(figures.values()) if figures else math.nan
+            if epochs >= LEAST_EPOCHS and mean - before < GAIN:
+                break
         keys = sorted(shares)
         return {
             "client": np.array([client for client, _ in keys]),
             "epochs": np.array([epochs for _, epochs in keys]),
             "accuracy": np.array([shares[key] for key in keys]),
         }
+
+
+def _joined(found: MeasuredRound, clients: Sequence[int], epochs: int) -> dict[int, float]:
+    """Return the accuracy of each client that joins after so many local epochs."""
+    figures: dict[int, float] = {}
+    for client in clients:
+        trained = found.train(_own_accuracy, client, epochs)
+        if client in trained:
+            figures[client] = float(trained[client]["accuracy"])
+    return figures

@@ -1,6 +1,7 @@
 """Drawings of figures with matplotlib, from the tables of their runs.
 
-The same tables give the same bytes: SVG files have no date, and a fixed salt.
+The same tables give the same bytes on one machine, with any number of threads: SVG files have no
+date and a fixed salt, and t-SNE runs on one thread.
 """
 
 from __future__ import annotations

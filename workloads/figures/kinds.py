@@ -143,10 +143,12 @@ def _embedding(canvas: Canvas, figure: Figure, tables: Tables) -> None:
 def _tsne(activations: Values) -> Values:
     """Return points [n, 2] in the plane, near each other where activations [n, F] are."""
     from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
 
     perplexity = min(30.0, max((len(activations) - 1) / 4, 1.0))
     placed = TSNE(perplexity=perplexity, init="pca", random_state=0)
-    return np.asarray(placed.fit_transform(activations))
+    with threadpool_limits(1):  # several threads add in another order, and t-SNE is chaotic
+        return np.asarray(placed.fit_transform(activations))
 
 
 def _distribution(canvas: Canvas, figure: Figure, tables: Tables) -> None:

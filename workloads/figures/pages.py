@@ -32,4 +32,6 @@ def page(name: str) -> RenderableType:
         settings = " ".join(override_text(*each) for each in found.overrides(run).items())
         runs.add_row(run.label, run.preset or found.preset, Text(settings))
     lines = [found.title, found.source, found.paper.citation, found.note]
-    return Group(Text(name, style="bold"), Text("\n".join(filter(None, lines))), runs)
+    presets = dict.fromkeys(run.preset or found.preset for run in found.runs)
+    others = Text(f"all others, and deviations: raysim list presets {' | '.join(presets)}")
+    return Group(Text(name, style="bold"), Text("\n".join(filter(None, lines))), runs, others)

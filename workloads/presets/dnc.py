@@ -18,6 +18,8 @@ DNC = Paper(
     "the code of FedMA's authors, github.com/IBM/FedMA",
 )
 
+PADDING = "FedMA's code pads images by reflection before it crops them; this pads with black."
+
 COLOUR = Preset(
     "CIFAR-10, two clients of 5 classes, 95% and 5% grey: VGG9 divided after layer 5",
     {
@@ -52,13 +54,14 @@ COLOUR = Preset(
     DNC,
     "table 1, figures 6 and 8",
     {"final_accuracy": 0.801},
-    "FedMA's code pads by reflection before it crops, and trains FedAvg's clients by Adam in this"
-    " experiment; this pads with black, and trains by SGD as the paper's algorithm 1.",
+    f"{PADDING} It trains FedAvg's clients by Adam in this experiment; this trains by SGD, as the"
+    " paper's algorithm 1.",
 )
 COLOUR_PREPASS = COLOUR.replace(
     "CIFAR-10, 95% and 5% grey: the split found by a pre-pass of 5 rounds",
     "figure 5",
     origins(printed="method.split method.prepass", chosen="method.probe method.min_rise"),
+    note=COLOUR.note,
     method={"name": "divide_and_conquer", "split": "auto", "prepass": 5, "probe": 3},
 )
 IMBALANCE = COLOUR.replace(
@@ -66,8 +69,8 @@ IMBALANCE = COLOUR.replace(
     "table 2",
     origins(printed="partition.name", inferred="partition.alpha partition.minimum"),
     {"final_accuracy": 0.871},
-    "Also with clients=10. Weighted alike, as its algorithm 1 prints; FedMA's code weighs by"
-    " samples: weighting=examples.",
+    "The table also has clients=10. Clients have equal weights, as algorithm 1 prints; FedMA's code"
+    f" weights them by samples: weighting=examples. {PADDING}",
     partition={"name": "class_imbalance", "alpha": 0.5},
     method={"split": 8},
     clients=5,
@@ -76,12 +79,14 @@ IMBALANCE_PREPASS = IMBALANCE.replace(
     "CIFAR-10, unequal clients: divergence by layer after a pre-pass of 5 rounds",
     "figure 7",
     origins(printed="method.split method.prepass", chosen="method.probe method.min_rise"),
+    note=IMBALANCE.note,
     method=COLOUR_PREPASS.values["method"],
 )
 SINGLE_CLASS = IMBALANCE.replace(
     "CIFAR-10, ten clients of a class of their own",
     "section 4.3.2 (all methods below 15%)",
     origins(printed="partition clients", chosen="rounds method.split"),
+    note=PADDING,
     partition={"name": "split_classes"},
     clients=10,
 )
@@ -117,8 +122,8 @@ COLOUR_FEDMA = COLOUR.replace(
         chosen="method.sigma method.sigma0 method.sweeps method.max_width",
     ),
     {"final_accuracy": 0.81},
-    "A pass over 9 layers is 9 rounds of the paper, whose 18 are two. The last layer is averaged by"
-    " the shares of each class, as in the code of FedMA's authors for VGG9.",
+    "A pass over 9 layers counts as 9 rounds in the paper; its 18 rounds are two passes. The last"
+    f" layer is averaged by class shares, as in FedMA's code for VGG9. {PADDING}",
     method=FEDMA_VGG9,
     rounds=2,
     weighting="examples",
@@ -138,8 +143,9 @@ SHAKESPEARE_FEDMA = SHAKESPEARE.replace(
     "table 3",
     COLOUR_FEDMA.marks,
     {"final_accuracy": 0.474},
-    "A pass over 3 layers is 3 rounds of the paper, whose 9 are three. The last layer is averaged"
-    " with 1/J, as in the code of FedMA's authors for the LSTM.",
+    "A pass over 3 layers counts as 3 rounds in the paper; its 9 rounds are three passes. The last"
+    " layer is averaged with equal weights, as in FedMA's code for the LSTM."
+    f" {SHAKESPEARE.note}",
     method={"name": "fedma", "gamma": 1e-3},
     rounds=3,
 )

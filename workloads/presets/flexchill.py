@@ -14,7 +14,7 @@ from raysim.workloads.presets.preset import Paper, Preset, origins
 FLEXCHILL = Paper(
     "FLex&Chill",
     "Lee, Kim and Ko, Improving Local Training in Federated Learning via Temperature Scaling, 2024",
-    "the first author's code, github.com/leekichang/temperature-scaling",
+    "the first author's later code, github.com/leekichang/temperature-scaling",
 )
 
 CIFAR10 = Preset(

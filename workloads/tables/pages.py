@@ -61,7 +61,7 @@ def paper_table(table: PaperTable) -> RenderableType:
     if footnotes := [*footnotes, *_needs(table)]:
         parts.append(Text("\n".join(footnotes)))
     presets = dict.fromkeys(cell.preset for cell in table.cells)
-    others = Text(f"all others: raysim list presets {' | '.join(presets)}")
+    others = Text(f"all others, and deviations: raysim list presets {' | '.join(presets)}")
     parts.append(Group(_origins(table), others))
     return Group(*(Padding(part, (0, 0, 1, 0)) for part in parts))
 

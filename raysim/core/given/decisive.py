@@ -1,17 +1,19 @@
-"""Settings that decide results, and those that may change where a run goes on, by dotted key."""
+"""Settings that decide results, and those that may change when a run is resumed, by dotted key."""
 
 from __future__ import annotations
 
 ENGINE = ("deterministic", "precision", "threads_per_actor", "vectorize")
-"""Settings of `engine` that change a result; the others say where it is computed."""
+"""Settings of `engine` that change results; the others change only where they are computed."""
 FREE = ("on_client_error", "out", "reference", "trace", "tracker")
-"""Settings besides those that may change: of a reference, its model is sealed."""
+"""Settings outside `engine` that may change when a run is resumed. `reference` may name another
+folder, but with the same model: its digest is sealed."""
 KEPT = ("analysis", "checkpoint_every")
-"""Settings that change no result, but must stay: tables and checkpoints of the run follow them."""
+"""Settings that change no result but must not change when a run is resumed: its tables and
+checkpoints depend on them."""
 
 
 def may_change(key: str) -> bool:
-    """Return whether a setting may differ from the recorded one where a run goes on."""
+    """Return whether a setting may differ from the recorded one when a run is resumed."""
     group, _, name = key.partition(".")
     return name not in ENGINE if group == "engine" and name else key in FREE
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
+from threadpoolctl import threadpool_limits
 
 import raysim
 from raysim.analysis import ANALYSES
@@ -49,6 +50,13 @@ def test_the_settings_on_a_page_can_be_typed():
             found = raysim.load_config(preset, dict(map(parse_override, typed)))
             expected = run.preset or figure.preset
             assert found == raysim.load_config(expected, figure.overrides(run))
+
+
+def test_a_page_names_the_presets_with_deviations():
+    console = Console(width=1000, record=True, file=StringIO())
+    console.print(page("mifl-3"))
+    others = "all others, and deviations: raysim list presets mifl-mnist-2nn-iid | "
+    assert f"{others}mifl-mnist-2nn-noniid" in console.export_text()
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +116,23 @@ def test_curves_are_the_means_of_the_rounds():
         "KL(mean || client)": [[[1, 2], [2, 5], [3, 2]]],
         "KL(client || mean)": [[[1, 3], [2, 7], [3, 1]]],
     }
+
+
+def test_a_t_sne_does_not_depend_on_the_number_of_threads():
+    """BLAS adds 512 activations in another order with two threads, and points move far."""
+    draws, activations = np.random.default_rng(0), np.empty(200, dtype=object)
+    client = np.repeat(np.arange(10), 20)
+    values = np.maximum(draws.normal(size=(200, 512)), 0) + draws.normal(size=(10, 512))[client]
+    activations[:] = [*values.astype(np.float32)]
+    ones = np.ones(200, dtype=int)
+    columns = {"round": ones, "client": client, "label": client, "activations": activations}
+    drawn = []
+    for threads in (1, 2):
+        with threadpool_limits(threads):
+            canvas = draw(FIGURES["fedmax-7"], {"FedAvg": columns})
+        drawn.append([each.get_offsets().tolist() for each in canvas.axes[0].collections])
+    assert len(drawn[0][0]) == 20
+    assert drawn[0] == drawn[1]
 
 
 def test_differences_are_drawn_apart_for_participants_and_others():

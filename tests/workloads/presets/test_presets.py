@@ -215,6 +215,31 @@ def test_page_of_a_preset():
     assert '"stride": 10' in lines
 
 
+FEDFUSION = ("no bias", "momentum is reset", "last global model", "crops it at random sizes")
+DEVIATIONS = {
+    "fedfusion-mnist-binary": FEDFUSION,
+    "fedfusion-mnist-noniid": FEDFUSION,
+    "fedfusion-mnist-permuted": FEDFUSION,
+    "fedfusion-cifar10-iid": FEDFUSION,
+    "fedmmd-cifar10-binary": ("redraws the classes", "brightness", "without", "0.002"),
+    "fedmmd-cifar10-iid": ("brightness", "without", "0.002"),
+    "fedmmd-mnist-noniid": ("No method has dropout", "1e-4"),
+    "fedmax-femnist-iid": ("No target", "EMNIST's letters"),
+    "dnc-imbalance": ("pads with black", "equal weights"),
+    "dnc-imbalance-prepass": ("pads with black", "equal weights"),
+    "dnc-single-class": ("pads with black",),
+    "dnc-imbalance-fedma": ("pads with black", "two passes"),
+    "dnc-shakespeare-fedma": ("every tenth", "three passes"),
+    "flexchill-cifar10": ("later code",),
+}
+
+
+@pytest.mark.parametrize("name", DEVIATIONS)
+def test_pages_of_presets_name_deviations(name):
+    text = " ".join(page(name))
+    assert [words for words in DEVIATIONS[name] if words not in text] == []
+
+
 def test_page_of_a_preset_without_a_paper():
     lines = page("mnist-million")
     assert "no published counterpart" in lines
