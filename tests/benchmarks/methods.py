@@ -67,6 +67,8 @@ def result_of(settings: raysim.Settings) -> tuple[float, float | None, float] | 
             print(f"{folder.name}: {error}", file=sys.stderr, flush=True)
             return None
     summary = json.loads((folder / "summary.json").read_text())
+    if (found := summary["rounds"]) != settings.rounds:
+        sys.exit(f"{folder}: holds {found} rounds, not {settings.rounds}; use another --out")
     rows = pq.read_table(folder / "metrics.parquet").to_pylist()
     sent = (summary["bytes_up"] + summary["bytes_down"]) / 1e6
     return summary["final_accuracy"], rounds_to_target(rows, TARGET), sent
