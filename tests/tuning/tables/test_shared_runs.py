@@ -139,7 +139,7 @@ def test_analyses_are_computed_after_the_reference(analysed, slots, tmp_path):
     found = rows_of(out)
     assert found["T=0.5", "similarity 1"]["mean"] == pairs[1] < 1
     assert found["T=0.5", "similarity 2"]["mean"] == pairs[2] != pairs[1]
-    assert 0 <= found["T=0.5", "joining"]["mean"] <= 16
+    assert 0 <= found["T=0.5", "joining"]["mean"] <= 128
     # The reference with itself is no measurement; new clients join it, too.
     itself = found["reference", "similarity 1"]
     assert itself["seeds"] == 0 and itself["missing"].startswith("another model than the reference")

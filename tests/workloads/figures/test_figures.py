@@ -74,7 +74,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_is_drawn(name, run):
     figure = FIGURES[name]
-    columns = read_columns(run, figure.table)
+    columns = read_columns(run, figure)
     labels = [each.label for each in figure.runs if each.drawn]
     canvas = draw(figure, dict.fromkeys(labels, columns), ["shortened"])
     drawn = [a for a in canvas.axes if a.lines or a.collections or a.images or a.patches]
