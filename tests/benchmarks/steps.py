@@ -6,10 +6,11 @@ Usage: python -m tests.benchmarks.steps [--models 2nn mnist-cnn-128] [--methods 
 One thread. In every repeat one client takes an epoch (B=10) by each method in turn, so the
 machine's other load meets all of them alike; CPU time counts, in which it matters less. The time is
 that of the passes with local epochs, start and upload included, over their steps; server and
-aggregation are left out. Ratios are medians over the repeats of ratios within a repeat, with least
-and greatest. The first repeats do not count: steps are recorded in them, earlier than in a run.
-`chain` is FedProx with SCAFFOLD. The bare loop runs in the same process, with the same memory
-allocator.
+aggregation are left out. Ratios are medians over the repeats of ratios within a repeat, with
+their quartiles. The first repeats do not count: steps are recorded in them, earlier than in a run.
+`chain` is FedProx with SCAFFOLD. `goal` is what a method's step may cost in FedAvg's; `bare` is a
+loop of the same arithmetic in plain PyTorch (`bare_methods`), in the same process with the same
+memory allocator, where there is one.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from time import process_time
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 import raysim
@@ -44,17 +46,34 @@ from raysim.training import recorded_steps
 from raysim.training.job import ClientJob
 from raysim.training.network import Network
 from raysim.training.sequential import SequentialTrainer
+from tests.benchmarks.bare_methods import bare_epoch
 from tests.benchmarks.peers.networks import NETWORKS
-from tests.benchmarks.peers.work import Case, train
+from tests.benchmarks.peers.work import Case
 from tests.benchmarks.report import line, machine
 
 CPU = torch.device("cpu")
-BARE = "bare"
 SAMPLES = {"2nn": 600, "mnist-cnn-128": 60}
 """Samples of the client, so that an epoch of any model takes about as long; others have 60."""
 BATCH, LR = 10, 0.01
 WARM_UP, STEPS_BEFORE = 3, 10
 """Repeats that do not count, and steps before steps are recorded, which they hold."""
+GOALS: Mapping[str, Mapping[str, float]] = {
+    "2nn": {
+        **dict.fromkeys(("fedprox", "momentum"), 1.2),
+        "scaffold": 1.35,
+        **dict.fromkeys(("fedmax", "activation_l2"), 1.3),
+        "mifl": 1.6,
+        **dict.fromkeys(("fedmmd", "two_stream_l2", "fedfusion"), 1.9),
+        "fsvrg": 2.6,
+    },
+    "mnist-cnn-128": {
+        **dict.fromkeys(("fedprox", "momentum", "fedmax", "activation_l2"), 1.1),
+        "scaffold": 1.15,
+        **dict.fromkeys(("mifl", "fedmmd", "two_stream_l2", "fedfusion"), 1.4),
+        "fsvrg": 2.2,
+    },
+}
+"""Most that a step may take, in FedAvg's."""
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "chain": {"method.methods": {"fedprox": {}, "scaffold": {}}},
     "divide_and_conquer": {"method.split": 1},
@@ -85,7 +104,12 @@ class Stepper:
         """Run a round; return the seconds of a local step in it."""
         self.seconds, self.steps = 0.0, 0
         now = round_inputs(
-            self.settings, self.network, self.checkpoint, self.run, lambda note: None
+            self.settings,
+            self.network,
+            self.checkpoint,
+            sizes=np.array([len(self.data.y)]),
+            run=self.run,
+            note=lambda note: None,
         )
         state, _ = self.settings.method.round(now, self.checkpoint.state)
         self.checkpoint = replace(self.checkpoint, number=self.checkpoint.number + 1, state=state)
@@ -118,13 +142,17 @@ class Stepper:
         return total.reduced(1, total.columns())
 
 
-def bare_loop(case: Case, x: Any, y: Any) -> Callable[[], float]:
-    """Return a function that takes the steps in plain PyTorch; it returns the seconds of one."""
-    model, inputs, targets = case.build(), torch.from_numpy(x), torch.from_numpy(y)
+def bare_steps(
+    method: str, case: Case, x: npt.NDArray[Any], y: npt.NDArray[Any]
+) -> Callable[[], float] | None:
+    """Return a function that takes an epoch in plain PyTorch; it returns the seconds of a step."""
+    epoch = bare_epoch(method, case, torch.from_numpy(x), torch.from_numpy(y))
+    if epoch is None:
+        return None
 
     def steps() -> float:
         start = process_time()
-        train(model, inputs, targets, case)
+        epoch()
         return (process_time() - start) * case.batch / case.samples
 
     return steps
@@ -134,25 +162,36 @@ def table(model: str, methods: Sequence[str], repeats: int) -> list[str]:
     """Measure methods on a model; return the lines of a table."""
     case = Case(model, 1, SAMPLES.get(model, 60), 1, BATCH, lr=LR)
     x, y = NETWORKS[model].samples(case.samples, np.random.default_rng(0))
-    runs = {BARE: bare_loop(case, x, y)}
-    runs |= {name: Stepper(name, model, case, x, y).round for name in methods}
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    ours = {name: Stepper(name, model, case, x, y).round for name in methods}
+    bare = {name: steps for name in methods if (steps := bare_steps(name, case, x, y))}
+    seconds: dict[tuple[str, bool], list[float]] = {}
     for repeat in range(WARM_UP + repeats):
-        for name, run in runs.items():
-            found = run()
-            if repeat >= WARM_UP:
-                seconds[name].append(found)
-    lines = [line([model, "ms a step", "/ fedavg", f"/ {BARE}"]), line(["---"] * 4)]
-    for name, found in seconds.items():
-        ratios = (spread(found, seconds[base]) for base in ("fedavg", BARE))
-        lines.append(line([name, f"{1000 * statistics.median(found):.3g}", *ratios]))
+        for is_bare, runs in enumerate((ours, bare)):
+            for name, run in runs.items():
+                found = run()
+                if repeat >= WARM_UP:
+                    seconds.setdefault((name, bool(is_bare)), []).append(found)
+    lines = [line([model, "ms a step", "/ fedavg", "goal", "bare, ms", "/ bare"])]
+    lines.append(line(["---"] * 6))
+    for name in methods:
+        own, goal = seconds[name, False], GOALS.get(model, {}).get(name, "-")
+        cells = [name, milliseconds(own), spread(own, seconds["fedavg", False]), goal]
+        by_hand = seconds.get((name, True))
+        cells += [milliseconds(by_hand), spread(own, by_hand)] if by_hand else ["-", "-"]
+        lines.append(line(cells))
     return lines
 
 
+def milliseconds(seconds: Sequence[float]) -> str:
+    """Return the median in milliseconds."""
+    return f"{1000 * statistics.median(seconds):.3g}"
+
+
 def spread(seconds: Sequence[float], base: Sequence[float]) -> str:
-    """Return "median (least to greatest)" of the ratios within each repeat."""
+    """Return "median (lower to upper quartile)" of the ratios within each repeat."""
     ratios = [a / b for a, b in zip(seconds, base, strict=True)]
-    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+    low, middle, high = np.quantile(ratios, (0.25, 0.5, 0.75))
+    return f"{middle:.2f} ({low:.2f} to {high:.2f})"
 
 
 def main() -> None:
