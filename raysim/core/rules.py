@@ -212,8 +212,8 @@ class Transform:
 class Rules:
     """Rules of a client in a pass; every default is plain SGD on the task's loss.
 
-    `criterion` and penalties must depend on their arguments and on the method's fields alone: on a
-    CPU they are recorded and replayed without their Python code.
+    `criterion`, penalties and the transforms' `update` must depend on their arguments and on the
+    method's fields alone: on a CPU they are recorded and replayed without their Python code.
 
     Attributes:
         start: `start(broadcast, state, personal)`: the tensors to start from.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from raysim.core.tensors.torch_private import watch_operations
+from raysim.core.tensors.torch_private import FOREACH, watch_operations
 
 READS = frozenset(
     {
@@ -22,6 +23,11 @@ VALUE_DEPENDENT = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_
 """Operations with these tags return a number, or a shape, that depends on values."""
 ALIASES = frozenset({"aten::alias", "aten::detach"})
 """Operations that return what they are given."""
+ELEMENTWISE = frozenset({"aten::add", "aten::sub", "aten::mul", "aten::div"})
+"""Operations that can write their result over their first argument, under a name that ends in _.
+
+A call on lists of tensors is recorded as one call for each tensor.
+"""
 CONSTANT = bool | int | float | str | torch.dtype | torch.layout | torch.memory_format | None
 
 
@@ -46,32 +52,86 @@ def source_of(step: Callable[[], Sequence[Tensor]], given: Sequence[Tensor]) -> 
     if script.unsupported_reason:
         raise UnrecordableError(script.unsupported_reason)
     arguments = ", ".join(f"{script.argument(tensor)}: Tensor" for tensor in given)
-    return "\n    ".join([f"def step({arguments}):", *script.lines, f"return {results}\n"])
+    lines = script.lines([*given, *returned])
+    return "\n    ".join([f"def step({arguments}):", *lines, f"return {results}\n"])
+
+
+@dataclass
+class _Call:
+    """A call below autograd: its source, and the tensors in it."""
+
+    name: str
+    arguments: str
+    returned: Sequence[str]
+    args: Sequence[Any]
+    given: Sequence[Tensor]
+    out: Sequence[Any]
+
+    def line(self, in_place: bool) -> str:
+        """Return the source; `in_place` writes the result over the first argument."""
+        result = f"{', '.join(self.returned)} = " if self.returned else ""
+        function = f"torch.ops.{self.name.replace('::', '.')}{'_' * in_place}"
+        return f"{result}{function}({self.arguments})"
+
+    def may_overwrite(self) -> bool:
+        """Return whether the first argument may hold the result, where nobody reads it later."""
+        if self.name not in ELEMENTWISE or self.args[0] is not self.given[0]:
+            return False
+        first, *others = self.given
+        kinds = [(each.dtype, each.shape, each.stride()) for each in (first, *self.out)]
+        return kinds[0] == kinds[1] and _memory(first) not in map(_memory, others)
 
 
 class _ScriptSource:
-    """The lines of a script, and the names of the tensors in them."""
+    """The calls of a step, and the names of the tensors in them."""
 
     def __init__(self, given: Sequence[Tensor]) -> None:
-        self.lines: list[str] = []
         self.unsupported_reason: str | None = None
+        self._calls: list[_Call] = []
         self._named: dict[int, tuple[str, Tensor]] = {}  # a tensor that is kept keeps its id
         for tensor in given:
             self._name(tensor)
 
     def write(self, function: Any, args: Any, kwargs: Mapping[str, Any], out: Any) -> None:
         """Add a call and what it returned."""
-        name, single = function.name().partition(".")[0], isinstance(out, Tensor)
+        name = function.name().partition(".")[0]
         if name in ALIASES:
             self._named[id(out)] = (self.argument(args[0]), out)
             return
         if not VALUE_DEPENDENT.isdisjoint(function.tags):
             self.unsupported_reason = f"{name} depends on values"
+        outs = [out] if isinstance(out, Tensor) else out or ()
+        single = name.replace(FOREACH, "")
+        if single == name or single.rstrip("_") not in ELEMENTWISE:
+            self._add(name, args, kwargs, outs)
+            return
+        for index, first in enumerate(args[0]):  # a script takes no list's `alpha` as it is
+            own = [each[index] if isinstance(each, list | tuple) else each for each in args]
+            self._add(single, own, kwargs, [outs[index] if outs else first])
+
+    def _add(
+        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], outs: Sequence[Any]
+    ) -> None:
         given = [self.argument(value) for value in args]
         given += [f"{key}={self.argument(value)}" for key, value in kwargs.items()]
-        returned = [self._name(value) for value in ([out] if single else out or ())]
-        result = f"{', '.join(returned)} = " if returned else ""
-        self.lines.append(f"{result}torch.ops.{name.replace('::', '.')}({', '.join(given)})")
+        returned = [self._name(value) for value in outs]
+        tensors = _tensors([*args, *kwargs.values()])
+        self._calls.append(_Call(name, ", ".join(given), returned, args, tensors, outs))
+
+    def lines(self, kept: Sequence[Tensor]) -> list[str]:
+        """Return a line for each call; all tensors but those that are kept may be written over.
+
+        An elementwise call whose first argument nobody reads after it takes that memory for its
+        result: the same bits, and a new tensor's memory is not in the cache.
+        """
+        last_use: dict[int, int] = {}
+        for number, call in enumerate(self._calls):
+            last_use |= {_memory(tensor): number for tensor in (*call.given, *_tensors(call.out))}
+        last_use |= {_memory(tensor): len(self._calls) for tensor in kept}
+        return [
+            call.line(in_place=call.may_overwrite() and last_use[_memory(call.given[0])] == number)
+            for number, call in enumerate(self._calls)
+        ]
 
     def argument(self, value: Any) -> str:
         """Return the source of a value."""
@@ -93,6 +153,18 @@ class _ScriptSource:
         if not isinstance(value, Tensor):
             return "_"
         return self._named.setdefault(id(value), (f"t{len(self._named)}", value))[0]
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    """Return the tensors in a value, or in lists of values."""
+    if isinstance(value, list | tuple):
+        return [tensor for each in value for tensor in _tensors(each)]
+    return [value] if isinstance(value, Tensor) else []
+
+
+def _memory(tensor: Tensor) -> int:
+    """Return what identifies the memory of a tensor, which views share, while it is kept."""
+    return tensor.untyped_storage().data_ptr()
 
 
 class _ReadGuard(TorchFunctionMode):

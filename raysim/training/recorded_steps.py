@@ -9,8 +9,10 @@ all that does not depend on which worker took which step before. What can be see
 not recorded: a value that Python reads from a tensor, a tensor from elsewhere, another generator, a
 counter in a module, a script that does not return the step's very bits. Then nothing changes.
 
-The criterion and the penalties of a method are part of a step: a script of one serves all rules of
-the same key (`rule_keys`) on groups of tensors of the same layout.
+The criterion and the penalties of a method are part of a step, and so are its transforms as far as
+they come before the momentum: a script of one serves all rules of the same key (`rule_keys`) on
+groups of tensors of the same layout. A transform that asks for another gradient is not recorded;
+the script is then of the two gradients alone.
 """
 
 from __future__ import annotations
@@ -24,13 +26,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raysim.core.rules import Batch, Rules, View
+from raysim.core.rules import Batch, Rules, Transform, View
 from raysim.core.tensors import flatten
 from raysim.core.tensors.torch_private import compile_script
 from raysim.training.operations import UnrecordableError, source_of
 from raysim.training.rule_keys import functions_of_step, key_of_rules
 
-Step = Callable[[Batch], Sequence[Tensor]]
+Step = Callable[[Batch, Sequence[Tensor]], Sequence[Tensor]]
 Script = Callable[..., Sequence[Tensor]]
 
 STEPS_BEFORE = 100
@@ -53,18 +55,34 @@ class RecordedSteps:
         """
         self._modules, self._generators = modules, generators
         self._kinds: dict[Hashable, StepsOfKind] = {}
-        self._rules: tuple[Rules | None, Hashable] = (None, None)
+        self._rules: Rules | None = None
+        self._keys: dict[int, Hashable] = {}  # of these rules, by how many transforms are part
 
-    def of(self, rules: Rules, trainable: frozenset[str] | None, view: View) -> ClientSteps | None:
-        """Return what takes a client's steps by script, or None where its rules have no key."""
-        if self._rules[0] is not rules:  # once a pass
-            self._rules = (rules, key_of_rules(rules))
-        key, tensors = self._rules[1], [*view.params.values()]
+    def of(
+        self,
+        rules: Rules,
+        trainable: frozenset[str] | None,
+        view: View,
+        transforms: Sequence[Transform],
+    ) -> ClientSteps | None:
+        """Return what takes a client's steps by script, or None where its rules have no key.
+
+        Args:
+            rules: The rules.
+            trainable: What is trained.
+            view: The client's view.
+            transforms: Those of its transforms that are part of the step.
+        """
+        if self._rules is not rules:  # once a pass
+            self._rules, self._keys = rules, {}
+        if len(transforms) not in self._keys:
+            self._keys[len(transforms)] = key_of_rules(rules, transforms)
+        key, tensors = self._keys[len(transforms)], [*view.params.values()]
         if key is None:
             return None
         shapes = tuple(tensor.shape for tensor in tensors)
         layout: Hashable = None
-        if functions_of_step(rules):
+        if functions_of_step(rules, transforms):
             groups = _groups(view)
             unique = {id(tensor): tensor for tensor in groups.values()}
             tensors += unique.values()
@@ -87,14 +105,16 @@ class ClientSteps:
         self._kind, self._tensors = kind, tensors
         self._detached = [tensor.detach() for tensor in tensors]
 
-    def take(self, step: Step, batch: Batch) -> Sequence[Tensor] | None:
+    def take(
+        self, step: Step, batch: Batch, states: Sequence[Tensor] = ()
+    ) -> Sequence[Tensor] | None:
         """Take a step by its script and return what it returns; None where it has none."""
-        script = self._kind.find(step, batch, self._tensors)
-        return script(batch.x, batch.y, *self._detached) if script else None
+        script = self._kind.find(step, batch, self._tensors, states)
+        return script(batch.x, batch.y, *self._detached, *states) if script else None
 
     def take_at(self, points: Sequence[Tensor], batch: Batch) -> Sequence[Tensor] | None:
         """Take a step by its script with other tensors as the network's; None without a script."""
-        script = self._kind.scripts.get(batch.x.shape)
+        script = self._kind.scripts.get((batch.x.shape,))
         others = self._detached[len(points) :]
         return script(batch.x, batch.y, *points, *others) if script else None
 
@@ -119,39 +139,46 @@ class StepsOfKind:
         self, modules: Callable[[], list[nn.Module]], generators: Sequence[torch.Generator]
     ) -> None:
         self._modules, self._generators = modules, generators
-        self._steps: Counter[torch.Size] = Counter()
-        self.scripts: dict[torch.Size, Script | None] = {}
+        self._steps: Counter[Hashable] = Counter()
+        self.scripts: dict[Hashable, Script | None] = {}
+        """By the shape of the batch and the strides of the states."""
 
-    def find(self, step: Step, batch: Batch, tensors: Sequence[Tensor]) -> Script | None:
+    def find(
+        self, step: Step, batch: Batch, tensors: Sequence[Tensor], states: Sequence[Tensor]
+    ) -> Script | None:
         """Return a script of a step, or None where the step is to be taken.
 
         Args:
-            step: It depends on the batch, the tensors and the generators alone.
+            step: It depends on the batch, the states, the tensors and the generators alone.
             batch: What it is to be taken on next.
             tensors: Those that it may read and change, besides the batch.
+            states: What the step before returned of its own; of the same shapes in every step.
 
         Returns:
-            A function of `batch.x`, `batch.y` and the tensors, detached. It changes the tensors,
-            and returns, what the step does.
+            A function of `batch.x`, `batch.y`, the tensors, detached, and the states. It changes
+            the tensors, and returns, what the step does.
         """
-        shape = batch.x.shape
+        shape = (batch.x.shape, *(state.stride() for state in states))
         if shape not in self.scripts:
             self._steps[shape] += 1
             if self._steps[shape] <= STEPS_BEFORE:
                 return None
-            self.scripts[shape] = self._script(step, batch, tensors)
+            self.scripts[shape] = self._script(step, batch, tensors, states)
         return self.scripts[shape]
 
-    def _script(self, step: Step, batch: Batch, tensors: Sequence[Tensor]) -> Script | None:
+    def _script(
+        self, step: Step, batch: Batch, tensors: Sequence[Tensor], states: Sequence[Tensor]
+    ) -> Script | None:
         """Write a script and compare it with the step on a batch; leave all as it was."""
-        given = [batch.x, batch.y, *tensors]
+        own = [state.detach() for state in states]  # a first state may be one of the tensors
+        given = [batch.x, batch.y, *tensors, *own]
         before = _StepSnapshot(self._modules(), self._generators, given)
         try:
-            source = source_of(lambda: step(batch), given)
+            source = source_of(lambda: step(batch, own), given)
             before.check_python()
             script: Script = compile_script(source, "step")
             before.restore()
-            taken = [*step(batch), *before.tensors_now()]
+            taken = [*step(batch, own), *before.tensors_now()]
             before.restore()
             ran = [*script(*(tensor.detach() for tensor in given)), *before.tensors_now()]
             return script if all(map(_same_bits, taken, ran)) else None

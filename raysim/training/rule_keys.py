@@ -8,28 +8,31 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from operator import attrgetter
 from types import FunctionType, MethodType
 from typing import Any
 
 from raysim.core.components import Component
-from raysim.core.rules import Rules
+from raysim.core.rules import Rules, Transform
 
 
-def key_of_rules(rules: Rules) -> Hashable | None:
-    """Return the key of what rules add to a step's forward and backward pass; None has no key."""
-    functions = functions_of_step(rules)
-    keys = [key_of_function(function) for function in functions]
+def key_of_rules(rules: Rules, transforms: Sequence[Transform] = ()) -> Hashable | None:
+    """Return the key of what rules and transforms add to a step; None has no key."""
+    keys = [key_of_function(function) for function in functions_of_step(rules, transforms)]
     if any(key is None for key in keys):
         return None
-    return (rules.criterion is not None, len(rules.penalties), *keys)
+    names = tuple(transform.name for transform in transforms)
+    return (rules.criterion is not None, len(rules.penalties), names, *keys)
 
 
-def functions_of_step(rules: Rules) -> list[Callable[..., Any]]:
-    """Return the functions that a step calls before autograd."""
-    return [*([rules.criterion] if rules.criterion else []), *rules.penalties]
+def functions_of_step(
+    rules: Rules, transforms: Sequence[Transform] = ()
+) -> list[Callable[..., Any]]:
+    """Return the functions that a step calls, those before autograd and those of transforms."""
+    criterion = [rules.criterion] if rules.criterion else []
+    return [*criterion, *rules.penalties, *(transform.update for transform in transforms)]
 
 
 def key_of_function(function: Any) -> Hashable | None:

@@ -22,7 +22,7 @@ from raysim.core.tensors import CPU, Tensors
 from raysim.core.tensors.torch_private import can_record_steps, gradients_of
 from raysim.training.job import ClientJob, LocalLosses, batch_bounds, iterate_epochs, only_in_finish
 from raysim.training.network import Network
-from raysim.training.recorded_steps import GuardedView, RecordedSteps
+from raysim.training.recorded_steps import ClientSteps, GuardedView, RecordedSteps
 from raysim.training.sgd import Sgd, objective, reported_objective
 
 
@@ -143,17 +143,26 @@ class _ClientTraining:
             gradient=self.gradient,
         )
         transforms = self.rules.transforms
+        self.states = {t.name: {**t.init(self.view)} for t in transforms}
         self.before_momentum = [t for t in transforms if not t.after_momentum]
         self.after_momentum = [t for t in transforms if t.after_momentum]
-        self.states = {t.name: t.init(self.view) for t in transforms}
+        if not trainer.local.momentum:
+            self.before_momentum += self.after_momentum
+            self.after_momentum = []
+        self.keys = [(t.name, key) for t in self.before_momentum for key in self.states[t.name]]
         self.sgd = Sgd(trainer.local, job.lr)
         standard = not (self.rules.criterion or self.rules.penalties)
         self.loss_is_objective = standard and trainer.local.temperature == 1
         self.rng = trainer.rng_state()
-        self.recorded = trainer.recorded and trainer.recorded.of(
-            self.rules, job.trainable, self.view
-        )
+        self.recorded = self.recorded_steps(())
+        before = self.before_momentum
+        self.recorded_direction = self.recorded_steps(before) if before else None
         self.guarded = GuardedView(**vars(self.view)) if self.recorded else self.view
+
+    def recorded_steps(self, transforms: Sequence[Transform]) -> ClientSteps | None:
+        if self.trainer.recorded is None:
+            return None
+        return self.trainer.recorded.of(self.rules, self.job.trainable, self.view, transforms)
 
     def run(self) -> tuple[Upload, LocalLosses]:
         losses: list[Tensor] = []
@@ -189,30 +198,69 @@ class _ClientTraining:
         """Take one step of SGD; return the loss at T=1 and the objective before it."""
         if self.rules.transforms:
             self.rng = self.trainer.rng_state()
-        taken = self.recorded and self.recorded.take(self.guarded_step, batch)
-        loss, value, *gradients = taken or self.differentiate(self.view, batch)
+        states = [self.states[name][key] for name, key in self.keys]
+        recorded = self.recorded_direction
+        taken = recorded and recorded.take(self.guarded_direction, batch, states)
+        loss, value, *changed = taken or self.plain_direction(batch, states)
+        directions, states = changed[: len(self.names)], changed[len(self.names) :]
+        for (name, key), state in zip(self.keys, states, strict=True):
+            self.states[name][key] = state
         with torch.no_grad():
-            gradients = self.sgd.add_weight_decay(gradients, self.detached_params)
-            gradients = self.transform(self.before_momentum, gradients, batch)
-            gradients = self.sgd.apply_momentum(gradients)
-            gradients = self.transform(self.after_momentum, gradients, batch)
-            self.sgd.step(self.detached_params, gradients)
+            directions = self.sgd.apply_momentum(directions)
+            directions = self.transform(
+                self.after_momentum, self.view, directions, batch, self.states
+            )
+            self.sgd.step(self.detached_params, directions)
             return loss, reported_objective(self.rules, self.states, value)
 
+    def plain_direction(self, batch: Batch, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return what `direction` does; the gradient alone is taken by script where it has one."""
+        taken = self.recorded and self.recorded.take(self.guarded_gradient, batch)
+        taken = taken or self.differentiate(self.view, batch)
+        return self.direction(self.view, taken, batch, states)
+
+    def guarded_direction(self, batch: Batch, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return self.direction(self.guarded, self.guarded_gradient(batch), batch, states)
+
+    def guarded_gradient(self, batch: Batch, states: Sequence[Tensor] = ()) -> tuple[Tensor, ...]:
+        return self.differentiate(self.guarded, batch)
+
+    def direction(
+        self, view: View, taken: Sequence[Tensor], batch: Batch, states: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
+        """Return loss, objective, the direction up to the momentum, and the transforms' states.
+
+        Args:
+            view: The client's.
+            taken: Loss, objective and gradient.
+            batch: That of the step.
+            states: Those of the transforms before the momentum, in the order of `keys`.
+        """
+        loss, value, *gradients = taken
+        named: dict[str, dict[str, Tensor]] = {t.name: {} for t in self.before_momentum}
+        for (name, key), state in zip(self.keys, states, strict=True):
+            named[name][key] = state
+        with torch.no_grad():
+            gradients = self.sgd.add_weight_decay(gradients, self.params)
+            gradients = self.transform(self.before_momentum, view, gradients, batch, named)
+            return loss, value, *gradients, *(named[name][key] for name, key in self.keys)
+
     def transform(
-        self, transforms: Sequence[Transform], gradients: list[Tensor], batch: Batch
+        self,
+        transforms: Sequence[Transform],
+        view: View,
+        gradients: list[Tensor],
+        batch: Batch,
+        states: dict[str, dict[str, Tensor]],
     ) -> list[Tensor]:
-        """Apply transforms in turn and keep their states."""
+        """Apply transforms in turn; replace their states."""
         if not transforms:
             return gradients
         named: Tensors = dict(zip(self.names, gradients, strict=True))
         for each in transforms:
-            state = self.states[each.name]
-            named, self.states[each.name] = each.update(self.view, named, batch, state)
+            named, state = each.update(view, named, batch, states[each.name])
+            states[each.name] = {**state}
         return [named[name] for name in self.names]
-
-    def guarded_step(self, batch: Batch) -> tuple[Tensor, ...]:
-        return self.differentiate(self.guarded, batch)
 
     def differentiate(self, view: View, batch: Batch) -> tuple[Tensor, ...]:
         """Return the loss at T=1, the objective, and the gradient at the parameters."""

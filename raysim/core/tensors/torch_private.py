@@ -25,7 +25,6 @@ def _part(path: str) -> Any:
 
 _foreach_add = _part("_foreach_add")
 _foreach_add_ = _part("_foreach_add_")
-_foreach_mul = _part("_foreach_mul")
 _foreach_mul_ = _part("_foreach_mul_")
 _foreach_norm = _part("_foreach_norm")
 _innermost_transform = _part("_C._functorch.peek_interpreter_stack")
@@ -35,6 +34,8 @@ _CompilationUnit = _part("jit.CompilationUnit")
 _is_optimized = _part("_C._get_graph_executor_optimize")
 _set_optimized = _part("_C._set_graph_executor_optimize")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+FOREACH = "_foreach_"
+"""In the name of an operation on lists of tensors, which does for each what the others do."""
 
 Operation = Callable[[Any, Sequence[Any], Mapping[str, Any], Any], None]
 
@@ -58,13 +59,6 @@ def foreach_add_(tensors: Sequence[Tensor], others: Sequence[Tensor], alpha: flo
         return
     for tensor, other in zip(tensors, others, strict=True):
         tensor.add_(other, alpha=alpha)
-
-
-def foreach_mul(tensors: Sequence[Tensor], factor: float) -> list[Tensor]:
-    """Return every tensor times a factor."""
-    if _runs_foreach(_foreach_mul):
-        return list(_foreach_mul(tensors, factor))
-    return [tensor * factor for tensor in tensors]
 
 
 def foreach_mul_(tensors: Sequence[Tensor], factor: float) -> None:
