@@ -16,12 +16,14 @@ for bit.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 from torch import nn
 
 from raysim.core.method import ServerState
 from raysim.core.rules import Batch, Rules, Trained, Transform, Upload, View
-from raysim.core.tensors import Groups, Tensors, add_scaled_, parameter_names, scaled, zeros_like
+from raysim.core.tensors import Groups, Tensors, add_scaled, parameter_names, zeros_like
 from raysim.methods.fedavg import FedAvg
 
 
@@ -31,6 +33,8 @@ class Momentum(FedAvg):
     Helps where rounds are short and plain SGD is slow to get going. Costs one more set of
     parameters in memory, one more pass over them a step, and twice FedAvg's bytes both ways.
     """
+
+    revision: ClassVar[int] = 2
 
     gamma: float = Field(default=0.5, ge=0, lt=1, description="decay of the momentum")
 
@@ -54,8 +58,7 @@ class Momentum(FedAvg):
     def _accelerate(
         self, view: View, gradients: Tensors, batch: Batch, state: Tensors
     ) -> tuple[Tensors, Tensors]:
-        decayed = scaled({name: state[name] for name in gradients}, self.gamma)
-        momentum = add_scaled_(decayed, gradients)
+        momentum = add_scaled(gradients, state, self.gamma)
         return momentum, momentum
 
 
