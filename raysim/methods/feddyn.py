@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-import torch
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -40,6 +39,7 @@ from raysim.core.tensors import (
     Tensors,
     add_scaled,
     add_scaled_,
+    inner_products,
     parameter_names,
     zeros_like,
 )
@@ -53,6 +53,8 @@ class FedDyn(FedAvg):
     Costs one more set of parameters on the server, one kept by each client that ever took part, and
     two additions a step; bytes are FedAvg's.
     """
+
+    revision: ClassVar[int] = 2
 
     weighting: ClassVar[Weighting | None] = "uniform"
 
@@ -86,11 +88,10 @@ class FedDyn(FedAvg):
     def _regularise(
         self, view: View, gradients: Tensors, batch: Batch, state: Tensors
     ) -> tuple[Tensors, Tensors]:
-        moved = _moved(view, gradients)
+        params = {name: view.params[name].detach() for name in gradients}
+        moved, linear = _moved(view, gradients), inner_products(params, view.state["h"]).sum()
+        term = self.alpha / 2 * inner_products(moved, moved).sum() - linear
         changed = add_scaled(gradients, view.state["h"], -1)
-        linear = [(view.state["h"][n] * view.params[n].detach()).sum() for n in moved]
-        squares = [tensor.square().sum() for tensor in moved.values()]
-        term = self.alpha / 2 * torch.stack(squares).sum() - torch.stack(linear).sum()
         return add_scaled_(changed, moved, self.alpha), {"term": term}
 
     def _finish(self, view: View, trained: Trained) -> Upload:

@@ -20,7 +20,7 @@ import torch
 from pydantic import Field
 
 from raysim.core.rules import Batch, Rules, Transform, View, zero_term
-from raysim.core.tensors import Tensors, add_scaled
+from raysim.core.tensors import Tensors, add_scaled, inner_products
 from raysim.methods.fedavg import FedAvg
 
 Reduction = Literal["sum", "mean"]
@@ -34,7 +34,7 @@ class FedProx(FedAvg):
     FedAvg's.
     """
 
-    revision: ClassVar[int] = 2
+    revision: ClassVar[int] = 3
 
     mu: float = Field(default=0.01, ge=0, description="strength of the proximal term")
     reduction: Reduction = Field(
@@ -68,7 +68,7 @@ def _pull_back(
 ) -> tuple[Tensors, Tensors]:
     params = {name: view.params[name] for name in gradients}
     moved = add_scaled(params, view.broadcast["model"], -1)
-    squares = torch.stack([torch.linalg.vector_norm(each) for each in moved.values()]).square()
+    squares = inner_products(moved, moved)
     if reduction == "sum":
         return add_scaled(gradients, moved, mu), {"term": mu / 2 * squares.sum()}
     sizes = [each.numel() for each in moved.values()]

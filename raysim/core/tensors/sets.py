@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from raysim.core.tensors.torch_private import foreach_add, foreach_add_, foreach_mul, foreach_norm
+from raysim.core.tensors.torch_private import foreach_add, foreach_add_, foreach_norm
 
 ALIGNMENT = 64
 """Bytes to which tensors are aligned, as in torch's own allocations.
@@ -46,9 +46,13 @@ def add_scaled_(tensors: Tensors, others: Tensors, scale: float = 1.0) -> Tensor
     return tensors
 
 
-def scaled(tensors: Tensors, scale: float) -> dict[str, Tensor]:
-    """Return `scale * tensors`."""
-    return dict(zip(tensors, foreach_mul([*tensors.values()], scale), strict=True))
+def inner_products(tensors: Tensors, others: Tensors) -> Tensor:
+    """Return the inner product of every tensor with the other of its name, by those names.
+
+    One pass over both and nothing in memory but the results, for use in every step.
+    """
+    flat = [(tensor.reshape(-1), others[name].reshape(-1)) for name, tensor in tensors.items()]
+    return torch.stack([torch.dot(first, second) for first, second in flat])
 
 
 def norm(tensors: Tensors) -> float:
