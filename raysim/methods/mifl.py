@@ -64,8 +64,8 @@ from raysim.methods.fedavg import FedAvg
 
 Objective = Literal["penalty", "mixture", "residual"]
 RHO_LIMIT = 1 - 1e-7
-ROWS = 1000
-"""Samples per forward pass when a trained model is compared with another."""
+ROWS = 250
+"""Samples per forward pass when two models are compared; activations of more leave the cache."""
 
 
 class Mifl(FedAvg):
@@ -79,7 +79,7 @@ class Mifl(FedAvg):
     data a round; per round 4 bytes up more for each client and no model up from the dropped ones.
     """
 
-    revision: ClassVar[int] = 2
+    revision: ClassVar[int] = 3
 
     prune: float = Field(
         default=0.025, ge=0, lt=0.5, description="share of the cohort dropped at each end"
