@@ -38,7 +38,7 @@ class TwoStreamL2(FedAvg):
     its forward pass every step; in weights a pass over the parameters; bytes are FedAvg's.
     """
 
-    revision: ClassVar[int] = 2
+    revision: ClassVar[int] = 3
 
     lam: float = Field(default=0.01, ge=0, description="strength of the distance")
     reduction: Literal["sum", "mean"] = Field(

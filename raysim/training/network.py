@@ -97,6 +97,16 @@ class Network(nn.Module):
                 else:
                     target.copy_(tensors[name])
 
+    def laid_out(self, tensors: Tensors) -> dict[str, Tensor]:
+        """Return tensors in the memory layout of the module's own, copied where it is another."""
+        own = self.tensors()
+        return {
+            name: torch.empty_like(own[name]).copy_(tensor)
+            if name in own and _differ_in_layout(tensor, own[name])
+            else tensor
+            for name, tensor in tensors.items()
+        }
+
     def tensors(self) -> dict[str, Tensor]:
         """Return the live parameters and buffers."""
         return {name: getattr(module, key) for name, module, key in self._owners}
@@ -150,6 +160,10 @@ class Network(nn.Module):
         if isinstance(before, nn.Parameter):
             new = nn.Parameter(new, requires_grad=before.requires_grad)
         setattr(owner, attribute, new)
+
+
+def _differ_in_layout(first: Tensor, second: Tensor) -> bool:
+    return first.shape == second.shape and first.stride() != second.stride()
 
 
 def has_batch_norm(module: nn.Module) -> bool:

@@ -85,7 +85,7 @@ class SequentialTrainer:
     def at(self, tensors: Tensors, x: Tensor) -> Outputs:
         """Return the outputs at any tensors, in evaluation mode, without gradient."""
         with torch.no_grad(), self.autocast():
-            return self.frozen.at(tensors, x).in_float32()
+            return self.frozen.at(self.network.laid_out(tensors), x).in_float32()
 
     def gradient(self, rules: Rules, view: View, tensors: Tensors, batch: Batch) -> Tensors:
         """Return the gradient of the objective at any tensors, in evaluation mode."""

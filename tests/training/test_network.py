@@ -160,3 +160,17 @@ def test_stages_that_do_not_fit_are_refused(tmp_path):
     with pytest.raises(raysim.SettingsError, match=r"run as that, they fail: .*shapes"):
         raysim.run(make_settings(tmp_path / "refused", **overrides), make_task(SIZES, Unflat))
     raysim.run(make_settings(tmp_path / "run", rounds=1), make_task(SIZES, Unflat))
+
+
+def test_tensors_are_laid_out_as_the_networks_own():
+    network = Network(nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(3, 2)))
+    network.placed(torch.device("cpu"))
+    given = {name: tensor.detach().contiguous() for name, tensor in network.tensors().items()}
+    found = network.laid_out(given)
+    own = network.tensors()
+    assert own["0.weight"].stride() != given["0.weight"].stride()
+    assert {n: t.stride() for n, t in found.items()} == {n: t.stride() for n, t in own.items()}
+    assert all(torch.equal(tensor, given[name]) for name, tensor in found.items())
+    assert [name for name in found if found[name] is not given[name]] == ["0.weight"]
+    assert all(network.laid_out(found)[name] is tensor for name, tensor in found.items())
+    assert network.laid_out({"0.weight": torch.ones(5)})["0.weight"].shape == (5,)

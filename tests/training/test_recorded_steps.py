@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from raysim.config import LocalSettings
 from raysim.core.rules import Batch, Rules, Transform
 from raysim.core.seeds import torch_generator
+from raysim.core.tensors.torch_private import foreach_add
 from raysim.training import recorded_steps, sequential
 from raysim.training.job import ClientJob
 from raysim.training.network import Network
@@ -333,6 +334,30 @@ def test_source_by_hand():
         "    t2 = torch.ops.aten.add_(t2, 1.5, alpha=2)\n"
         "    t3 = torch.ops.aten.sum(t2, [0])\n"
         "    return t3, t2, t1\n"
+    )
+    assert source_of(step, [x, w]) == source
+
+
+def test_source_writes_over_memory_that_nobody_reads():
+    x, w = torch.randn(4, 3), torch.randn(3)
+
+    def step():
+        y = x * w
+        z = y + w
+        flat, doubled = z.view(-1), z * 2
+        (scaled,) = foreach_add([flat], [flat], 0.5)
+        return doubled * 3, scaled.sum()
+
+    source = (
+        "def step(t0: Tensor, t1: Tensor):\n"
+        "    t2 = torch.ops.aten.mul(t0, t1)\n"  # x is the caller's
+        "    t3 = torch.ops.aten.add_(t2, t1)\n"
+        "    t4 = torch.ops.aten.view(t3, [-1])\n"
+        "    t5 = torch.ops.aten.mul(t3, 2)\n"  # z is read later, through its view
+        "    t6 = torch.ops.aten.add(t4, t4, alpha=0.5)\n"  # both arguments are the same
+        "    t7 = torch.ops.aten.mul_(t5, 3)\n"
+        "    t8 = torch.ops.aten.sum(t6)\n"
+        "    return t7, t8\n"
     )
     assert source_of(step, [x, w]) == source
 
