@@ -3,7 +3,7 @@
 Source: Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
 ICML 2020, algorithm 1 with option II.
 
-    step:    w_k <- w_k - eta * (g - c_k + c)
+    step:    w_k <- w_k - eta * (g + (c - c_k))
     client:  c_k' = c_k - c + (w - w_k) / (steps * eta)
     server:  w <- w + lr_global * mean(w_k - w)      c <- c + m/K * mean(c_k' - c_k)
 
@@ -37,7 +37,6 @@ from raysim.core.tensors import (
     Groups,
     Tensors,
     add_scaled,
-    add_scaled_,
     norm,
     parameter_names,
     zeros_like,
@@ -49,11 +48,11 @@ class Scaffold(FedAvg):
     """FedAvg with control variates on server and clients.
 
     Helps where clients' data differ: every step is corrected towards the direction of all clients.
-    Costs two more sets of parameters in memory, one of them kept by each client that ever took
-    part, two additions a step, and twice FedAvg's bytes both ways.
+    Costs three more sets of parameters in memory, one of them kept by each client that ever took
+    part, an addition a step, and twice FedAvg's bytes both ways.
     """
 
-    revision: ClassVar[int] = 2
+    revision: ClassVar[int] = 3
 
     weighting: ClassVar[Weighting | None] = "uniform"
 
@@ -93,14 +92,17 @@ class Scaffold(FedAvg):
         return {"c_norm": norm(state.groups["c"])}
 
 
+def _correction(view: View) -> Tensors:
+    return add_scaled(view.broadcast["c"], view.state["c"], -1)
+
+
 def _correct(
     view: View, gradients: Tensors, batch: Batch, state: Tensors
 ) -> tuple[Tensors, Tensors]:
-    corrected = add_scaled(gradients, view.state["c"], -1)
-    return add_scaled_(corrected, view.broadcast["c"]), state
+    return add_scaled(gradients, state), state
 
 
-CORRECTION = Transform("scaffold", _correct, after_momentum=True)
+CORRECTION = Transform("scaffold", _correct, _correction, after_momentum=True)
 
 
 def _finish(view: View, trained: Trained) -> Upload:
