@@ -4,7 +4,7 @@ Source: Acar, Zhao, Matas Navarro, Mattina, Whatmough and Saligrama, "Federated 
 Dynamic Regularization", ICLR 2021, algorithm 1.
 
     loss - <h_k, w_k> + alpha/2 * sum over all trainable parameters of (w_k - w)^2
-    step:    w_k <- w_k - eta * (g - h_k + alpha * (w_k - w))
+    step:    w_k <- w_k - eta * (g + alpha * (w_k - a))          a = w + h_k / alpha
     client:  h_k <- h_k - alpha * (w_k - w)
     server:  h <- h - alpha * m/K * mean(w_k - w)          w <- mean(w_k) - h / alpha
 
@@ -16,11 +16,10 @@ epochs of SGD where algorithm 1 minimises exactly.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import ClassVar
 
 from pydantic import Field
-from torch import Tensor, nn
+from torch import nn
 
 from raysim.core.method import Round, ServerState
 from raysim.core.rules import (
@@ -38,7 +37,6 @@ from raysim.core.tensors import (
     Groups,
     Tensors,
     add_scaled,
-    add_scaled_,
     inner_products,
     parameter_names,
     zeros_like,
@@ -50,8 +48,8 @@ class FedDyn(FedAvg):
     """FedAvg with a linear and a proximal term that change with every participation.
 
     Helps where clients' data differ: where local training converges, its limit is that of all data.
-    Costs one more set of parameters on the server, one kept by each client that ever took part, and
-    two additions a step; bytes are FedAvg's.
+    Costs one more set of parameters on the server, one kept by each client that ever took part, one
+    in training, and FedProx's pass over the parameters a step; bytes are FedAvg's.
     """
 
     revision: ClassVar[int] = 2
@@ -73,7 +71,7 @@ class FedDyn(FedAvg):
 
     def rules(self) -> Rules:
         """Return the rules of local training: SGD on the regularised loss."""
-        transform = Transform("feddyn", self._regularise, zero_term, term="term")
+        transform = Transform("feddyn", self._pull, self._anchor, term="term")
         return Rules(transforms=(transform,), finish=self._finish)
 
     def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:
@@ -85,21 +83,24 @@ class FedDyn(FedAvg):
         moved = add_scaled({name: mean[name] for name in h}, h_after, -1 / self.alpha)
         return state.replace(model={**mean, **moved}, h=h_after)
 
-    def _regularise(
+    def _anchor(self, view: View) -> Tensors:
+        """Return a = w + h_k / alpha, and what alpha/2 ||w_k - a||^2 has more than both terms."""
+        h, model = view.state["h"], view.broadcast["model"]
+        products = inner_products(h, model) + inner_products(h, h) / (2 * self.alpha)
+        anchor = add_scaled({name: model[name] for name in h}, h, 1 / self.alpha)
+        named = {f"anchor.{name}": tensor for name, tensor in anchor.items()}
+        return {**zero_term(view), "excess": products.sum(), **named}
+
+    def _pull(
         self, view: View, gradients: Tensors, batch: Batch, state: Tensors
     ) -> tuple[Tensors, Tensors]:
-        params = {name: view.params[name].detach() for name in gradients}
-        moved, linear = _moved(view, gradients), inner_products(params, view.state["h"]).sum()
-        term = self.alpha / 2 * inner_products(moved, moved).sum() - linear
-        changed = add_scaled(gradients, view.state["h"], -1)
-        return add_scaled_(changed, moved, self.alpha), {"term": term}
+        anchor = {name: state[f"anchor.{name}"] for name in gradients}
+        apart = add_scaled({name: view.params[name] for name in gradients}, anchor, -1)
+        term = self.alpha / 2 * inner_products(apart, apart).sum() - state["excess"]
+        return add_scaled(gradients, apart, self.alpha), {**state, "term": term}
 
     def _finish(self, view: View, trained: Trained) -> Upload:
-        h = add_scaled(view.state["h"], _moved(view, view.trainable), -self.alpha)
+        params = {name: view.params[name].detach() for name in view.trainable}
+        moved = add_scaled(params, view.broadcast["model"], -1)
+        h = add_scaled(view.state["h"], moved, -self.alpha)
         return Upload(sums={"model": view.params}, state={"h": h})
-
-
-def _moved(view: View, names: Iterable[str]) -> dict[str, Tensor]:
-    """Return w_k - w by the names of parameters."""
-    params = {name: view.params[name].detach() for name in names}
-    return add_scaled(params, view.broadcast["model"], -1)
