@@ -10,7 +10,8 @@ for the same batch, and Z the 2N rows of both:
     MMD^2(X, Y) = mean_ij k(x_i, x_j) + mean_ij k(y_i, y_j) - 2 mean_ij k(x_i, y_j)
 
     kernel="fixed":     loss + lam * max(1e-4, MMD^2(X, Y))
-                        k(a, b) = sum over s of exp(-|a - b|^2 / (2 s)),  s in SIGMAS
+                        k(a, b) = sum over s of exp(-|a - b|^2 / (2 s)),
+                        s = 1e-6, 1e-5 .. 1, 5, 10 .. 35, 100, 1000 .. 1e6
     kernel="adaptive":  loss + lam * MMD^2(X, Y)
                         k(a, b) = mean over s of exp(-|a - b|^2 / (h 2^s)),  s = -2..2
                         h = mean of |z_i - z_j|^2 over the ordered pairs i != j of Z
@@ -27,8 +28,8 @@ Legend: N samples of the batch, C classes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar, Literal
+from functools import partial
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -38,11 +39,6 @@ from raysim.core.rules import Batch, Outputs, Rules, View
 from raysim.methods.fedavg import FedAvg
 
 Kernel = Literal["fixed", "adaptive"]
-SIGMAS = (
-    *(1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1, 5, 10, 15),
-    *(20, 25, 30, 35, 100, 1e3, 1e4, 1e5, 1e6),
-)
-"""Of the fixed kernels."""
 FLOOR = 1e-4
 """Of the penalty with fixed kernels."""
 
@@ -75,39 +71,45 @@ class FedMmd(FedAvg):
 
 
 def squared_mmd(x: Tensor, y: Tensor, batch: Batch, kernel: Kernel) -> Tensor:
-    """Return the biased squared discrepancy between the rows of x [N, C] and of y [N, C]."""
+    """Return the biased squared discrepancy between the rows of x [N, C] and of y [N, C].
+
+    Its derivative is formed beside it: autograd would go back through every kernel.
+    """
     count = batch.size()
     joint = torch.cat([x, y])  # [2N, C]
-    real = batch.padded_with_zeros(torch.ones_like(x[:, 0]))  # [N], 0 for padding
+    points = joint.detach()
+    real = batch.padded_with_zeros(torch.ones_like(points[: len(x), 0]))  # [N], 0 for padding
     signs = torch.cat([real, -real])
     pairs = signs[:, None] * signs  # [2N, 2N], negative between x and y, which is counted twice
     # By differences: |a|^2 + |b|^2 - 2ab would leave rounding errors where the rows are equal.
-    squares = (joint[:, None] - joint).square().sum(-1)
-    values = _fixed(squares) if kernel == "fixed" else _adaptive(squares, pairs.abs(), count)
-    return (values * pairs).sum() / count.square().clamp(min=1)
+    apart = points[:, None] - points  # [2N, 2N, C]
+    squares = apart.square().sum(-1)
+    if kernel == "fixed":
+        values, slopes = _sums(squares, -0.5 / sigmas(squares))
+    else:
+        values, slopes = _adaptive(squares, pairs.abs(), count)
+    derivative = 4 * ((pairs * slopes)[:, :, None] * apart).sum(1)  # [2N, C]
+    total = (pairs * values).sum() + (derivative * (joint - points)).sum()
+    return total / count.square().clamp(min=1)
 
 
-def _fixed(squares: Tensor) -> Tensor:
-    """Return the sum of the fixed kernels at squared distances [2N, 2N]."""
-    return _exponentials(squares, [1 / (2 * sigma) for sigma in SIGMAS])
+def sigmas(like: Tensor) -> Tensor:
+    """Return the s [19] of the fixed kernels, by operations, which can be recorded."""
+    new: dict[str, Any] = {"dtype": like.dtype, "device": like.device}
+    tens, fives = partial(torch.logspace, **new), torch.arange(5, 40, 5, **new)
+    return torch.cat([tens(-6, 0, 7), fives, tens(2, 6, 5)])
 
 
-def _adaptive(squares: Tensor, pairs: Tensor, count: Tensor) -> Tensor:
+def _adaptive(squares: Tensor, pairs: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mean of kernels scaled by the mean distance; 0 for a batch of one sample."""
-    mean = (squares.detach() * pairs).sum() / (2 * count * (2 * count - 1)).clamp(min=1)
-    scaled = squares / torch.where(mean > 0, mean, 1.0)
-    kernels = _exponentials(scaled, [2.0**-s for s in range(-2, 3)]) / 5
-    return torch.where(count > 1, kernels, 0.0)
+    mean = (squares * pairs).sum() / (2 * count * (2 * count - 1)).clamp(min=1)
+    powers = torch.logspace(-2, 2, 5, base=2, dtype=squares.dtype, device=squares.device)
+    sums = _sums(squares, -1 / (torch.where(mean > 0, mean, 1.0) * powers))
+    values, slopes = (torch.where(count > 1, each / 5, 0.0) for each in sums)
+    return values, slopes
 
 
-def _exponentials(squares: Tensor, rates: Sequence[float]) -> Tensor:
-    """Return the sum over the rates r of exp(-r d) at squared distances d.
-
-    Its derivative is formed beside it: autograd would go back through every kernel. Where d is 0
-    that of d is 0 too, so this one may be any there.
-    """
-    distances = squares.detach()
-    exponents = torch.stack([distances * -rate for rate in rates])
-    kernels = exponents.exp()
-    slopes = (kernels * exponents).sum(0) / torch.where(distances > 0, distances, 1.0)
-    return kernels.sum(0) + slopes * (squares - distances)
+def _sums(squares: Tensor, rates: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the sum of exp(r d) over the rates r at squared distances d, and its derivative."""
+    kernels = (rates[:, None, None] * squares).exp()
+    return kernels.sum(0), torch.tensordot(rates, kernels, 1)

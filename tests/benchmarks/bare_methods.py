@@ -17,13 +17,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raysim.methods.fedmmd import FLOOR, SIGMAS
+from raysim.methods.fedmmd import FLOOR, sigmas
 from tests.benchmarks.peers.work import Case
 
 Penalty = Callable[[nn.Module, nn.Module, Tensor, Tensor, Tensor], Tensor]
 """Of the model, the frozen one, inputs x, activations [B, F] and logits [B, C]."""
 Correction = Callable[[nn.Module, nn.Module, Tensor, Tensor], None]
 """Of the model, whose gradients it changes, the frozen one, inputs x and labels y."""
+SIGMAS = sigmas(torch.zeros(())).tolist()
 
 
 def activation_norm(
