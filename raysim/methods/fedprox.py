@@ -71,6 +71,6 @@ def _pull_back(
     squares = inner_products(moved, moved)
     if reduction == "sum":
         return add_scaled(gradients, moved, mu), {"term": mu / 2 * squares.sum()}
-    sizes = [each.numel() for each in moved.values()]
     pulled = {n: torch.add(g, moved[n], alpha=mu / moved[n].numel()) for n, g in gradients.items()}
-    return pulled, {"term": mu / 2 * (squares / squares.new_tensor(sizes)).sum()}
+    means = [total / each.numel() for total, each in zip(squares, moved.values(), strict=True)]
+    return pulled, {"term": mu / 2 * torch.stack(means).sum()}

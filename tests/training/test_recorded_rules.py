@@ -38,10 +38,12 @@ METHODS = {
     "activation_l2": ActivationL2(beta=0.1),
     "activation_l2-samples": ActivationL2(beta=0.1, per_sample=True),
     "fedmmd": FedMmd(lam=2.0),
+    "fedmmd-adaptive": FedMmd(lam=2.0, kernel="adaptive"),
     "two_stream_l2": TwoStreamL2(lam=0.5),
     "two_stream_l2-weights": TwoStreamL2(lam=0.5, space="weights"),
     "mifl": Mifl(),
     "fedprox": FedProx(mu=0.5),
+    "fedprox-mean": FedProx(mu=0.5, reduction="mean"),
 }
 SIZES = (23, 9, 23, 23)
 

@@ -51,8 +51,9 @@ def inner_products(tensors: Tensors, others: Tensors) -> Tensor:
 
     One pass over both and nothing in memory but the results, for use in every step.
     """
-    flat = [(tensor.reshape(-1), others[name].reshape(-1)) for name, tensor in tensors.items()]
-    return torch.stack([torch.dot(first, second) for first, second in flat])
+    first = [tensor.reshape(-1) for tensor in tensors.values()]
+    second = first if others is tensors else [others[name].reshape(-1) for name in tensors]
+    return torch.stack([torch.dot(a, b) for a, b in zip(first, second, strict=True)])
 
 
 def norm(tensors: Tensors) -> float:

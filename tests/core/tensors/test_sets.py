@@ -10,6 +10,7 @@ from raysim.core.tensors import (
     Layout,
     aligned,
     flatten,
+    inner_products,
     nbytes,
     norm,
     parameter_names,
@@ -52,6 +53,14 @@ def test_flatten_names_groups_and_unflatten_undoes_it():
     flat = flatten(groups)
     assert list(flat) == ["model/a.b", "c/x/y"]
     assert {g: list(t) for g, t in unflatten(flat).items()} == {"model": ["a.b"], "c": ["x/y"]}
+
+
+def test_inner_products_are_of_tensors_of_the_same_name_whatever_their_layout():
+    columns = torch.arange(6.0).reshape(3, 2).t()  # [[0, 2, 4], [1, 3, 5]]
+    first = {"w": columns, "b": torch.tensor([2.0, 3.0])}
+    second = {"b": torch.tensor([10.0, 1.0]), "w": torch.tensor([[1.0, 0, 0], [0, 0, 2]])}
+    assert inner_products(first, second).tolist() == [10.0, 23.0]
+    assert inner_products(first, first).tolist() == [55.0, 13.0]
 
 
 def test_nbytes_counts_every_dtype():
