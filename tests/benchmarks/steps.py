@@ -136,7 +136,9 @@ class Stepper:
         if job.epochs:
             self.seconds += process_time() - start
             self.steps += losses.steps
-        self.state = {**self.state, **upload.state, **upload.round_state}
+        kept = {**upload.state, **upload.round_state}  # the live network's tensors may be in it
+        copies = {name: {n: t.detach().clone() for n, t in g.items()} for name, g in kept.items()}
+        self.state = {**self.state, **copies}
         total = PartialSum()
         total.add({"client": 0}, upload, total.check(upload), 1, 1)
         return total.reduced(1, total.columns())

@@ -9,7 +9,7 @@ import torch
 from tests.benchmarks.bare_methods import CORRECTIONS, PENALTIES, bare_epoch
 from tests.benchmarks.peers.networks import NETWORKS
 from tests.benchmarks.peers.work import Case
-from tests.benchmarks.steps import table
+from tests.benchmarks.steps import Stepper, table
 
 
 def test_a_line_for_each_method(monkeypatch):
@@ -24,6 +24,15 @@ def test_a_line_for_each_method(monkeypatch):
     assert [line[3] for line in lines] == ["-", "1.2", "-"]
     assert lines[0][2].startswith("1.00") and lines[2][4:] == ["-", "-"]
     assert all(float(line[1]) > 0 for line in lines) and float(lines[1][4]) > 0
+
+
+def test_the_model_that_a_client_of_mifl_keeps_is_not_the_network():
+    case = Case("2nn", 1, 20, 1, 10, lr=0.01)
+    stepper = Stepper("mifl", "2nn", case, *NETWORKS["2nn"].samples(20, np.random.default_rng(0)))
+    assert stepper.round() > 0
+    own, live = stepper.state["model"], stepper.trainer.network.tensors()
+    assert {n: torch.equal(t, live[n]) for n, t in own.items()} == dict.fromkeys(live, True)
+    assert all(tensor.data_ptr() != live[name].data_ptr() for name, tensor in own.items())
 
 
 @pytest.mark.parametrize("method", [*PENALTIES, *CORRECTIONS])
