@@ -163,8 +163,7 @@ def pruned_at_each_end(share: float, clients: int) -> int:
 def mixing_weight(loss_g: Tensor, loss_k: Tensor) -> Tensor:
     """Return lam for the losses of the network in training and of the client's own model."""
     c_v = (loss_g - loss_k).abs() / (math.sqrt(2) * (loss_g + loss_k))
-    unequal = torch.where(c_v <= 0.5, c_v, 1 - c_v)
-    return torch.where(loss_g == loss_k, 0.5, unequal)
+    return torch.where(loss_g == loss_k, 0.5, torch.minimum(c_v, 1 - c_v))
 
 
 def mutual_information(logits_a: Tensor, logits_b: Tensor, batch: Batch) -> Tensor:
