@@ -95,6 +95,11 @@ class Chain(FedAvg):
         return self
 
     @property
+    def revision(self) -> int:  # type: ignore[override]  # a constant of other methods
+        """Raised by as much as the revisions of its methods are."""
+        return 1 + sum(member.revision - 1 for member in self.methods.values())
+
+    @property
     def staged(self) -> bool:  # type: ignore[override]  # a constant of other methods
         """True if one of the methods looks into the stages of a network."""
         return any(member.staged for member in self.methods.values())

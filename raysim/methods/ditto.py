@@ -15,6 +15,7 @@ in columns of its own (`personal_train_loss`, ...). Deviation: buffers of v_k ar
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -32,6 +33,8 @@ class Ditto(FedAvg):
     FedAvg's local training, and a model kept by each client that ever took part; bytes are
     FedAvg's.
     """
+
+    revision: ClassVar[int] = 2
 
     lam: float = Field(default=0.1, ge=0, description="strength of the tie to the global model")
 

@@ -152,6 +152,14 @@ def name_of(kind):
     return f"{__name__}:{kind.__name__}"
 
 
+def test_a_method_that_has_other_bits_raises_the_revision(monkeypatch):
+    both, revisions = Chain(methods={"fedadam": {}, "fedprox": {}}), []
+    for revision in (1, 3):
+        monkeypatch.setattr(FedProx, "revision", revision)
+        revisions.append(both.revision)
+    assert revisions == [1, 3]
+
+
 def test_hooks_come_from_the_method_that_has_them():
     chained = Chain(methods={"fedprox": {}, name_of(Uniform): {}})
     assert chained.staged and not Chain(methods={"fedprox": {}}).staged
