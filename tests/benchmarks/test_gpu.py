@@ -1,0 +1,137 @@
+"""The GPU benchmark from end to end, on the CPU with tiny sizes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from tests.benchmarks import runner
+from tests.benchmarks.gpu import __main__ as command
+from tests.benchmarks.gpu import cuda_tests, report
+from tests.benchmarks.gpu.memory import Peak, counted
+from tests.benchmarks.gpu.results import Outcome
+from tests.benchmarks.gpu.speed import estimate
+from tests.benchmarks.gpu.work import FULL, Sizes, System, actor_systems, inline_systems
+
+CPU = torch.device("cpu")
+
+
+def directly(job, limit, device, log):
+    """Run a job in this process."""
+    rows = []
+    job.run(rows.append)
+    return Outcome(job.name, job.part, "done", 1.0, device, rows)
+
+
+def never(job, limit, device, log):
+    raise AssertionError("it was done already")
+
+
+def test_all_parts_write_their_tables(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYSIM_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(command, "run_apart", directly)
+    monkeypatch.setattr(runner, "WARM_UP", 1)
+    monkeypatch.setattr(runner, "FEWEST", 1)
+    parts = ["--parts", "speed", "cell", "memory"]
+    options = ["--tiny", "--no-pfl", "--networks", "2nn", *parts, "--out", str(tmp_path)]
+    command.main(options)
+    page = (tmp_path / report.NAME).read_text()
+    figures = r"\d.* \(.* to .*\)"
+    for row in (
+        rf"\| raysim \| 1 \| 1 \| - \| {figures} \| - \| {figures} \|",
+        rf"\| raysim \| 1 \| 2 \| yes \| {figures} \| {figures} \| {figures} \|",
+        rf"\| raysim \| 1 \| 2 \| no \| {figures} \| {figures} \| {figures} \|",
+        rf"\| bare \| 1 \| 1 \| - \| {figures} \| {figures} \| - \|",
+        rf"\| the cohort as one stack \| {figures} \| \d",
+        r"\| 2nn \| 2 \| \d+\.\d \| \d+\.\d \| \d\.\d\d \| - \| - \|",
+    ):
+        assert_line(row, page)
+    assert "pfl: not measured: it was left out." in page and "Not measured" not in page
+    assert {path.name for path in tmp_path.glob("*.png")} == {"speed.png", "memory.png"}
+    monkeypatch.setattr(command, "run_apart", never)
+    command.main(options)
+    assert (tmp_path / report.NAME).read_text() == page
+
+
+def assert_line(pattern, page):
+    assert re.search(f"^{pattern}", page, re.MULTILINE), f"{pattern}\n{page}"
+
+
+def test_jobs_for_which_there_is_no_time_are_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "run_apart", never)
+    out = ["--out", str(tmp_path)]
+    command.main(["--tiny", "--no-pfl", "--minutes", "0", "--parts", "cell", "full-tests", *out])
+    page = (tmp_path / report.NAME).read_text()
+    assert "- fedmax-cifar10-noniid: no time was left" in page
+    assert "- full-tests: cuda and full: no time was left" in page
+
+
+def test_results_of_another_gpu_are_not_mixed(tmp_path):
+    line = {"job": "a", "part": "cell", "state": "done", "seconds": 1, "device": "NVIDIA H100"}
+    (tmp_path / "results.jsonl").write_text(json.dumps(line) + "\n")
+    with pytest.raises(SystemExit, match="holds results of NVIDIA H100; name another"):
+        command.main(["--no-pfl", "--parts", "cell", "--out", str(tmp_path)])
+
+
+def test_the_matrix_is_whole():
+    """Five networks, four stacks, graphs or not, one and four workers; one at a time has none."""
+    for bf16 in (False, True):
+        inline = inline_systems(FULL, bf16=bf16)
+        few, rest = (actor_systems(FULL, bf16=bf16, rest=each) for each in (False, True))
+        places = {(s.workers, s.stack, s.graphs) for s in (*inline, *few, *rest)}
+        assert len(places) == len([*inline, *few, *rest]) == 14
+        assert {(s.stack, s.graphs) for s in few} == {(1, False), (32, True), (128, True)}
+
+
+def test_what_pytest_says_of_tests():
+    lines = [
+        "tests/a/test_b.py::test_c[x y-1] PASSED                             [ 50%]\n",
+        "tests/a/test_b.py::test_d SKIPPED (needs a CUDA device)             [100%]\n",
+        "E   assert 1 == 2\n",
+        "FAILED tests/a/test_b.py::test_e - assert 1 == 2\n",
+    ]
+    first, second = "tests/a/test_b.py::test_c[x y-1]", "tests/a/test_b.py::test_d"
+    assert cuda_tests.outcomes(lines) == [(first, "PASSED"), (second, "SKIPPED")]
+    assert "tests/training/stacked/test_trainer.py" in cuda_tests.files()
+
+
+def test_the_peak_is_what_is_held_at_a_time():
+    peak = Peak(CPU)
+    first = torch.zeros(1000, dtype=torch.uint8)
+    first = torch.cat([first, torch.zeros(2000, dtype=torch.uint8)])  # 6000 at a time
+    del first
+    torch.zeros(5000, dtype=torch.uint8)
+    assert 6000 <= peak.end() < 6400  # blocks are aligned
+
+
+@pytest.mark.parametrize("network", ["2nn", "flexchill-cnn"])
+def test_a_client_of_a_stack_takes_no_more_than_estimated(tmp_path, monkeypatch, network):
+    monkeypatch.setenv("RAYSIM_DATA", str(tmp_path))
+    system = System("raysim", stack=8)
+    sizes = Sizes(samples=20, batch=10, stacks=(1, 8), alone=1, processes=())
+    case = system.case(network, sizes)
+    found = counted(system, case, CPU)["counted"]
+    assert estimate(case) / 5 < found < estimate(case)
+
+
+@pytest.mark.full
+def test_it_runs_unattended(tmp_path):
+    """Tests, comparisons with four actors, and memory, in processes of their own."""
+    options = ["--tiny", "--no-pfl", "--networks", "2nn", "--out", str(tmp_path)]
+    parts = ["--parts", "tests", "speed", "cell", "memory", "bf16", "actors"]
+    subprocess.run(
+        [sys.executable, "-m", "tests.benchmarks.gpu", *options, *parts],
+        check=True,
+        env={**os.environ, "RAYSIM_DATA": str(tmp_path / "data")},
+    )
+    lines = (tmp_path / "results.jsonl").read_text().splitlines()
+    found = {job["job"]: job for job in map(json.loads, lines)}
+    assert {job["state"] for job in found.values()} == {"done"}
+    actors = found["2nn, fp32, four actors"]["rows"]
+    assert all(row["seconds"] for row in actors if row["workers"] == 4)
