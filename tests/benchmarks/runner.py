@@ -176,7 +176,10 @@ class Runner:
 
 
 def take_turns(
-    runners: Mapping[str, Trains], rounds: int, limit_seconds: float
+    runners: Mapping[str, Trains],
+    rounds: int,
+    limit_seconds: float,
+    on_sweep: Callable[[dict[str, list[float]]], None] = lambda seconds: None,
 ) -> dict[str, list[float]]:
     """Have all systems train a round, one after another, again and again.
 
@@ -185,6 +188,7 @@ def take_turns(
         rounds: Sweeps that count, at most.
         limit_seconds: Time after which no further sweep is begun, warm-up included, once there
             are two that count.
+        on_sweep: Called after each sweep that counts, with what would be returned then.
 
     Returns:
         Per system the seconds of its rounds, in the order of the sweeps; none for a system that
@@ -192,6 +196,10 @@ def take_turns(
     """
     seconds: dict[str, list[float]] = {name: [] for name in runners}
     working = list(runners)
+
+    def counted() -> dict[str, list[float]]:
+        return {name: seconds[name][WARM_UP:] if name in working else [] for name in runners}
+
     begun = perf_counter()
     for sweep in range(WARM_UP + rounds):
         late = perf_counter() - begun > limit_seconds
@@ -204,4 +212,6 @@ def take_turns(
             except SystemFailedError as failure:
                 print(failure, file=sys.stderr, flush=True)
                 working.remove(name)
-    return {name: seconds[name][WARM_UP:] if name in working else [] for name in runners}
+        if sweep >= WARM_UP:
+            on_sweep(counted())
+    return counted()

@@ -7,26 +7,38 @@ import os
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from raysim.training.stacked import cuda_graphs
+from raysim.training.stacked.cuda_graphs import GraphRecorder
 from tests.benchmarks import runner
 from tests.benchmarks.gpu import __main__ as command
 from tests.benchmarks.gpu import cuda_tests, report
 from tests.benchmarks.gpu.memory import Peak, counted
 from tests.benchmarks.gpu.results import Outcome
-from tests.benchmarks.gpu.speed import estimate
+from tests.benchmarks.gpu.speed import estimate, no_room
+from tests.benchmarks.gpu.systems import InlineRun
 from tests.benchmarks.gpu.work import FULL, Sizes, System, actor_systems, inline_systems
+from tests.training.stacked.test_cuda_graphs import Tape
+from tests.training.stacked.test_trainer import RECORDER_ON
 
 CPU = torch.device("cpu")
 
 
+@pytest.fixture(autouse=True)
+def restored(monkeypatch):
+    """Set back what the benchmark patches in the processes of its jobs."""
+    monkeypatch.setattr(cuda_graphs, "MIN_REPLAYS", cuda_graphs.MIN_REPLAYS)
+
+
 def directly(job, limit, device, log):
     """Run a job in this process."""
-    rows = []
-    job.run(rows.append)
-    return Outcome(job.name, job.part, "done", 1.0, device, rows)
+    taken = []
+    job.run(taken.append)
+    return Outcome(job.name, job.part, "done", 1.0, device, taken[-1])
 
 
 def never(job, limit, device, log):
@@ -61,6 +73,32 @@ def test_all_parts_write_their_tables(tmp_path, monkeypatch):
 
 def assert_line(pattern, page):
     assert re.search(f"^{pattern}", page, re.MULTILINE), f"{pattern}\n{page}"
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_graphs_are_switched_by_system(tmp_path, monkeypatch, on):
+    """On a tape: of 16 steps three come before one is recorded, and twelve are played."""
+    monkeypatch.setenv("RAYSIM_DATA", str(tmp_path))
+    monkeypatch.setattr(RECORDER_ON, lambda device, note: GraphRecorder(Tape, note))
+    monkeypatch.setattr(Tape, "played", 0)
+    system = System("raysim", stack=2, graphs=on)
+    case = system.case("2nn", Sizes(32, batch=2, stacks=(1, 2), alone=1, processes=()))
+    run = InlineRun("mnist-fedavg", system.overrides(case, device=False), graphs=on)
+    cuda_graphs.MIN_REPLAYS = 0  # as another system in this process may leave it
+    run.round()
+    run.close()
+    assert not run.failure and Tape.played == (12 if on else 0)
+
+
+def test_stacks_for_which_there_is_no_room_are_not_begun(monkeypatch):
+    properties = SimpleNamespace(total_memory=8 * 2**30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    gpu, stacked = torch.device("cuda"), System("raysim", workers=4, stack=128)
+    small, large = (stacked.case(network, FULL) for network in ("2nn", "cifar-cnn-5"))
+    assert no_room(stacked, small, gpu) == ""
+    gibibytes = 128 * estimate(large) / 2**30
+    assert no_room(stacked, large, gpu) == f"no room: about {gibibytes:.1f} GiB of 1.2"
+    assert no_room(System("raysim", workers=4), large, gpu) == ""
 
 
 def test_jobs_for_which_there_is_no_time_are_said(tmp_path, monkeypatch):

@@ -6,8 +6,9 @@ Usage: python -m tests.benchmarks.gpu [--out runs/gpu] [--minutes 24] [--parts t
 Writes RESULTS-GPU.md, plots, results.jsonl and the logs of what it runs into --out, anew after each
 job, and runs unattended: every job has a process of its own and a time limit, and its failure is no
 more than a line of the page. Jobs that are done are not run again: the same command goes on where
-the time, or the machine, was at an end. Without a CUDA device everything runs on the CPU, where
-nothing is recorded as a graph; `--tiny` shows in minutes that all of it works.
+the time, or the machine, was at an end (`--minutes 9`, say, where it is lent by ten). Without a
+CUDA device everything runs on the CPU, where nothing is recorded as a graph; `--tiny` shows in
+minutes that all of it works.
 
 Parts, in their order:
 tests       the tests that need a CUDA device, without those of the full set.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -16,7 +16,7 @@ from time import perf_counter
 
 import psutil
 
-from tests.benchmarks.gpu.results import DONE, Outcome, Row
+from tests.benchmarks.gpu.results import DONE, Emit, Outcome, Row
 
 WAITING_SECONDS = 0.2
 REASON_LENGTH = 300
@@ -29,13 +29,13 @@ class Job:
     Attributes:
         name: Its name in the results.
         part: The part that it belongs to.
-        run: Takes a function that takes rows.
+        run: Does the work; it is given what takes its rows.
         limit: Seconds after which it is ended.
     """
 
     name: str
     part: str
-    run: Callable[[Callable[[Row], None]], None]
+    run: Callable[[Emit], None]
     limit: float
 
 
@@ -54,13 +54,13 @@ def run_apart(job: Job, limit: float, device: str, log: Path) -> Outcome:
     begun = perf_counter()
     process.start()
     there.close()
-    rows: list[Row] = []
+    rows: Sequence[Row] = []
     state = ""
     try:
         while not state and (left := begun + limit - perf_counter()) > 0:
             if here.poll(min(left, WAITING_SECONDS)):
                 kind, content = here.recv()
-                rows += [content] if kind == "row" else []
+                rows = content if kind == "rows" else rows
                 state = content if kind == "end" else ""
     except EOFError:  # it was killed, or crashed
         process.join()
@@ -93,7 +93,7 @@ def _work(run: Callable[..., None], pipe: Connection, log: Path) -> None:
         os.dup2(file.fileno(), 2)
     state = DONE
     try:
-        run(lambda row: pipe.send(("row", row)))
+        run(lambda rows: pipe.send(("rows", rows)))
     except Exception as error:  # whatever it is, the other jobs are still to run
         traceback.print_exc()
         state = " ".join(f"failed: {type(error).__name__}: {error}".split())[:REASON_LENGTH]

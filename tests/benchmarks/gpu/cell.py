@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
 from raysim.workloads.datasets.fetch import data_root
-from tests.benchmarks.gpu.speed import SWEEPS, Emit
+from tests.benchmarks.gpu.results import Emit
+from tests.benchmarks.gpu.speed import SWEEPS
 from tests.benchmarks.gpu.systems import InlineRun
 from tests.benchmarks.gpu.work import MODULE, System, device_of_benchmark, unevaluated
 from tests.benchmarks.runner import take_turns
@@ -36,7 +38,7 @@ def systems() -> dict[str, tuple[System, dict[str, Any]]]:
 
 
 def measure(emit: Emit, seconds: float, tiny: bool) -> None:
-    """Measure rounds of the cell; emit a row for each system."""
+    """Measure rounds of the cell by each system."""
     device = device_of_benchmark()
     data: dict[str, Any] = {}
     if tiny or not has_cifar10():
@@ -50,16 +52,21 @@ def measure(emit: Emit, seconds: float, tiny: bool) -> None:
             settings |= system.engine(device=device.type == "cuda")
             runs[name] = InlineRun(PRESET, settings, graphs=system.graphs)
             ends.callback(runs[name].close)
-        for name, found in take_turns(runs, SWEEPS, seconds).items():
+
+        def show(found: Mapping[str, Sequence[float]]) -> None:
             emit(
-                {
-                    "system": name,
-                    "seconds": found,
-                    "reason": runs[name].failure,
-                    "notes": runs[name].notes,
-                    "random": bool(data),
-                }
+                [
+                    {
+                        "system": name,
+                        "seconds": each,
+                        "reason": runs[name].failure,
+                        "random": bool(data),
+                    }
+                    for name, each in found.items()
+                ]
             )
+
+        show(take_turns(runs, SWEEPS, seconds, on_sweep=show))
 
 
 def has_cifar10() -> bool:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.benchmarks.gpu.speed import Emit
+from tests.benchmarks.gpu.results import Emit, Row
 from tests.benchmarks.runner import ROOT
 
 MARK = "mark.cuda"
@@ -16,15 +16,16 @@ OUTCOME = re.compile(r"^(tests/\S+::.*?) (PASSED|FAILED|SKIPPED|ERROR|XFAIL|XPAS
 
 
 def run(emit: Emit, chosen: str, log: Path) -> None:
-    """Run tests; emit a row for each as it ends.
+    """Run tests.
 
     Args:
-        emit: Takes the rows.
+        emit: Takes the rows, one for each test that has ended.
         chosen: pytest's expression of marks, such as "cuda and not full".
         log: File of pytest's own output.
     """
     options = ["-v", "-p", "no:cacheprovider", "--tb=short", "-m", chosen]
     command = [sys.executable, "-m", "pytest", "-o", "addopts=--strict-markers", *options]
+    rows: list[Row] = []
     with (
         log.open("w") as copy,
         subprocess.Popen(
@@ -39,8 +40,9 @@ def run(emit: Emit, chosen: str, log: Path) -> None:
         for line in process.stdout:
             copy.write(line)
             copy.flush()
-            for test, outcome in outcomes([line]):
-                emit({"test": test, "outcome": outcome.lower()})
+            found = outcomes([line])
+            rows += [{"test": test, "outcome": outcome.lower()} for test, outcome in found]
+            emit(rows)
     if process.returncode not in (0, 1):
         raise RuntimeError(f"pytest ended with code {process.returncode}; see {log}")
 

@@ -14,7 +14,8 @@ import raysim
 from raysim.driver.listener import Started
 from raysim.execution.process import CONTEXT_BYTES
 from raysim.training.stacked.stack_size import fitting
-from tests.benchmarks.gpu.speed import Emit, estimate, no_room
+from tests.benchmarks.gpu.results import Emit, Row
+from tests.benchmarks.gpu.speed import estimate, no_room, room
 from tests.benchmarks.gpu.work import Sizes, System, device_of_benchmark
 from tests.benchmarks.peers.networks import NETWORKS
 from tests.benchmarks.peers.turns import EndedError
@@ -76,21 +77,24 @@ class Counting(raysim.Listener):
 
 
 def measure(emit: Emit, networks: Sequence[str], sizes: Sizes) -> None:
-    """Count the bytes of stacks of each network; emit a row for each, and one of the context."""
+    """Count the bytes of stacks of each network, and what CUDA takes beside."""
+    rows: list[Row] = []
     device = device_of_benchmark()
     before = used_megabytes()
     for network in networks:
         for stack in sizes.stacks[1:]:
             system = System("raysim", stack=stack, graphs=True)
             case = system.case(network, sizes)
-            row = {"network": network, "stack": stack, "estimate": estimate(case)}
+            row: Row = {"network": network, "stack": stack, "estimate": estimate(case)}
             row["reason"] = no_room(system, case, device)
-            emit(row if row["reason"] else row | counted(system, case, device) | fits(case, device))
+            if not row["reason"]:
+                row |= counted(system, case, device) | fits(case, device)
+            emit(rows := [*rows, row])
     if device.type == "cuda" and before is not None:
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info()
         context = total - free - torch.cuda.memory_reserved() - before * 2**20
-        emit({"context": context, "left_for_it": CONTEXT_BYTES, "total": total})
+        emit([*rows, {"context": context, "left_for_it": CONTEXT_BYTES}])
 
 
 def counted(system: System, case: Case, device: torch.device) -> dict[str, Any]:
@@ -112,14 +116,12 @@ def fits(case: Case, device: torch.device) -> dict[str, int]:
     """Return the stack that `engine.vectorize=auto` takes on the whole device, and on a quarter."""
     if device.type != "cuda":
         return {}
-    total = torch.cuda.get_device_properties(device).total_memory
     x = torch.zeros(1, *NETWORKS[case.network].shape)
 
-    def stack(share: float) -> int:
-        memory = int(share * total) - CONTEXT_BYTES
-        return fitting(case.build(), x, case.batch, case.samples, memory)
+    def stack(workers: int) -> int:
+        return fitting(case.build(), x, case.batch, case.samples, room(device, workers))
 
-    return {"auto": stack(1), "auto_of_four": stack(0.25)}
+    return {"auto": stack(1), "auto_of_four": stack(4)}
 
 
 def used_megabytes() -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,8 @@ from typing import Any
 NAME = "results.jsonl"
 DONE = "done"
 Row = dict[str, Any]
+Emit = Callable[[Sequence[Row]], None]
+"""Takes all rows of a job so far, in place of those that it took before."""
 
 
 @dataclass(frozen=True)

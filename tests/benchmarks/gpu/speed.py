@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +14,7 @@ import torch
 
 from raysim.execution.process import CONTEXT_BYTES
 from raysim.training.stacked.stack_size import client_bytes
+from tests.benchmarks.gpu.results import Emit, Row
 from tests.benchmarks.gpu.systems import BareGraph, BareLoop, InlineRun
 from tests.benchmarks.gpu.work import Sizes, System, device_of_benchmark
 from tests.benchmarks.peers.networks import NETWORKS
@@ -22,7 +23,6 @@ from tests.benchmarks.runner import Runner, Trains, command_of, take_turns
 
 SWEEPS = 20
 """Rounds of each system that count, at most."""
-Emit = Callable[[Mapping[str, Any]], None]
 
 
 def compare(
@@ -31,7 +31,7 @@ def compare(
     """Measure systems beside each other.
 
     Args:
-        emit: Takes a row of results for each system.
+        emit: Takes the rows so far, one for each system.
         network: The network that all of them train.
         sizes: Samples, batch and stacks.
         systems: The systems; the first is what the others are compared with.
@@ -51,20 +51,24 @@ def compare(
             runners[system] = runner
             ends.callback(runner.close)
         names = {f"{number} {system}": system for number, system in enumerate(runners)}
-        turns = {name: runners[system] for name, system in names.items()}
-        found = {names[name]: each for name, each in take_turns(turns, SWEEPS, seconds).items()}
-        for system in systems:
+
+        def row_of(system: System, seconds: Sequence[float]) -> Row:
             runner = runners.get(system)
-            emit(
-                {
-                    "network": network,
-                    **asdict(system),
-                    "steps": system.case(network, sizes).cohort * sizes.steps,
-                    "seconds": found.get(system, []),
-                    "reason": reasons.get(system) or getattr(runner, "failure", ""),
-                    "notes": getattr(runner, "notes", []),
-                }
-            )
+            return {
+                "network": network,
+                **asdict(system),
+                "steps": system.case(network, sizes).cohort * sizes.steps,
+                "seconds": seconds,
+                "reason": reasons.get(system) or getattr(runner, "failure", ""),
+                "notes": getattr(runner, "notes", []),
+            }
+
+        def show(seconds: Mapping[str, Sequence[float]]) -> None:
+            found = {names[name]: each for name, each in seconds.items()}
+            emit([row_of(system, found.get(system, [])) for system in systems])
+
+        turns = {name: runners[system] for name, system in names.items()}
+        show(take_turns(turns, SWEEPS, seconds, on_sweep=show))
 
 
 def start(system: System, case: Case, device: torch.device, folder: Path, pfl: str) -> Any:
@@ -91,20 +95,19 @@ def no_room(system: System, case: Case, device: torch.device) -> str:
     """Return why stacks do not fit in each worker's share of the device, by the estimate."""
     if device.type != "cuda" or system.stack == 1:
         return ""
-    needed = system.stack * estimate(case)
-    total = torch.cuda.get_device_properties(device).total_memory
-    share = total / system.workers - CONTEXT_BYTES
+    needed, share = system.stack * estimate(case), room(device, system.workers)
     if needed <= share:
         return ""
     return f"no room: about {needed / 2**30:.1f} GiB of {share / 2**30:.1f}"
+
+
+def room(device: torch.device, workers: int) -> int:
+    """Return the bytes that the tensors of each of some workers on a GPU may take."""
+    total = torch.cuda.get_device_properties(device).total_memory
+    return int(total / workers) - CONTEXT_BYTES
 
 
 def estimate(case: Case) -> int:
     """Return the bytes of a client of a stack, as the engine estimates them."""
     x = torch.zeros(1, *NETWORKS[case.network].shape)
     return client_bytes(case.build(), x, case.batch, case.samples)
-
-
-def throughput(row: Mapping[str, Any]) -> list[float]:
-    """Return the local steps a second of a system's rounds."""
-    return [row["steps"] / seconds for seconds in row["seconds"]]

@@ -61,6 +61,7 @@ class Sizes:
 
 FULL = Sizes(samples=300, batch=10, stacks=(1, 8, 32, 128), alone=10, processes=(1, 2, 5))
 TINY = Sizes(samples=4, batch=2, stacks=(1, 2), alone=1, processes=(1,))
+"""Sizes of a CUDA machine, and those that show only that everything works."""
 
 
 @dataclass(frozen=True)
