@@ -98,7 +98,8 @@ def test_stacks_for_which_there_is_no_room_are_not_begun(monkeypatch):
     assert no_room(stacked, small, gpu) == ""
     gibibytes = 128 * estimate(large) / 2**30
     assert no_room(stacked, large, gpu) == f"no room: about {gibibytes:.1f} GiB of 1.2"
-    assert no_room(System("raysim", workers=4), large, gpu) == ""
+    properties.total_memory = 2**30
+    assert no_room(System("raysim", workers=4), large, gpu) == ""  # no stack is to fit
 
 
 def test_jobs_for_which_there_is_no_time_are_said(tmp_path, monkeypatch):
@@ -149,13 +150,14 @@ def test_the_peak_is_what_is_held_at_a_time():
 
 
 @pytest.mark.parametrize("network", ["2nn", "flexchill-cnn"])
-def test_a_client_of_a_stack_takes_no_more_than_estimated(tmp_path, monkeypatch, network):
+def test_a_client_of_a_stack_takes_less_than_estimated(tmp_path, monkeypatch, network):
+    """A CPU takes a third to a half of it: the kernels of a GPU have workspaces."""
     monkeypatch.setenv("RAYSIM_DATA", str(tmp_path))
     system = System("raysim", stack=8)
     sizes = Sizes(samples=20, batch=10, stacks=(1, 8), alone=1, processes=())
     case = system.case(network, sizes)
-    found = counted(system, case, CPU)["counted"]
-    assert estimate(case) / 5 < found < estimate(case)
+    found = counted(system, case, CPU)["counted"] / estimate(case)
+    assert 0.25 < found < 0.5
 
 
 @pytest.mark.full
