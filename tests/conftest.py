@@ -31,6 +31,15 @@ def pytest_configure() -> None:
     hypothesis.settings.load_profile("tests")
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip tests that need a CUDA device where there is none."""
+    if item.get_closest_marker("cuda"):
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("needs a CUDA device")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put tests first that use the same actors, then those that start their own.
 

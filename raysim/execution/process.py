@@ -1,18 +1,34 @@
-"""Settings of a process: threads, device, determinism, precision, and freed memory."""
+"""Settings of a process: threads, share of a GPU, determinism, precision, and freed memory.
+
+Actors, slots of a study and inline runs take their share of a GPU here and nowhere else. Of
+`engine.gpus_per_actor` of its memory, `CONTEXT_BYTES` are for CUDA itself, so that all shares fit
+side by side; the rest is the cap of torch's allocator, by which samples are kept on the device and
+stacks are sized (`federation.opened.memory_cap`). Where NVIDIA's MPS runs, it too limits the
+process to its share of memory and processors: it reads its limits once, before CUDA starts.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.utils.deterministic
 
 from raysim.config import EngineSettings
+from raysim.core.errors import SettingsError
 
+CONTEXT_BYTES = 768 * 2**20
+"""Bytes of a GPU that each process takes beside its tensors: contexts, kernels, recorded graphs."""
+MPS_FOLDER = "/tmp/nvidia-mps"  # noqa: S108 - the daemon's default
+"""Folder of the MPS daemon's pipes unless CUDA_MPS_PIPE_DIRECTORY names another."""
+MPS_THREADS, MPS_MEMORY = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+SMI_SECONDS = 30.0
 CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Numbers of the options in glibc's malloc.h."""
@@ -27,15 +43,23 @@ def configure(engine: EngineSettings) -> ExitStack:
     On a GPU, fp32 is fp32: cuDNN's default is TF32, which is 1e-3 off. Memory that is not written
     yet is not filled, as determinism does by default: nothing here reads such memory.
     """
-    undo = ExitStack()
-    undo.enter_context(threads_of(engine))
-    if device_of(engine).type == "cpu":
-        return undo
-    undo.callback(_set_environment, CUBLAS, os.environ.get(CUBLAS))
+    with ExitStack() as undo:
+        undo.enter_context(threads_of(engine))
+        for name, value in mps_limits(engine.gpus_per_actor).items():
+            undo.callback(_set_environment, name, None)
+            _set_environment(name, value)
+        if device_of(engine).type == "cuda":
+            _configure_gpu(engine, undo)
+        return undo.pop_all()
+
+
+def _configure_gpu(engine: EngineSettings, undo: ExitStack) -> None:
+    """Set torch up for a share of the GPU; add to `undo` what sets it back."""
     cuda = torch.cuda
     undo.callback(cuda.set_per_process_memory_fraction, cuda.get_per_process_memory_fraction())
-    cuda.set_per_process_memory_fraction(engine.gpus_per_actor)  # others share the device
+    cuda.set_per_process_memory_fraction(_allocator_fraction(engine.gpus_per_actor))
     # Also where it is not asked for: cuBLAS reads it once, and a later run may ask for it.
+    undo.callback(_set_environment, CUBLAS, os.environ.get(CUBLAS))
     _set_environment(CUBLAS, ":4096:8")
     # Not use_deterministic_algorithms, which imports all of torch's compiler: seconds an actor.
     undo.callback(torch.set_deterministic_debug_mode, torch.get_deterministic_debug_mode())
@@ -48,7 +72,54 @@ def configure(engine: EngineSettings) -> ExitStack:
     for owner, name, value in flags:
         undo.callback(setattr, owner, name, getattr(owner, name))
         setattr(owner, name, value)
-    return undo
+
+
+def _allocator_fraction(share: float) -> float:
+    """Return the fraction of the GPU's memory that tensors may take of a share of it.
+
+    Raises:
+        SettingsError: nothing is left of the share.
+    """
+    total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+    fraction = share - CONTEXT_BYTES / total
+    if fraction <= 0:
+        raise SettingsError(
+            f"engine.gpus_per_actor={share:g}: must be over {CONTEXT_BYTES / total:.2g} on this GPU"
+            f" of {total / 2**20:.0f} MiB, of which CUDA takes {CONTEXT_BYTES / 2**20:.0f} in each"
+            " process"
+        )
+    return fraction
+
+
+def mps_limits(share: float) -> dict[str, str]:
+    """Return the environment variables by which MPS limits a process to a share of its GPU.
+
+    There are none without MPS, nor those that the user has set.
+    """
+    folder = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", MPS_FOLDER))
+    if not share or not (folder / "control").exists():
+        return {}
+    limits = {MPS_THREADS: f"{max(round(100 * share), 1)}"}
+    if memory := _gpu_megabytes():
+        limits[MPS_MEMORY] = f"0={int(share * memory)}M"
+    return {name: value for name, value in limits.items() if name not in os.environ}
+
+
+def _gpu_megabytes() -> int | None:
+    """Return the memory of this process's GPU without starting CUDA, None where it is not told."""
+    gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
+    query = ["--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        found = subprocess.run(
+            ["nvidia-smi", f"--id={gpu}", *query],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=SMI_SECONDS,
+        )
+        return int(found.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from raysim.execution.messages import EvaluationMessage, Failure, PassMessage, W
 from raysim.execution.process import device_of, is_device_error
 from raysim.federation.evaluation_sets import EVALUATION_ROWS, EvaluationSet
 from raysim.federation.federation import Federation
-from raysim.federation.opened import OpenedSamples
+from raysim.federation.opened import OpenedSamples, memory_cap
 from raysim.storage.client_states import UNSEALED, ClientStates, StateVersion
 from raysim.storage.environment import environment
 from raysim.storage.trace import Stopwatch
@@ -96,8 +96,7 @@ class Worker:
         """Return device and environment, and for a GPU the bytes of memory that this may use."""
         about: dict[str, Any] = {"device": str(self.device), "environment": self._environment}
         if self.device.type == "cuda":
-            memory = torch.cuda.get_device_properties(self.device).total_memory
-            about["memory"] = int(self._settings.engine.gpus_per_actor * memory)
+            about["memory"] = memory_cap(self.device)
         return about
 
     def train(self, message: PassMessage, stacks: Sequence[tuple[int, ...]]) -> None:

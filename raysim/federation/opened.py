@@ -138,14 +138,16 @@ def _open(split: Split | Path) -> _Samples:
     return _Samples(x if isinstance(x, ConcatArray) else as_tensor(x), as_tensor(found.y))
 
 
-def _room(device: torch.device) -> float:
-    """Return the bytes of a GPU that a set of samples may take.
+def memory_cap(device: torch.device) -> int:
+    """Return the bytes of a GPU that this process's tensors may take; a worker's set-up caps it."""
+    total = torch.cuda.get_device_properties(device).total_memory
+    return int(torch.cuda.get_per_process_memory_fraction(device) * total)
 
-    An actor may use the fraction `engine.gpus_per_actor` of it; see `configure`.
-    """
-    free, total = torch.cuda.mem_get_info(device)
-    own = torch.cuda.get_per_process_memory_fraction(device) * total
-    return min(RESIDENT_FRACTION * own, free)
+
+def _room(device: torch.device) -> float:
+    """Return the bytes of a GPU that a set of samples may take."""
+    free, _ = torch.cuda.mem_get_info(device)
+    return min(RESIDENT_FRACTION * memory_cap(device), free)
 
 
 def _resident(split: _Samples, room: float, device: torch.device) -> _Samples:

@@ -48,20 +48,27 @@ class Trains(Protocol):
         ...
 
 
-def command_of(system: str, python: Path) -> list[str]:
-    """Return the command that starts a system, without its arguments."""
+def command_of(system: str, python: Path, processes: int | None = None) -> list[str]:
+    """Return the command that starts a system, without its arguments.
+
+    Args:
+        system: Its name.
+        python: The Python of its environment.
+        processes: Processes of pfl; None is one a core.
+    """
     torchrun = ["torch.distributed.run", "--standalone", "--nnodes=1"]
-    processes = f"--nproc-per-node={os.cpu_count()}"
-    launcher = [*torchrun, processes, "-m"] if system == "pfl" else []
+    count = f"--nproc-per-node={processes or os.cpu_count()}"
+    launcher = [*torchrun, count, "-m"] if system == "pfl" else []
     return [str(python), "-m", *launcher, "tests.benchmarks.peers", system]
 
 
-def process_environment() -> dict[str, str]:
-    """Return the environment variables of all systems: one thread a process on the CPU.
+def process_environment(*, gpu: bool = False) -> dict[str, str]:
+    """Return the environment variables of all systems: one thread a process, nobody is niced.
 
-    Nobody is niced.
+    On the CPU no GPU is seen. On a GPU, float32 is float32 for all, as it is for raysim.
     """
     inherited = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    device = {"NVIDIA_TF32_OVERRIDE": "0"} if gpu else {"CUDA_VISIBLE_DEVICES": ""}
     return {
         **inherited,
         "PYTHONPATH": str(ROOT),
@@ -69,7 +76,7 @@ def process_environment() -> dict[str, str]:
         "RAY_worker_niceness": "0",  # 15 by default: any other load would count against Ray
         "RAY_USAGE_STATS_ENABLED": "0",
         "FLWR_TELEMETRY_ENABLED": "0",
-        "CUDA_VISIBLE_DEVICES": "",
+        **device,
     }
 
 
@@ -83,6 +90,7 @@ class Runner:
         folder: The case's data; the system's own output goes to a file there, named `title`.
         settings: The system's own settings.
         suspended: Whether it is suspended, with all of its processes, while it waits.
+        gpu: Whether it sees the machine's GPUs.
     """
 
     def __init__(
@@ -93,6 +101,7 @@ class Runner:
         folder: Path,
         settings: Mapping[str, Any],
         suspended: bool = False,
+        gpu: bool = False,
     ) -> None:
         self.title, self._log = title, folder / f"{title}.log"
         self._suspended = suspended
@@ -105,7 +114,7 @@ class Runner:
                 stderr=log,
                 text=True,
                 cwd=ROOT,
-                env=process_environment(),
+                env=process_environment(gpu=gpu),
             )
 
     def round(self) -> float:
@@ -167,7 +176,10 @@ class Runner:
 
 
 def take_turns(
-    runners: Mapping[str, Trains], rounds: int, limit_seconds: float
+    runners: Mapping[str, Trains],
+    rounds: int,
+    limit_seconds: float,
+    on_sweep: Callable[[dict[str, list[float]]], None] = lambda seconds: None,
 ) -> dict[str, list[float]]:
     """Have all systems train a round, one after another, again and again.
 
@@ -176,6 +188,7 @@ def take_turns(
         rounds: Sweeps that count, at most.
         limit_seconds: Time after which no further sweep is begun, warm-up included, once there
             are two that count.
+        on_sweep: Called after each sweep that counts, with what would be returned then.
 
     Returns:
         Per system the seconds of its rounds, in the order of the sweeps; none for a system that
@@ -183,6 +196,10 @@ def take_turns(
     """
     seconds: dict[str, list[float]] = {name: [] for name in runners}
     working = list(runners)
+
+    def counted() -> dict[str, list[float]]:
+        return {name: seconds[name][WARM_UP:] if name in working else [] for name in runners}
+
     begun = perf_counter()
     for sweep in range(WARM_UP + rounds):
         late = perf_counter() - begun > limit_seconds
@@ -195,4 +212,6 @@ def take_turns(
             except SystemFailedError as failure:
                 print(failure, file=sys.stderr, flush=True)
                 working.remove(name)
-    return {name: seconds[name][WARM_UP:] if name in working else [] for name in runners}
+        if sweep >= WARM_UP:
+            on_sweep(counted())
+    return counted()

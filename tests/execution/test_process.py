@@ -10,21 +10,57 @@ import torch
 
 import raysim
 from raysim.config import EngineSettings
+from raysim.core.errors import SettingsError
 from raysim.execution.base import InlineExecutor
-from raysim.execution.process import CUBLAS, configure
+from raysim.execution.process import CONTEXT_BYTES, CUBLAS, MPS_MEMORY, MPS_THREADS, configure
 from raysim.execution.worker import Worker, WorkerSpec
+from raysim.federation.opened import memory_cap
+from raysim.tuning.slots.slot import SlotActor
 from tests.tasks import make_settings, make_task
 
 GPU = EngineSettings(gpus_per_actor=1)
+TOTAL = 16 * 2**30
 
 
 @pytest.fixture
 def gpu(monkeypatch):
+    """Have torch report a GPU of 16 GiB; return the fractions to which its memory was limited."""
     caps = [1.0]
+    properties = SimpleNamespace(total_memory=TOTAL)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda: caps[-1])
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device=None: caps[-1])
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", caps.append)
     return caps
+
+
+@pytest.fixture
+def mps(tmp_path, monkeypatch):
+    """Have an MPS daemon's pipes, and an nvidia-smi that knows GPU 3; return the pipes' folder."""
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text('#!/bin/sh\n[ "$1" = --id=3 ] && echo 16384 || exit 6\n')
+    smi.chmod(0o755)
+    (tmp_path / "control").touch()
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    for name in (MPS_THREADS, MPS_MEMORY):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """Return the limits that MPS would read: those that are set as CUDA first starts."""
+    found = []
+
+    def is_available():
+        found.append({name: os.environ.get(name) for name in (MPS_THREADS, MPS_MEMORY)})
+        return False
+
+    monkeypatch.setattr(torch.cuda, "is_available", is_available)
+    return found
 
 
 def state():
@@ -119,15 +155,72 @@ def test_a_worker_that_cannot_be_built_leaves_it_too(tmp_path, gpu):
 
 
 def test_a_worker_takes_its_share_of_a_gpu_s_memory_and_no_more(gpu):
-    with configure(GPU.model_copy(update={"gpus_per_actor": 0.25})):
-        assert gpu == [1.0, 0.25]
-    assert gpu == [1.0, 0.25, 1.0]
+    share = GPU.model_copy(update={"gpus_per_actor": 0.25})
+    with configure(share):
+        # Four allocators and four contexts are the whole device.
+        assert 4 * (memory_cap(torch.device("cuda")) + CONTEXT_BYTES) == TOTAL
+    assert gpu[-1] == 1.0
 
 
-def test_stacks_are_sized_by_that_share(tmp_path, monkeypatch):
-    properties = SimpleNamespace(total_memory=1000)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    settings = make_settings(tmp_path, **{"engine.gpus_per_actor": 0.25})
+def test_stacks_are_sized_by_that_cap(tmp_path, gpu):
     worker = object.__new__(Worker)
-    worker._settings, worker.device, worker._environment = settings, torch.device("cuda"), {}
-    assert worker.about()["memory"] == 250
+    worker.device, worker._environment = torch.device("cuda"), {}
+    with configure(GPU.model_copy(update={"gpus_per_actor": 0.5})):
+        assert worker.about()["memory"] == TOTAL // 2 - CONTEXT_BYTES
+
+
+@needs_new
+def test_a_share_that_holds_no_context_is_refused_and_leaves_nothing(gpu, mps):
+    before = state()
+    with pytest.raises(SettingsError, match=r"^engine.gpus_per_actor=0.04: must be over 0.047 on"):
+        configure(GPU.model_copy(update={"gpus_per_actor": 0.04, "threads_per_actor": 2}))
+    assert state() == before and gpu[-1] == 1.0
+    assert MPS_THREADS not in os.environ and MPS_MEMORY not in os.environ
+
+
+def test_mps_limits_are_set_before_cuda_starts(mps, seen):
+    with configure(GPU.model_copy(update={"gpus_per_actor": 0.25})):
+        assert seen == [{MPS_THREADS: "25", MPS_MEMORY: "0=4096M"}]
+    assert MPS_THREADS not in os.environ and MPS_MEMORY not in os.environ
+
+
+def test_a_slot_s_process_is_limited_before_cuda_starts(mps, seen, tmp_path, monkeypatch):
+    started = []
+    monkeypatch.setattr("raysim.tuning.slots.slot._RunThread", FakeRun(started))
+    values = make_settings(tmp_path, **{"engine.gpus_per_actor": 0.5}).to_dict()
+    for name in (MPS_THREADS, MPS_MEMORY):
+        monkeypatch.setenv(name, "")  # so that what the slot sets is removed again
+        monkeypatch.delenv(name)
+    SlotActor({}).start(values, pausing=False)
+    assert seen == [{MPS_THREADS: "50", MPS_MEMORY: "0=8192M"}]
+    assert started[0]["engine"]["gpus_per_actor"] == 0.0  # no device is seen
+
+
+class FakeRun:
+    """Stands in for the thread of a slot's run."""
+
+    def __init__(self, started):
+        self.started = started
+
+    def __call__(self, settings, pausing):
+        self.started.append(settings)
+        return self
+
+    def report(self):
+        return None
+
+
+def test_mps_limits_of_the_user_stay(mps, seen, monkeypatch):
+    monkeypatch.setenv(MPS_THREADS, "70")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4")  # nvidia-smi fails
+    with configure(GPU.model_copy(update={"gpus_per_actor": 0.25})):
+        assert seen == [{MPS_THREADS: "70", MPS_MEMORY: None}]
+    assert os.environ[MPS_THREADS] == "70"
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25])
+def test_without_mps_or_a_gpu_nothing_is_limited(mps, seen, share):
+    if share:
+        (mps / "control").unlink()
+    with configure(GPU.model_copy(update={"gpus_per_actor": share})):
+        assert MPS_THREADS not in os.environ and MPS_MEMORY not in os.environ

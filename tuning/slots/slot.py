@@ -21,6 +21,7 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 import raysim
 from raysim.config import parse
 from raysim.core.errors import MachineError, RunError
+from raysim.execution.process import mps_limits
 from raysim.storage.lock import lock_folder
 from raysim.storage.run_directory import RunDirectory
 from raysim.tuning.slots.report import Report, error_line, machine_failure
@@ -141,8 +142,11 @@ class SlotActor:
             settings: Settings of the run.
             pausing: Pause after each evaluation until `unpause` or `stop` is called.
         """
-        if settings["engine"]["backend"] == "inline" and not torch.cuda.is_available():
-            settings["engine"]["gpus_per_actor"] = 0.0  # GPUs declared to Ray but absent
+        engine = settings["engine"]
+        if engine["backend"] == "inline":
+            os.environ.update(mps_limits(engine["gpus_per_actor"]))  # before CUDA starts
+            if not torch.cuda.is_available():
+                engine["gpus_per_actor"] = 0.0  # GPUs declared to Ray but absent
         self._run_thread = _RunThread(settings, pausing)
         return self._run_thread.report()
 

@@ -32,7 +32,7 @@ ACTIVATION_COPIES = 3
 SAMPLE_COPIES = 3
 """A client's samples as it sees them, altered for an epoch, and in a row with those of others."""
 MEMORY_FRACTION = 0.6
-"""Of the device's memory that the clients of a group may take."""
+"""Of the memory that an actor's tensors may take, the part for the clients of a stack."""
 
 
 def stack_size(
@@ -68,14 +68,19 @@ def stack_size(
 
 
 def fitting(module: nn.Module, x: Tensor, rows: int, samples: int, memory: int) -> int:
-    """Return how many clients fit in memory.
+    """Return how many clients fit in so many bytes of a device's memory; see `client_bytes`."""
+    each = client_bytes(module, x, rows, samples)
+    return max(1, min(MAX_STACK, int(MEMORY_FRACTION * memory // each)))
+
+
+def client_bytes(module: nn.Module, x: Tensor, rows: int, samples: int) -> int:
+    """Return the bytes that a client of a stack takes in training, as estimated.
 
     Args:
         module: The network.
         x: Inputs [1, ...] like those of the clients.
         rows: Samples in a batch.
         samples: Samples of a client.
-        memory: Bytes of a device's memory.
     """
     activations = 0
 
@@ -95,8 +100,7 @@ def fitting(module: nn.Module, x: Tensor, rows: int, samples: int, memory: int) 
         hook.remove()
     model = sum(p.numel() * p.element_size() for p in module.parameters())
     data = samples * x.numel() * x.element_size()
-    each = MODEL_COPIES * model + ACTIVATION_COPIES * rows * activations + SAMPLE_COPIES * data
-    return max(1, min(MAX_STACK, int(MEMORY_FRACTION * memory // each)))
+    return MODEL_COPIES * model + ACTIVATION_COPIES * rows * activations + SAMPLE_COPIES * data
 
 
 def stacks_of(

@@ -48,6 +48,17 @@ def mnist_cnn() -> nn.Module:
     )
 
 
+def flexchill_cnn() -> nn.Module:
+    return staged(
+        [
+            *(nn.Conv2d(3, 10, 5), nn.MaxPool2d(2), nn.ReLU()),
+            *(nn.Conv2d(10, 20, 5), nn.MaxPool2d(2), nn.ReLU()),
+        ],
+        [nn.Flatten(), nn.Linear(20 * 5 * 5, 256), nn.ReLU()],
+        nn.Linear(256, 10),
+    )
+
+
 def cifar_cnn() -> nn.Module:
     features: list[nn.Module] = []
     channels = [3, 32, 64, 64, 64, 64]
@@ -118,6 +129,7 @@ class Network:
 NETWORKS = {
     "2nn": Network(perceptron, (1, 28, 28)),
     "mnist-cnn-128": Network(mnist_cnn, (1, 28, 28)),
+    "flexchill-cnn": Network(flexchill_cnn, (3, 32, 32)),
     "cifar-cnn-5": Network(cifar_cnn, (3, 32, 32)),
     "resnet18": Network(resnet18, (3, 32, 32)),
     "char-lstm": Network(char_lstm, (80,), classes=80),

@@ -46,6 +46,8 @@ class TakingTurns(TrainingProcessCallback):
         return self.ended(), Metrics()
 
     def ended(self) -> bool:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
         wanted = torch.tensor([float(self.first and self.turns.wait())])
         return not pytorch_ops.distributed.all_reduce([wanted])[0].item()
 
@@ -60,11 +62,11 @@ def metrics(model: nn.Module, x: Tensor, y: Tensor, eval: bool = True) -> dict[s
     return {"loss": Weighted(float(loss(model, x, y, eval)) * len(y), len(y))}
 
 
-def run(case: Case, folder: Path, turns: Turns) -> None:
-    """Train rounds; in every process of torchrun."""
+def run(case: Case, folder: Path, turns: Turns, precision: str = "fp32") -> None:
+    """Train rounds in fp32 or bf16; in every process of torchrun."""
     torch.manual_seed(0)  # the processes must draw the same weights and cohorts
     np.random.seed(0)
-    x, y = open_data(folder)
+    x, y = (data.to(pytorch_ops.get_default_device()) for data in open_data(folder))
     module: Any = case.build()
     module.loss, module.metrics = MethodType(loss, module), MethodType(metrics, module)
     users = {client: [x[client], y[client]] for client in range(case.clients)}
@@ -77,7 +79,12 @@ def run(case: Case, folder: Path, turns: Turns) -> None:
             val_cohort_size=0,
         ),
         SimulatedBackend(training_data=data, val_data=data, postprocessors=[WeightByDatapoints()]),
-        PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0)),
+        PyTorchModel(
+            module,
+            torch.optim.SGD,
+            torch.optim.SGD(module.parameters(), lr=1.0),
+            amp_dtype=torch.bfloat16 if precision == "bf16" else None,
+        ),
         NNTrainHyperParams(
             local_num_epochs=case.epochs,
             local_learning_rate=case.lr,

@@ -35,7 +35,6 @@ class Measured:
         clients: Per row, what each of its clients took, in seconds.
         samples: Samples of all those clients.
         first: Seconds from the call to the end of the first round.
-        notes: What the run told its user.
     """
 
     actors: int
@@ -44,7 +43,6 @@ class Measured:
     clients: list[list[float]]
     samples: list[int]
     first: float
-    notes: list[str]
 
     @property
     def seconds(self) -> float:
@@ -68,7 +66,6 @@ class Clock(raysim.Listener):
         self.moments = [perf_counter()]
         self.resident: list[int] = []
         self.private: list[int] = []
-        self.notes: list[str] = []
         self._process = psutil.Process() if memory else None
 
     def round_done(self, row: Row) -> None:
@@ -79,7 +76,6 @@ class Clock(raysim.Listener):
             self.private.append(used.uss)
 
     def note(self, text: str) -> None:
-        self.notes.append(text)
         print(f"note: {text}", file=sys.stderr, flush=True)
 
 
@@ -103,7 +99,6 @@ def measure(preset: str, rounds: int, overrides: Row) -> Measured:
         clients=[seconds[number == row["round"]].tolist() for row in kept],
         samples=samples[number > WARM_UP].tolist(),
         first=clock.moments[1] - clock.moments[0],
-        notes=clock.notes,
     )
 
 

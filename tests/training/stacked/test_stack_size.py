@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -55,6 +57,8 @@ def test_auto_leaves_no_actor_without_a_group(tmp_path, actors, cohort, size):
 
 
 def test_samples_stay_in_this_process_share_of_a_gpu(monkeypatch):
+    properties = SimpleNamespace(total_memory=1000)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: properties)
     monkeypatch.setattr("torch.cuda.get_per_process_memory_fraction", lambda device: 0.25)
     for free, room in ((900, 37.5), (20, 20)):
         monkeypatch.setattr("torch.cuda.mem_get_info", lambda device, free=free: (free, 1000))

@@ -7,7 +7,6 @@ import weakref
 from dataclasses import replace
 
 import pytest
-import torch
 from torch import nn
 
 import raysim
@@ -212,7 +211,7 @@ def test_steps_that_cannot_be_recorded_are_said_once(tmp_path, monkeypatch, ofte
 
 
 @every_pair(*QUICK)
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="only a CUDA device records its steps")
+@pytest.mark.cuda
 def test_a_step_recorded_on_a_device_is_the_step(
     tmp_path, monkeypatch, no_loop, often, method, family
 ):

@@ -1,0 +1,97 @@
+"""Benchmark of a CUDA machine in under 25 minutes, useful from its first two on.
+
+Usage: python -m tests.benchmarks.gpu [--out runs/gpu] [--minutes 24] [--parts tests speed ...]
+           [--networks mnist-cnn-128 ...] [--environments DIR | --no-pfl] [--tiny]
+
+Writes RESULTS-GPU.md, plots, results.jsonl and the logs of what it runs into --out, anew after each
+job, and runs unattended: every job has a process of its own and a time limit, and its failure is no
+more than a line of the page. Jobs that are done are not run again: the same command goes on where
+the time, or the machine, was at an end (`--minutes 9`, say, where it is lent by ten). Without a
+CUDA device everything runs on the CPU, where nothing is recorded as a graph; `--tiny` shows in
+minutes that all of it works.
+
+Parts, in their order:
+tests       the tests that need a CUDA device, without those of the full set.
+speed       local steps a second in fp32 on random samples (300 a client, B=10, E=1): raysim in one
+            process (inline) by stack, with and without CUDA graphs, beside a bare PyTorch loop, the
+            same with its step recorded as a CUDA graph, and pfl by processes on the same GPU. In
+            every sweep each system trains a round; the ratios are of neighbouring rounds. Clients
+            one at a time record no graphs. Graphs are switched off by patching.
+cell        seconds a round of `fedmax-cifar10-noniid`, and minutes of its 3000 rounds.
+memory      bytes of a client in a stack, counted, against the engine's estimate, by which
+            `engine.vectorize=auto` sizes stacks; bytes that CUDA takes beside tensors.
+bf16        `speed` in bf16.
+actors      four actors on Ray with a quarter of the GPU each, beside one process: stacks 1, 32 and
+            128 with graphs in fp32 and bf16, then the rest of the matrix, as time allows.
+full-tests  the tests of the full set that need a CUDA device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter
+
+import torch
+from platformdirs import user_cache_path
+
+from raysim.execution.process import mps_limits
+from tests.benchmarks.gpu import report
+from tests.benchmarks.gpu.apart import run_apart
+from tests.benchmarks.gpu.jobs import NETWORKS, PARTS, Choice, plan
+from tests.benchmarks.gpu.peer import Pfl
+from tests.benchmarks.gpu.results import Outcome, Results
+from tests.benchmarks.report import machine
+
+LEAST_SECONDS = 45.0
+"""Seconds that must be left for a job to begin."""
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=Path("runs/gpu"))
+    parser.add_argument("--minutes", type=float, default=24, help="of the whole, at most")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
+    parser.add_argument("--tiny", action="store_true", help="show only that everything works")
+    peers = parser.add_mutually_exclusive_group()
+    peers.add_argument(
+        "--environments", type=Path, default=user_cache_path("raysim") / "benchmarks"
+    )
+    peers.add_argument("--no-pfl", action="store_true", help="leave pfl out")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    begun = perf_counter()
+    options = parse(arguments)
+    out: Path = options.out.absolute()
+    out.mkdir(parents=True, exist_ok=True)
+    device = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "cpu"
+    pfl = Pfl(None if options.no_pfl else options.environments)
+    results = Results(out, device)
+    about = [
+        f"`{' '.join(['python -m tests.benchmarks.gpu', *(arguments or sys.argv[1:])])}`",
+        f"{machine()}{'; MPS' if mps_limits(1.0) else ''}.",
+    ]
+    choice = Choice(options.parts, options.networks, options.tiny, out)
+    for job in plan(choice, pfl, device != "cpu"):
+        left = begun + 60 * options.minutes - perf_counter()
+        if results.is_done(job.name):
+            continue
+        if left < LEAST_SECONDS:
+            outcome = Outcome(job.name, job.part, "no time was left", 0.0, device)
+        else:
+            outcome = run_apart(job, min(job.limit, left), device, out / "log.txt")
+        results.add(outcome)
+        told = [*about, f"pfl: not measured: {pfl.reason}."] if pfl.reason else about
+        report.write(results, out, told)
+        print(f"{job.name}: {outcome.state}, {outcome.seconds:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

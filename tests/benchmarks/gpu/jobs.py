@@ -1,0 +1,115 @@
+"""Jobs of the GPU benchmark, the most useful first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from tests.benchmarks.gpu import cell, cuda_tests, memory
+from tests.benchmarks.gpu.apart import Job
+from tests.benchmarks.gpu.peer import Pfl
+from tests.benchmarks.gpu.speed import compare
+from tests.benchmarks.gpu.work import FULL, TINY, System, actor_systems, inline_systems
+
+NETWORKS = ("mnist-cnn-128", "flexchill-cnn", "2nn", "cifar-cnn-5", "resnet18")
+PARTS = ("tests", "speed", "cell", "memory", "bf16", "actors", "full-tests")
+SWEEP_SECONDS = 30.0
+"""Seconds of a comparison after which no further sweep begins, once two count."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is to be measured.
+
+    Attributes:
+        parts: Some of `PARTS`.
+        networks: Some of `NETWORKS`.
+        tiny: Whether to show only that everything works.
+        out: Folder of the results.
+    """
+
+    parts: Sequence[str]
+    networks: Sequence[str]
+    tiny: bool
+    out: Path
+
+
+def plan(choice: Choice, pfl: Pfl, device: bool) -> Iterator[Job]:
+    """Yield the jobs, the most useful first.
+
+    Args:
+        choice: What is to be measured.
+        pfl: Its environment, which may be ready later than the first jobs.
+        device: Whether there is a CUDA device.
+    """
+    first, *others = choice.networks
+    if "tests" in choice.parts:
+        yield tests_of(choice, "tests", "cuda and not full", 180)
+    if "speed" in choice.parts:
+        yield comparison(choice, "speed", first, inline(choice, pfl, device, bf16=False), pfl)
+    if "cell" in choice.parts:
+        seconds = 0 if choice.tiny else SWEEP_SECONDS
+        run = partial(cell.measure, seconds=seconds, tiny=choice.tiny)
+        yield Job("fedmax-cifar10-noniid", "cell", run, 240)
+    for network in others if "speed" in choice.parts else ():
+        yield comparison(choice, "speed", network, inline(choice, pfl, device, bf16=False), pfl)
+    if "memory" in choice.parts:
+        sizes = TINY if choice.tiny else FULL
+        run = partial(memory.measure, networks=choice.networks, sizes=sizes)
+        yield Job("memory", "memory", run, 180)
+    for network in choice.networks if "bf16" in choice.parts else ():
+        yield comparison(choice, "bf16", network, inline(choice, pfl, device, bf16=True), pfl)
+    if "actors" in choice.parts:
+        yield from with_actors(choice, pfl)
+    if "full-tests" in choice.parts:
+        yield tests_of(choice, "full-tests", "cuda and full", 600)
+
+
+def tests_of(choice: Choice, part: str, marks: str, limit: float) -> Job:
+    log = choice.out / f"{part}.log"
+    return Job(f"{part}: {marks}", part, partial(cuda_tests.run, chosen=marks, log=log), limit)
+
+
+def comparison(
+    choice: Choice, part: str, network: str, systems: Sequence[System], pfl: Pfl, more: str = ""
+) -> Job:
+    """Return the job that compares systems on a network."""
+    run = partial(
+        compare,
+        network=network,
+        sizes=TINY if choice.tiny else FULL,
+        systems=systems,
+        seconds=0 if choice.tiny else SWEEP_SECONDS,
+        pfl=pfl.python(),
+    )
+    precision = "bf16" if systems[0].bf16 else "fp32"
+    return Job(f"{network}, {precision}{more}", part, run, 300)
+
+
+def inline(choice: Choice, pfl: Pfl, device: bool, *, bf16: bool) -> list[System]:
+    """Return the systems without Ray: raysim inline, bare loops, and pfl where it is there."""
+    sizes = TINY if choice.tiny else FULL
+    systems = [*inline_systems(sizes, bf16=bf16), System("bare", bf16=bf16)]
+    if device:
+        systems.append(System("bare, CUDA graph", graphs=True, bf16=bf16))
+    processes = sizes.processes if pfl.python() else ()
+    return systems + [System("pfl", workers=count, bf16=bf16) for count in processes]
+
+
+def with_actors(choice: Choice, pfl: Pfl) -> Iterator[Job]:
+    """Yield comparisons of four actors with one process: a chosen few first, then the rest."""
+    sizes = TINY if choice.tiny else FULL
+    for rest in (False, True):
+        for bf16 in (False, True):
+            references = [
+                each
+                for each in inline_systems(sizes, bf16=bf16)
+                if each.stack == 1 or (each.graphs and each.stack == sizes.stacks[-1])
+            ]
+            actors = actor_systems(sizes, bf16=bf16, rest=rest)
+            for network in choice.networks if actors else ():
+                more = ", four actors, the rest" if rest else ", four actors"
+                systems = [*references, *actors]
+                yield comparison(choice, "actors", network, systems, pfl, more)

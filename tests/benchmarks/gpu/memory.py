@@ -1,0 +1,133 @@
+"""Memory of a stack's training against the engine's estimate; memory of a CUDA context."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+import raysim
+from raysim.driver.listener import Started
+from raysim.execution.process import CONTEXT_BYTES
+from raysim.training.stacked.stack_size import fitting
+from tests.benchmarks.gpu.results import Emit, Row
+from tests.benchmarks.gpu.speed import estimate, no_room, room
+from tests.benchmarks.gpu.work import Sizes, System, device_of_benchmark
+from tests.benchmarks.peers.networks import NETWORKS
+from tests.benchmarks.peers.turns import EndedError
+from tests.benchmarks.peers.work import Case
+
+
+class Peak:
+    """The most bytes of tensors at a time beyond those at the start.
+
+    The CUDA allocator counts them itself; on a CPU the profiler notes all that is allocated.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        """Begin to count."""
+        self._on_gpu = device.type == "cuda"
+        if self._on_gpu:
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+            self._before = torch.cuda.memory_allocated()
+        else:
+            self._profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+            self._profile.start()
+
+    def end(self) -> int:
+        """Stop counting; return the bytes."""
+        if self._on_gpu:
+            torch.cuda.synchronize()
+            return torch.cuda.max_memory_allocated() - self._before
+        self._profile.stop()
+        events: Any = self._profile.profiler.kineto_results.events()  # type: ignore[union-attr]
+        changes = [(e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"]
+        held = most = 0
+        for _, change in sorted(changes, key=lambda moment: moment[0]):
+            held += change
+            most = max(most, held)
+        return most
+
+
+class Counting(raysim.Listener):
+    """Counts the bytes of the second round, and ends the run."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.bytes, self.notes = 0, list[str]()
+        self._device = device
+        self._peak: Peak | None = None
+
+    def started(self, run: Started) -> None:
+        """Do nothing: the first round also holds what stays."""
+
+    def round_done(self, row: Mapping[str, Any]) -> None:
+        if self._peak is None:
+            self._peak = Peak(self._device)
+            return
+        self.bytes = self._peak.end()
+        raise EndedError
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def measure(emit: Emit, networks: Sequence[str], sizes: Sizes) -> None:
+    """Count the bytes of stacks of each network, and what CUDA takes beside."""
+    rows: list[Row] = []
+    device = device_of_benchmark()
+    before = used_megabytes()
+    for network in networks:
+        for stack in sizes.stacks[1:]:
+            system = System("raysim", stack=stack, graphs=True)
+            case = system.case(network, sizes)
+            row: Row = {"network": network, "stack": stack, "estimate": estimate(case)}
+            row["reason"] = no_room(system, case, device)
+            if not row["reason"]:
+                row |= counted(system, case, device) | fits(case, device)
+            emit(rows := [*rows, row])
+    if device.type == "cuda" and before is not None:
+        torch.cuda.empty_cache()
+        free, total = torch.cuda.mem_get_info()
+        context = total - free - torch.cuda.memory_reserved() - before * 2**20
+        emit([*rows, {"context": context, "left_for_it": CONTEXT_BYTES}])
+
+
+def counted(system: System, case: Case, device: torch.device) -> dict[str, Any]:
+    """Return the bytes of a client in a stack's training, or the reason of its failure."""
+    listener = Counting(device)
+    overrides = system.overrides(case, device=device.type == "cuda")
+    try:
+        with tempfile.TemporaryDirectory() as out:
+            settings = raysim.load_config("mnist-fedavg", {**overrides, "out": f"{out}/run"})
+            raysim.run(settings, listener=listener)
+    except EndedError:
+        return {"counted": listener.bytes // system.stack, "notes": listener.notes}
+    except raysim.RaysimError as error:
+        return {"reason": str(error)}
+    return {"reason": "it ended early"}
+
+
+def fits(case: Case, device: torch.device) -> dict[str, int]:
+    """Return the stack that `engine.vectorize=auto` takes on the whole device, and on a quarter."""
+    if device.type != "cuda":
+        return {}
+    x = torch.zeros(1, *NETWORKS[case.network].shape)
+
+    def stack(workers: int) -> int:
+        return fitting(case.build(), x, case.batch, case.samples, room(device, workers))
+
+    return {"auto": stack(1), "auto_of_four": stack(4)}
+
+
+def used_megabytes() -> int | None:
+    """Return the memory of the first GPU that all processes use, None where it is not told."""
+    command = ["nvidia-smi", "--id=0", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    try:
+        return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None

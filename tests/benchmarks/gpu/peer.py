@@ -1,0 +1,47 @@
+"""pfl's environment, made beside the first jobs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYetError
+from importlib.util import find_spec
+from pathlib import Path
+
+from tests.benchmarks.environments import make
+
+PATIENCE_SECONDS = 20.0
+
+
+class Pfl:
+    """The Python with which pfl runs, if there is one.
+
+    Attributes:
+        reason: Why pfl is not measured, or "".
+    """
+
+    def __init__(self, environments: Path | None) -> None:
+        """Use this environment's pfl, or begin to make one of its own.
+
+        Args:
+            environments: Folder of environments; None leaves pfl out.
+        """
+        self.reason = "" if environments else "it was left out"
+        self._python = sys.executable if environments and find_spec("pfl") else ""
+        self._made: Future[Path] | None = None
+        if environments and not self._python:
+            self._pool = ThreadPoolExecutor(1)
+            self._made = self._pool.submit(make, "pfl", environments.absolute())
+
+    def python(self) -> str:
+        """Return the path of its Python, or "" where there is none, or not yet."""
+        if self._made is not None and not self._python:
+            try:
+                self._python = str(self._made.result(PATIENCE_SECONDS))
+                self.reason = ""
+            except NotYetError:
+                self.reason = "its environment was not ready for the first comparisons"
+            except (OSError, subprocess.SubprocessError) as error:
+                self.reason = f"its environment cannot be made: {' '.join(str(error).split())}"
+        return self._python

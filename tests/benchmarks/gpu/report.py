@@ -1,0 +1,140 @@
+"""RESULTS-GPU.md and its plots, written anew after each job."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.gpu.plots import plot_memory, plot_speed
+from tests.benchmarks.gpu.results import DONE, Outcome, Results
+from tests.benchmarks.report import line
+from tests.benchmarks.scaling.output import heading
+
+NAME = "RESULTS-GPU.md"
+ROUNDS = 3000
+"""Rounds of the published experiment."""
+MEBIBYTE = 2**20
+
+
+def write(results: Results, out: Path, about: Sequence[str]) -> None:
+    """Write tables and plots.
+
+    Args:
+        results: What there is so far.
+        out: The folder.
+        about: The command, and the machine.
+    """
+    lines = ["# Results on a GPU", "", *(f"{each}\n" for each in about)]
+    compared, counted = results.of("speed", "bf16", "actors"), results.of("memory")
+    lines += [*tests(results.of("tests", "full-tests")), *speed(compared)]
+    lines += [*cell(results.of("cell")), *memory(counted), *left(results)]
+    plots = [plot_speed(compared, out), plot_memory(counted, out)]
+    lines += [f"![{name}]({name})" for name in plots if name]
+    (out / NAME).write_text("\n".join(lines) + "\n")
+
+
+def tests(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Yield what came of the tests that need a device."""
+    rows = [row for each in outcomes for row in each.rows]
+    if not rows:
+        return
+    counts = Counter(row["outcome"] for row in rows)
+    said = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
+    yield from ["## Tests that need a CUDA device", "", f"{said}.", ""]
+    bad = [row for row in rows if row["outcome"] != "passed"]
+    yield from (f"- {row['outcome']}: `{row['test']}`" for row in bad)
+    yield ""
+
+
+def speed(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Yield a table for each comparison."""
+    for outcome in outcomes:
+        if not outcome.rows:
+            continue
+        yield from [f"## {outcome.job}", ""]
+        columns = ("workers", "stack", "graphs", "local steps/s", "over one at a time", "over bare")
+        yield heading("system", *columns)
+        base = outcome.rows[0]
+        bare = next((row for row in outcome.rows if row["name"] == "bare"), None)
+        for row in outcome.rows:
+            graphs = ("yes" if row["graphs"] else "no") if row["stack"] > 1 else "-"
+            cells = [row["name"], row["workers"], row["stack"], graphs]
+            figures = [rate(row), gain(row, base), gain(row, bare)]
+            yield line([*cells, *figures]) if row["seconds"] else failed(cells, row)
+        notes = {note for row in outcome.rows for note in row["notes"]}
+        yield from ["", *(f"- note: {note}" for note in sorted(notes)), ""]
+
+
+def rate(row: Mapping[str, Any]) -> str:
+    """Return the median of a system's local steps a second, with least and greatest."""
+    rates = [row["steps"] / seconds for seconds in row["seconds"]]
+    return f"{statistics.median(rates):.4g} ({min(rates):.4g} to {max(rates):.4g})"
+
+
+def gain(row: Mapping[str, Any], base: Mapping[str, Any] | None) -> str:
+    """Return the ratio of two systems' steps a second: the sweeps' median, least and greatest."""
+    if base is None or row is base or not base["seconds"]:
+        return "-"
+    per_step = row["steps"] / base["steps"]
+    found = [per_step * b / a for a, b in zip(row["seconds"], base["seconds"], strict=True)]
+    return f"{statistics.median(found):.2f} ({min(found):.2f} to {max(found):.2f})"
+
+
+def failed(cells: Sequence[object], row: Mapping[str, Any]) -> str:
+    """Return the line of a system without figures."""
+    reason = " ".join(row["reason"].split()).replace("|", "/")[:120]
+    return line([*cells, reason or "failed; see log.txt", "-", "-"])
+
+
+def cell(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Yield the table of the published experiment."""
+    rows = [row for each in outcomes for row in each.rows]
+    if not rows:
+        return
+    data = "random images of CIFAR-10's shape" if rows[0]["random"] else "CIFAR-10"
+    yield from ["## fedmax-cifar10-noniid", "", f"{ROUNDS} rounds in the paper; {data}.", ""]
+    yield heading("raysim, inline", "round, s", f"{ROUNDS} rounds, min")
+    for row in rows:
+        if not (seconds := row["seconds"]):
+            yield failed([row["system"]], row)
+            continue
+        median = statistics.median(seconds)
+        spread = f"{median:.4f} ({min(seconds):.4f} to {max(seconds):.4f})"
+        yield line([row["system"], spread, f"{ROUNDS * median / 60:.1f}"])
+    yield ""
+
+
+def memory(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Yield the tables of estimated and counted memory."""
+    rows = [row for each in outcomes for row in each.rows]
+    if not rows:
+        return
+    yield from ["## Memory of a client in a stack", ""]
+    columns = ("stack", "estimated, MiB", "counted, MiB", "counted / estimated")
+    yield heading("network", *columns, "auto", "auto, a quarter of the device")
+    for row in rows:
+        if "context" in row:
+            continue
+        cells = [row["network"], row["stack"], f"{row['estimate'] / MEBIBYTE:.1f}"]
+        if "counted" in row:
+            cells += [f"{row['counted'] / MEBIBYTE:.1f}", f"{row['counted'] / row['estimate']:.2f}"]
+            yield line([*cells, row.get("auto", "-"), row.get("auto_of_four", "-")])
+        else:
+            yield failed(cells, row)
+    for row in rows:
+        if "context" in row:
+            own, room = row["context"] / MEBIBYTE, row["left_for_it"] / MEBIBYTE
+            yield f"\nBeside tensors the process took {own:.0f} MiB; {room:.0f} are left for it."
+    yield ""
+
+
+def left(results: Results) -> Iterator[str]:
+    """Yield what was not measured, and why."""
+    missing = [each for each in results.outcomes.values() if each.state != DONE]
+    if missing:
+        yield from ["## Not measured, or not to the end", ""]
+        yield from (f"- {each.job}: {each.state}" for each in missing)
+        yield ""

@@ -1,0 +1,72 @@
+"""Jobs of the GPU benchmark in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from time import sleep
+
+import psutil
+
+from tests.benchmarks.gpu.apart import Job, run_apart
+
+ROWS = [{"figure": 0}, {"figure": 1}]
+
+
+def run(function, folder, limit=60.0):
+    return run_apart(Job("job", "part", function, limit), limit, "cpu", folder / "log.txt")
+
+
+def works(emit):
+    print("told")
+    emit([{"figure": 0}])
+    emit([{"figure": 0}, {"figure": 1}])
+
+
+def fails(emit):
+    emit([{"figure": 0}])
+    emit([{"figure": 0}, {"figure": 1}])
+    raise ValueError("no such\nthing")
+
+
+def crashes(emit):
+    emit([{"figure": 0}])
+    emit([{"figure": 0}, {"figure": 1}])
+    os._exit(3)
+
+
+def stays(emit):
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    emit([{"child": child.pid}])
+    sleep(600)
+
+
+def test_rows_of_a_job_and_what_it_printed(tmp_path):
+    outcome = run(works, tmp_path)
+    assert (outcome.state, outcome.rows, outcome.device) == ("done", ROWS, "cpu")
+    assert (tmp_path / "log.txt").read_text() == "told\n"
+
+
+def test_a_job_that_fails_keeps_its_rows(tmp_path):
+    outcome = run(fails, tmp_path)
+    assert outcome.state == "failed: ValueError: no such thing"
+    assert outcome.rows == ROWS
+    assert "no such\nthing" in (tmp_path / "log.txt").read_text()
+
+
+def test_a_job_that_crashes_keeps_its_rows(tmp_path):
+    outcome = run(crashes, tmp_path)
+    assert outcome.state == "failed: its process ended with code 3"
+    assert outcome.rows == ROWS
+
+
+def test_nothing_is_left_of_a_job_that_takes_too_long(tmp_path):
+    outcome = run(stays, tmp_path, limit=5.0)
+    assert outcome.state == "ended after 5 s"
+    (row,) = outcome.rows
+    assert not psutil.pid_exists(row["child"]) or is_zombie(row["child"])
+
+
+def is_zombie(pid):
+    return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE

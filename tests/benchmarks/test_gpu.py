@@ -1,0 +1,177 @@
+"""The GPU benchmark from end to end, on the CPU with tiny sizes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from raysim.training.stacked import cuda_graphs
+from raysim.training.stacked.cuda_graphs import GraphRecorder
+from tests.benchmarks import runner
+from tests.benchmarks.gpu import __main__ as command
+from tests.benchmarks.gpu import cuda_tests, report
+from tests.benchmarks.gpu.memory import Peak, counted
+from tests.benchmarks.gpu.results import Outcome
+from tests.benchmarks.gpu.speed import estimate, no_room
+from tests.benchmarks.gpu.systems import InlineRun
+from tests.benchmarks.gpu.work import FULL, Sizes, System, actor_systems, inline_systems
+from tests.training.stacked.test_cuda_graphs import Tape
+from tests.training.stacked.test_trainer import RECORDER_ON
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def restored(monkeypatch):
+    """Set back what the benchmark patches in the processes of its jobs."""
+    monkeypatch.setattr(cuda_graphs, "MIN_REPLAYS", cuda_graphs.MIN_REPLAYS)
+
+
+def directly(job, limit, device, log):
+    """Run a job in this process."""
+    taken = []
+    job.run(taken.append)
+    return Outcome(job.name, job.part, "done", 1.0, device, taken[-1])
+
+
+def never(job, limit, device, log):
+    raise AssertionError("it was done already")
+
+
+def test_all_parts_write_their_tables(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYSIM_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(command, "run_apart", directly)
+    monkeypatch.setattr(runner, "WARM_UP", 1)
+    monkeypatch.setattr(runner, "FEWEST", 1)
+    parts = ["--parts", "speed", "cell", "memory"]
+    options = ["--tiny", "--no-pfl", "--networks", "2nn", *parts, "--out", str(tmp_path)]
+    command.main(options)
+    page = (tmp_path / report.NAME).read_text()
+    figures = r"\d.* \(.* to .*\)"
+    for row in (
+        rf"\| raysim \| 1 \| 1 \| - \| {figures} \| - \| {figures} \|",
+        rf"\| raysim \| 1 \| 2 \| yes \| {figures} \| {figures} \| {figures} \|",
+        rf"\| raysim \| 1 \| 2 \| no \| {figures} \| {figures} \| {figures} \|",
+        rf"\| bare \| 1 \| 1 \| - \| {figures} \| {figures} \| - \|",
+        rf"\| the cohort as one stack \| {figures} \| \d",
+        r"\| 2nn \| 2 \| \d+\.\d \| \d+\.\d \| \d\.\d\d \| - \| - \|",
+    ):
+        assert_line(row, page)
+    assert "pfl: not measured: it was left out." in page and "Not measured" not in page
+    assert {path.name for path in tmp_path.glob("*.png")} == {"speed.png", "memory.png"}
+    monkeypatch.setattr(command, "run_apart", never)
+    command.main(options)
+    assert (tmp_path / report.NAME).read_text() == page
+
+
+def assert_line(pattern, page):
+    assert re.search(f"^{pattern}", page, re.MULTILINE), f"{pattern}\n{page}"
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_graphs_are_switched_by_system(tmp_path, monkeypatch, on):
+    """On a tape: of 16 steps three come before one is recorded, and twelve are played."""
+    monkeypatch.setenv("RAYSIM_DATA", str(tmp_path))
+    monkeypatch.setattr(RECORDER_ON, lambda device, note: GraphRecorder(Tape, note))
+    monkeypatch.setattr(Tape, "played", 0)
+    system = System("raysim", stack=2, graphs=on)
+    case = system.case("2nn", Sizes(32, batch=2, stacks=(1, 2), alone=1, processes=()))
+    run = InlineRun("mnist-fedavg", system.overrides(case, device=False), graphs=on)
+    cuda_graphs.MIN_REPLAYS = 0  # as another system in this process may leave it
+    run.round()
+    run.close()
+    assert not run.failure and Tape.played == (12 if on else 0)
+
+
+def test_stacks_for_which_there_is_no_room_are_not_begun(monkeypatch):
+    properties = SimpleNamespace(total_memory=8 * 2**30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    gpu, stacked = torch.device("cuda"), System("raysim", workers=4, stack=128)
+    small, large = (stacked.case(network, FULL) for network in ("2nn", "cifar-cnn-5"))
+    assert no_room(stacked, small, gpu) == ""
+    gibibytes = 128 * estimate(large) / 2**30
+    assert no_room(stacked, large, gpu) == f"no room: about {gibibytes:.1f} GiB of 1.2"
+    properties.total_memory = 2**30
+    assert no_room(System("raysim", workers=4), large, gpu) == ""  # no stack is to fit
+
+
+def test_jobs_for_which_there_is_no_time_are_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "run_apart", never)
+    out = ["--out", str(tmp_path)]
+    command.main(["--tiny", "--no-pfl", "--minutes", "0", "--parts", "cell", "full-tests", *out])
+    page = (tmp_path / report.NAME).read_text()
+    assert "- fedmax-cifar10-noniid: no time was left" in page
+    assert "- full-tests: cuda and full: no time was left" in page
+
+
+def test_results_of_another_gpu_are_not_mixed(tmp_path):
+    line = {"job": "a", "part": "cell", "state": "done", "seconds": 1, "device": "NVIDIA H100"}
+    (tmp_path / "results.jsonl").write_text(json.dumps(line) + "\n")
+    with pytest.raises(SystemExit, match="holds results of NVIDIA H100; name another"):
+        command.main(["--no-pfl", "--parts", "cell", "--out", str(tmp_path)])
+
+
+def test_the_matrix_is_whole():
+    """Five networks, four stacks, graphs or not, one and four workers; one at a time has none."""
+    for bf16 in (False, True):
+        inline = inline_systems(FULL, bf16=bf16)
+        few, rest = (actor_systems(FULL, bf16=bf16, rest=each) for each in (False, True))
+        places = {(s.workers, s.stack, s.graphs) for s in (*inline, *few, *rest)}
+        assert len(places) == len([*inline, *few, *rest]) == 14
+        assert {(s.stack, s.graphs) for s in few} == {(1, False), (32, True), (128, True)}
+
+
+def test_what_pytest_says_of_tests():
+    lines = [
+        "tests/a/test_b.py::test_c[x y-1] PASSED                             [ 50%]\n",
+        "tests/a/test_b.py::test_d SKIPPED (needs a CUDA device)             [100%]\n",
+        "E   assert 1 == 2\n",
+        "FAILED tests/a/test_b.py::test_e - assert 1 == 2\n",
+    ]
+    first, second = "tests/a/test_b.py::test_c[x y-1]", "tests/a/test_b.py::test_d"
+    assert cuda_tests.outcomes(lines) == [(first, "PASSED"), (second, "SKIPPED")]
+    assert "tests/training/stacked/test_trainer.py" in cuda_tests.files()
+
+
+def test_the_peak_is_what_is_held_at_a_time():
+    peak = Peak(CPU)
+    first = torch.zeros(1000, dtype=torch.uint8)
+    first = torch.cat([first, torch.zeros(2000, dtype=torch.uint8)])  # 6000 at a time
+    del first
+    torch.zeros(5000, dtype=torch.uint8)
+    assert 6000 <= peak.end() < 6400  # blocks are aligned
+
+
+@pytest.mark.parametrize("network", ["2nn", "flexchill-cnn"])
+def test_a_client_of_a_stack_takes_less_than_estimated(tmp_path, monkeypatch, network):
+    """A CPU takes a third to a half of it: the kernels of a GPU have workspaces."""
+    monkeypatch.setenv("RAYSIM_DATA", str(tmp_path))
+    system = System("raysim", stack=8)
+    sizes = Sizes(samples=20, batch=10, stacks=(1, 8), alone=1, processes=())
+    case = system.case(network, sizes)
+    found = counted(system, case, CPU)["counted"] / estimate(case)
+    assert 0.25 < found < 0.5
+
+
+@pytest.mark.full
+def test_it_runs_unattended(tmp_path):
+    """Tests, comparisons with four actors, and memory, in processes of their own."""
+    options = ["--tiny", "--no-pfl", "--networks", "2nn", "--out", str(tmp_path)]
+    parts = ["--parts", "tests", "speed", "cell", "memory", "bf16", "actors"]
+    subprocess.run(
+        [sys.executable, "-m", "tests.benchmarks.gpu", *options, *parts],
+        check=True,
+        env={**os.environ, "RAYSIM_DATA": str(tmp_path / "data")},
+    )
+    lines = (tmp_path / "results.jsonl").read_text().splitlines()
+    found = {job["job"]: job for job in map(json.loads, lines)}
+    assert {job["state"] for job in found.values()} == {"done"}
+    actors = found["2nn, fp32, four actors"]["rows"]
+    assert all(row["seconds"] for row in actors if row["workers"] == 4)

@@ -1,0 +1,42 @@
+"""Runs on a CUDA device: memory, bits, and actors that share it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import raysim
+from raysim.config import EngineSettings
+from raysim.execution.process import configure
+from raysim.federation.opened import memory_cap
+from tests.tasks import EQUAL, UNEQUAL, make_settings, make_task, model_of
+
+pytestmark = pytest.mark.cuda
+
+
+def test_tensors_beyond_the_cap_do_not_fit():
+    with configure(EngineSettings(gpus_per_actor=0.25)):
+        cap = memory_cap(torch.device("cuda"))
+        torch.cuda.empty_cache()
+        torch.empty(cap // 2, dtype=torch.uint8, device="cuda")
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.empty(cap + 1, dtype=torch.uint8, device="cuda")
+        torch.cuda.empty_cache()
+
+
+@pytest.mark.parametrize("stack", [0, 3])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_run_gives_the_same_bits_again(tmp_path, stack, precision):
+    own = {"engine.gpus_per_actor": 1.0, "engine.vectorize": stack, "engine.precision": precision}
+    for name in ("first", "second"):
+        settings = make_settings(tmp_path / name, rounds=2, **own, **{"local.epochs": 5})
+        raysim.run(settings, make_task(UNEQUAL))
+    assert model_of(tmp_path / "first") == model_of(tmp_path / "second")
+
+
+def test_actors_on_halves_of_a_gpu_give_the_bits_of_one_process(tmp_path):
+    inline = make_settings(tmp_path / "inline", rounds=2, **{"engine.gpus_per_actor": 1.0})
+    raysim.run(inline, make_task(EQUAL))
+    halves = {"engine.backend": "ray", "engine.actors": 2, "engine.gpus_per_actor": 0.5}
+    raysim.run(make_settings(tmp_path / "ray", rounds=2, **halves), make_task(EQUAL))
+    assert model_of(tmp_path / "inline") == model_of(tmp_path / "ray")
