@@ -36,7 +36,7 @@ from raysim.core.errors import MachineError, RaysimError, RunError, SettingsErro
 from raysim.core.exits import delay_signals, interruptible, last_words, retake_signals
 from raysim.execution.base import Executor, InlineExecutor
 from raysim.execution.cluster_health import check_reachable
-from raysim.execution.ray_pool import ActorPool
+from raysim.execution.pool.ray_pool import ActorPool
 from raysim.execution.resources import Node, plan_actors
 from raysim.execution.worker import WorkerSpec
 from raysim.storage.trace import Stopwatch

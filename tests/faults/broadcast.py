@@ -15,8 +15,8 @@ import numpy as np
 import ray
 import ray.experimental
 
-from raysim.execution.actor import ClientActor
-from raysim.execution.ray_pool import ActorPool
+from raysim.execution.pool.actor import ClientActor
+from raysim.execution.pool.ray_pool import ActorPool
 from raysim.execution.resources import ActorPlan
 from raysim.execution.worker import WorkerSpec
 from raysim.federation.task import from_task
@@ -38,7 +38,7 @@ def main() -> None:
     ray.init(log_to_driver=False, logging_level="ERROR")
     settings = make_settings(folder, **{"engine.backend": "ray", "engine.actors": 4})
     spec = WorkerSpec(settings, from_task(make_task(EQUAL)), folder / "clients")
-    with mock.patch("raysim.execution.ray_pool.ClientActor", Reader):
+    with mock.patch("raysim.execution.pool.ray_pool.ClientActor", Reader):
         pool = ActorPool(spec, lambda: ActorPlan(4, 0.5, 0.0), Stopwatch(False))
     pool.describe()
     puts, put = [], ray.put

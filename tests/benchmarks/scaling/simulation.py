@@ -1,6 +1,6 @@
 """A pool of any number of workers, simulated: the engine's own schedule on a clock of ours.
 
-`raysim.execution.schedule.Schedule`, which decides what the actors of a real pool do, decides it
+The schedule of `raysim.execution.pool`, which decides what the actors of a real pool do, decides it
 here. Simulated are the seconds that clients take, the driver, which serves one message at a time,
 and the way between the two. `DriverCosts` says what is assumed; `message_costs` measures the
 driver's part of it on this machine.
@@ -22,7 +22,8 @@ import numpy.typing as npt
 import ray
 
 from raysim.core.seeds import stream
-from raysim.execution.schedule import IN_FLIGHT, Schedule, Speeds, assign
+from raysim.execution.pool.dealing import Speeds, assign
+from raysim.execution.pool.schedule import IN_FLIGHT, Schedule
 
 Item = tuple[int, ...]
 

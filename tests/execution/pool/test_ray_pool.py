@@ -18,8 +18,8 @@ import torch
 from ray.exceptions import ActorDiedError, RayTaskError
 
 from raysim.core.errors import MachineError
-from raysim.execution import actor, ray_pool
 from raysim.execution.base import FailedItem
+from raysim.execution.pool import actor, ray_pool
 from raysim.execution.resources import ActorPlan
 from raysim.storage.trace import Stopwatch
 from tests.tasks import make_settings

@@ -18,7 +18,11 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.placement_group import get_current_placement_group
 
 from raysim.core.errors import MachineError, RaysimError, SettingsError
-from raysim.execution.actor import (
+from raysim.execution.base import Call, FailedItem, Item
+from raysim.execution.cluster_health import ClusterHealth
+from raysim.execution.messages import WorkerResult
+from raysim.execution.module_path import with_driver_path
+from raysim.execution.pool.actor import (
     ActorHandle,
     ActorLost,
     ActorStarted,
@@ -27,12 +31,9 @@ from raysim.execution.actor import (
     Event,
     Reference,
 )
-from raysim.execution.base import Call, FailedItem, Item
-from raysim.execution.cluster_health import ClusterHealth
-from raysim.execution.messages import WorkerResult
-from raysim.execution.module_path import with_driver_path
+from raysim.execution.pool.dealing import Speeds
+from raysim.execution.pool.schedule import IN_FLIGHT, Schedule
 from raysim.execution.resources import ActorPlan
-from raysim.execution.schedule import IN_FLIGHT, Schedule, Speeds
 from raysim.execution.worker import WorkerSpec
 from raysim.storage.trace import Stopwatch
 
