@@ -23,7 +23,8 @@ Up:
    (`execution.partial_sum.PartialSum.check`), writes the client's state as a new version
    (`storage.client_states.ClientStates.write`) and adds the rest, weighted and exact
    (`execution.partial_sum.PartialSum.add`).
-6. `execution.worker.Worker.take` hands over the sum of many clients. `RoundRunner.run` merges it
+6. `execution.worker.Worker.take` hands over the sum of many clients; on several nodes,
+   `execution.pool.foreman.Foreman.call` adds up those of a node. `RoundRunner.run` merges them
    (`execution.partial_sum.PartialSum.merge`), has stacks in which a client failed trained once
    more, and returns the means as `core.rules.Reduced` (`execution.partial_sum.PartialSum.reduced`).
 7. `methods.fedavg.FedAvg.server_update` makes the server's next state of them.

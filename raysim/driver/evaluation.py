@@ -17,8 +17,8 @@ from raysim.config import Settings
 from raysim.core.errors import RunError
 from raysim.core.method import Method, ServerState
 from raysim.core.tensors.packed import PackedTensors
-from raysim.execution.base import Executor, FailedItem, Item
-from raysim.execution.messages import EvaluationMessage, Scores
+from raysim.execution.base import Executor, Item
+from raysim.execution.messages import EvaluationMessage, FailedItem, Scores
 from raysim.federation.evaluation_sets import (
     EVALUATION_ROWS,
     EvaluationSet,

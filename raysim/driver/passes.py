@@ -17,8 +17,8 @@ from raysim.core.tensors import nbytes
 from raysim.core.tensors.packed import PackedTensors
 from raysim.driver.listener import Listener
 from raysim.driver.round_log import RoundLog
-from raysim.execution.base import Executor, FailedItem, Item
-from raysim.execution.messages import Failure, PassMessage, WorkerResult
+from raysim.execution.base import Executor, Item
+from raysim.execution.messages import FailedItem, Failure, PassMessage, WorkerResult
 from raysim.execution.partial_sum import PartialSum
 from raysim.storage.atomic import writing
 from raysim.storage.client_states import StateVersion, Versions, latest_versions

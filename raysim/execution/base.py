@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from raysim.core.errors import MachineError
-from raysim.execution.messages import WorkerResult
+from raysim.execution.messages import FailedItem, WorkerResult
 from raysim.execution.process import configure, is_device_error
 from raysim.execution.worker import Worker, WorkerSpec
 
@@ -15,19 +14,6 @@ Call = Literal["train", "evaluate"]
 """A method of `Worker` that takes a message and items."""
 Item = tuple[int, ...]
 """A stack of clients, or a batch of an evaluated set."""
-
-
-@dataclass(frozen=True)
-class FailedItem:
-    """An item whose worker died every time.
-
-    Attributes:
-        item: The item.
-        cause: One line.
-    """
-
-    item: Item
-    cause: str
 
 
 class Executor(Protocol):

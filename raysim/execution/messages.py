@@ -111,3 +111,46 @@ class WorkerResult:
     failing: bool = False
     notes: list[str] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class FailedItem:
+    """An item whose worker died every time.
+
+    Attributes:
+        item: The item.
+        cause: One line.
+    """
+
+    item: tuple[int, ...]
+    cause: str
+
+
+@dataclass(frozen=True)
+class Directions:
+    """Directions to all foremen for a call of the executor, sent once.
+
+    Attributes:
+        costs: Work of each item.
+        failed_at: Items that failed, and the worker.
+        hold_seconds: Seconds of work after which a foreman hands over.
+    """
+
+    costs: Mapping[tuple[int, ...], float]
+    failed_at: Mapping[tuple[int, ...], str]
+    hold_seconds: float
+
+
+@dataclass(frozen=True)
+class ForemanResult:
+    """Everything that a foreman holds, handed over at once.
+
+    Attributes:
+        items: Its items.
+        results: What its workers handed over; the first has the sum of them all.
+        workers: Where its workers run.
+    """
+
+    items: list[tuple[int, ...]]
+    results: list[WorkerResult | FailedItem]
+    workers: list[dict[str, Any]]

@@ -211,7 +211,7 @@ def _changed(module: Any, name: str, value: object) -> Iterator[None]:
 def alive_nodes() -> list[Node]:
     """Return what the nodes of the cluster declare; Ray must be running."""
     return [
-        Node(node["Resources"].get("CPU", 0), node["Resources"].get("GPU", 0))
+        Node(node["Resources"].get("CPU", 0), node["Resources"].get("GPU", 0), node["NodeID"])
         for node in ray.nodes()  # type: ignore[no-untyped-call]
         if node["Alive"]
     ]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from raysim.config import EngineSettings
 from raysim.core.errors import SettingsError
@@ -12,19 +12,21 @@ from raysim.core.errors import SettingsError
 
 @dataclass(frozen=True)
 class Node:
-    """Resources that one node of the cluster declares."""
+    """Resources that one node of the cluster declares, and its id."""
 
     cpus: float
     gpus: float
+    id: str = ""
 
 
 @dataclass(frozen=True)
 class ActorPlan:
-    """Number of actors, and what each reserves."""
+    """Number of actors, what each reserves, and how many run on each node, by its id."""
 
     actors: int
     cpus: float
     gpus: float
+    by_node: Mapping[str, int] = field(default_factory=dict)
 
 
 def plan_actors(engine: EngineSettings, nodes: Sequence[Node], cohort: int) -> ActorPlan:
@@ -54,14 +56,26 @@ def plan_actors(engine: EngineSettings, nodes: Sequence[Node], cohort: int) -> A
         )
     limits = capacity if gpus_each else [actors] * len(nodes)
     if engine.cpus_per_actor == "auto":
-        return ActorPlan(actors, _cpus_each(nodes, limits, actors), gpus_each)
+        return _planned(actors, _cpus_each(nodes, limits, actors), gpus_each, nodes, limits)
     each = engine.cpus_per_actor
     if (most_actors := _capacity(nodes, limits, each)) < actors:
         raise SettingsError(
             f"engine.cpus_per_actor={each:g}: {actors} actors do not fit on the CPUs declared"
             f" ({', '.join(f'{node.cpus:g}' for node in nodes)} a node); {most_actors} do"
         )
-    return ActorPlan(actors, each, gpus_each)
+    return _planned(actors, each, gpus_each, nodes, limits)
+
+
+def _planned(
+    actors: int, cpus: float, gpus: float, nodes: Sequence[Node], limits: Sequence[int]
+) -> ActorPlan:
+    """Spread actors over the nodes, one to each in turn as long as it has room."""
+    room = {n.id: _fit(n, limit, cpus) for n, limit in zip(nodes, limits, strict=True) if n.id}
+    by_node = dict.fromkeys(room, 0)
+    for _ in range(min(actors, sum(room.values()))):
+        node = min((n for n in room if by_node[n] < room[n]), key=by_node.__getitem__)
+        by_node[node] += 1
+    return ActorPlan(actors, cpus, gpus, {node: n for node, n in by_node.items() if n})
 
 
 def _cpus_each(nodes: Sequence[Node], limits: Sequence[int], actors: int) -> float:
@@ -77,9 +91,12 @@ def _cpus_each(nodes: Sequence[Node], limits: Sequence[int], actors: int) -> flo
 
 def _capacity(nodes: Sequence[Node], limits: Sequence[int], each: float) -> int:
     """Return how many actors of `each` CPUs the nodes hold, at most `limits` on each node."""
-    return sum(
-        min(int(node.cpus / each + 1e-9), limit) for node, limit in zip(nodes, limits, strict=True)
-    )
+    return sum(_fit(node, limit, each) for node, limit in zip(nodes, limits, strict=True))
+
+
+def _fit(node: Node, limit: int, each: float) -> int:
+    """Return how many actors of `each` CPUs a node holds, at most `limit`."""
+    return min(int(node.cpus / each + 1e-9), limit) if each else limit
 
 
 def _actors_on(gpus: float, gpus_each: float) -> int:

@@ -1,6 +1,6 @@
 """Scaling of raysim: engine cost, skewed clients, round time by size, hundreds of actors, memory.
 
-Usage: python -m tests.benchmarks.scale [--parts cost skew sizes placement memory] [--rounds 5]
+Usage: python -m tests.benchmarks.scale [--parts cost skew sizes placement sums memory] [--rounds 5]
            [--out FOLDER] [--tiny]
 
 Prints a table in Markdown per part; `--out` is a folder for plots. Runs train on MNIST, on all
@@ -18,10 +18,12 @@ skew       1000 clients of log-normal sizes, 1 to 5000 samples (median 60, sigma
            round time over max(all clients' seconds / actors, longest client's seconds) of the same
            round.
 sizes      Round time against clients, cohort, parameters and actors; clients draw 60 samples each.
-placement  The engine's schedule on simulated pools of 64 and 512 actors, on a simulated clock: what
-           a message costs the driver and what the schedule takes are measured here, the rest is
-           assumed as printed. Round time over the longest-first bound, and the part of the actors'
-           seconds that is local training.
+placement  The engine's schedule on simulated pools of 64 and 512 actors, 32 a node and foreman, on
+           a simulated clock: what a message costs the driver and what the schedule takes are
+           measured here, the rest is assumed as printed. Round time over the longest-first bound,
+           and the part of the actors' seconds that is local training.
+sums       What handing over a sum costs, by the size of the model, measured here, and simulated
+           rounds of 64 and 256 actors with it, with foremen and without.
 memory     The driver's memory in 100 rounds of 6 steps a client, as `mnist-million` runs them.
            Resident memory includes pages that it shares with Ray's object store, private memory
            does not.
@@ -40,7 +42,7 @@ from raysim.config import EngineSettings
 from raysim.execution.ray_runtime import ray_runtime
 from tests.benchmarks.report import machine
 from tests.benchmarks.scaling.output import Options
-from tests.benchmarks.scaling.placement import placement
+from tests.benchmarks.scaling.placement import placement, sums
 from tests.benchmarks.scaling.trained import cost, memory, sizes, skew
 
 PARTS: dict[str, Callable[[Options], Iterator[str]]] = {
@@ -49,6 +51,7 @@ PARTS: dict[str, Callable[[Options], Iterator[str]]] = {
     "skew": skew,
     "sizes": sizes,
     "placement": placement,
+    "sums": sums,
 }
 
 

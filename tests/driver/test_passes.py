@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import raysim
 from raysim import Pass, RunError, ServerState, Upload
 from raysim.driver.passes import PassContext, RoundRunner
-from raysim.execution.base import FailedItem, Item
-from raysim.execution.messages import Failure, PassMessage, WorkerResult
+from raysim.execution.base import Item
+from raysim.execution.messages import FailedItem, Failure, PassMessage, WorkerResult
 from raysim.storage.client_states import NEVER
 from raysim.storage.trace import Stopwatch
 from tests.tasks import Notes, make_settings

@@ -19,7 +19,7 @@ import raysim
 from raysim.core.errors import DataError, MachineError
 from raysim.execution import cluster_health as nodes_module
 from raysim.execution.cluster_health import ClusterHealth
-from raysim.execution.pool import ray_pool as pool
+from raysim.execution.pool import actors as pool
 from raysim.execution.pool.ray_pool import ActorPool
 from raysim.execution.resources import ActorPlan
 from raysim.execution.worker import WorkerSpec

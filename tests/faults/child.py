@@ -81,9 +81,9 @@ def renew(handle: ActorHandle) -> None:
 
 def lost(schedule: Schedule, worker: int, suspicious: bool = True) -> Any:
     """Take back what a lost worker had, and say how many items are to be handed out again."""
-    before = sum(map(len, schedule._queues))
+    before = schedule.queued
     first = LOST(schedule, worker, suspicious)
-    print("event taken back", sum(map(len, schedule._queues)) - before, flush=True)
+    print("event taken back", schedule.queued - before, flush=True)
     return first
 
 

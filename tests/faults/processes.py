@@ -158,12 +158,13 @@ class Run:
 
 
 @contextmanager
-def cluster(nodes: int, store: int = 150 * 2**20, **head: Any) -> Iterator[Cluster]:
-    """Start a head without cores and some nodes of one core each; nobody else joins it by chance.
+def cluster(nodes: int, store: int = 150 * 2**20, cores: int = 1, **head: Any) -> Iterator[Cluster]:
+    """Start a head without cores and some nodes with them; nobody else joins it by chance.
 
     Args:
         nodes: Their number.
         store: Bytes of the object store of each.
+        cores: Cores of each node.
         head: Further arguments of the head.
     """
     each = {"object_store_memory": store}
@@ -173,7 +174,7 @@ def cluster(nodes: int, store: int = 150 * 2**20, **head: Any) -> Iterator[Clust
             found = Cluster(initialize_head=True, head_node_args=arguments | each)
         try:
             for _ in range(nodes):
-                found.add_node(num_cpus=1, **each)
+                found.add_node(num_cpus=cores, **each)
             yield found
         finally:
             found.shutdown()

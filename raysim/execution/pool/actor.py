@@ -13,7 +13,7 @@ from typing import Any
 import ray
 
 from raysim.execution.base import Call, Item
-from raysim.execution.messages import WorkerResult
+from raysim.execution.messages import FailedItem, ForemanResult, WorkerResult
 from raysim.execution.process import configure, keep_freed_memory
 from raysim.execution.worker import Worker
 
@@ -34,12 +34,12 @@ class CallReturned:
     Attributes:
         actor: The actor's number.
         seconds: Seconds that the call took there.
-        result: What the worker handed over, if it was asked to.
+        result: What the worker handed over, if it was asked to, or a foreman.
     """
 
     actor: int
     seconds: float
-    result: WorkerResult | None
+    result: WorkerResult | ForemanResult | None
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,13 @@ class ActorLost:
     had_started: bool = True
 
 
-Event = ActorStarted | CallReturned | ActorLost
+@dataclass(frozen=True)
+class Rung:
+    """Event: a foreman has orders of the driver."""
+
+
+ActorEvent = ActorStarted | CallReturned | ActorLost
+Event = ActorEvent | Rung
 
 
 class ClientActor:
@@ -95,22 +101,32 @@ class ClientActor:
 
 
 class ActorHandle:
-    """One actor of the pool as the driver sees it; a lost one is replaced.
+    """One actor as the driver, or its foreman, sees it; a lost one is replaced.
 
     Ray places an actor when a node has room for it; the actor builds its worker before it is given
     work. Its calls return in the order in which they were made.
 
     Attributes:
-        about: Location and device of the actor, once it is placed.
+        width: Workers: 1, or those of a foreman.
+        about: Location and device of the actor, once it is placed; of a foreman's workers, too.
         started: Whether the actor has built its worker.
         calls: Calls in flight, with the number of clients in each.
         since: When the oldest of them began, as far as the driver knows.
-        failures: Actors in a row that died while they started.
+        failures: Actors in a row that died while they started; foremen, without a result.
         failing: Whether its worker failed at several stacks in a row, when it last handed over.
     """
 
-    def __init__(self, make: Callable[[], Any], spec: list[Reference]) -> None:
-        self._make, self._spec = make, spec
+    def __init__(
+        self, make: Callable[[], Any | None], spec: list[Reference], width: int = 1
+    ) -> None:
+        """Start an actor.
+
+        Args:
+            make: Makes the actor, or returns None while there is no node for it.
+            spec: What it builds its worker from.
+            width: Its workers.
+        """
+        self._make, self._spec, self.width = make, spec, width
         self._actor: Any = None
         self.calls: deque[tuple[Reference, int]] = deque()
         self.failures = 0
@@ -121,15 +137,33 @@ class ActorHandle:
         self.close()
         self.about: dict[str, Any] = {}
         self.started = self.failing = False
+        self._held = 0
         self.calls.clear()
         self._actor = self._make()
-        self._sent(self._actor.location.remote(), 1)
-        self._sent(self._actor.start.remote(self._spec), 1)
+        if self._actor is not None:
+            self._sent(self._actor.location.remote(), 1)
+            self._sent(self._actor.start.remote(self._spec), 1)
+
+    @property
+    def vacant(self) -> bool:
+        """True while there is no node for it."""
+        return self._actor is None
 
     @property
     def worker(self) -> str:
         """Name of its worker, once it is placed."""
         return f"{self.about['host']} {self.about['pid']}" if self.about else ""
+
+    @property
+    def workers(self) -> list[dict[str, Any]]:
+        """Location and device of its workers, once they have started."""
+        own = self.about.get("workers", [self.about])
+        return own if self.started else []
+
+    @property
+    def placed(self) -> bool:
+        """True once a node has had room for its worker, or for one of them."""
+        return bool(self.about) if self.width == 1 else self.started
 
     def close(self) -> None:
         """End the actor."""
@@ -141,7 +175,9 @@ class ActorHandle:
     ) -> None:
         """Have the actor work on items; see `ClientActor.call`."""
         reference = self._actor.call.remote(call, message, items, hand_over)
-        self._sent(reference, max(sum(map(len, items)), 1))
+        clients = sum(map(len, items))
+        self._held += clients  # a foreman may be at any of them, with one worker
+        self._sent(reference, max(clients if self.width == 1 else self._held, 1))
 
     def returned(self) -> None:
         """Note that the oldest call has returned."""
@@ -152,8 +188,18 @@ class ActorHandle:
         """Note where the actor was placed, or that it has built its worker."""
         self.started = bool(self.about)
         self.about = self.about | outcome
-        if self.started:
+        if self.started and self.width == 1:
             self.failures = 0
+
+    def note_result(self, result: WorkerResult | ForemanResult) -> list[WorkerResult | FailedItem]:
+        """Note what the actor handed over; return the results of its workers."""
+        if isinstance(result, ForemanResult):
+            self.failures = 0
+            self._held -= sum(map(len, result.items))
+            self.about = self.about | {"workers": result.workers}
+            return result.results
+        self.failing = result.failing
+        return [result]
 
     def overdue(self, limit: float) -> bool:
         """Return whether the oldest call took more than `limit` seconds for each of its clients."""

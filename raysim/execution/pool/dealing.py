@@ -6,7 +6,7 @@ Neither Ray nor clocks nor tensors are used.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -24,7 +24,10 @@ DECAY = 0.9
 
 
 def assign(
-    costs: Mapping[Item, float], speeds: Sequence[float], barred: Mapping[Item, int] | None = None
+    costs: Mapping[Item, float],
+    speeds: Sequence[float],
+    barred: Mapping[Item, int] | None = None,
+    busy: Sequence[float] | None = None,
 ) -> list[deque[Item]]:
     """Deal items to workers, longest first.
 
@@ -32,25 +35,28 @@ def assign(
         costs: Work of each item, for example samples x epochs.
         speeds: Work per second of each worker.
         barred: Items that one of several workers must not have, and which.
+        busy: Seconds that each worker needs for what it has already; of one that gets none, inf.
 
     Returns:
         Per worker, its items, longest first.
     """
     queues: list[deque[Item]] = [deque() for _ in speeds]
     seconds_per_work = 1 / np.asarray(speeds, dtype=np.float64)
-    finish = np.zeros(len(speeds))
+    finish = np.zeros(len(speeds)) if busy is None else np.array(busy, dtype=np.float64)
     for item in sorted(costs, key=lambda item: (-costs[item], item)):
         after = finish + costs[item] * seconds_per_work
         if barred and item in barred:
             after[barred[item]] = np.inf
         worker = int(after.argmin())
+        if after[worker] == np.inf:
+            continue  # nobody may have it
         finish[worker] = after[worker]
         queues[worker].append(item)
     return queues
 
 
 def take_chunk(
-    queue: deque[Item], costs: Mapping[Item, float], min_work: float = 0.0
+    queue: deque[Item], costs: Mapping[Item, float], min_work: float = 0.0, min_items: int = 1
 ) -> list[Item]:
     """Take the next chunk off the front of a worker's queue.
 
@@ -58,13 +64,14 @@ def take_chunk(
         queue: What the worker has not been handed.
         costs: Work of each item.
         min_work: Work that a chunk should hold, if there is as much.
+        min_items: Items that it holds, if there are as many.
 
     Returns:
-        At least one item; more only where their work stays within the target.
+        At least so many items; more only where their work stays within the target.
     """
     target_work = max(CHUNK_FRACTION * sum(costs[item] for item in queue), min_work)
-    chunk = [queue.popleft()]
-    taken = costs[chunk[0]]
+    chunk = [queue.popleft() for _ in range(min(max(min_items, 1), len(queue)))]
+    taken = sum(costs[item] for item in chunk)
     while queue and taken + costs[queue[0]] <= target_work:
         taken += costs[queue[0]]
         chunk.append(queue.popleft())
@@ -75,34 +82,51 @@ def steal(victim: deque[Item], barred: Container[Item] = ()) -> deque[Item]:
     """Take half of what a worker has not been handed yet, its smallest items, but none barred."""
     able = [item for item in victim if item not in barred]
     stolen = able[len(able) // 2 :]
-    rest = set(victim).difference(stolen)
-    left = [item for item in victim if item in rest]
-    victim.clear()
-    victim.extend(left)
+    remove(victim, stolen)
     return deque(stolen)
 
 
-class Speeds:
-    """Work per second of each worker, learned from its calls; older ones count less and less."""
+def remove(queue: deque[Item], items: Collection[Item]) -> None:
+    """Take items out of a queue."""
+    rest = set(queue).difference(items)
+    left = [item for item in queue if item in rest]
+    queue.clear()
+    queue.extend(left)
 
-    def __init__(self, workers: int) -> None:
+
+class Speeds:
+    """Work per second of each worker, learned from its calls; older ones count less and less.
+
+    Attributes:
+        widths: Items that each works on at once: a foreman as many as it has workers.
+    """
+
+    def __init__(self, workers: int = 0) -> None:
         self._work = [0.0] * workers
         self._seconds = [0.0] * workers
+        self.widths = [1] * workers
 
-    def join(self) -> None:
+    def join(self, width: int = 1) -> None:
         """Count one more worker, never measured."""
         self._work.append(0.0)
         self._seconds.append(0.0)
+        self.widths.append(width)
 
     def measure(self, worker: int, work: float, seconds: float) -> None:
-        """Learn from a call: so much work took so long."""
-        self._work[worker] = DECAY * self._work[worker] + work
-        self._seconds[worker] = DECAY * self._seconds[worker] + seconds
+        """Learn from a call: so much work took so long; 0 is not known."""
+        if seconds:
+            self._work[worker] = DECAY * self._work[worker] + work
+            self._seconds[worker] = DECAY * self._seconds[worker] + seconds
 
     def estimates(self) -> list[float]:
-        """Return the speeds; a worker never measured counts as the others' mean."""
+        """Return the speeds; a worker never measured counts as the others' mean, by width."""
         pairs = zip(self._work, self._seconds, strict=True)
         known = [work / seconds if seconds else None for work, seconds in pairs]
-        measured = [speed for speed in known if speed]
+        measured = [s / width for s, width in zip(known, self.widths, strict=True) if s]
         mean = sum(measured) / len(measured) if measured else 1.0
-        return [speed or mean for speed in known]
+        return [s or mean * width for s, width in zip(known, self.widths, strict=True)]
+
+    @property
+    def known(self) -> bool:
+        """True once any worker was measured."""
+        return any(self._seconds)

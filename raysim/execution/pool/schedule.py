@@ -3,21 +3,29 @@
 Longest first: clients are queued, largest first, at the worker that would finish them first
 (Graham's LPT rule, on workers of unequal speed). Each queue is handed out in chunks that shrink, so
 that the last ones are small. Two chunks are in flight per worker, so that none waits for the
-driver. An idle worker takes half of the longest queue. A worker holds its sum over several chunks
-and hands it over once, when all queues are empty: a sum is as large as the model, and returning one
-per chunk cost 15% of a round of the 2NN.
+driver. An idle worker takes half of the longest queue. The last items, one or less a worker, are
+for those who have them done first: a slow worker that took one because it is idle would end the
+round with it. A worker holds its sum over several chunks and hands it over once, when all queues
+are empty: a sum is as large as the model, and returning one per chunk cost 15% of a round of the
+2NN.
 
-The module uses neither Ray nor clocks nor tensors: `tests/benchmarks/scaling/simulation.py` runs it
+The class serves twice. The driver's schedule may have foremen for workers: fast ones, which work on
+as many items at once as they have workers themselves. A foreman's own schedule stays open, as the
+driver adds items to it, and closes when the driver asks for the sum.
+
+The module uses neither Ray nor tensors, and the clock is given: `tests/benchmarks/scaling` runs it
 for any number of workers.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from math import inf
+from time import perf_counter
 
-from raysim.execution.pool.dealing import Speeds, assign, steal, take_chunk
+from raysim.execution.pool.dealing import Speeds, assign, remove, steal, take_chunk
+from raysim.execution.pool.worker_items import Assignment, Item, WorkerItems
 
 IN_FLIGHT = 2
 SERVICE_SECONDS = 0.0008
@@ -28,20 +36,22 @@ CHUNK_SECONDS = 0.08
 A message costs driver and worker about 4 ms of their cores: a twentieth of that. More would pay in
 short rounds, but what is in flight cannot be taken over where speeds change.
 """
+MOST_LAST_ITEMS = 64
+"""Most items that count as the last ones; dealing so many to as many workers takes 0.3 ms."""
 HOLD_SECONDS = 10.0
-"""Seconds of work after which a worker hands over its sum; more is never lost with it."""
+"""Seconds of work after which a worker hands over its sum, if that costs little."""
+HAND_OVER_SHARE, MERGE_SHARE = 0.02, 0.2
+"""Largest parts that handing over takes of a worker's time, and of its driver's or foreman's."""
 
 
-class Assignment(NamedTuple):
-    """Assignment of one call to a worker: a chunk, or the order to hand over.
+def hold_seconds(cost: float, workers: int) -> float:
+    """Return the seconds of work after which workers hand over; more is never lost with one.
 
-    Attributes:
-        items: What it works on.
-        hand_over: Whether it then hands over the sum of all that it holds.
+    Args:
+        cost: Measured seconds of handing over one sum, those of adding it up included.
+        workers: Workers whose sums one process adds up.
     """
-
-    items: list[tuple[int, ...]]
-    hand_over: bool
+    return max(HOLD_SECONDS, cost / HAND_OVER_SHARE, workers * cost / MERGE_SHARE)
 
 
 class Schedule:
@@ -52,13 +62,16 @@ class Schedule:
     Attributes:
         done: Clients done, in all items together.
         deaths: Per item, how often its worker was lost while it was being worked on.
+        closed: Whether all items have been added: workers hand over when nothing is queued.
+        hold_seconds: Seconds of work after which a worker hands over before that.
     """
 
     def __init__(
         self,
-        costs: Mapping[tuple[int, ...], float],
+        costs: Mapping[Item, float],
         speeds: Speeds,
-        barred: Mapping[tuple[int, ...], int] | None = None,
+        barred: Mapping[Item, int] | None = None,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
         """Deal the items.
 
@@ -66,131 +79,221 @@ class Schedule:
             costs: Work of each item, a group of clients.
             speeds: How fast the workers are; it learns from every call.
             barred: Items that one of several workers must not have until it is lost, and which.
+            clock: Returns the seconds since some moment.
         """
         self.done = 0
-        self.deaths: Counter[tuple[int, ...]] = Counter()
-        self._costs, self._speeds = costs, speeds
-        self._speed_estimates = speeds.estimates()
-        self._barred = dict(barred or {})
-        self._queues = assign(costs, self._speed_estimates, self._barred)
-        workers = range(len(self._queues))
-        self._seconds_left = [self._seconds_of_queue(worker) for worker in workers]
-        self._min_chunk_seconds = max(CHUNK_SECONDS, SERVICE_SECONDS * len(workers))
-        self._in_flight: list[deque[Assignment]] = [deque() for _ in workers]
-        self._accumulated: list[list[tuple[int, ...]]] = [[] for _ in workers]
-        self._accumulated_seconds = [0.0 for _ in workers]
-        self._queued = self._not_handed_over = len(costs)
+        self.deaths: Counter[Item] = Counter()
+        self.closed, self.hold_seconds = True, HOLD_SECONDS
+        self._speeds, self._clock = speeds, clock
+        self._workers = [WorkerItems() for _ in speeds.widths]
+        several = 1 < len(self._workers) <= MOST_LAST_ITEMS and max(speeds.widths) == 1
+        self._last_items = len(self._workers) if several else 0
+        self._min_chunk_seconds = max(CHUNK_SECONDS, SERVICE_SECONDS * len(self._workers))
+        self._costs: dict[Item, float] = {}
+        self._barred: dict[Item, int] = {}
+        self._queued = self._not_handed_over = 0
+        self.add(costs, barred)
+
+    @property
+    def queued(self) -> int:
+        """Items that no worker has been handed."""
+        return self._queued
 
     @property
     def finished(self) -> bool:
         """True once every item has been handed over."""
         return not self._not_handed_over
 
-    def next(self, worker: int) -> Assignment | None:
+    def add(self, costs: Mapping[Item, float], barred: Mapping[Item, int] | None = None) -> None:
+        """Add items, and deal them anew with those that no worker has been handed."""
+        self._costs |= costs
+        self._barred |= barred or {}
+        self._queued += len(costs)
+        self._not_handed_over += len(costs)
+        self._speed_estimates, self._last_dealt = self._speeds.estimates(), False
+        self._deal(costs, [self._seconds_in_flight(n) for n in range(len(self._workers))])
+
+    def note_absent(self, number: int) -> None:
+        """Note that a worker has not started; it has when it asks for `next`."""
+        self._workers[number].absent, self._last_dealt = True, False
+
+    def woken(self) -> list[int]:
+        """Return the workers besides the one last heard of that are to be asked for `next`."""
+        if self._queued and self._at_last and not self._last_dealt:
+            self._deal_last()
+        over = self.closed and not self._queued
+        return [
+            number
+            for number, worker in enumerate(self._workers)
+            if worker.idle and (worker.queue or (over and worker.held))
+        ]
+
+    def next(self, number: int) -> Assignment | None:
         """Return what to hand a worker now, or None where it has enough or must wait."""
-        queue, in_flight = self._queues[worker], self._in_flight[worker]
-        if len(in_flight) == IN_FLIGHT:
-            return None
-        if not queue and not in_flight and self._queued:
-            self._steal_for(worker)
-        if queue:
-            suspect = queue[0] in self.deaths
-            last_of_many = len(queue) == 1 and len(self._queues) > 1
-            if in_flight and (suspect or last_of_many):
-                return None  # an idle worker may take the last one; a suspect is tried alone
-            items = self._take(worker, suspect)
-            hand_over = not self._queued or self._accumulated_seconds[worker] > HOLD_SECONDS
-            assignment = Assignment(items, hand_over)
-        elif self._accumulated[worker] and not in_flight:
+        worker = self._workers[number]
+        self._last_dealt &= not worker.absent
+        worker.idle, worker.absent = not worker.in_flight, False
+        items = self._items_for(number) if len(worker.in_flight) < IN_FLIGHT else []
+        if items:
+            held_long = worker.held_seconds > self.hold_seconds
+            assignment = Assignment(items, (self.closed and not self._queued) or held_long)
+        elif worker.idle and worker.held and self.closed and not self._may_get_more(number):
             assignment = Assignment([], True)
         else:
             return None
-        in_flight.append(assignment)
+        if not worker.in_flight:
+            worker.since, worker.idle = self._clock(), False
+        worker.in_flight.append(assignment)
+        worker.held |= dict.fromkeys(items)
         return assignment
 
-    def returned(self, worker: int, seconds: float) -> Assignment:
-        """Note that a worker's oldest call has returned after so long; return what it was."""
-        assignment = self._in_flight[worker].popleft()
-        if assignment.items:
-            self._speeds.measure(worker, self._work(assignment.items), seconds)
-        self._accumulated[worker] += assignment.items
-        self._accumulated_seconds[worker] += seconds
+    def returned(
+        self, number: int, seconds: float, handed_over: Collection[Item] | None = None
+    ) -> Collection[Item]:
+        """Note that a worker's oldest call has returned; return the items handed over with it.
+
+        Args:
+            number: The worker.
+            seconds: What the call took; 0 is not known.
+            handed_over: Items whose results came with it; None: all that it held, if it was asked.
+        """
+        worker = self._workers[number]
+        assignment = worker.in_flight.popleft()
+        worker.since, self._last_dealt = self._clock(), False
+        self._speeds.measure(number, self._work(assignment.items), seconds)
         self.done += sum(map(len, assignment.items))
-        if assignment.hand_over:
-            self._not_handed_over -= len(self._accumulated[worker])
-            self._accumulated[worker], self._accumulated_seconds[worker] = [], 0.0
-        return assignment
+        worker.held_seconds += seconds
+        if handed_over is None:
+            handed_over = worker.accumulated() if assignment.hand_over else ()
+        if handed_over:
+            worker.hand_over(handed_over)
+            self._not_handed_over -= len(handed_over)
+        return handed_over
 
-    def lost(self, worker: int, suspicious: bool = True) -> Assignment:
+    def lost(self, number: int, suspicious: bool = True) -> Assignment:
         """Take back all that a lost worker had not handed over; return what it was working on.
 
         A new worker takes its place: nothing is barred from that one.
 
         Args:
-            worker: The worker.
+            number: The worker.
             suspicious: Whether what it was working on may have been the cause.
         """
-        accumulated = self._accumulated[worker]
-        first, *later = self._in_flight[worker] or [Assignment([], hand_over=False)]
+        worker = self._workers[number]
+        first, waiting, accumulated = worker.lose()
         if suspicious:
             self.deaths.update(first.items)
         self.done -= sum(map(len, accumulated))
-        unfinished = [*(item for assignment in later for item in assignment.items), *accumulated]
-        self._queues[worker].extendleft(reversed(unfinished))
-        judge = self._other_than(worker, first.items) if suspicious else worker
-        self._queues[judge].extendleft(reversed(first.items))
-        self._queued += len(first.items) + len(unfinished)
-        self._update_seconds_left(worker)
-        self._update_seconds_left(judge)
-        self._barred = {item: at for item, at in self._barred.items() if at != worker}
-        self._in_flight[worker], self._accumulated[worker], self._accumulated_seconds[worker] = (
-            deque(),
-            [],
-            0.0,
-        )
+        worker.queue.extendleft(reversed([*waiting, *accumulated]))
+        judge = self._other_than(number, first.items) if suspicious else number
+        self._workers[judge].queue.extendleft(reversed(first.items))
+        self._queued += len(first.items) + len(waiting) + len(accumulated)
+        self._barred = {item: at for item, at in self._barred.items() if at != number}
+        self._last_dealt = False
+        self._update_work(number)
+        self._update_work(judge)
         return first
 
-    def _other_than(self, worker: int, items: Sequence[tuple[int, ...]]) -> int:
+    def _other_than(self, number: int, items: Sequence[Item]) -> int:
         """Return another worker, which shows whether suspects are the cause, if there is one."""
-        seen = {worker, *(self._barred.get(item) for item in items)}
-        others = [other for other in range(len(self._queues)) if other not in seen]
-        return min(others, key=self._seconds_left.__getitem__, default=worker)
+        seen = {number, *(self._barred.get(item) for item in items)}
+        others = [other for other in range(len(self._workers)) if other not in seen]
+        return min(others, key=self._seconds_queued, default=number)
 
-    def give_up(self, item: tuple[int, ...]) -> None:
+    def give_up(self, item: Item) -> None:
         """Strike out an item that no worker has been handed; it counts as done."""
-        worker = next(n for n, queue in enumerate(self._queues) if item in queue)
-        self._queues[worker].remove(item)
+        number = next(n for n, worker in enumerate(self._workers) if item in worker.queue)
+        self._workers[number].queue.remove(item)
         self._queued -= 1
         self._not_handed_over -= 1
         self.done += len(item)
-        self._update_seconds_left(worker)
+        self._update_work(number)
 
-    def _take(self, worker: int, suspect: bool) -> list[tuple[int, ...]]:
-        queue, min_work = (
-            self._queues[worker],
-            self._min_chunk_seconds * self._speed_estimates[worker],
-        )
-        items = [queue.popleft()] if suspect else take_chunk(queue, self._costs, min_work)
+    def _items_for(self, number: int) -> list[Item]:
+        """Return a worker's next chunk, which is no longer queued then."""
+        worker = self._workers[number]
+        if not worker.in_flight and self._queued:
+            if not self._at_last and not worker.queue:
+                self._steal_for(number)
+            elif self._at_last and not self._last_dealt:
+                self._deal_last()
+        if not worker.queue:
+            return []
+        suspect = worker.queue[0] in self.deaths
+        several = len(self._workers) > 1
+        last_of_many = several and (len(worker.queue) == 1 or self._at_last)
+        if worker.in_flight and (suspect or last_of_many):
+            return []  # an idle worker may take the last ones; a suspect is tried alone
+        min_work = self._min_chunk_seconds * self._speed_estimates[number]
+        width = self._speeds.widths[number]
+        queue = worker.queue
+        items = [queue.popleft()] if suspect else take_chunk(queue, self._costs, min_work, width)
         self._queued -= len(items)
-        self._update_seconds_left(worker)
+        self._update_work(number)
         return items
 
-    def _steal_for(self, worker: int) -> None:
+    @property
+    def _at_last(self) -> bool:
+        return self._queued <= self._last_items
+
+    def _may_get_more(self, number: int) -> bool:
+        """Return whether something is queued that a worker may have."""
+        if not self._barred:
+            return bool(self._queued)
+        queued = (item for worker in self._workers for item in worker.queue)
+        return any(self._barred.get(item) != number for item in queued)
+
+    def _steal_for(self, number: int) -> None:
         """Take from the worker that would be busy longest with what it has not been handed."""
-        barred = {item for item, at in self._barred.items() if at == worker}
-        others = [n for n, queue in enumerate(self._queues) if any(i not in barred for i in queue)]
+        barred = {item for item, at in self._barred.items() if at == number}
+        others = [
+            other
+            for other, worker in enumerate(self._workers)
+            if any(item not in barred for item in worker.queue)
+        ]
         if not others:
             return
-        victim = max(others, key=self._seconds_left.__getitem__)
-        self._queues[worker].extend(steal(self._queues[victim], barred))
-        self._update_seconds_left(worker)
-        self._update_seconds_left(victim)
+        self._speed_estimates = self._speeds.estimates()
+        victim = max(others, key=self._seconds_queued)
+        self._workers[number].queue.extend(steal(self._workers[victim].queue, barred))
+        self._update_work(number)
+        self._update_work(victim)
 
-    def _update_seconds_left(self, worker: int) -> None:
-        self._seconds_left[worker] = self._seconds_of_queue(worker)
+    def _deal_last(self) -> None:
+        """Deal the last items to those of the workers that have started who end them first."""
+        self._speed_estimates = self._speeds.estimates()
+        busy = [
+            inf if worker.absent else self._seconds_in_flight(number)
+            for number, worker in enumerate(self._workers)
+        ]
+        self._deal({}, busy)
+        self._last_dealt = True
 
-    def _seconds_of_queue(self, worker: int) -> float:
-        return self._work(self._queues[worker]) / self._speed_estimates[worker]
+    def _deal(self, costs: Mapping[Item, float], busy: Sequence[float]) -> None:
+        """Deal items anew with those that no worker has been handed; suspects come first."""
+        queued = {item: self._costs[item] for worker in self._workers for item in worker.queue}
+        dealt = assign(queued | dict(costs), self._speed_estimates, self._barred, busy)
+        everything = {item for items in dealt for item in items}
+        for number, items in enumerate(dealt):
+            queue = self._workers[number].queue
+            remove(queue, everything)
+            queue.extend(sorted(items, key=lambda item: item not in self.deaths))
+            self._update_work(number)
 
-    def _work(self, items: Iterable[tuple[int, ...]]) -> float:
+    def _seconds_queued(self, number: int) -> float:
+        return self._workers[number].work / self._speed_estimates[number]
+
+    def _seconds_in_flight(self, number: int) -> float:
+        """Return the seconds that a worker still needs for what it has been handed."""
+        worker, speed = self._workers[number], self._speed_estimates[number]
+        if not worker.in_flight:
+            return 0.0
+        first, *later = (self._work(call.items) / speed for call in worker.in_flight)
+        return max(first - (self._clock() - worker.since), 0.0) + sum(later)
+
+    def _update_work(self, number: int) -> None:
+        worker = self._workers[number]
+        worker.work = self._work(worker.queue)
+
+    def _work(self, items: Iterable[Item]) -> float:
         return sum(self._costs[item] for item in items)

@@ -1,52 +1,53 @@
 """A pool of any number of workers, simulated: the engine's own schedule on a clock of ours.
 
 The schedule of `raysim.execution.pool`, which decides what the actors of a real pool do, decides it
-here. Simulated are the seconds that clients take, the driver, which serves one message at a time,
-and the way between the two. `DriverCosts` says what is assumed; `message_costs` measures the
-driver's part of it on this machine.
+here, and so does a foreman's backlog. Simulated are the seconds that clients take, the driver and
+the foremen, which serve one message at a time, and the way between them. `Costs` says what messages
+and sums cost.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
-import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from time import perf_counter, thread_time
-from typing import Any
+from functools import partial
+from time import thread_time
 
-import numpy as np
-import numpy.typing as npt
-import ray
+from raysim.execution.pool.backlog import Backlog
+from raysim.execution.pool.dealing import Speeds
+from raysim.execution.pool.schedule import IN_FLIGHT, Schedule, hold_seconds
+from raysim.execution.pool.worker_items import Assignment, Item
 
-from raysim.core.seeds import stream
-from raysim.execution.pool.dealing import Speeds, assign
-from raysim.execution.pool.schedule import IN_FLIGHT, Schedule
-
-Item = tuple[int, ...]
+Reply = Callable[[float, float, Sequence[Item]], None]
+"""Takes when a call's return arrives, its seconds, and the items whose results come with it."""
 
 
 @dataclass(frozen=True)
-class DriverCosts:
-    """Seconds that messages cost, for a model of the 2NN's size.
+class Costs:
+    """Seconds that messages cost, and the sums in them.
 
     Attributes:
-        send: The driver, to hand out a chunk.
-        receive: The driver, to learn that a call has returned.
-        merge: The driver, to take a sum and add it up.
-        latency: The way from driver to worker, or back.
+        send: Driver or foreman, to hand out a chunk.
+        receive: Driver or foreman, to learn that a call has returned.
+        latency: The way there, or back.
         call: The worker, around what it does in a call.
-        pack: The worker, to hand over its sum.
+        pack: Worker or foreman, to hand over a sum.
+        merge: The driver, to take a sum and add it up.
+        node_merge: A foreman, to do so, with the cores of its workers.
+        transfer: The driver's network, for a sum.
     """
 
     send: float = 0.25e-3
     receive: float = 0.15e-3
-    merge: float = 1e-3
     latency: float = 0.5e-3
     call: float = 0.3e-3
     pack: float = 1e-3
+    merge: float = 1e-3
+    node_merge: float = 1e-3
+    transfer: float = 0.0
 
 
 @dataclass
@@ -56,8 +57,8 @@ class SimulatedRound:
     Attributes:
         seconds: Until the last sum was added up.
         busy: Training, of all workers together.
-        messages: Calls made.
-        sums: Sums handed over.
+        messages: Calls that workers were sent.
+        sums: Sums that the driver added up.
         driver: The driver's own work, with the schedule's.
         deciding: The schedule's part of it, in CPU seconds that it took of this machine.
     """
@@ -70,15 +71,182 @@ class SimulatedRound:
     deciding: float = 0.0
 
 
+class Clock:
+    """Simulated clock: what happens when."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self._events: list[tuple[float, int, Callable[[float], None]]] = []
+
+    def at(self, moment: float, event: Callable[[float], None]) -> None:
+        """Have something happen at a moment, which it is given."""
+        heapq.heappush(self._events, (moment, next(self._numbers), event))
+
+    def next(self) -> None:
+        """Have the next thing happen."""
+        moment, _, event = heapq.heappop(self._events)
+        event(moment)
+
+
+class SimulatedWorker:
+    """A worker, which does its calls one after another."""
+
+    def __init__(self, play: Play, number: int) -> None:
+        self._play, self._number = play, number
+        self._free = 0.0
+        self._held: list[Item] = []
+
+    def call(self, arrives: float, assignment: Assignment, reply: Reply) -> None:
+        """Work on items; reply when they are done."""
+        play, costs = self._play, self._play.each
+        took = sum(play.seconds_of(self._number, item) for item in assignment.items)
+        around = costs.call + (costs.pack if assignment.hand_over else 0)
+        self._free = max(arrives, self._free) + took + around
+        play.result.busy += took
+        play.result.messages += 1
+        self._held += assignment.items
+        handed_over: list[Item] = []
+        if assignment.hand_over:
+            handed_over, self._held = self._held, []
+        answer = partial(reply, seconds=took, handed_over=handed_over)
+        play.clock.at(self._free + costs.latency, answer)
+
+
+class Manager:
+    """A process that schedules others, and serves one message at a time as they arrive.
+
+    Attributes:
+        free: When it is free.
+        worked: Seconds that it has worked.
+        deciding: Seconds of it that the schedule took of this machine.
+        sums: Sums that it has added up.
+        merge: Seconds that it takes to add one up.
+    """
+
+    def __init__(self, play: Play, managed: Sequence[SimulatedWorker | SimulatedForeman]) -> None:
+        self._play, self._managed = play, managed
+        self.merge = play.each.merge
+        self.book: Schedule | Backlog
+        self.free = self.worked = self.deciding = 0.0
+        self.sums = 0
+
+    def fill_all(self) -> None:
+        """Hand everyone what is due: a chunk to each, then the next to each."""
+        for number in [*range(len(self._managed))] * IN_FLIGHT:
+            self._fill(number)
+
+    def hear(
+        self, arrived: float, number: int, seconds: float, handed_over: Sequence[Item]
+    ) -> None:
+        """Serve the return of a call."""
+        self.free = max(self.free, arrived)
+        with self._decides():
+            self.book.returned(number, seconds, handed_over)
+        self.sums += bool(handed_over)
+        self._work(self._play.each.receive + (self.merge if handed_over else 0))
+        for each in [number] * IN_FLIGHT + self.book.woken():
+            self._fill(each)
+
+    def _fill(self, number: int) -> None:
+        with self._decides():
+            assignment = self.book.next(number)
+        if assignment:
+            self._work(self._play.each.send)
+            arrives = self.free + self._play.each.latency
+            self._managed[number].call(arrives, assignment, partial(self._arrive, number=number))
+
+    def _arrive(
+        self, arrived: float, number: int, seconds: float, handed_over: Sequence[Item]
+    ) -> None:
+        self.hear(arrived, number, seconds, handed_over)
+
+    @contextmanager
+    def _decides(self) -> Iterator[None]:
+        """Count what the schedule takes of this machine."""
+        begun = thread_time()
+        yield
+        took = thread_time() - begun
+        self.deciding += took
+        self._work(took)
+
+    def _work(self, seconds: float) -> None:
+        self.worked += seconds
+        self.free += seconds
+
+
+class SimulatedDriver(Manager):
+    """The driver, to which sums come one after another through its network."""
+
+    def __init__(
+        self, play: Play, managed: Sequence[SimulatedWorker | SimulatedForeman], speeds: Speeds
+    ) -> None:
+        super().__init__(play, managed)
+        self._network_free = 0.0
+        with self._decides():
+            self.book = Schedule(play.costs, speeds, clock=lambda: self.free)
+        self.book.hold_seconds = play.hold_seconds(len(managed))
+
+    def _arrive(
+        self, arrived: float, number: int, seconds: float, handed_over: Sequence[Item]
+    ) -> None:
+        if handed_over:
+            arrived = max(self._network_free, arrived) + self._play.each.transfer
+            self._network_free = arrived
+        hear = partial(self.hear, number=number, seconds=seconds, handed_over=handed_over)
+        self._play.clock.at(arrived, hear)
+
+
+class SimulatedForeman(Manager):
+    """A foreman, which schedules the workers of its node."""
+
+    def __init__(
+        self, play: Play, managed: Sequence[SimulatedWorker], speeds: Speeds, foremen: int
+    ) -> None:
+        super().__init__(play, managed)
+        self._replies: dict[int, Reply] = {}
+        self.merge = play.each.node_merge
+        self.book: Backlog = Backlog(speeds, lambda: self.free)
+        self.book.schedule.hold_seconds = play.hold_seconds(len(managed))
+        self.book.hold_seconds = play.hold_seconds(foremen)
+
+    def call(self, arrives: float, assignment: Assignment, reply: Reply) -> None:
+        """Take items in; reply when there is room for more, or all is done."""
+        self._play.clock.at(arrives, partial(self._take, assignment=assignment, reply=reply))
+
+    def _take(self, now: float, assignment: Assignment, reply: Reply) -> None:
+        self.free = max(self.free, now)
+        costs = {item: self._play.costs[item] for item in assignment.items}
+        with self._decides():
+            number = self.book.add(costs, assignment.hand_over)
+        self._replies[number] = reply
+        self._work(self._play.each.receive)
+        self.fill_all()
+        self._answer()
+
+    def hear(
+        self, arrived: float, number: int, seconds: float, handed_over: Sequence[Item]
+    ) -> None:
+        """Serve the return of a call; answer the driver's calls where this is due."""
+        super().hear(arrived, number, seconds, handed_over)
+        self._answer()
+
+    def _answer(self) -> None:
+        for answer in self.book.answers():
+            self._work(self._play.each.pack if answer.items else 0)
+            reply = self._replies.pop(answer.call)
+            reply = partial(reply, seconds=answer.seconds, handed_over=answer.items)
+            self._play.clock.at(self.free + self._play.each.latency, reply)
+
+
 class Play:
     """A round that is being played.
 
-    Args:
+    Attributes:
         costs: The items, with the work of each as the schedule knows it.
         seconds_of: What an item takes a worker.
-        speeds: What is known of the workers; the round adds to it.
-        workers: Their number.
-        driver: What messages cost.
+        each: What messages cost.
+        clock: The clock.
+        result: What it comes to.
     """
 
     def __init__(
@@ -86,172 +254,39 @@ class Play:
         costs: Mapping[Item, float],
         seconds_of: Callable[[int, Item], float],
         speeds: Speeds,
-        workers: int,
-        driver: DriverCosts,
+        crews: Sequence[Speeds],
+        each: Costs,
     ) -> None:
-        self.result = SimulatedRound()
-        self._seconds_of, self._driver = seconds_of, driver
-        self._free = [0.0] * workers
-        self._numbers = itertools.count()
-        self._events: list[tuple[float, int, int, float]] = []
-        with self._deciding():
-            self._schedule = Schedule(costs, speeds)
+        """Deal the clients.
+
+        Args:
+            costs: The items, with the work of each as the schedule knows it.
+            seconds_of: What an item takes a worker.
+            speeds: What is known of those whom the driver schedules; the round adds to it.
+            crews: The same of each foreman's workers; none if the driver schedules workers.
+            each: What messages cost.
+        """
+        self.costs, self.seconds_of, self.each = costs, seconds_of, each
+        self.clock, self.result = Clock(), SimulatedRound()
+        sizes = [len(crew.widths) for crew in crews] or [len(speeds.widths)]
+        numbers = iter(range(sum(sizes)))
+        workers = [[SimulatedWorker(self, next(numbers)) for _ in range(size)] for size in sizes]
+        foremen = [
+            SimulatedForeman(self, managed, crew, len(crews))
+            for managed, crew in zip(workers, crews, strict=False)
+        ]
+        self._driver = SimulatedDriver(self, foremen or workers[0], speeds)
+
+    def hold_seconds(self, managed: int) -> float:
+        """Return how long workers, or foremen, hold what they have."""
+        return hold_seconds(self.each.pack + self.each.merge + self.each.transfer, managed)
 
     def to_the_end(self) -> SimulatedRound:
         """Play it to the end."""
-        for worker in [*range(len(self._free))] * IN_FLIGHT:
-            self._fill(worker)
-        while not self._schedule.finished:
-            self._hear()
-        return self.result
-
-    def _fill(self, worker: int) -> None:
-        """Hand a worker what is due; note when it will be heard of."""
-        with self._deciding():
-            assignment = self._schedule.next(worker)
-        if assignment is None:
-            return
-        result, driver, free = self.result, self._driver, self._free
-        self._work(driver.send)
-        result.messages += 1
-        took = sum(self._seconds_of(worker, item) for item in assignment.items)
-        around = driver.call + (driver.pack if assignment.hand_over else 0)
-        free[worker] = max(result.seconds + driver.latency, free[worker]) + took + around
-        result.busy += took
-        arrives = free[worker] + driver.latency
-        heapq.heappush(self._events, (arrives, next(self._numbers), worker, took))
-
-    def _hear(self) -> None:
-        """Serve the next call to return."""
-        arrived, _, worker, took = heapq.heappop(self._events)
-        self.result.seconds = max(self.result.seconds, arrived)
-        with self._deciding():
-            assignment = self._schedule.returned(worker, took)
-        self._work(self._driver.receive + (self._driver.merge if assignment.hand_over else 0))
-        self.result.sums += assignment.hand_over
-        for _ in range(IN_FLIGHT):
-            self._fill(worker)
-
-    @contextmanager
-    def _deciding(self) -> Iterator[None]:
-        """Count what the schedule takes of this machine."""
-        begun = thread_time()
-        yield
-        took = thread_time() - begun
-        self.result.deciding += took
-        self._work(took)
-
-    def _work(self, seconds: float) -> None:
-        """Have the driver work for so long."""
-        self.result.driver += seconds
-        self.result.seconds += seconds
-
-
-@dataclass(frozen=True)
-class Played:
-    """A round that was played, and what it could have come to.
-
-    Attributes:
-        round: The round.
-        bound: Its longest-first bound: the larger of all work on all workers, and the longest
-            client on the fastest.
-        ideal: Busy share if the clients, which are whole, were dealt longest first with all speeds
-            and all that they will take known, and messages cost nothing.
-    """
-
-    round: SimulatedRound
-    bound: float
-    ideal: float
-
-
-@dataclass(frozen=True)
-class Population:
-    """Clients and workers of a simulation: log-normal work, unequal speeds, noise in both.
-
-    Attributes:
-        workers: Number of workers.
-        cohort: Clients a round.
-        mean: What a client takes the mean worker, in seconds on average.
-        sigma: Standard deviation of the logarithm of the clients' work.
-        spread: How far a worker's speed may be from the mean, as a part of it.
-        noise: Standard deviation of the logarithm of what a client takes beyond what its work says.
-        seed: Seed of all draws.
-    """
-
-    workers: int
-    cohort: int
-    mean: float
-    sigma: float
-    spread: float = 0.5
-    noise: float = 0.1
-    seed: int = 0
-
-    def rounds(self, number: int, driver: DriverCosts) -> list[Played]:
-        """Play rounds with other clients each; at first the workers' speeds are not known."""
-        draws = stream(self.seed, "speeds", self.workers)
-        pace = draws.uniform(1 - self.spread, 1 + self.spread, self.workers)
-        speeds = Speeds(self.workers)
-        results = []
-        for index in range(number):
-            work, taken = self._clients(index)
-            play = Play(
-                _numbered(work),
-                lambda worker, item, taken=taken: float(taken[item[0]] / pace[worker]),
-                speeds,
-                self.workers,
-                driver,
-            )
-            bound = max(taken.sum() / pace.sum(), taken.max() / pace.max())
-            dealt = assign(_numbered(taken), pace.tolist())
-            ends = [sum(taken[c] for (c,) in each) / p for each, p in zip(dealt, pace, strict=True)]
-            results.append(
-                Played(play.to_the_end(), float(bound), float(np.mean(ends) / max(ends)))
-            )
-        return results
-
-    def _clients(self, index: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Return the clients' work [C] as it is known, and as it turns out."""
-        generator = stream(self.seed, "clients", index)
-        work = generator.lognormal(-(self.sigma**2) / 2, self.sigma, self.cohort) * self.mean
-        noise = generator.lognormal(-(self.noise**2) / 2, self.noise, self.cohort)
-        return work, work * noise
-
-
-def _numbered(values: npt.NDArray[np.float64]) -> dict[Item, float]:
-    """Return values [C] by item, one client each."""
-    return {(client,): float(each) for client, each in enumerate(values)}
-
-
-class _Stub:
-    """An actor that does nothing, or never returns."""
-
-    async def call(self, *_: Any) -> tuple[float, None]:
-        return 0.0, None
-
-    async def never(self) -> None:
-        import asyncio
-
-        await asyncio.Event().wait()
-
-
-def message_costs(workers: int, repeats: int = 200) -> DriverCosts:
-    """Measure what a message costs the driver while it waits for so many workers.
-
-    One actor stands for all: the driver waits for `workers` calls that never return, beside the
-    one that does. Ray must be running.
-    """
-    actor = ray.remote(num_cpus=0, max_concurrency=workers + 2)(_Stub).remote()
-    waited = [actor.never.remote() for _ in range(workers - 1)]
-    shared = [ray.put(0)]
-    sending, receiving = [], []
-    for _ in range(repeats):
-        begun = perf_counter()
-        call = actor.call.remote("train", shared, [(1,), (2,)], False)
-        sending.append(perf_counter() - begun)
-        ray.wait([call], fetch_local=False)
-        begun = perf_counter()
-        ((ready,), _) = ray.wait([*waited, call], num_returns=1)
-        ray.get(ready)
-        receiving.append(perf_counter() - begun)
-    ray.kill(actor)
-    return DriverCosts(send=statistics.median(sending), receive=statistics.median(receiving))
+        driver, result = self._driver, self.result
+        driver.fill_all()
+        while not driver.book.finished:
+            self.clock.next()
+        result.seconds, result.sums = driver.free, driver.sums
+        result.driver, result.deciding = driver.worked, driver.deciding
+        return result

@@ -18,8 +18,9 @@ import torch
 from ray.exceptions import ActorDiedError, RayTaskError
 
 from raysim.core.errors import MachineError
-from raysim.execution.base import FailedItem
-from raysim.execution.pool import actor, ray_pool
+from raysim.execution.messages import FailedItem
+from raysim.execution.pool import actor, actors, ray_pool
+from raysim.execution.pool.actors import MAX_DEATHS
 from raysim.execution.resources import ActorPlan
 from raysim.storage.trace import Stopwatch
 from tests.tasks import make_settings
@@ -139,7 +140,8 @@ def fake_ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     fake = FakeRay()
     monkeypatch.setattr(ray_pool, "ray", fake)
     monkeypatch.setattr(actor, "ray", fake)
-    monkeypatch.setattr(ray_pool, "ClusterHealth", FakeCluster)
+    monkeypatch.setattr(actors, "ray", fake)
+    monkeypatch.setattr(actors, "ClusterHealth", FakeCluster)
     monkeypatch.setattr(ray_pool, "get_current_placement_group", lambda: None)
     return fake
 
@@ -187,26 +189,26 @@ def test_a_client_is_given_up_after_as_many_deaths_as_max_deaths_says(tmp_path, 
     calls: list[Any] = []
     fake_ray.call = dies(100, calls)
     found, _ = results(tmp_path)
-    assert len(calls) == ray_pool.MAX_DEATHS and calls[1:] == [[BAD]] * (ray_pool.MAX_DEATHS - 1)
+    assert len(calls) == MAX_DEATHS and calls[1:] == [[BAD]] * (MAX_DEATHS - 1)
     (failed,) = (each for each in found if isinstance(each, FailedItem))
     assert failed.item == BAD
-    assert failed.cause.startswith(f"its worker died {ray_pool.MAX_DEATHS} times: ")
+    assert failed.cause.startswith(f"its worker died {MAX_DEATHS} times: ")
     assert clients_of(found) == [(client,) for client in range(6) if client != 3]
-    assert fake_ray.begun == 1 + ray_pool.MAX_DEATHS
+    assert fake_ray.begun == 1 + MAX_DEATHS
 
 
 def test_a_client_that_is_survived_in_the_end_is_not_given_up(tmp_path, fake_ray):
-    fake_ray.call = dies(ray_pool.MAX_DEATHS - 1, [])
+    fake_ray.call = dies(MAX_DEATHS - 1, [])
     found, _ = results(tmp_path)
     assert clients_of(found) == [(client,) for client in range(6)]
 
 
 def test_a_node_that_is_lost_is_no_client_s_fault(tmp_path, fake_ray, monkeypatch):
     monkeypatch.setattr(FakeCluster, "nodes_lost", True)
-    fake_ray.call = dies(2 * ray_pool.MAX_DEATHS, [])
+    fake_ray.call = dies(2 * MAX_DEATHS, [])
     found, _ = results(tmp_path)
     assert clients_of(found) == [(client,) for client in range(6)]
-    assert fake_ray.begun == 1 + 2 * ray_pool.MAX_DEATHS
+    assert fake_ray.begun == 1 + 2 * MAX_DEATHS
 
 
 def test_actors_that_die_while_they_start_stop_the_run(tmp_path, fake_ray):
@@ -214,10 +216,10 @@ def test_actors_that_die_while_they_start_stop_the_run(tmp_path, fake_ray):
         raise ActorDiedError
 
     fake_ray.start = start
-    message = rf"^an actor died {ray_pool.MAX_DEATHS} times in a row while it started: "
+    message = rf"^an actor died {MAX_DEATHS} times in a row while it started: "
     with pytest.raises(MachineError, match=message):
         results(tmp_path)
-    assert fake_ray.begun == ray_pool.MAX_DEATHS
+    assert fake_ray.begun == MAX_DEATHS
 
 
 def test_a_call_that_raises_costs_the_actor(tmp_path, fake_ray):
@@ -246,7 +248,7 @@ def test_actors_that_fail_at_every_call_are_renewed_so_often_and_no_more(
     fake_ray.call = call
     found, _ = results(tmp_path, clients=4, actors=actors)
     assert sorted(each.item for each in found) == [(client,) for client in range(4)]
-    assert fake_ray.begun <= actors + 4 * ray_pool.MAX_DEATHS
+    assert fake_ray.begun <= actors + 4 * MAX_DEATHS
 
 
 def again(pool: ray_pool.ActorPool, failed_at: dict[tuple[int, ...], str]) -> list[Any]:

@@ -51,12 +51,12 @@ def drain(schedule, workers, choose, lose=lambda worker: False, seconds=0.1, bar
             fill(range(workers))
             continue
         assignment = calls[worker].popleft()
-        assert schedule.returned(worker, seconds) == assignment
         held[worker] += assignment.items
+        assert schedule.returned(worker, seconds) == (held[worker] if assignment.hand_over else ())
         if assignment.hand_over:
             sums.append(held[worker])
             held[worker] = []
-        fill([worker])
+        fill([worker, *schedule.woken()])
     assert not any(calls) and not any(held)
     return sums
 
@@ -88,27 +88,56 @@ def test_a_worker_hands_over_one_sum_a_round():
 
 def test_a_schedule_by_hand():
     """Two workers, five items: dealt 0, 3 and 1, 2, 4; see `test_longest_first_by_hand`."""
-    schedule = Schedule(groups(5, 4, 3, 3, 3), Speeds(2))
+    schedule = Schedule(groups(5, 4, 3, 3, 3), Speeds(2), clock=lambda: 0.0)
     assert schedule.next(0) == Assignment([(0,)], hand_over=False)
     assert schedule.next(1) == Assignment([(1,)], hand_over=False)
-    assert schedule.next(0) is None  # its last item is for whoever is idle first
+    assert schedule.next(0) is None  # its last item is for whoever has it done first
     assert schedule.next(1) == Assignment([(2,)], hand_over=False)
     assert schedule.next(1) is None  # two are in flight
-    schedule.returned(1, 4.0)
+    assert schedule.returned(1, 4.0) == ()
     assert schedule.next(1) is None
     schedule.returned(1, 3.0)
-    assert schedule.done == 2
-    assert schedule.next(1) == Assignment([(4,)], hand_over=False)
+    assert schedule.done == 2 and schedule.woken() == []
+    assert schedule.next(1) == Assignment([(3,)], hand_over=False)  # taken from the other
     schedule.returned(1, 3.0)
-    assert schedule.next(1) == Assignment(
-        [(3,)], hand_over=True
-    )  # taken from the other: nothing is left
+    assert schedule.next(1) == Assignment([(4,)], hand_over=True)  # nothing is left
     schedule.returned(0, 5.0)
     assert schedule.next(0) == Assignment([], hand_over=True)
-    schedule.returned(0, 0.0)
+    assert schedule.returned(0, 0.0) == [(0,)]
     assert not schedule.finished
-    schedule.returned(1, 3.0)
+    assert schedule.returned(1, 3.0) == [(1,), (2,), (3,), (4,)]
     assert schedule.finished and schedule.done == 5
+
+
+def test_the_last_items_are_for_those_who_have_them_done_first():
+    """Of speeds 4 and 1, the fast one ends two items of 4 before the slow one its first."""
+    speeds, now = Speeds(2), 0.0
+    for worker, speed in enumerate((4.0, 1.0)):
+        speeds.measure(worker, speed, 1.0)
+    schedule = Schedule(groups(8, 4, 4, 2), speeds, clock=lambda: now)
+    assert schedule.next(0).items == [(0,)]
+    assert schedule.next(1).items == [(3,)]  # dealt 0, 1, 2 and 3
+    now = 2.0  # the fast one has both done after two seconds more, the slow one its first at four
+    schedule.returned(1, 2.0)
+    assert schedule.next(1) is None
+    assert schedule.woken() == []
+    now = 5.0
+    schedule.lost(0)
+    assert schedule.woken() == [1]  # nobody else is there
+    assert schedule.next(1).items == [(0,)]
+
+
+def test_an_idle_worker_is_woken_for_what_another_was_expected_to_do():
+    speeds = Speeds(3)
+    for worker, speed in enumerate((4.0, 3.0, 1.0)):
+        speeds.measure(worker, speed, 1.0)
+    schedule = Schedule(groups(8, 6, 3.9, 3.9, 1), speeds, clock=lambda: 0.0)
+    assert [schedule.next(worker).items for worker in range(3)] == [[(0,)], [(1,)], [(4,)]]
+    schedule.returned(2, 1.0)
+    assert schedule.next(2) is None  # 3.9 seconds, where the others need at most 3.3
+    schedule.lost(0, suspicious=False)
+    schedule.returned(1, 2.0)
+    assert schedule.woken() == [2] and schedule.next(2) is not None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,266 @@
+"""Actors of a pool or of a foreman: handed work, waited for, and replaced where they are lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from time import perf_counter, sleep
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from raysim.config import EngineSettings
+from raysim.core.errors import MachineError, RaysimError
+from raysim.execution.base import Call, FailedItem, Item
+from raysim.execution.cluster_health import ClusterHealth
+from raysim.execution.messages import WorkerResult
+from raysim.execution.pool.actor import (
+    ActorHandle,
+    ActorLost,
+    ActorStarted,
+    CallReturned,
+    Event,
+    Reference,
+    Rung,
+)
+from raysim.execution.pool.backlog import Backlog
+from raysim.execution.pool.schedule import IN_FLIGHT, Schedule
+
+MAX_DEATHS = 3
+"""Deaths of actors over one client, or in a row while one starts, after which it has failed."""
+WATCH_SECONDS = 5.0
+"""Seconds between health checks of cluster and actors."""
+NO_ACTOR_SECONDS = 300.0
+"""Seconds without any actor after which a run stops."""
+VACANT_SECONDS = 0.5
+"""Pause where no actor can be waited for, as no node has room for one."""
+
+
+class NoActorError(MachineError):
+    """Error of a pool for whose actors no node has had room for long."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """One call of `map`: the worker's method, the message, and the schedule of the items."""
+
+    call: Call
+    message: list[Reference]
+    schedule: Schedule | Backlog
+
+
+class Actors:
+    """Resident actors, numbered in the order in which they were added.
+
+    Attributes:
+        handles: The actors.
+    """
+
+    def __init__(self, engine: EngineSettings, needs: str) -> None:
+        """Watch the cluster.
+
+        Args:
+            engine: The engine's settings.
+            needs: What each actor reserves, for an error.
+        """
+        self.handles: list[ActorHandle] = []
+        self.cluster = ClusterHealth()
+        self._engine, self._needs = engine, needs
+        self._oldest: dict[Reference, int] = {}
+        self._last_check = self._last_placed = perf_counter()
+
+    def add(self, handle: ActorHandle) -> None:
+        """Add an actor."""
+        self.handles.append(handle)
+        self._track(len(self.handles) - 1)
+
+    def close(self) -> None:
+        """Stop the actors."""
+        for handle in self.handles:
+            handle.close()
+        self.cluster.close()
+
+    def wait_for_start(self, seconds: float) -> None:
+        """Wait until all have started; after some seconds one is enough."""
+        end = perf_counter() + seconds
+        while not all(self._started()) and (perf_counter() < end or not any(self._started())):
+            self.wait()
+
+    def _started(self) -> list[bool]:
+        return [handle.started for handle in self.handles]
+
+    def renew_failing(self, failed_at: Mapping[Item, str]) -> dict[Item, int]:
+        """Renew actors that seem to be the cause of failures; return who else must not have what.
+
+        Args:
+            failed_at: Items that failed, and the worker.
+        """
+        for actor, handle in enumerate(self.handles):
+            alone = len(self.handles) == 1 and handle.worker in failed_at.values()
+            if failed_at and (handle.failing or alone):
+                self._replace(actor, "clients failed at it", suspicious=False)
+        numbers = {handle.worker: n for n, handle in enumerate(self.handles) if handle.about}
+        return {item: numbers[at] for item, at in failed_at.items() if at in numbers}
+
+    def begin(self, work: Work) -> None:
+        """Hand all that have started their first chunks."""
+        for actor, handle in enumerate(self.handles):
+            if not handle.started:
+                work.schedule.note_absent(actor)
+        self._assign(range(len(self.handles)), work)
+
+    def next_event(
+        self, schedule: Schedule | Backlog, bell: Reference | None = None
+    ) -> Event | None:
+        """Wait for an event; renew an idle actor where nobody works on what is left.
+
+        Args:
+            schedule: The schedule of the items.
+            bell: What is waited for beside the actors.
+        """
+        event = None
+        if self._oldest or bell is not None:
+            event = self.wait(bell)
+        elif not any(self._started()):
+            sleep(VACANT_SECONDS)
+            self._check_health()
+        if event is None and schedule.queued:
+            return self._end_stall()
+        return event
+
+    def apply(self, event: Event, work: Work) -> list[WorkerResult | FailedItem]:
+        """Enter an event in the schedule, and hand out what is due; return what was handed over."""
+        results = self._enter(event, work.schedule)
+        # What a lost actor was to do may be for anyone who has nothing to do.
+        everyone = isinstance(event, ActorLost) and event.had_started
+        actors = range(len(self.handles)) if everyone else [event.actor]
+        self._assign([*actors, *work.schedule.woken()], work)
+        return results
+
+    def _end_stall(self) -> ActorLost | None:
+        """Renew an idle actor where nobody works on what is left: it must not have that itself."""
+        started = [actor for actor, handle in enumerate(self.handles) if handle.started]
+        if not started or any(self.handles[actor].calls for actor in started):
+            return None
+        return self._replace(started[0], "clients failed at it", suspicious=False)
+
+    def _assign(self, actors: Iterable[int], work: Work) -> None:
+        """Hand actors that have started what is due: a chunk to each, then the next to each."""
+        for actor in [*actors] * IN_FLIGHT:
+            handle = self.handles[actor]
+            due = work.schedule.next(actor) if handle.started else None
+            if due is not None:
+                handle.call(work.call, work.message, *due)
+                self._track(actor)
+
+    def _enter(self, event: Event, schedule: Schedule | Backlog) -> list[WorkerResult | FailedItem]:
+        """Enter an event in the schedule; return what was handed over, or an item given up."""
+        if isinstance(event, CallReturned):
+            result, handle = event.result, self.handles[event.actor]
+            if handle.width > 1:
+                schedule.returned(event.actor, event.seconds, result.items if result else ())
+            else:
+                schedule.returned(event.actor, event.seconds)
+            return handle.note_result(result) if result else []
+        if isinstance(event, ActorLost) and event.had_started:
+            items, _ = schedule.lost(event.actor, event.suspicious)
+            if items and schedule.deaths[items[0]] >= MAX_DEATHS:
+                schedule.give_up(items[0])
+                return [FailedItem(items[0], f"its worker died {MAX_DEATHS} times: {event.cause}")]
+        return []
+
+    def _track(self, worker: int) -> None:
+        """Wait for the oldest call of an actor only: they return in order."""
+        if calls := self.handles[worker].calls:
+            self._oldest[calls[0][0]] = worker
+
+    def wait(self, bell: Reference | None = None) -> Event | None:
+        """Wait for a call to return; return None where nothing happened for a while.
+
+        Among calls that have returned, the one that was waited for longest is first: no actor is
+        left waiting for the driver.
+        """
+        limit = self._engine.client_timeout or WATCH_SECONDS
+        pause = min(limit, WATCH_SECONDS)
+        self.cluster.check_store()
+        waited = [*self._oldest, *([] if bell is None else [bell])]
+        done, _ = ray.wait(waited, num_returns=1, timeout=pause)
+        if perf_counter() - self._last_check >= pause:
+            late = self._check_health()
+            if late is not None:
+                cause = f"no answer within engine.client_timeout={limit:g} s a client"
+                return self._replace(late, cause)
+        if not done:
+            return None
+        return Rung() if done[0] == bell else self._receive(self._oldest[done[0]], done[0])
+
+    def _receive(self, actor: int, reference: Reference) -> Event:
+        """Return what became of an actor's oldest call."""
+        self.cluster.check_store()
+        handle = self.handles[actor]
+        try:
+            outcome = ray.get(reference)
+        except RayTaskError as error:
+            if isinstance(error.cause, RaysimError):
+                raise error.cause from error
+            return self._replace(actor, _last_line(error))
+        except RayError as error:
+            node_lost = self.cluster.lost(handle.about.get("node"))
+            return self._replace(actor, _last_line(error), suspicious=not node_lost)
+        del self._oldest[reference]
+        handle.returned()
+        self._track(actor)
+        if handle.started:
+            return CallReturned(actor, *outcome)
+        handle.note_start(outcome)
+        return ActorStarted(actor)
+
+    def _replace(self, actor: int, cause: str, suspicious: bool = True) -> ActorLost:
+        """Replace a lost actor; return the loss.
+
+        A foreman trains nobody: no client is the cause of its death.
+
+        Raises:
+            MachineError: an actor dies again and again while it starts, or a foreman at work.
+        """
+        handle = self.handles[actor]
+        foreman = handle.width > 1
+        lost = ActorLost(actor, cause, suspicious and not foreman, had_started=handle.started)
+        if suspicious and (foreman or not lost.had_started):
+            handle.failures += 1
+            if handle.failures >= MAX_DEATHS:
+                self.cluster.check()
+                who, when = ("a foreman", "") if foreman else ("an actor", " while it started")
+                raise MachineError(f"{who} died {MAX_DEATHS} times in a row{when}: {cause}")
+        self._oldest = {call: at for call, at in self._oldest.items() if at != actor}
+        handle.renew()
+        self._track(actor)
+        return lost
+
+    def _check_health(self) -> int | None:
+        """Look at the cluster and the actors; return the number of one that is overdue.
+
+        Raises:
+            MachineError: the cluster is gone, or no actor was placed for too long.
+        """
+        self._last_check = perf_counter()
+        self.cluster.check()
+        for actor, handle in enumerate(self.handles):
+            if handle.vacant:
+                handle.renew()
+                self._track(actor)
+        if any(handle.placed for handle in self.handles):
+            self._last_placed = self._last_check
+        elif self._last_check - self._last_placed > NO_ACTOR_SECONDS:
+            raise NoActorError(
+                f"no actor is left, and for {NO_ACTOR_SECONDS:g} seconds no node had room for one"
+                f" of {self._needs}: start nodes, or wait until others give theirs back"
+            )
+        limit = self._engine.client_timeout
+        late = (w for w, handle in enumerate(self.handles) if limit and handle.overdue(limit))
+        return next(late, None)
+
+
+def _last_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else repr(error)

@@ -1,0 +1,143 @@
+"""Backlog of a foreman: the driver's calls that it has not answered, and their items' schedule."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from time import perf_counter
+
+from raysim.execution.pool.dealing import Speeds
+from raysim.execution.pool.schedule import HOLD_SECONDS, Schedule
+from raysim.execution.pool.worker_items import Assignment, Item
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Answer to a call of the driver.
+
+    Attributes:
+        call: The call's number.
+        seconds: What its items take all workers of the foreman together; 0 is not known.
+        items: Items whose results come with it: all that the foreman holds, or none.
+    """
+
+    call: int
+    seconds: float
+    items: list[Item]
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call that has not been answered.
+
+    Attributes:
+        number: Its number.
+        work: Work of its items.
+        waiting: Its items that no worker has been handed.
+        hand_over: Whether it asks for the sum.
+    """
+
+    number: int
+    work: float
+    waiting: set[Item]
+    hand_over: bool
+
+
+class Backlog:
+    """Calls of the driver that a foreman works on.
+
+    A call is answered when workers have been handed all of its items: by then the driver sends
+    more, and no worker waits for the slowest of a chunk. One that asks for the sum is answered when
+    all workers have handed over.
+
+    Attributes:
+        schedule: The schedule of all items of the calls.
+        hold_seconds: Seconds of work after which the foreman hands over without being asked.
+    """
+
+    def __init__(self, speeds: Speeds, clock: Callable[[], float] = perf_counter) -> None:
+        self.schedule = Schedule({}, speeds, clock=clock)
+        self.schedule.closed = False
+        self.hold_seconds = HOLD_SECONDS
+        self._speeds = speeds
+        self._calls: list[_Call] = []
+        self._count = 0
+        self._held: list[Item] = []
+        self._held_seconds = 0.0
+
+    def add(
+        self, costs: Mapping[Item, float], hand_over: bool, barred: Mapping[Item, int] | None = None
+    ) -> int:
+        """Take a call; return its number.
+
+        Args:
+            costs: Work of each of its items.
+            hand_over: Whether it asks for the sum.
+            barred: Items that one of several workers must not have, and which.
+        """
+        self._count += 1
+        self._calls.append(_Call(self._count, sum(costs.values()), set(costs), hand_over))
+        self.schedule.closed = any(call.hand_over for call in self._calls)
+        self.schedule.add(costs, barred)
+        return self._count
+
+    def next(self, worker: int) -> Assignment | None:
+        """Return what to hand a worker now, or None where it has enough or must wait."""
+        assignment = self.schedule.next(worker)
+        taken = assignment.items if assignment else []
+        for call in self._calls:
+            call.waiting.difference_update(taken)
+        return assignment
+
+    @property
+    def queued(self) -> int:
+        """Items that no worker has been handed."""
+        return self.schedule.queued
+
+    @property
+    def deaths(self) -> Counter[Item]:
+        """Per item, how often its worker was lost while it was being worked on."""
+        return self.schedule.deaths
+
+    def note_absent(self, worker: int) -> None:
+        """Note that a worker has not started."""
+        self.schedule.note_absent(worker)
+
+    def lost(self, worker: int, suspicious: bool = True) -> Assignment:
+        """Take back all that a lost worker had not handed over; see `Schedule.lost`."""
+        return self.schedule.lost(worker, suspicious)
+
+    def woken(self) -> list[int]:
+        """Return the workers besides the one last heard of that are to be asked for `next`."""
+        return self.schedule.woken()
+
+    def returned(
+        self, worker: int, seconds: float, handed_over: Collection[Item] | None = None
+    ) -> None:
+        """Note that a worker's oldest call has returned; see `Schedule.returned`."""
+        self._held += self.schedule.returned(worker, seconds, handed_over)
+        self._held_seconds += seconds / len(self._speeds.widths)
+
+    def give_up(self, item: Item) -> None:
+        """Strike out an item that no worker has been handed; that is its result."""
+        self.schedule.give_up(item)
+        self._held.append(item)
+        for call in self._calls:
+            call.waiting.discard(item)
+
+    def answers(self) -> list[Answer]:
+        """Return the answers that are due, each once, in the order of the calls."""
+        due = []
+        while self._calls and self._is_due(self._calls[0]):
+            call = self._calls.pop(0)
+            speed = sum(self._speeds.estimates()) if self._speeds.known else 0.0
+            seconds, items = call.work / speed if speed else 0.0, []
+            if call.hand_over or self._held_seconds > self.hold_seconds:
+                items, self._held, self._held_seconds = self._held, [], 0.0
+            due.append(Answer(call.number, seconds, items))
+        self.schedule.closed = any(call.hand_over for call in self._calls)
+        return due
+
+    def _is_due(self, call: _Call) -> bool:
+        return self.schedule.finished if call.hand_over else not call.waiting

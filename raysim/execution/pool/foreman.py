@@ -1,0 +1,211 @@
+"""The foreman of a node: an actor that schedules the workers of its node and adds up their sums.
+
+The driver hands it chunks as to a fast worker. The sums of its workers come through the node's
+object store, in shared memory; one sum leaves the node. Its workers are actors of its own: Ray ends
+them where it ends.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from threading import Semaphore, Thread
+from time import perf_counter
+from typing import Any, get_args
+
+import ray
+import torch
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from raysim.execution.base import Call, Item
+from raysim.execution.messages import Directions, FailedItem, ForemanResult, WorkerResult
+from raysim.execution.module_path import with_driver_path
+from raysim.execution.partial_sum import PartialSum
+from raysim.execution.pool.actor import ActorHandle, ClientActor, Reference, Rung
+from raysim.execution.pool.actors import Actors, NoActorError, Work
+from raysim.execution.pool.backlog import Answer, Backlog
+from raysim.execution.pool.dealing import Speeds
+from raysim.execution.pool.schedule import hold_seconds
+
+START_SECONDS = 60.0
+"""Seconds that a foreman waits for all of its workers; one is enough to start."""
+MOST_THREADS = 8
+"""Most threads that add sums up: the memory is busy then."""
+THREADS = 16
+"""Calls of a foreman at a time: more than the driver makes, and the bell."""
+
+
+@dataclass(frozen=True)
+class Crew:
+    """The workers of a foreman.
+
+    Attributes:
+        node: The node.
+        workers: Their number.
+        cpus: CPUs that each reserves.
+        gpus: GPUs that each reserves.
+    """
+
+    node: str
+    workers: int
+    cpus: float
+    gpus: float
+
+    def actor(self) -> Any:
+        """Return what makes an actor of a worker on the node."""
+        return ray.remote(
+            num_cpus=self.cpus,
+            num_gpus=self.gpus,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(self.node, soft=False),
+        )(with_driver_path(ClientActor))
+
+    def foreman(self) -> Any:
+        """Make the foreman; it reserves nothing."""
+        strategy = NodeAffinitySchedulingStrategy(self.node, soft=False)
+        options = {"num_cpus": 0, "max_concurrency": THREADS, "scheduling_strategy": strategy}
+        # Plain values: an actor imports nothing of the project before its path is in order.
+        values = (self.node, self.workers, self.cpus, self.gpus)
+        return ray.remote(**options)(with_driver_path(Foreman)).remote(*values)
+
+
+@dataclass
+class _Order:
+    """A call of the driver, and its answer to come."""
+
+    name: Call
+    message: list[Reference]
+    items: list[Item]
+    hand_over: bool
+    answer: Future[tuple[float, ForemanResult | None]] = field(default_factory=Future)
+
+
+class Foreman:
+    """An actor that schedules the workers of its node, in a thread of its own."""
+
+    def __init__(self, node: str, workers: int, cpus: float, gpus: float) -> None:
+        self._crew = Crew(node, workers, cpus, gpus)
+        self._orders: SimpleQueue[_Order] = SimpleQueue()
+        self._waiting = Semaphore(0)
+        self._failed: BaseException | None = None
+        self._answers: dict[int, _Order] = {}
+        self._work: Work | None = None
+        self._total = PartialSum()
+        self._results: list[WorkerResult | FailedItem] = []
+        self._cost = 0.0
+
+    def location(self) -> dict[str, Any]:
+        """Return process, host and node of this actor."""
+        node = ray.get_runtime_context().get_node_id()
+        return {"pid": os.getpid(), "host": socket.gethostname(), "node": node}
+
+    def start(self, spec: list[Reference]) -> dict[str, Any]:
+        """Start the workers; return where they run."""
+        crew, engine = self._crew, ray.get(spec[0]).settings.engine
+        torch.set_num_threads(min(crew.workers, MOST_THREADS))  # workers that are done leave cores
+        self._actors = Actors(engine, f"{crew.cpus:g} CPUs and {crew.gpus:g} GPUs on a node")
+        self._speeds = {name: Speeds(crew.workers) for name in get_args(Call)}
+        actor = crew.actor()
+        for _ in range(crew.workers):
+            self._actors.add(ActorHandle(actor.remote, spec))
+        self._own = ray.get_runtime_context().current_actor
+        try:
+            self._actors.wait_for_start(START_SECONDS)
+        except NoActorError as error:
+            raise RuntimeError(str(error)) from error  # other nodes may have room
+        Thread(target=self._run, daemon=True).start()
+        return {"workers": self._workers()}
+
+    def call(
+        self, name: Call, message: list[Reference], items: list[Item], hand_over: bool
+    ) -> tuple[float, ForemanResult | None]:
+        """Have the workers work on items; return as `Backlog` says."""
+        order = _Order(name, message, items, hand_over)
+        self._orders.put(order)
+        self._waiting.release()
+        if self._failed:
+            raise self._failed
+        return order.answer.result()
+
+    def ring(self) -> None:
+        """Return when an order has come; the foreman waits for this call beside its workers'."""
+        self._waiting.acquire()
+
+    def _workers(self) -> list[dict[str, Any]]:
+        return [about for handle in self._actors.handles for about in handle.workers]
+
+    def _run(self) -> None:
+        """Serve orders and workers until the process ends."""
+        bell = self._own.ring.remote()
+        try:
+            while True:
+                work = self._work
+                event = (
+                    self._actors.next_event(work.schedule, bell)
+                    if work
+                    else self._actors.wait(bell)
+                )
+                if isinstance(event, Rung):
+                    bell = self._own.ring.remote()
+                    self._take(self._orders.get())
+                elif event and work:
+                    self._collect(self._actors.apply(event, work))
+                self._answer()
+        except BaseException as error:
+            self._fail(RuntimeError(str(error)) if isinstance(error, NoActorError) else error)
+
+    def _take(self, order: _Order) -> None:
+        """Add the items of an order to the schedule; hand out what is due."""
+        if self._work is None or self._work.message != order.message[:1]:
+            self._directions: Directions = ray.get(order.message[1])
+            self._work = self._begin(order)
+        backlog, directions = self._backlog, self._directions
+        costs = {item: directions.costs[item] for item in order.items}
+        barred = {item: at for item, at in self._barred.items() if item in costs}
+        self._answers[backlog.add(costs, order.hand_over, barred)] = order
+        self._actors.begin(self._work)
+
+    def _begin(self, order: _Order) -> Work:
+        """Begin a call of the executor."""
+        self._backlog = Backlog(self._speeds[order.name])
+        self._backlog.hold_seconds = self._directions.hold_seconds
+        self._backlog.schedule.hold_seconds = hold_seconds(self._cost, self._crew.workers)
+        self._barred = self._actors.renew_failing(self._directions.failed_at)
+        return Work(order.name, order.message[:1], self._backlog)
+
+    def _collect(self, results: list[WorkerResult | FailedItem]) -> None:
+        """Add up the sums of results."""
+        for result in results:
+            if isinstance(result, WorkerResult):
+                begun = perf_counter()
+                self._total.merge(result.partial_sum)
+                result.partial_sum = PartialSum()
+                self._cost = perf_counter() - begun
+            self._results.append(result)
+
+    def _answer(self) -> None:
+        """Answer the calls of the driver that are due."""
+        for answer in self._backlog.answers() if self._work else ():
+            order = self._answers.pop(answer.call)
+            order.answer.set_result((answer.seconds, self._result(answer)))
+
+    def _result(self, answer: Answer) -> ForemanResult | None:
+        """Return what is handed over with an answer."""
+        if not answer.items:
+            return None
+        results, self._results = self._results, []
+        for result in results:
+            if isinstance(result, WorkerResult):
+                result.partial_sum, self._total = self._total, PartialSum()
+        return ForemanResult(answer.items, results, self._workers())
+
+    def _fail(self, error: BaseException) -> None:
+        """Have all calls raise an error, from now on."""
+        self._failed = error
+        orders = [*self._answers.values()]
+        while not self._orders.empty():
+            orders.append(self._orders.get())
+        for order in orders:
+            order.answer.set_exception(error)

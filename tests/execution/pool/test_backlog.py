@@ -1,0 +1,182 @@
+"""Two levels of schedules: every item in one result whoever is lost, and answers to calls."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raysim.execution.pool.backlog import Answer, Backlog
+from raysim.execution.pool.dealing import Speeds
+from raysim.execution.pool.schedule import Schedule
+from raysim.execution.pool.worker_items import Assignment
+
+
+def groups(*costs):
+    """Items of one client each, numbered from 0."""
+    return {(client,): float(cost) for client, cost in enumerate(costs)}
+
+
+class Foreman:
+    """A foreman whose workers do what a test chooses.
+
+    Attributes:
+        calls: Per worker, its calls in flight.
+        collected: Items that workers really handed over.
+    """
+
+    def __init__(self, costs, workers, hold):
+        self.backlog = Backlog(Speeds(workers), clock=lambda: 0.0)
+        self.backlog.hold_seconds = self.backlog.schedule.hold_seconds = hold
+        self.calls = [deque() for _ in range(workers)]
+        self.collected = []
+        self._costs, self._held = costs, [[] for _ in range(workers)]
+
+    def take(self, assignment):
+        self.backlog.add({i: self._costs[i] for i in assignment.items}, assignment.hand_over)
+        self._fill(range(len(self.calls)))
+
+    def come_back(self, worker):
+        assignment = self.calls[worker].popleft()
+        self._held[worker] += assignment.items
+        if assignment.hand_over:
+            self.collected += self._held[worker]
+            self._held[worker] = []
+        self.backlog.returned(worker, 1.0)
+        self._fill([worker, *self.backlog.woken()])
+
+    def lose(self, worker, suspicious):
+        self.calls[worker].clear()
+        self._held[worker] = []
+        self.backlog.lost(worker, suspicious)
+        self._fill(range(len(self.calls)))
+
+    def answers(self):
+        """Return the answers, each with the items that it should have."""
+        found = []
+        for answer in self.backlog.answers():
+            found.append(answer)
+            if answer.items:
+                assert sorted(answer.items) == sorted(self.collected)
+                self.collected = []
+        return found
+
+    def _fill(self, workers):
+        for worker in [*workers] * 2:
+            if assignment := self.backlog.next(worker):
+                self.calls[worker].append(assignment)
+
+
+class Tree:
+    """A driver with foremen, as in `ActorPool` and `Foreman`."""
+
+    def __init__(self, costs, sizes, hold):
+        self._costs, self._sizes, self._hold = costs, sizes, hold
+        speeds = Speeds()
+        for size in sizes:
+            speeds.join(size)
+        self.driver = Schedule(costs, speeds, clock=lambda: 0.0)
+        self.foremen = [Foreman(costs, size, hold) for size in sizes]
+        self.results = []
+        self._fill(range(len(sizes)))
+
+    def lose(self, number):
+        self.driver.lost(number, suspicious=False)
+        self.foremen[number] = Foreman(self._costs, self._sizes[number], self._hold)
+        self._fill(range(len(self._sizes)))
+
+    def answer(self, number):
+        """Hear all answers of a foreman, until there is none."""
+        while answers := self.foremen[number].answers():
+            for answer in answers:
+                self.driver.returned(number, answer.seconds, answer.items)
+                self.results += answer.items
+            self._fill([number, *self.driver.woken()])
+
+    def _fill(self, numbers):
+        for number in [*numbers] * 2:
+            if assignment := self.driver.next(number):
+                self.foremen[number].take(assignment)
+
+
+@given(
+    st.data(),
+    st.lists(st.integers(1, 600), min_size=1, max_size=40),
+    st.lists(st.integers(2, 4), min_size=1, max_size=3),
+)
+def test_every_item_is_in_one_result_for_any_tree_whoever_is_lost(data, costs, sizes):
+    items = groups(*costs)
+    tree = Tree(items, sizes, hold=data.draw(st.sampled_from([0.5, 2.0, 1e9])))
+    losses = iter(data.draw(st.lists(st.sampled_from(["", "worker", "foreman"]), max_size=15)))
+    for _ in range(2000):
+        for number in range(len(sizes)):
+            tree.answer(number)
+        if tree.driver.finished:
+            break
+        working = [
+            (number, worker)
+            for number, foreman in enumerate(tree.foremen)
+            for worker, calls in enumerate(foreman.calls)
+            if calls
+        ]
+        number, worker = working[data.draw(st.integers(0, len(working) - 1))]
+        loss = next(losses, "")
+        if loss == "foreman":
+            tree.lose(number)
+        elif loss:
+            tree.foremen[number].lose(worker, suspicious=data.draw(st.booleans()))
+        else:
+            tree.foremen[number].come_back(worker)
+    assert tree.driver.finished
+    assert sorted(tree.results) == sorted(items)
+    assert tree.driver.done == len(items)
+    assert not any(foreman.collected for foreman in tree.foremen)
+
+
+def test_a_call_is_answered_when_its_items_are_with_workers():
+    backlog = Backlog(Speeds(2), clock=lambda: 0.0)
+    assert backlog.add(groups(4, 3, 2, 1), hand_over=False) == 1
+    assert [backlog.next(worker).items for worker in (0, 1)] == [[(0,)], [(1,)]]
+    assert backlog.answers() == []
+    backlog.returned(0, 2.0)
+    backlog.returned(1, 3.0)
+    assert [backlog.next(worker).items for worker in (0, 1)] == [[(2,)], [(3,)]]
+    assert backlog.answers() == [Answer(1, seconds=10 / (4 / 2 + 3 / 3), items=[])]
+    assert backlog.answers() == []
+
+
+def test_a_call_for_the_sum_is_answered_when_all_have_handed_over():
+    backlog = Backlog(Speeds(2), clock=lambda: 0.0)
+    backlog.add(groups(4, 3), hand_over=False)
+    assert [backlog.next(worker) for worker in (0, 1)] == [
+        Assignment([(0,)], hand_over=False),
+        Assignment([(1,)], hand_over=False),
+    ]
+    assert [answer.items for answer in backlog.answers()] == [[]]
+    backlog.returned(0, 1.0)
+    assert backlog.next(0) is None  # the driver may send more
+    backlog.add({}, hand_over=True)
+    assert backlog.answers() == [] and backlog.woken() == [0]
+    assert backlog.next(0) == Assignment([], hand_over=True)
+    backlog.returned(0, 0.0)
+    backlog.returned(1, 1.0)
+    assert backlog.answers() == [] and backlog.next(1) == Assignment([], hand_over=True)
+    backlog.returned(1, 0.0)
+    assert [answer.items for answer in backlog.answers()] == [[(0,), (1,)]]
+
+
+def test_what_a_foreman_held_long_comes_with_the_next_answer():
+    backlog = Backlog(Speeds(2), clock=lambda: 0.0)
+    backlog.schedule.hold_seconds, backlog.hold_seconds = 0.0, 3.0
+    backlog.add(groups(*[1] * 9), hand_over=False)
+    for _ in range(2):  # the second call hands over what is held longer than 0 seconds
+        backlog.next(0)
+        backlog.returned(0, 4.0)
+    backlog.add({(9,): 1.0}, hand_over=False)
+    while backlog.queued:
+        assert backlog.answers() == []
+        backlog.next(1)
+        backlog.returned(1, 0.1)
+    first, _ = backlog.answers()
+    assert (0,) in first.items

@@ -1,0 +1,92 @@
+"""Foremen on clusters of several nodes: the same bytes as inline, whoever is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import psutil
+import pytest
+
+import raysim
+from tests.faults.processes import Run, cluster
+from tests.tasks import EQUAL, make_settings, make_task, model_of
+
+ENGINE = {"engine.backend": "ray", "engine.actors": 4}
+
+
+def inline(folder: Any, **settings: Any) -> bytes:
+    """Return the model bytes of the undisturbed inline run."""
+    raysim.run(make_settings(folder, **settings), make_task(EQUAL))
+    return model_of(folder)
+
+
+def foremen(run: Run) -> list[psutil.Process]:
+    """Return the foremen of a run: what Ray started on the nodes of its actors beside them."""
+    raylets = {psutil.Process(actor["pid"]).ppid() for actor in run.actors()}
+    started = [child for raylet in raylets for child in psutil.Process(raylet).children()]
+    return [process for process in started if "Foreman" in " ".join(process.cmdline())]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("method", "nodes"), [("scaffold", 2), ("fedma", 2), ("fedavg", 3)], ids=str
+)
+def test_a_run_on_several_nodes_has_the_bytes_of_the_inline_run(tmp_path, method, nodes):
+    settings = {"method.name": method, "rounds": 3}
+    engine = ENGINE | {"engine.actors": 2 * nodes}
+    with (
+        cluster(nodes, cores=2) as found,
+        Run(tmp_path / "run", EQUAL, ["2.end"], address=found.address, **engine, **settings) as run,
+    ):
+        run.until("2.end")
+        assert len(run.actors()) == 2 * nodes and len(foremen(run)) == nodes
+        assert {actor["node"] for actor in run.actors()} == {
+            node.node_id for node in found.worker_nodes
+        }
+        run.release()
+        assert run.end() == (0, "")
+    assert model_of(tmp_path / "run") == inline(tmp_path / "inline", **settings)
+
+
+@pytest.mark.full
+def test_a_foreman_killed_in_mid_round_costs_what_it_held(tmp_path):
+    settings = {"method.name": "scaffold", "rounds": 8}
+    moments = ["2.mid", "3.end"]
+    with (
+        cluster(2, cores=2) as found,
+        Run(tmp_path / "run", EQUAL, moments, address=found.address, **ENGINE, **settings) as run,
+    ):
+        run.until("2.mid")
+        os.kill(foremen(run)[0].pid, signal.SIGKILL)
+        run.go()
+        run.until("3.end")
+        assert any(event.startswith("renewed") for event in run.events)
+        run.release()
+        assert run.end() == (0, "")
+    assert run.rounds == [*range(1, 9)]
+    assert model_of(tmp_path / "run") == inline(tmp_path / "inline", **settings)
+
+
+@pytest.mark.full
+def test_a_node_with_a_foreman_is_lost_and_another_joins(tmp_path):
+    settings = {"method.name": "scaffold", "rounds": 60}
+    moments = ["2.mid", *(f"{number}.end" for number in range(3, 60))]
+    with (
+        cluster(2, cores=2) as found,
+        Run(tmp_path / "run", EQUAL, moments, address=found.address, **ENGINE, **settings) as run,
+    ):
+        run.until("2.mid")
+        found.remove_node(found.worker_nodes[0], allow_graceful=False)
+        joined = found.add_node(num_cpus=2, object_store_memory=150 * 2**20)
+        for number in range(3, 60):
+            run.go()
+            run.until(f"{number}.end")
+            if joined.node_id in {actor["node"] for actor in run.actors()}:
+                break
+        else:
+            pytest.fail("no actor came to the new node")
+        run.release()
+        assert run.end() == (0, "")
+    assert model_of(tmp_path / "run") == inline(tmp_path / "inline", **settings)
