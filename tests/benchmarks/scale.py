@@ -1,7 +1,7 @@
 """Scaling of raysim: engine cost, skewed clients, round time by size, hundreds of actors, memory.
 
-Usage: python -m tests.benchmarks.scale [--parts cost skew sizes placement sums memory] [--rounds 5]
-           [--out FOLDER] [--tiny]
+Usage: python -m tests.benchmarks.scale [--parts cost skew sizes placement sums paper memory]
+           [--rounds 5] [--out FOLDER] [--tiny]
 
 Prints a table in Markdown per part; `--out` is a folder for plots. Runs train on MNIST, on all
 cores, with E=1 and B=10 where nothing else is said, and without evaluation. `--rounds` are counted
@@ -24,6 +24,7 @@ placement  The engine's schedule on simulated pools of 64 and 512 actors, 32 a n
            and the part of the actors' seconds that is local training.
 sums       What handing over a sum costs, by the size of the model, measured here, and simulated
            rounds of 64 and 256 actors with it, with foremen and without.
+paper      Simulated rounds of 64 and 1000 GPUs with costs that are assumed: `cluster/sizing.md`.
 memory     The driver's memory in 100 rounds of 6 steps a client, as `mnist-million` runs them.
            Resident memory includes pages that it shares with Ray's object store, private memory
            does not.
@@ -41,8 +42,9 @@ os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - 15 by default: any oth
 from raysim.config import EngineSettings
 from raysim.execution.ray_runtime import ray_runtime
 from tests.benchmarks.report import machine
+from tests.benchmarks.scaling.large_models import paper, sums
 from tests.benchmarks.scaling.output import Options
-from tests.benchmarks.scaling.placement import placement, sums
+from tests.benchmarks.scaling.placement import placement
 from tests.benchmarks.scaling.trained import cost, memory, sizes, skew
 
 PARTS: dict[str, Callable[[Options], Iterator[str]]] = {
@@ -52,6 +54,7 @@ PARTS: dict[str, Callable[[Options], Iterator[str]]] = {
     "sizes": sizes,
     "placement": placement,
     "sums": sums,
+    "paper": paper,
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.benchmarks.scaling import large_models
 from tests.benchmarks.scaling import placement as part
 from tests.benchmarks.scaling.output import Options
 from tests.benchmarks.scaling.population import Population
@@ -20,6 +21,14 @@ def test_all_cases_have_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [each for each in lines if "| 8 | 2 | 40 |" in each]
     assert len(rows) == len(part.CASES)
     assert all(row.count("|") == len(part.NAMES) + 1 for row in rows)
+
+
+def test_large_models_have_a_line_with_foremen_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"CLUSTER": 8, "NODE": 4, "COHORT": 40}.items():
+        monkeypatch.setattr(large_models, name, value)
+    lines = list(large_models.paper(Options(rounds=1, out=None, tiny=True)))
+    assert [row.count("ResNet-18 | 1 | 8 | 2 | 40 |") for row in lines] == [0, 0, 1, 0, 0]
+    assert lines[2].endswith("| 0.179 |")  # two sums of 89 MB
 
 
 @pytest.mark.parametrize("node", [0, 4])
@@ -39,12 +48,12 @@ def test_one_sum_a_foreman_reaches_the_driver() -> None:
 @pytest.mark.parametrize(("case", "busy"), [((0.1, 0.0, 0.5), 0.82), ((1.0, 0.0, 0.5), 0.88)])
 def test_512_actors_are_busy(case: tuple[float, float, float], busy: float) -> None:
     """87% and 91% in the benchmark; without foremen 56% and 86%."""
-    played = Population(512, 5000, *case, node=32).rounds(3, Costs())[2:]
+    played = Population(512, 5000, *case, node=32).rounds(2, Costs())[1:]
     assert part.busy_shares(played, workers=512)[0] > busy
 
 
 def test_large_sums_leave_256_actors_busy() -> None:
     """With 20 ms to add a sum up on a node, 72 to send it on; without foremen 34%."""
     each = Costs(pack=0.03, merge=0.04, node_merge=0.02, transfer=0.072)
-    (played,) = Population(256, 1000, 1.0, 0.0, node=32).rounds(3, each)[2:]
+    (played,) = Population(256, 1000, 1.0, 0.0, node=32).rounds(2, each)[1:]
     assert part.busy_shares([played], workers=256)[0] > 0.7

@@ -136,3 +136,19 @@ def test_several_nodes_hold_every_actor_of_their_plan(case):
     """An actor that no node can hold would be waited for, for ever."""
     nodes, engine = SEVERAL[case]
     assert holds_all_or_refuses(nodes, **engine)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "engine", "by_node"),
+    [
+        ([(2, 0), (3, 0)], {}, {"0": 2, "1": 3}),
+        ([(0, 0), (2, 0)], {}, {"1": 2}),
+        ([(4, 0), (4, 0)], {"actors": 3}, {"0": 2, "1": 1}),
+        ([(1, 0), (4, 0)], {"actors": 4}, {"0": 1, "1": 3}),
+        ([(2, 0), (2, 0)], {"actors": 8}, {"0": 4, "1": 4}),
+        ([(8, 2), (8, 1), (8, 0)], {"gpus_per_actor": 0.5}, {"0": 4, "1": 2}),
+    ],
+)
+def test_actors_are_spread_over_the_nodes(nodes, engine, by_node):
+    named = [Node(*node, id=str(number)) for number, node in enumerate(nodes)]
+    assert plan_actors(EngineSettings(**engine), named, 100).by_node == by_node

@@ -79,8 +79,13 @@ def sum_costs(parameters: int, messages: Costs, repeats: int = 5) -> Costs:
     pack, merge, on_node = (
         statistics.median(each[1:]) for each in (packing, merging, merging_on_node)
     )
-    transfer = parameters * SUM_BYTES * 8 / NETWORK_BITS
+    transfer = transfer_seconds(parameters * SUM_BYTES)
     return replace(messages, pack=pack, merge=merge, node_merge=on_node, transfer=transfer)
+
+
+def transfer_seconds(size: float) -> float:
+    """Return the seconds that so many bytes take through the driver's network."""
+    return size * 8 / NETWORK_BITS
 
 
 def _cores() -> int:

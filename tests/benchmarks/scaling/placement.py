@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from tests.benchmarks.report import line
-from tests.benchmarks.scaling.costs import NETWORK_BITS, SUM_BYTES, message_costs, sum_costs
+from tests.benchmarks.scaling.costs import message_costs
 from tests.benchmarks.scaling.output import Options, heading, new_figure, percent
 from tests.benchmarks.scaling.population import Played, Population
 from tests.benchmarks.scaling.runs import WARM_UP
@@ -22,9 +22,6 @@ CASES = (
 """Mean seconds of a client, sigma of their logarithm, spread of the actors' speeds."""
 NODE = 32
 """Actors of a node, which its foreman schedules: eight GPUs of four actors."""
-LARGE = (("2NN", 199_210), ("ResNet-18", 11_181_642), ("transformer of 110M", 110_000_000))
-"""Models, with their parameters."""
-LARGE_WORKERS, LARGE_COHORT, LARGE_CASE = (64, 256), 1000, (1.0, 0.0, 0.5)
 GOAL = 0.9
 """Busy share that is wanted at a cohort of 5000."""
 NAMES = (
@@ -66,36 +63,6 @@ def placement(options: Options) -> Iterator[str]:
         yield ""
     plots[0].legend(title="seconds, sigma; speeds")
     options.save("placement", figure)
-
-
-def sums(options: Options) -> Iterator[str]:
-    """What handing over a sum costs by the size of the model, and rounds with those costs.
-
-    Packing, fetching and adding up are measured in this machine's object store: by the driver with
-    one thread, by a foreman with up to eight. The transfer is worked out for 10 Gbit/s. `of the
-    ideal` is the busy share over that of clients dealt with hindsight and free messages.
-    """
-    names = ("pack, s", "driver adds up, s", "foreman adds up, s", "transfer, s")
-    found = {}
-    yield heading("model", "MB a sum", *names)
-    for model, parameters in LARGE[: 1 if options.tiny else None]:
-        each = found[model] = sum_costs(parameters, message_costs(64, 20), 3)
-        times = (each.pack, each.merge, each.node_merge, each.transfer)
-        yield line([model, f"{parameters * SUM_BYTES / 1e6:.0f}", *(f"{t:.4f}" for t in times)])
-    yield f"\n{NETWORK_BITS / 1e9:g} Gbit/s; clients of a second, cohort {LARGE_COHORT}\n"
-    yield heading("model", "actors", "foremen", "round, s", "busy", "ideal", "of the ideal", "sums")
-    for model, each in found.items():
-        for workers in LARGE_WORKERS[: 1 if options.tiny else None]:
-            for node in (0, NODE):
-                population = Population(workers, LARGE_COHORT, *LARGE_CASE, node=node)
-                rounds = population.rounds(WARM_UP + options.rounds, each)[WARM_UP:]
-                busy = median(busy_shares(rounds, workers))
-                ideal = median(played.ideal for played in rounds)
-                shares = [percent(busy), percent(ideal), percent(busy / ideal)]
-                seconds = f"{median(played.round.seconds for played in rounds):.3g}"
-                summed = median(played.round.sums for played in rounds)
-                foremen = workers // node if node else 0
-                yield line([model, workers, foremen, seconds, *shares, summed])
 
 
 def described(each: Costs, workers: int) -> str:

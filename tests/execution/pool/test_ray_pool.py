@@ -19,13 +19,15 @@ from ray.exceptions import ActorDiedError, RayTaskError
 
 from raysim.core.errors import MachineError
 from raysim.execution.messages import FailedItem
-from raysim.execution.pool import actor, actors, ray_pool
+from raysim.execution.pool import actor, actors, foreman, ray_pool
 from raysim.execution.pool.actors import MAX_DEATHS
 from raysim.execution.resources import ActorPlan
 from raysim.storage.trace import Stopwatch
 from tests.tasks import make_settings
 
 BAD = (3,)
+A, B, C = (digit * 56 for digit in "abc")
+"""Ids of nodes."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +86,10 @@ class FakeRay:
         pass
 
     def remote(self, **_: Any) -> Callable[[Any], Any]:
-        return lambda kind: SimpleNamespace(remote=self._actor)
+        made = SimpleNamespace(remote=self._actor, options=lambda **_: made)
+        return lambda kind: made
 
-    def _actor(self) -> Any:
+    def _actor(self, *_: Any) -> Any:
         self.begun += 1
         process, held = self.begun, []
 
@@ -94,8 +97,11 @@ class FakeRay:
             seconds = self.call(items, give)[0]
             held.extend(items)
             self.worked.append((process, items))
+            if not give:
+                return seconds, None
             result = FakeResult(f"here {process}", tuple(held), process in self.failing)
-            return seconds, result if give else None
+            held.clear()
+            return seconds, result
 
         methods = {
             "location": lambda: {"pid": process, "host": "here", "node": "node"},
@@ -141,6 +147,8 @@ def fake_ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     monkeypatch.setattr(ray_pool, "ray", fake)
     monkeypatch.setattr(actor, "ray", fake)
     monkeypatch.setattr(actors, "ray", fake)
+    monkeypatch.setattr(foreman, "ray", fake)
+    monkeypatch.setattr(ray_pool, "alive_node_ids", lambda: {"node", A, B, C})
     monkeypatch.setattr(actors, "ClusterHealth", FakeCluster)
     monkeypatch.setattr(ray_pool, "get_current_placement_group", lambda: None)
     return fake
@@ -315,3 +323,77 @@ def test_nodes_that_join_get_actors_unless_their_number_is_set(
         assert progress[-1] == 9
         found.append(fake_ray.begun)
     assert found == begun
+
+
+def pool_on(tmp_path: Any, *plans: dict[str, int], **overrides: Any) -> ray_pool.ActorPool:
+    """Return a pool on nodes with so many workers each; later plans are for later looks."""
+    spec: Any = SimpleNamespace(settings=make_settings(tmp_path, **overrides))
+    following = iter(plans)
+
+    def plan() -> ActorPlan:
+        by_node = next(following)
+        return ActorPlan(sum(by_node.values()), 1.0, 0.0, by_node)
+
+    return ray_pool.ActorPool(spec, plan, Stopwatch(False))
+
+
+def widths(pool: ray_pool.ActorPool) -> list[int]:
+    return [handle.width for handle in pool._actors.handles]
+
+
+@pytest.mark.parametrize(
+    ("by_node", "expected"),
+    [
+        ({A: 4}, [1, 1, 1, 1]),
+        ({A: 1, B: 1}, [1, 1]),
+        ({A: 3, B: 3}, [3, 3]),
+        ({A: 3, B: 1}, [3, 1]),
+    ],
+)
+def test_nodes_of_several_workers_have_a_foreman_where_there_are_several_nodes(
+    tmp_path, fake_ray, by_node, expected
+):
+    pool = pool_on(tmp_path, by_node)
+    assert widths(pool) == expected
+    costs = {(client,): 1.0 for client in range(40)}
+    found = list(pool.map("train", None, costs, lambda done: None))
+    assert clients_of(found) == sorted(costs) and fake_ray.begun == len(expected)
+
+
+def test_a_node_that_joins_has_a_foreman(tmp_path, fake_ray, monkeypatch):
+    monkeypatch.setattr(ray_pool, "JOIN_SECONDS", 0.0)
+    pool = pool_on(tmp_path, {"node": 2}, {"node": 2, B: 2}, {"node": 2, B: 2, C: 1})
+    pool.describe()
+    found = []
+    for _ in range(2):
+        list(pool.map("train", None, {(client,): 1.0 for client in range(9)}, found.append))
+        found.append(widths(pool))
+    assert [each for each in found if isinstance(each, list)] == [[1, 1, 2], [1, 1, 2, 1]]
+
+
+def test_a_foreman_that_dies_again_and_again_stops_the_run(tmp_path, fake_ray):
+    def call(items: list[tuple[int, ...]], give: bool) -> Any:
+        raise ActorDiedError
+
+    fake_ray.call = call
+    pool = pool_on(tmp_path, {A: 2, B: 2})
+    with pytest.raises(MachineError, match=rf"^a foreman died {MAX_DEATHS} times in a row: "):
+        list(pool.map("train", None, {(0,): 1.0}, lambda done: None))
+
+
+@pytest.mark.parametrize(("room", "begun"), [({B: 2, C: 2}, 3), ({B: 2}, 2)])
+def test_a_foreman_whose_node_is_lost_goes_to_another_node(
+    tmp_path, fake_ray, monkeypatch, room, begun
+):
+    """Where there is none, the other foreman goes on alone."""
+    calls: list[Any] = []
+    fake_ray.call = dies(1, calls)
+    pool = pool_on(tmp_path, {A: 2, B: 2}, *[room] * 9)
+    pool.describe()
+    monkeypatch.setattr(FakeCluster, "lost", lambda self, node: node == A)
+    monkeypatch.setattr(ray_pool, "alive_node_ids", lambda: {B, C})
+    costs = {BAD: 9.0, **{(client,): 1.0 for client in range(5) if (client,) != BAD}}
+    found = list(pool.map("train", None, costs, lambda done: None))
+    assert clients_of(found) == [(client,) for client in range(5)]
+    assert fake_ray.begun == begun and len(calls) == 1
+    assert pool._actors.handles[0].vacant == (begun == 2)
