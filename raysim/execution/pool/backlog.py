@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from raysim.execution.pool.dealing import Speeds
-from raysim.execution.pool.schedule import HOLD_SECONDS, Schedule
+from raysim.execution.pool.holding import HOLD_SECONDS
+from raysim.execution.pool.schedule import Schedule
 from raysim.execution.pool.worker_items import Assignment, Item
 
 

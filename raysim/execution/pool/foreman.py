@@ -28,7 +28,7 @@ from raysim.execution.pool.actor import ActorHandle, ClientActor, Reference, Run
 from raysim.execution.pool.actors import Actors, NoActorError, Work
 from raysim.execution.pool.backlog import Answer, Backlog
 from raysim.execution.pool.dealing import Speeds
-from raysim.execution.pool.schedule import hold_seconds
+from raysim.execution.pool.holding import hold_seconds
 
 START_SECONDS = 60.0
 """Seconds that a foreman waits for all of its workers; one is enough to start."""

@@ -31,7 +31,8 @@ from raysim.execution.pool.actor import ActorHandle, ClientActor, Reference, Run
 from raysim.execution.pool.actors import Actors, Work
 from raysim.execution.pool.dealing import Speeds
 from raysim.execution.pool.foreman import Crew
-from raysim.execution.pool.schedule import Schedule, hold_seconds
+from raysim.execution.pool.holding import hold_seconds
+from raysim.execution.pool.schedule import Schedule
 from raysim.execution.resources import ActorPlan
 from raysim.execution.worker import WorkerSpec
 from raysim.storage.trace import Stopwatch

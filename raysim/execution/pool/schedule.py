@@ -25,6 +25,7 @@ from math import inf
 from time import perf_counter
 
 from raysim.execution.pool.dealing import Speeds, assign, remove, steal, take_chunk
+from raysim.execution.pool.holding import HOLD_SECONDS
 from raysim.execution.pool.worker_items import Assignment, Item, WorkerItems
 
 IN_FLIGHT = 2
@@ -38,20 +39,6 @@ short rounds, but what is in flight cannot be taken over where speeds change.
 """
 MOST_LAST_ITEMS = 64
 """Most items that count as the last ones; dealing so many to as many workers takes 0.3 ms."""
-HOLD_SECONDS = 10.0
-"""Seconds of work after which a worker hands over its sum, if that costs little."""
-HAND_OVER_SHARE, MERGE_SHARE = 0.02, 0.2
-"""Largest parts that handing over takes of a worker's time, and of its driver's or foreman's."""
-
-
-def hold_seconds(cost: float, workers: int) -> float:
-    """Return the seconds of work after which workers hand over; more is never lost with one.
-
-    Args:
-        cost: Measured seconds of handing over one sum, those of adding it up included.
-        workers: Workers whose sums one process adds up.
-    """
-    return max(HOLD_SECONDS, cost / HAND_OVER_SHARE, workers * cost / MERGE_SHARE)
 
 
 class Schedule:
@@ -135,8 +122,8 @@ class Schedule:
         worker.idle, worker.absent = not worker.in_flight, False
         items = self._items_for(number) if len(worker.in_flight) < IN_FLIGHT else []
         if items:
-            held_long = worker.held_seconds > self.hold_seconds
-            assignment = Assignment(items, (self.closed and not self._queued) or held_long)
+            hand_over = (self.closed and not self._queued) or self._held_long(number)
+            assignment = Assignment(items, hand_over)
         elif worker.idle and worker.held and self.closed and not self._may_get_more(number):
             assignment = Assignment([], True)
         else:
@@ -235,6 +222,11 @@ class Schedule:
     @property
     def _at_last(self) -> bool:
         return self._queued <= self._last_items
+
+    def _held_long(self, number: int) -> bool:
+        """Return whether a worker is to hand over before the end; a foreman does so by itself."""
+        alone = self._speeds.widths[number] == 1
+        return alone and self._workers[number].held_seconds > self.hold_seconds
 
     def _may_get_more(self, number: int) -> bool:
         """Return whether something is queued that a worker may have."""

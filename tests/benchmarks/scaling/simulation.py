@@ -18,7 +18,8 @@ from time import thread_time
 
 from raysim.execution.pool.backlog import Backlog
 from raysim.execution.pool.dealing import Speeds
-from raysim.execution.pool.schedule import IN_FLIGHT, Schedule, hold_seconds
+from raysim.execution.pool.holding import hold_seconds
+from raysim.execution.pool.schedule import IN_FLIGHT, Schedule
 from raysim.execution.pool.worker_items import Assignment, Item
 
 Reply = Callable[[float, float, Sequence[Item]], None]

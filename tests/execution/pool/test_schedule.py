@@ -218,3 +218,17 @@ def test_what_a_lost_worker_held_counts_as_not_done():
     assert schedule.done == 2
     schedule.lost(0)
     assert schedule.done == 0 and not schedule.finished
+
+
+def test_a_foreman_is_asked_for_its_sum_at_the_end_alone():
+    """It hands over by itself what it has held long: to be asked is to collect from all workers."""
+    speeds = Speeds()
+    speeds.join(4)
+    schedule = Schedule(groups(*[1.0] * 12), speeds)
+    schedule.hold_seconds = 0.0
+    hand_overs = []
+    while not schedule.finished:
+        assignment = schedule.next(0)
+        hand_overs.append(assignment.hand_over)
+        schedule.returned(0, 5.0, range(0) if not assignment.hand_over else [*groups(*[0] * 12)])
+    assert hand_overs == [False, False, True]
