@@ -128,7 +128,7 @@ class Evaluator:
         return _with_client_figures(evaluation, self._client_set, correct)
 
     def _message(self, state: ServerState, latest: Versions) -> EvaluationMessage:
-        deployed = PackedTensors.of_tensors(self._method.deployed(state))
+        deployed = PackedTensors.of({"model": self._method.deployed(state)})
         if self._client_models_set is None or self._client_set is None:
             return EvaluationMessage(deployed, None, PackedTensors.of({}), {})
         initial = PackedTensors.of(self._method.client_init(state))

@@ -58,7 +58,7 @@ class EvaluationMessage:
     """An evaluation as it travels to the workers, once.
 
     Attributes:
-        deployed: The deployed model's tensors.
+        deployed: The deployed model's tensors, as a group.
         own_models: Number of the set whose clients are evaluated with `Method.client_model`; None
             evaluates all with the deployed model.
         initial_state: State of a client that has none yet.

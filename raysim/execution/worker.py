@@ -235,7 +235,7 @@ class Worker:
         """
         network = self._sequential.network
         with self.watch("evaluation"), torch.no_grad(), self._sequential.autocast():
-            deployed = message.deployed.open_tensors(self.device)
+            deployed = message.deployed.open(self.device)["model"]
             network.load(deployed)
             network.eval()
             for number, batch in batches:

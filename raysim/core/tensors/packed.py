@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from raysim.core.tensors.sets import Groups, Layout, Tensors, flatten, unflatten
+from raysim.core.tensors.sets import Groups, Layout, Tensors
 
+BLOCK = 2**18
+"""Bytes that are compared at a time: other models differ in the first ones."""
 Buffers = dict[torch.dtype, npt.NDArray[Any]]
 
 
@@ -29,30 +33,54 @@ def as_tensor(array: npt.NDArray[Any], dtype: torch.dtype | None = None) -> Tens
 
 
 @dataclass(frozen=True)
-class PackedTensors:
-    """Groups of tensors as flat arrays of bytes, for transport between processes."""
+class PackedGroup:
+    """One set of tensors as flat arrays of bytes."""
 
     layout: Layout
     arrays: Buffers
 
     @classmethod
-    def of(cls, groups: Groups) -> PackedTensors:
-        """Pack groups of tensors."""
-        return cls.of_tensors(flatten(groups))
-
-    @classmethod
-    def of_tensors(cls, tensors: Tensors) -> PackedTensors:
-        """Pack one set of tensors."""
+    def of(cls, tensors: Tensors) -> PackedGroup:
+        """Pack a set of tensors."""
         layout = Layout.of(tensors)
         with torch.no_grad():
             return cls(layout, to_arrays(layout.pack(tensors)))
 
-    def open(self, device: torch.device) -> dict[str, dict[str, Tensor]]:
-        """Return the groups; on the CPU as read-only views of the packed bytes."""
-        return unflatten(self.open_tensors(device))
-
-    def open_tensors(self, device: torch.device) -> dict[str, Tensor]:
-        """Return one set of tensors; on the CPU as read-only views of the packed bytes."""
+    def open(self, device: torch.device) -> dict[str, Tensor]:
+        """Return the tensors; on the CPU as read-only views of the packed bytes."""
         return self.layout.unpack(
             {dtype: as_tensor(array, dtype).to(device) for dtype, array in self.arrays.items()}
         )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        return sum(array.nbytes for array in self.arrays.values())
+
+    def equals(self, other: PackedGroup) -> bool:
+        """Return whether another group has the same tensors, bit for bit."""
+        return self.layout == other.layout and all(
+            np.array_equal(array[start : start + BLOCK], other.arrays[dtype][start : start + BLOCK])
+            for dtype, array in self.arrays.items()
+            for start in range(0, len(array), BLOCK)
+        )
+
+
+@dataclass(frozen=True)
+class PackedTensors:
+    """Groups of tensors as flat arrays of bytes, for transport between processes.
+
+    Attributes:
+        groups: The groups that have tensors.
+    """
+
+    groups: Mapping[str, PackedGroup]
+
+    @classmethod
+    def of(cls, groups: Groups) -> PackedTensors:
+        """Pack groups of tensors."""
+        return cls({name: PackedGroup.of(tensors) for name, tensors in groups.items() if tensors})
+
+    def open(self, device: torch.device) -> dict[str, dict[str, Tensor]]:
+        """Return the groups; on the CPU as read-only views of the packed bytes."""
+        return {name: group.open(device) for name, group in self.groups.items()}

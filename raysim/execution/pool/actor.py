@@ -14,10 +14,9 @@ import ray
 
 from raysim.execution.base import Call, Item
 from raysim.execution.messages import FailedItem, ForemanResult, WorkerResult
+from raysim.execution.pool.broadcasts import Reference, fetch
 from raysim.execution.process import configure, keep_freed_memory
 from raysim.execution.worker import Worker
-
-Reference = ray.ObjectRef[Any]
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ class ClientActor:
         begun = perf_counter()
         if self._message is None or self._message[0] != message[0]:
             with self._worker.watch("broadcast"):
-                self._message = (message[0], ray.get(message[0]))
+                self._message = (message[0], fetch(message[0]))
         getattr(self._worker, name)(self._message[1], items)
         return perf_counter() - begun, self._worker.take() if hand_over else None
 

@@ -5,25 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from time import perf_counter, sleep
+from typing import Any
 
 import ray
 from ray.exceptions import RayError, RayTaskError
 
 from raysim.config import EngineSettings
 from raysim.core.errors import MachineError, RaysimError
-from raysim.execution.base import Call, FailedItem, Item
+from raysim.execution.base import Call, Item
 from raysim.execution.cluster_health import ClusterHealth
-from raysim.execution.messages import WorkerResult
+from raysim.execution.messages import FailedItem, WorkerResult
 from raysim.execution.pool.actor import (
+    ActorEvent,
     ActorHandle,
     ActorLost,
     ActorStarted,
     CallReturned,
     Event,
-    Reference,
     Rung,
 )
 from raysim.execution.pool.backlog import Backlog
+from raysim.execution.pool.broadcasts import Reference
 from raysim.execution.pool.schedule import IN_FLIGHT, Schedule
 
 MAX_DEATHS = 3
@@ -128,7 +130,7 @@ class Actors:
             return self._end_stall()
         return event
 
-    def apply(self, event: Event, work: Work) -> list[WorkerResult | FailedItem]:
+    def apply(self, event: ActorEvent, work: Work) -> list[WorkerResult | FailedItem]:
         """Enter an event in the schedule, and hand out what is due; return what was handed over."""
         results = self._enter(event, work.schedule)
         # What a lost actor was to do may be for anyone who has nothing to do.
@@ -153,10 +155,13 @@ class Actors:
                 handle.call(work.call, work.message, *due)
                 self._track(actor)
 
-    def _enter(self, event: Event, schedule: Schedule | Backlog) -> list[WorkerResult | FailedItem]:
+    def _enter(
+        self, event: ActorEvent, schedule: Schedule | Backlog
+    ) -> list[WorkerResult | FailedItem]:
         """Enter an event in the schedule; return what was handed over, or an item given up."""
         if isinstance(event, CallReturned):
-            result, handle = event.result, self.handles[event.actor]
+            result: Any = event.result
+            handle = self.handles[event.actor]
             if handle.width > 1:
                 schedule.returned(event.actor, event.seconds, result.items if result else ())
             else:
@@ -226,7 +231,8 @@ class Actors:
         handle = self.handles[actor]
         foreman = handle.width > 1
         lost = ActorLost(actor, cause, suspicious and not foreman, had_started=handle.started)
-        if suspicious and (foreman or not lost.had_started):
+        # A foreman that was never placed has lost its node before.
+        if suspicious and (bool(handle.about) if foreman else not lost.had_started):
             handle.failures += 1
             if handle.failures >= MAX_DEATHS:
                 self.cluster.check()

@@ -24,9 +24,10 @@ from raysim.execution.base import Call, Item
 from raysim.execution.messages import Directions, FailedItem, ForemanResult, WorkerResult
 from raysim.execution.module_path import with_driver_path
 from raysim.execution.partial_sum import PartialSum
-from raysim.execution.pool.actor import ActorHandle, ClientActor, Reference, Rung
+from raysim.execution.pool.actor import ActorHandle, ClientActor, Rung
 from raysim.execution.pool.actors import Actors, NoActorError, Work
 from raysim.execution.pool.backlog import Answer, Backlog
+from raysim.execution.pool.broadcasts import Reference
 from raysim.execution.pool.dealing import Speeds
 from raysim.execution.pool.holding import hold_seconds
 
@@ -56,19 +57,20 @@ class Crew:
 
     def actor(self) -> Any:
         """Return what makes an actor of a worker on the node."""
-        return ray.remote(
-            num_cpus=self.cpus,
-            num_gpus=self.gpus,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(self.node, soft=False),
-        )(with_driver_path(ClientActor))
+        return self._remote(num_cpus=self.cpus, num_gpus=self.gpus)(with_driver_path(ClientActor))
 
     def foreman(self) -> Any:
         """Make the foreman; it reserves nothing."""
-        strategy = NodeAffinitySchedulingStrategy(self.node, soft=False)
-        options = {"num_cpus": 0, "max_concurrency": THREADS, "scheduling_strategy": strategy}
         # Plain values: an actor imports nothing of the project before its path is in order.
         values = (self.node, self.workers, self.cpus, self.gpus)
-        return ray.remote(**options)(with_driver_path(Foreman)).remote(*values)
+        actor = self._remote(num_cpus=0, max_concurrency=THREADS)(with_driver_path(Foreman))
+        return actor.remote(*values)
+
+    def _remote(self, **options: Any) -> Any:
+        """Return `ray.remote` for this node alone; its types lack this strategy."""
+        strategy = NodeAffinitySchedulingStrategy(self.node, soft=False)
+        remote: Any = ray.remote
+        return remote(scheduling_strategy=strategy, **options)
 
 
 @dataclass

@@ -27,8 +27,9 @@ from raysim.execution.base import Call, Item
 from raysim.execution.cluster_health import alive_node_ids
 from raysim.execution.messages import Directions, FailedItem, WorkerResult
 from raysim.execution.module_path import with_driver_path
-from raysim.execution.pool.actor import ActorHandle, ClientActor, Reference, Rung
+from raysim.execution.pool.actor import ActorHandle, ClientActor, Rung
 from raysim.execution.pool.actors import Actors, Work
+from raysim.execution.pool.broadcasts import Broadcasts, Reference
 from raysim.execution.pool.dealing import Speeds
 from raysim.execution.pool.foreman import Crew
 from raysim.execution.pool.holding import hold_seconds
@@ -68,6 +69,7 @@ class ActorPool:
             scheduling_strategy=None if self._in_group else "SPREAD",
         )(with_driver_path(ClientActor))
         self._crews: dict[int, Crew] = {}
+        self._broadcasts = Broadcasts()
         self._speeds = {name: Speeds() for name in get_args(Call)}
         self._hand_over_seconds = 0.0
         self._described = False
@@ -104,16 +106,17 @@ class ActorPool:
         with self._watch("placement"):
             self._use_new_nodes()
             barred = self._actors.renew_failing(failed_at or {})
-            work = Work(call, put, Schedule(costs, self._speeds[call], barred))
-            work.schedule.hold_seconds = self._hold_seconds()
+            schedule = Schedule(costs, self._speeds[call], barred)
+            schedule.hold_seconds = self._hold_seconds()
+            work = Work(call, put, schedule)
             self._actors.begin(work)
-        while not work.schedule.finished:
-            event = self._actors.next_event(work.schedule)
+        while not schedule.finished:
+            event = self._actors.next_event(schedule)
             if event is None or isinstance(event, Rung):
                 continue
             with self._watch("placement"):
                 results = self._actors.apply(event, work)
-            on_done(work.schedule.done)
+            on_done(schedule.done)
             begun = perf_counter()
             yield from results
             if results:
@@ -129,7 +132,8 @@ class ActorPool:
     def _put(self, message: Any, directions: Directions) -> list[Reference]:
         """Put a message into the object store, and what foremen are told beside it."""
         try:
-            return [ray.put(message), *([ray.put(directions)] if self._crews else [])]
+            told = [ray.put(directions)] if self._crews else []
+            return [self._broadcasts.put(message), *told]
         except RayError as error:
             raise MachineError(f"Ray's object store cannot hold a broadcast: {error}") from error
 

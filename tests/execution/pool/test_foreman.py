@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from time import sleep
 from typing import Any
 
 import psutil
@@ -78,13 +79,15 @@ def test_a_node_with_a_foreman_is_lost_and_another_joins(tmp_path):
         Run(tmp_path / "run", EQUAL, moments, address=found.address, **ENGINE, **settings) as run,
     ):
         run.until("2.mid")
-        found.remove_node(found.worker_nodes[0], allow_graceful=False)
+        lost, _ = found.worker_nodes
+        found.remove_node(lost, allow_graceful=False)
         joined = found.add_node(num_cpus=2, object_store_memory=150 * 2**20)
         for number in range(3, 60):
             run.go()
             run.until(f"{number}.end")
             if joined.node_id in {actor["node"] for actor in run.actors()}:
                 break
+            sleep(1)  # it is still starting
         else:
             pytest.fail("no actor came to the new node")
         run.release()

@@ -19,7 +19,7 @@ from ray.exceptions import ActorDiedError, RayTaskError
 
 from raysim.core.errors import MachineError
 from raysim.execution.messages import FailedItem
-from raysim.execution.pool import actor, actors, foreman, ray_pool
+from raysim.execution.pool import actor, actors, broadcasts, foreman, ray_pool
 from raysim.execution.pool.actors import MAX_DEATHS
 from raysim.execution.resources import ActorPlan
 from raysim.storage.trace import Stopwatch
@@ -148,6 +148,7 @@ def fake_ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     monkeypatch.setattr(actor, "ray", fake)
     monkeypatch.setattr(actors, "ray", fake)
     monkeypatch.setattr(foreman, "ray", fake)
+    monkeypatch.setattr(broadcasts, "ray", fake)
     monkeypatch.setattr(ray_pool, "alive_node_ids", lambda: {"node", A, B, C})
     monkeypatch.setattr(actors, "ClusterHealth", FakeCluster)
     monkeypatch.setattr(ray_pool, "get_current_placement_group", lambda: None)

@@ -1,0 +1,77 @@
+"""Broadcasts: large tensors that the message before had are put once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import ray
+import torch
+
+from raysim.core.tensors import CPU
+from raysim.core.tensors.packed import PackedTensors
+from raysim.execution.messages import EvaluationMessage
+from raysim.execution.pool import broadcasts
+from raysim.execution.pool.broadcasts import Broadcasts, fetch
+
+
+class FakeStore:
+    """An object store that counts what is put."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+
+    def put(self, value: Any) -> int:
+        self.values.append(value)
+        return len(self.values) - 1
+
+    def get(self, reference: int) -> Any:
+        return self.values[reference]
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> FakeStore:
+    found = FakeStore()
+    monkeypatch.setattr(broadcasts, "ray", found)
+    monkeypatch.setattr(broadcasts, "OWN_BYTES", 100_000)
+    return found
+
+
+def message(value: float, size: int = 50_000, own: float = 0.0) -> EvaluationMessage:
+    deployed = {"model": {"w": torch.full((size,), value), "n": torch.tensor(3)}}
+    initial = PackedTensors.of({"c": {"w": torch.full((size,), own)}, "none": {}})
+    return EvaluationMessage(PackedTensors.of(deployed), None, initial, {})
+
+
+def test_what_the_message_before_had_is_not_put_again(store):
+    puts, found = Broadcasts(), []
+    for value, own in ((1.0, 0.0), (1.0, 0.0), (2.0, 0.0), (1.0, 2.0)):
+        before = len(store.values)
+        reference = puts.put(message(value, own=own))
+        found.append(len(store.values) - before)
+        opened = fetch(reference)
+        assert opened.deployed.open(CPU)["model"]["w"].unique().tolist() == [value]
+        assert int(opened.deployed.open(CPU)["model"]["n"]) == 3
+        assert opened.initial_state.open(CPU)["c"]["w"].unique().tolist() == [own]
+    # The message itself, and of two groups those that the one before lacks.
+    assert found == [3, 1, 2, 3]
+
+
+def test_small_groups_travel_in_the_message(store):
+    reference = Broadcasts().put(message(1.0, size=10))
+    assert len(store.values) == 1
+    assert fetch(reference).deployed.open(CPU)["model"]["w"].tolist() == [1.0] * 10
+
+
+def test_other_objects_are_put_as_they_are(store):
+    assert fetch(Broadcasts().put([1, 2])) == [1, 2]
+
+
+def test_the_object_store_holds_a_model_once(shared_ray):
+    puts = Broadcasts()
+    first, second = (puts.put(message(1.0, size=2_000_000)) for _ in range(2))
+    groups = [ray.get(each).deployed.groups["model"] for each in (first, second)]
+    assert isinstance(groups[0], ray.ObjectRef) and groups[0] == groups[1]
+    opened = fetch(second).deployed
+    assert not opened.groups["model"].arrays[torch.float32].flags.writeable  # no copy
+    assert opened.open(CPU)["model"]["w"].unique().tolist() == [1.0]
