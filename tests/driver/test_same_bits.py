@@ -179,6 +179,7 @@ def test_a_run_of_an_earlier_version_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr("raysim.storage.checkpoints.Checkpoints.save", saved_as_before)
     stopped(tmp_path / "old", make_task(SIZES), **{"method.name": "ditto"})
     monkeypatch.undo()
+    monkeypatch.setattr("raysim.methods.ditto.Ditto.revision", 1)  # that version's
     result = raysim.resume(tmp_path / "old", make_task(SIZES))
     assert result.metrics["round"].to_pylist() == [1, 2, 3, 4, 5]
     raysim.run(make_settings(tmp_path / "new", **{"method.name": "ditto"}), make_task(SIZES))
