@@ -23,7 +23,7 @@ from raysim.analysis.base import (
     at_equal_distances,
     outputs,
 )
-from raysim.analysis.formulas import kl_divergence, softmax
+from raysim.analysis.formulas import kl_divergence, log_softmax
 from raysim.core.rules import Trained, View
 from raysim.core.tensors import Tensors
 
@@ -63,7 +63,7 @@ class KlActivations(Analysis):
             return {}
         clients = sorted(found.trained)
         means = np.stack([found.trained[client]["mean"].numpy() for client in clients])  # [n, F]
-        common, own = softmax(means.mean(axis=0)), softmax(means)
+        common, own = log_softmax(means.mean(axis=0)), log_softmax(means)
         return {
             "client": np.array(clients),
             "kl_mean_client": np.array([kl_divergence(common, each) for each in own]),

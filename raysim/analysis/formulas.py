@@ -17,17 +17,19 @@ from torch import Tensor
 Values = npt.NDArray[Any]
 
 
-def softmax(values: Values) -> Values:
-    """Return the softmax over the last dimension."""
-    shifted = np.exp(values.astype(np.float64) - values.max(axis=-1, keepdims=True))
-    return np.asarray(shifted / shifted.sum(axis=-1, keepdims=True))
+def log_softmax(values: Values) -> Values:
+    """Return the logarithm of the softmax over the last dimension."""
+    shifted = values.astype(np.float64) - values.max(axis=-1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
 
 
-def kl_divergence(p: Values, q: Values) -> float:
-    """Return KL(p || q) of two distributions [F]; terms with p=0 are 0."""
-    present = p > 0
-    with np.errstate(divide="ignore"):
-        return float(np.sum(p[present] * (np.log(p[present]) - np.log(q[present]))))
+def kl_divergence(log_p: Values, log_q: Values) -> float:
+    """Return KL(p || q) of the logarithms of two distributions [F]; terms with p=0 are 0.
+
+    By logarithms, because the softmax of values that are 746 or more below the largest is 0.
+    """
+    present = np.exp(log_p) > 0
+    return float(np.sum(np.exp(log_p[present]) * (log_p[present] - log_q[present])))
 
 
 def gram(features: Tensor) -> Tensor:

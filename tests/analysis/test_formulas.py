@@ -48,17 +48,23 @@ def test_cka_of_constant_features_is_0(draws):
 
 
 def test_kl_of_equal_activations_is_0_and_of_others_by_hand():
-    half = np.array([0.5, 0.5])
+    half = np.log([0.5, 0.5])
     assert formulas.kl_divergence(half, half) == 0
-    other = np.array([0.25, 0.75])
+    other = np.log([0.25, 0.75])
     expected = 0.5 * math.log(2) + 0.5 * math.log(2 / 3)
     assert formulas.kl_divergence(half, other) == pytest.approx(expected, rel=1e-12)
-    assert formulas.kl_divergence(np.array([1.0, 0.0]), half) == pytest.approx(math.log(2))
+    certain = np.array([0.0, -np.inf])
+    assert formulas.kl_divergence(certain, half) == pytest.approx(math.log(2))
 
 
-def test_softmax_by_hand():
-    found = formulas.softmax(np.array([[0.0, math.log(3)], [1e4, 1e4]], dtype=np.float32))
-    assert found == pytest.approx(np.array([[0.25, 0.75], [0.5, 0.5]]), rel=1e-6)
+def test_kl_of_activations_far_apart_is_finite():
+    far, near = formulas.log_softmax(np.array([[0.0, 1000.0], [0.0, 0.0]]))
+    assert formulas.kl_divergence(near, far) == pytest.approx(500 - math.log(2))
+
+
+def test_log_softmax_by_hand():
+    found = formulas.log_softmax(np.array([[0.0, math.log(3)], [1e4, 1e4]], dtype=np.float32))
+    assert found == pytest.approx(np.log([[0.25, 0.75], [0.5, 0.5]]), rel=1e-6)
 
 
 def test_information_of_equal_outputs_is_the_entropy_and_of_independent_ones_near_0(draws):
