@@ -100,11 +100,17 @@ class Metric:
         return self.column in record.metrics.column_names
 
     def check(self, settings: Settings) -> None:
-        """Check, before it starts, that a run will have the metric's column.
+        """Check, before it starts, that a run will have the metric's column, to its target.
 
         Raises:
-            SettingsError: it will not.
+            SettingsError: it will not, or stops before the target.
         """
+        stop = settings.target_accuracy
+        if self.column == "test_accuracy" and stop is not None and (self.target or 0) > stop:
+            raise SettingsError(
+                f"target_accuracy={stop:g}: runs stop there, before {self}; must be at least"
+                f" {self.target:g}, or none"
+            )
         if self.column.startswith("client_accuracy_"):
             if not settings.evaluation.clients:
                 raise SettingsError(f"{self}: needs evaluation.clients=true")

@@ -251,6 +251,17 @@ def test_a_metric_that_no_run_will_have_is_refused_before_any_starts(
     assert table("--only", "long", "--seeds", "1")[0] == 0
 
 
+def test_runs_that_stop_before_a_metric_are_refused(table, slots, tmp_path, monkeypatch):
+    made = make_table(tmp_path, metrics={"IID, short": "rounds_to(test_accuracy, 0.9)"})
+    monkeypatch.setitem(TABLES, NAME, made)
+    assert refused(table("--only", "short", "target_accuracy=0.8")) == (
+        "raysim: blobs-1: FedAvg, IID, short: target_accuracy=0.8: runs stop there, before"
+        " rounds_to(test_accuracy, 0.9); must be at least 0.9, or none\n"
+    )
+    assert slots.started == [] and not (tmp_path / "out").exists()
+    assert table("--only", "short", "--seeds", "1", "target_accuracy=0.9")[0] == 0
+
+
 def test_a_metric_that_is_none_is_refused(table, slots, tmp_path, monkeypatch):
     made = make_table(tmp_path, metrics={"IID, short": "final(test_accuracy"})
     monkeypatch.setitem(TABLES, NAME, made)
