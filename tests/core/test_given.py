@@ -49,4 +49,4 @@ def test_settings_that_decide_no_result():
     }
     assert {key for key in settings if may_change(key)} == free
     others = {key for key in settings if not decides_result(key)}
-    assert others == free | {"analysis", "checkpoint_every"}
+    assert others == free - {"on_client_error"} | {"analysis", "checkpoint_every"}

@@ -39,3 +39,5 @@ def test_only_settings_that_change_a_result_are_noted():
         "Settings changed for all runs: local.lr=0.5, 'dataset.name=a b'."
     ]
     assert changed_settings({"trace": True}) == []
+    dropped = ["Settings changed for all runs: on_client_error=drop."]
+    assert changed_settings({"on_client_error": "drop"}) == dropped

@@ -7,6 +7,8 @@ ENGINE = ("deterministic", "precision", "threads_per_actor", "vectorize")
 FREE = ("on_client_error", "out", "reference", "trace", "tracker")
 """Settings outside `engine` that may change when a run is resumed. `reference` may name another
 folder, but with the same model: its digest is sealed."""
+DECISIVE = ("on_client_error",)
+"""Settings that may change when a run is resumed although they decide its results."""
 KEPT = ("analysis", "checkpoint_every")
 """Settings that change no result but must not change when a run is resumed: its tables and
 checkpoints depend on them."""
@@ -20,4 +22,4 @@ def may_change(key: str) -> bool:
 
 def decides_result(key: str) -> bool:
     """Return whether results depend on a setting."""
-    return not may_change(key) and key not in KEPT
+    return key in DECISIVE or not (may_change(key) or key in KEPT)
