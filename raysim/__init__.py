@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from raysim.core.scoring import CLASSIFICATION, Scoring
     from raysim.driver.context import Result
     from raysim.driver.listener import Listener, Started
+    from raysim.federation.federation import Federation
     from raysim.federation.task import Task
     from raysim.storage.run_directory import RunDirectory
 else:
@@ -100,6 +101,7 @@ __all__ = [
     "Upload",
     "View",
     "chain",
+    "check",
     "load_config",
     "resume",
     "run",
@@ -146,6 +148,28 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
     return parse(raw)
 
 
+def check(settings: Settings, task: Task | None = None, listener: Listener | None = None) -> None:
+    """Check that a run can start, as `run` does: with its data, network and analyses.
+
+    Data that is missing is fetched; nothing is written to the run directory.
+
+    Args:
+        settings: From `load_config`.
+        task: As that of `run`.
+        listener: Told how the data is prepared.
+
+    Raises:
+        RaysimError: a setting or a file does not allow the run.
+    """
+    from raysim.driver.listener import Listener
+    from raysim.driver.start import check_run
+    from raysim.storage.run_directory import RunDirectory
+
+    settings = _adapt(settings, task)
+    federation = _federation(settings, task, listener or Listener())
+    check_run(settings, federation, RunDirectory(Path(settings.out or "runs")))
+
+
 def run(
     settings: Settings,
     task: Task | None = None,
@@ -168,12 +192,9 @@ def run(
         KeyboardInterrupt: the run was interrupted and can be resumed.
     """
     from raysim.driver.listener import Listener
-    from raysim.driver.preflight import check_cohort
     from raysim.storage.plugins import Plugins
     from raysim.storage.run_directory import RunDirectory
 
-    if task is None:
-        check_cohort(settings)
     settings = _adapt(settings, task)
     with RunDirectory.reserved(settings.out, settings.method.title) as path:
         run_dir = RunDirectory(path)
@@ -231,7 +252,12 @@ def resume(
 
 
 def _adapt(settings: Settings, task: Task | None) -> Settings:
-    return settings.model_copy(update={"clients": len(task.clients)}) if task else settings
+    from raysim.driver.preflight import check_cohort
+
+    if task:
+        return settings.model_copy(update={"clients": len(task.clients)})
+    check_cohort(settings)
+    return settings
 
 
 def _drive(
@@ -244,12 +270,16 @@ def _drive(
 ) -> Result:
     from raysim.driver.start import drive
     from raysim.driver.trackers import tracked
+
+    with tracked(settings, listener) as tracking:
+        federation = _federation(settings, task, tracking)
+        own_task = task is not None
+        return drive(settings, federation, run_dir, tracking, own_task=own_task, force=force)
+
+
+def _federation(settings: Settings, task: Task | None, listener: Listener) -> Federation:
     from raysim.federation.federation import from_settings
     from raysim.federation.task import from_task
     from raysim.workloads.datasets.fetch import data_root
 
-    with tracked(settings, listener) as tracking:
-        if task:
-            return drive(settings, from_task(task), run_dir, tracking, own_task=True, force=force)
-        federation = from_settings(settings, data_root, tracking.preparing)
-        return drive(settings, federation, run_dir, tracking, force=force)
+    return from_task(task) if task else from_settings(settings, data_root, listener.preparing)

@@ -45,7 +45,7 @@ def drive(
         RaysimError: a setting, a file or a client does not allow the run.
         KeyboardInterrupt: the run was interrupted; its last committed round is checkpointed.
     """
-    checked = _checked(settings, federation, ClientStates(run_dir.states.absolute()))
+    checked = check_run(settings, federation, run_dir)
     watch = Stopwatch(settings.trace)
     with (
         interruptible(),
@@ -63,12 +63,13 @@ def drive(
             run.recorder.close_events()
 
 
-def _checked(settings: Settings, federation: Federation, states: ClientStates) -> CheckedRun:
-    """Check the parts of a run.
+def check_run(settings: Settings, federation: Federation, run_dir: RunDirectory) -> CheckedRun:
+    """Check the parts of a run; write nothing.
 
     Raises:
         RaysimError: a setting or a file does not allow the run.
     """
+    states = ClientStates(run_dir.states.absolute())
     federation = federation.with_holdout(settings.evaluation.holdout, settings.seed)
     network, initial = initial_checkpoint(settings, federation)
     check_space(settings, states, initial.state)

@@ -19,7 +19,7 @@ from raysim.storage.schema import table_of
 STATES: Mapping[State, str] = {
     "running": "running: no end is recorded; the values are those of the rounds so far.",
     "diverged": "diverged: an update or a loss is not finite; the run has no values.",
-    "failed": "failed: a client stopped the run; it counts as diverged.",
+    "failed": "failed: a client stopped the run; it has no values.",
 }
 """Per state that is to be said, its note."""
 ENDED = ("diverged", "failed")
@@ -42,15 +42,15 @@ class RunGroup:
 
     def cell(self, metric: Metric) -> ResultCell:
         """Return the values of a metric over seeds; a run without its column has no value."""
-        values, lost = {}, 0
+        values, lost = {}, Counter[State]()
         for record in self.records:
             if record.state in ENDED:
-                lost += 1
+                lost[record.state] += 1
             elif metric.is_in(record):
                 values[record.seed] = metric.of(record)
             else:
                 values[record.seed] = None
-        return ResultCell(values, diverged=lost)
+        return ResultCell(values, diverged=lost["diverged"], failed=lost["failed"])
 
 
 def check_comparable(records: Sequence[RunRecord]) -> None:

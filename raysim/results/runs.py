@@ -28,8 +28,10 @@ from raysim.storage.tables.parted import read_table
 
 State = Literal["finished", "running", "diverged", "failed"]
 FAILURE = re.compile(r"^round (\d+), client \d+$", re.MULTILINE)
-DIVERGED = re.compile(r"its update is (not finite|out of range)")
-"""Causes in `errors.log` of a client whose update cannot be summed."""
+INFINITE_LOSS = "its loss is not finite"
+"""Error of a finished run that has diverged."""
+DIVERGED = re.compile(rf"its update is (not finite|out of range)|{INFINITE_LOSS}")
+"""Causes of divergence, in errors of runs and in `errors.log`."""
 LOSSES = ("train_loss", "test_loss")
 CUMULATED: Mapping[str, tuple[str, ...]] = {
     "bytes": ("bytes_up", "bytes_down"),
@@ -159,6 +161,11 @@ def read_runs(paths: Iterable[Path]) -> list[RunRecord]:
     return list(found.values())
 
 
+def is_divergence(error: str) -> bool:
+    """Return whether a run that ended with an error has diverged."""
+    return bool(DIVERGED.search(error))
+
+
 def result_settings(record: RunRecord) -> dict[str, Any]:
     """Return the settings on which the model depends, the seed left out."""
     return {
@@ -230,7 +237,7 @@ def _state(directory: RunDirectory, metrics: pa.Table, *, finished: bool) -> Sta
     last = next(reversed([*FAILURE.finditer(log)]), None)
     if last is None or int(last[1]) <= len(metrics):  # of a client that was dropped
         return "running"
-    return "diverged" if DIVERGED.search(log, last.end()) else "failed"
+    return "diverged" if is_divergence(log[last.end() :]) else "failed"
 
 
 def _json(path: Path) -> dict[str, Any] | None:

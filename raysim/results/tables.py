@@ -21,7 +21,8 @@ class ResultCell:
     Attributes:
         values: Value of the metric by seed; None where a run ended without one, as where it did not
             reach the target.
-        diverged: Further seeds, whose runs diverged or failed.
+        diverged: Further seeds, whose runs diverged.
+        failed: Further seeds, whose runs failed by something else.
         published: The published value, in the cell's unit.
         published_deviation: Its deviation.
         suspect: Why the published value is suspect.
@@ -34,6 +35,7 @@ class ResultCell:
 
     values: Mapping[int, float | None] = field(default_factory=dict)
     diverged: int = 0
+    failed: int = 0
     published: float | None = None
     published_deviation: float | None = None
     suspect: str = ""
@@ -49,8 +51,8 @@ class ResultCell:
 
     @property
     def seeds(self) -> int:
-        """Seeds in all, those that diverged included."""
-        return len(self.values) + self.diverged
+        """Seeds in all, those included whose runs diverged or failed."""
+        return len(self.values) + self.diverged + self.failed
 
     @property
     def mean(self) -> float | None:

@@ -196,6 +196,22 @@ def test_mlflow_on_a_folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.full
+@pytest.mark.filterwarnings("ignore")
+def test_runs_that_make_the_first_experiment_at_the_same_time_share_it(tmp_path, monkeypatch):
+    pytest.importorskip("mlflow", reason="needs: pip install 'raysim[mlflow]'")
+    from raysim.driver.trackers.mlflow_runs import MlflowRuns
+
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "store").as_uri())
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    first, late = MlflowRuns(), MlflowRuns()
+    find, answers = late._client.get_experiment_by_name, [None]
+    monkeypatch.setattr(
+        late._client, "get_experiment_by_name", lambda n: answers.pop() if answers else find(n)
+    )
+    assert first._experiment() == late._experiment()
+
+
+@pytest.mark.full
 def test_wandb_offline(tmp_path, monkeypatch):
     pytest.importorskip("wandb", reason="needs: pip install 'raysim[wandb]'")
     monkeypatch.setenv("WANDB_MODE", "offline")

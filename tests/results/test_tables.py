@@ -27,6 +27,11 @@ TEXTS = {
     "two": (ResultCell({0: 0.9, 1: 0.92}), {}, "91.00 ± 1.41 (n=2)*"),
     "one": (ResultCell({4: 0.9}), {}, "90.00 (n=1)*"),
     "diverged": (ResultCell({0: 0.9, 1: 0.92}, diverged=1), {}, "91.00 ± 1.41 (2/3, 1 diverged)*"),
+    "failed": (
+        ResultCell({0: 0.9}, diverged=1, failed=1),
+        {},
+        "90.00 (1/3, 1 diverged, 1 failed)*",
+    ),
     "all diverged": (ResultCell(diverged=3), {}, "- (0/3, 3 diverged)"),
     "not reached": (
         ResultCell({0: 7.5, 1: None, 2: None}, diverged=1),
@@ -72,8 +77,7 @@ def test_notes_say_what_is_shown():
         "Cells: mean ± sample deviation over n seeds.",
         "Bold: the best of the rows in which every seed has a value.",
         "*: fewer than 3 seeds.",
-        "2/3: of three seeds two have a value, and the mean is theirs; such a cell has no ratio;"
-        " runs that failed count as diverged.",
+        "2/3: of three seeds two have a value, and the mean is theirs; such a cell has no ratio.",
         "In brackets: the published value.",
         "2.00x: half of what b needs, by the ratio of the means.",
         "a: local.lr=0.1",

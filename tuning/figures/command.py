@@ -44,31 +44,34 @@ def figure(
         line: Prints a line.
 
     Raises:
-        RaysimError: an option, a setting, the data, the folder or the cluster does not allow it.
+        RaysimError: an option, a setting, the data, the folder or the cluster does not allow it, or
+            a run failed, after the others have been drawn.
     """
     plan = make_plan(name, overrides, rounds, out)
     check_packages()
     plan.check()
     with hinting(RESUME), lock_folder(out, "another raysim figure is using this folder"):
-        _claim(out, name)
+        _check_claim(out, name)
         runs = FigureRuns(plan, line)
+        runs.check()
+        write_json(out / GRIDS["figure"], {"schema": SCHEMA, "figure": name})
         if runs.remain():
             settings = next(iter(plan.settings.values()))
             with open_slots(settings, jobs, runs.note) as slots:
                 runs.started(len(slots))
                 run_in_slots(slots, runs)
         _draw(plan, runs, out, line)
+    runs.raise_failure(RESUME)
 
 
-def _claim(folder: Path, name: str) -> None:
-    """Write the figure's name into its folder.
+def _check_claim(folder: Path, name: str) -> None:
+    """Check that a folder is that of a figure, or of none yet.
 
     Raises:
         RunError: it is the folder of another figure.
     """
     if (other := named_in(folder, "figure")) not in ("", name):
         raise RunError(f"out={folder}: holds figure {other}; choose another --out")
-    write_json(folder / GRIDS["figure"], {"schema": SCHEMA, "figure": name})
 
 
 def _draw(plan: FigurePlan, runs: FigureRuns, folder: Path, line: Callable[[str], None]) -> None:
@@ -77,18 +80,18 @@ def _draw(plan: FigurePlan, runs: FigureRuns, folder: Path, line: Callable[[str]
     Raises:
         RunError: none has.
     """
-    figure, notes = plan.figure, plan.notes
+    figure, notes, failed = plan.figure, plan.notes, {**runs.failed}
     drawn = [run.label for run in figure.runs if run.drawn]
     tables: dict[str, Mapping[str, Any]] = {}
-    for label in (each for each in drawn if each not in runs.failed):
+    for label in (each for each in drawn if each not in failed):
         try:
             tables[label] = columns(plan.directory(label).path, figure)
         except RunError as error:
-            runs.failed[label] = str(error)
+            failed[label] = str(error)
             runs.note(f"{label}: {error}")
     if not tables:
-        raise RunError(f"{plan.name}: all runs failed; {drawn[0]}: {runs.failed[drawn[0]]}")
-    if lacking := [label for label in drawn if label in runs.failed]:
+        raise RunError(f"{plan.name}: all runs failed; {drawn[0]}: {failed[drawn[0]]}")
+    if lacking := [label for label in drawn if label in failed]:
         notes.append(f"Failed and left out: {'; '.join(lacking)}.")
     canvas = draw(figure, tables, notes)
     for suffix in FORMATS:

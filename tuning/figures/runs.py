@@ -10,18 +10,13 @@ from raysim.tuning.slots.queue import ReferencedRuns
 
 
 class FigureRuns(ReferencedRuns[str]):
-    """Queue of the runs of a figure that are not finished, by label, in the figure's order.
-
-    Attributes:
-        failed: Errors of the runs that failed.
-    """
+    """Queue of the runs of a figure that are not finished, by label, in the figure's order."""
 
     def __init__(self, plan: FigurePlan, line: Callable[[str], None]) -> None:
         left = [label for label in plan.settings if not plan.is_finished(label)]
         super().__init__(plan.name, left, len(plan.settings), line)
         self._plan = plan
         self._references = {run.label: run.reference for run in plan.figure.runs}
-        self.failed: dict[str, str] = {}
 
     def reference(self, run: str) -> str | None:
         """Return the label of the run with whose model a run is compared."""
@@ -36,9 +31,7 @@ class FigureRuns(ReferencedRuns[str]):
         return run
 
     def record(self, run: str, error: str | None) -> None:
-        """Remember the error of a run that failed."""
-        if error is not None:
-            self.failed[run] = error
+        """Record nothing: a run that failed is left out of the drawing and run again."""
 
     def text_of(self, run: str) -> str:
         """Return that the run is finished; the drawing shows its values."""

@@ -9,7 +9,8 @@ from time import perf_counter
 from typing import Generic, TypeVar
 
 import raysim
-from raysim.core.errors import MachineError
+from raysim.core.errors import MachineError, RaysimError, RunError
+from raysim.results.runs import is_divergence
 from raysim.tuning.slots.pool import SlotPool
 from raysim.tuning.slots.report import Report, SlotLost
 from raysim.tuning.slots.slot import Slot
@@ -72,6 +73,7 @@ class ReferencedRuns(RunQueue[R]):
     Attributes:
         waiting: Runs that have not been started.
         unended: Runs that have not ended; those that are running are among them.
+        failed: Errors of the runs that failed or diverged.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class ReferencedRuns(RunQueue[R]):
             line: Prints a line.
         """
         self.waiting, self.unended = [*runs], {*runs}
+        self.failed: dict[R, str] = {}
         self._title, self._total, self._line = title, total, line
 
     @abstractmethod
@@ -99,6 +102,28 @@ class ReferencedRuns(RunQueue[R]):
     @abstractmethod
     def text_of(self, run: R) -> str:
         """Return what is printed of a finished run."""
+
+    def check(self) -> None:
+        """Check that those left can start, once where they differ in the seed alone.
+
+        Those with a reference are checked without its model, which is not there yet.
+
+        Raises:
+            RaysimError: one cannot; nothing has been started.
+        """
+        checked = set()
+        for run in self.waiting:
+            settings = self.settings(run)
+            if self.reference(run) is not None:
+                settings = settings.model_copy(update={"reference": None})
+            key = repr(settings.model_copy(update={"seed": 0, "out": None}))
+            if key in checked:
+                continue
+            checked.add(key)
+            try:
+                raysim.check(settings, listener=_Preparation(self._line))
+            except RaysimError as error:
+                raise type(error)(f"{self.name(run)}: {error}") from error
 
     @property
     def done(self) -> int:
@@ -122,6 +147,8 @@ class ReferencedRuns(RunQueue[R]):
     def ended(self, run: R, report: Report, seconds: float) -> None:
         """Record the end of a run; those that wait for one that failed end with it."""
         self.unended.remove(run)
+        if report.error is not None:
+            self.failed[run] = report.error
         self.record(run, report.error)
         outcome = self.text_of(run) if report.error is None else f"failed: {report.error}"
         self._line(f"{self.done}/{self._total} {self.name(run)}: {outcome}  {seconds:.1f} s")
@@ -135,8 +162,33 @@ class ReferencedRuns(RunQueue[R]):
         """Print a note."""
         self._line(f"note: {text}")
 
+    def raise_failure(self, next_step: str) -> None:
+        """Raise the first failure; a run that diverged is a result.
+
+        Raises:
+            RunError: a run failed by something else.
+        """
+        failed = [(run, error) for run, error in self.failed.items() if not is_divergence(error)]
+        for run, error in failed:
+            count = f"{len(failed)} of {self._total} runs failed, the first "
+            raise RunError(
+                f"{count if len(failed) > 1 else ''}{self.name(run)}: {error}; {next_step}"
+            )
+
     def _is_ready(self, run: R) -> bool:
         return self.reference(run) not in self.unended
+
+
+class _Preparation(raysim.Listener):
+    """Listener that prints a line when data begins to be fetched or prepared."""
+
+    def __init__(self, line: Callable[[str], None]) -> None:
+        self._line = line
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """Print what begins."""
+        if done == 0:
+            self._line(f"{what} ...")
 
 
 def run_in_slots(slots: SlotPool, queue: RunQueue[R]) -> None:

@@ -50,12 +50,15 @@ def table(
         console: Console for messages.
 
     Raises:
-        RaysimError: an option, a setting, the data, the folder or the cluster does not allow it.
+        RaysimError: an option, a setting, the data, the folder or the cluster does not allow it, or
+            a run failed, after the others have ended.
     """
     plan, folder, line = plan_of(name, options), TableFolder(out), _line_of(console)
     plan.check_data()
     with hinting(RESUME), folder.lock(plan):
         runs = TableRuns(plan, folder, Workload(), line)
+        runs.check()
+        folder.seal()
         if runs.remain():
             with open_slots(plan.runs[0].settings, jobs, runs.note) as slots:
                 runs.started(len(slots))
@@ -63,6 +66,7 @@ def table(
         found = runs.results.write()
     _print_table(console, to_rich(grid_of(found)))
     line(f"{', '.join(FILES)} in {out}")
+    runs.raise_failure(RESUME)
 
 
 def dry_run(
@@ -79,6 +83,7 @@ def dry_run(
     plan.check_data()
     line = _line_of(console)
     runs = TableRuns(plan, folder, work, line)
+    runs.check()
     slots = count_slots(plan.runs[0].settings, jobs)
     left = [run.planned.settings for run in runs.waiting]
     seconds = [work.seconds(settings) for settings in left]

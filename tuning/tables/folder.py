@@ -19,7 +19,7 @@ from raysim.tuning.tables.cells import PlannedCell, PlannedRun
 from raysim.tuning.tables.plan import TablePlan
 
 FAILED = "failed.json"
-"""File in the directory of a run that failed; without it the run goes on from its checkpoint."""
+"""File in the directory of a run that failed."""
 
 
 class TableFolder:
@@ -33,6 +33,7 @@ class TableFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.seeds: dict[str, int] = {}
+        self._seal: dict[str, Any] = {}
         self._about = path / GRIDS["table"]
 
     def path_of(self, run: PlannedRun, seed: int) -> Path:
@@ -65,7 +66,7 @@ class TableFolder:
     def failure(self, run: PlannedRun, seed: int) -> str | None:
         """Return the recorded error of a run that failed, or that of its reference.
 
-        Nothing is recorded of a run whose reference failed: it is run where that one is finished.
+        Nothing is recorded of a run whose reference failed.
         """
         try:
             text = (self.path_of(run, seed) / FAILED).read_text(encoding="utf-8")
@@ -79,15 +80,17 @@ class TableFolder:
             return None
         return reference_failed(reference.label_of(seed), error)
 
-    def record_failure(self, run: PlannedRun, seed: int, error: str) -> Path:
-        """Record the error of a run, which is not run again; return the record."""
-        path = self.path_of(run, seed) / FAILED
-        write_json(path, {"schema": SCHEMA, "error": error})
-        return path
+    def record_failure(self, run: PlannedRun, seed: int, error: str) -> None:
+        """Record the error of a run."""
+        write_json(self.path_of(run, seed) / FAILED, {"schema": SCHEMA, "error": error})
+
+    def clear_failure(self, run: PlannedRun, seed: int) -> None:
+        """Delete the record of a run that is run again."""
+        (self.path_of(run, seed) / FAILED).unlink(missing_ok=True)
 
     @contextmanager
     def lock(self, plan: TablePlan) -> Iterator[None]:
-        """Lock the folder for this process, and add the chosen cells and seeds to its seal.
+        """Lock the folder for this process, and prepare its seal, which `seal` writes.
 
         Raises:
             RunError: another process holds the lock, or the folder holds another table, or runs
@@ -116,11 +119,14 @@ class TableFolder:
                     "seeds": max(plan.seeds, known["seeds"]),
                     "settings": cell.run.settings.to_dict(),
                 }
-            values = {"schema": SCHEMA, "table": plan.table.name, "cells": sealed}
-            if found != values:
-                write_json(self._about, values)
+            self._seal = {"schema": SCHEMA, "table": plan.table.name, "cells": sealed}
             self.seeds = _seeds(plan, sealed)
             yield
+
+    def seal(self) -> None:
+        """Write the seal of a locked folder, with the chosen cells and seeds."""
+        if self._read() != self._seal:
+            write_json(self._about, self._seal)
 
     def _check(self, cell: PlannedCell, sealed: Mapping[str, Any]) -> None:
         if difference := difference_from(sealed, cell.run.settings):

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from raysim.results.metrics import parse_metric
 from raysim.results.render import grid_of, to_arrow, to_html, to_latex, to_markdown
 from raysim.results.render.grid import shown
-from raysim.results.runs import read_run, result_settings
+from raysim.results.runs import INFINITE_LOSS, is_divergence, read_run, result_settings
 from raysim.results.tables import ResultCell, ResultTable, differing_settings
 from raysim.storage.atomic import replace_file
 from raysim.tuning.changes import changed_settings
@@ -118,7 +118,7 @@ class TableResults:
             return None
         record = read_run(self._folder.path_of(run, seed))
         if record.state == "diverged":
-            return _Ended(error="its loss is not finite")
+            return _Ended(error=INFINITE_LOSS)
         metrics = dict.fromkeys(map(self._plan.table.metric_of, self._cells_of(run)))
         values = {metric: parse_metric(metric).of(record) for metric in metrics}
         return _Ended(values, settings=result_settings(record))
@@ -127,7 +127,8 @@ class TableResults:
         paper, metric = cell.paper, self._plan.table.metric_of(cell.paper)
         return ResultCell(
             values={seed: run.values[metric] for seed, run in runs.items() if not run.error},
-            diverged=sum(bool(run.error) for run in runs.values()),
+            diverged=sum(is_divergence(run.error) for run in runs.values()),
+            failed=sum(run.error != "" and not is_divergence(run.error) for run in runs.values()),
             published=paper.value,
             published_deviation=paper.deviation,
             suspect=paper.suspect,

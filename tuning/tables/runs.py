@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from raysim.config import Settings
+from raysim.results.runs import is_divergence
 from raysim.tuning.slots.queue import ReferencedRuns
 from raysim.tuning.tables.cells import PlannedRun
 from raysim.tuning.tables.folder import TableFolder
@@ -29,7 +30,9 @@ class TableRun:
 
 
 class TableRuns(ReferencedRuns[TableRun]):
-    """Queue of the runs of a table that are neither finished nor failed; references come first.
+    """Queue of the runs of a table that have neither finished nor diverged; references come first.
+
+    A run that diverged would do so again. One that failed by something else is run again.
 
     Attributes:
         results: The values of the runs, whose files are updated at the end of each.
@@ -65,12 +68,17 @@ class TableRuns(ReferencedRuns[TableRun]):
         """Return a run's cell and seed."""
         return run.planned.label_of(run.seed)
 
+    def next(self) -> TableRun:
+        """Return the next run, without its failure of an earlier command."""
+        run = super().next()
+        self._folder.clear_failure(run.planned, run.seed)
+        return run
+
     def record(self, run: TableRun, error: str | None) -> None:
         """Record a run that failed by itself, and update the table's files."""
         place = run.planned, run.seed
         if error is not None and self._folder.failure(*place) is None:
-            path = self._folder.record_failure(*place, error)
-            self.note(f"{self.name(run)}: failed; to run it again, delete {path}")
+            self._folder.record_failure(*place, error)
         self.results.write()
 
     def text_of(self, run: TableRun) -> str:
@@ -79,4 +87,4 @@ class TableRuns(ReferencedRuns[TableRun]):
 
     def _has_ended(self, run: TableRun) -> bool:
         folder, place = self._folder, (run.planned, run.seed)
-        return folder.failure(*place) is not None or folder.is_finished(*place)
+        return is_divergence(folder.failure(*place) or "") or folder.is_finished(*place)

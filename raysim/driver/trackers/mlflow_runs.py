@@ -61,9 +61,16 @@ class MlflowRuns(Tracker):
         self._client.set_terminated(self._run, "FINISHED" if finished else "KILLED")
 
     def _experiment(self) -> str:
+        from mlflow.exceptions import MlflowException
+
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "raysim")
-        found = self._client.get_experiment_by_name(name)
-        return str(found.experiment_id if found else self._client.create_experiment(name))
+        if (found := self._client.get_experiment_by_name(name)) is None:
+            try:
+                return str(self._client.create_experiment(name))
+            except MlflowException:
+                if (found := self._client.get_experiment_by_name(name)) is None:
+                    raise
+        return str(found.experiment_id)  # another process may have made it meanwhile
 
 
 def make() -> Tracker:

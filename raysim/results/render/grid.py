@@ -118,7 +118,11 @@ def spread(cell: ResultCell, metric: Metric, unit: str) -> str:
         if cell.deviation is not None:
             text += f" ± {shown(cell.deviation, unit)}"
     without = "without a value" if metric.target is None else "not reached"
-    lost = {"diverged": cell.diverged, without: len(cell.values) - found}
+    lost = {
+        "diverged": cell.diverged,
+        "failed": cell.failed,
+        without: len(cell.values) - found,
+    }
     words = [f"{number} {word}" for word, number in lost.items() if number]
     count = ", ".join([f"{found}/{cell.seeds}", *words]) if words else f"n={found}"
     return f"{text} ({count})" + ("*" if 0 < found < statistics.FEW else "")
@@ -161,7 +165,7 @@ def _legend(table: ResultTable) -> Iterator[str]:
         yield FEW_NOTE
     if any(len(cell.measured) < cell.seeds for cell in cells):
         theirs = ", and the mean is theirs; such a cell has no ratio" if table.ratio_to else ""
-        yield f"2/3: of three seeds two have a value{theirs}; runs that failed count as diverged."
+        yield f"2/3: of three seeds two have a value{theirs}."
     if any(cell.published is not None for cell in cells):
         yield "In brackets: the published value."
     if table.ratio_to:

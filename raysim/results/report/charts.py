@@ -191,23 +191,25 @@ def _bars(
 
 
 def _style(name: str) -> Any:
-    """Return the context in which a chart is drawn; its ids depend on its name alone."""
-    import matplotlib as mpl
+    """Return the context in which a chart is drawn, whatever styles a process or a user has set.
+
+    Its ids depend on its name alone.
+    """
+    from matplotlib import style
 
     inks: Any = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
-    return mpl.rc_context(
-        {
-            **dict.fromkeys(inks, INK),
-            "svg.hashsalt": name,
-            "svg.fonttype": "none",
-            "text.parse_math": False,
-            "font.size": 9,
-            "axes.grid": True,
-            "grid.alpha": 0.3,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-        }
-    )
+    own: Any = {
+        **dict.fromkeys(inks, INK),
+        "svg.hashsalt": name,
+        "svg.fonttype": "none",
+        "text.parse_math": False,
+        "font.size": 9,
+        "axes.grid": True,
+        "grid.alpha": 0.3,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    }
+    return style.context(["default", own])
 
 
 def _axes(label: str, height: float = SIZE[1]) -> tuple[Figure, Axes]:

@@ -74,6 +74,18 @@ def test_a_run_that_fails_is_left_out_and_said(figure, slots, tmp_path):
     assert code == 0 and "1/2 IID: failed: its update is not finite  " in said
     assert "Failed and left out: IID.\n" in said
     assert b"Failed and left out: IID." in (tmp_path / "out/mifl-3.svg").read_bytes()
+    slots.fault = lambda run: Report(error="a bug") if run == "iid" else None
+    code, _, err = figure("partition.name=iid", name="mifl-3")
+    assert code == 2 and err == (
+        "raysim: IID: a bug; fix this, then type the same command to resume the figure\n"
+    )
+    assert b"Failed and left out: IID." in (tmp_path / "out/mifl-3.svg").read_bytes()
+
+
+def test_a_run_that_cannot_start_stops_the_figure_before_any(figure, slots, tmp_path):
+    code, _, err = figure(*SHORT, "target_accuracy=0.9", "model.name=char-lstm")
+    assert code == 2 and err.startswith("raysim: pre-pass: the model does not take samples of ")
+    assert slots.started == [] and not (tmp_path / "out/figure.json").exists()
 
 
 def without_rows(table: Path) -> None:
@@ -164,5 +176,5 @@ def test_the_folder_of_another_figure_is_refused(figure, slots, tmp_path):
 def test_data_that_is_not_there_is_named_before_anything_starts(raysim_command, slots, tmp_path):
     words = ("figure", "dnc-5", "--out", "out", "dataset.name=chest-xray", "model.name=resnet18")
     code, _, err = raysim_command(*words)
-    assert code == 2 and slots.started == [] and not (tmp_path / "out").exists()
+    assert code == 2 and slots.started == [] and not (tmp_path / "out/figure.json").exists()
     assert err.startswith("raysim: dnc-5: pre-pass cannot be run: ") and "chest-xray" in err

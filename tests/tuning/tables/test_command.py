@@ -204,10 +204,9 @@ def test_a_run_that_diverges_is_counted_and_not_run_again(table, slots, tmp_path
     record = tmp_path / "out/runs/wild/iid-short/seed-0/failed.json"
     assert code == 0
     assert "Wild, IID, short, seed 0: failed: client" in said
-    assert f"note: Wild, IID, short, seed 0: failed; to run it again, delete {record}" in said
     assert "0/2, 2 diverged" in said
     cell = rows_of(tmp_path / "out")["Wild", "IID, short"]
-    assert (cell["n"], cell["diverged"], cell["seeds"]) == (0, 2, 2)
+    assert (cell["n"], cell["diverged"], cell["failed"], cell["seeds"]) == (0, 2, 0, 2)
     assert any(note.startswith("Wild, IID, short, seed 0: client") for note in cell["notes"])
     slots.started.clear()
     assert table(*words)[0] == 0 and slots.started == []
@@ -219,13 +218,33 @@ def test_a_run_that_diverges_is_counted_and_not_run_again(table, slots, tmp_path
 def test_a_run_that_kills_its_slots_has_failed(table, slots, tmp_path):
     lost = SlotLost("The actor died.", suspicious=True)
     slots.fault = lambda run: lost if run == "fedavg/iid-short/seed-0" else None
-    code, said, _ = table("--only", "short", "--seeds", "1")
-    assert code == 0 and slots.started == ["fedavg/iid-short/seed-0"] * 3 + [
-        "fedprox/iid-short/seed-0"
-    ]
+    words = ("--only", "short", "--seeds", "1")
+    code, said, err = table(*words)
+    assert slots.started == ["fedavg/iid-short/seed-0"] * 3 + ["fedprox/iid-short/seed-0"]
     assert said.count("FedAvg, IID, short, seed 0: its slot was lost; resuming from its") == 2
-    record = json.loads((tmp_path / "out/runs/fedavg/iid-short/seed-0/failed.json").read_text())
-    assert record["error"] == "lost its slot 3 times: The actor died."
+    assert (code, err) == (
+        2,
+        "raysim: FedAvg, IID, short, seed 0: lost its slot 3 times: The actor died.; fix this, then"
+        " type the same command to resume the table\n",
+    )
+    record = tmp_path / "out/runs/fedavg/iid-short/seed-0/failed.json"
+    assert json.loads(record.read_text())["error"] == "lost its slot 3 times: The actor died."
+    cell = rows_of(tmp_path / "out")["FedAvg", "IID, short"]
+    assert (cell["n"], cell["diverged"], cell["failed"], cell["seeds"]) == (0, 0, 1, 1)
+    # The same command runs it again, from its checkpoint.
+    slots.fault = lambda run: None
+    slots.started.clear()
+    assert table(*words)[0] == 0 and slots.started == ["fedavg/iid-short/seed-0"]
+    assert not record.exists() and rows_of(tmp_path / "out")["FedAvg", "IID, short"]["n"] == 1
+
+
+def test_a_run_that_cannot_start_stops_the_table_before_any(table, slots, tmp_path, monkeypatch):
+    rows = {**ROWS, "Cut": {"method.name": "divide_and_conquer", "method.split": 7}}
+    monkeypatch.setitem(TABLES, NAME, make_table(tmp_path, rows))
+    for words in ((), ("--dry-run",)):
+        line = refused(table("--only", "short", *words))
+        assert line.startswith("raysim: Cut, IID, short, seed 0: method.split=7: ")
+    assert slots.started == [] and not (tmp_path / "out/table.json").exists()
 
 
 def test_a_failure_of_the_machine_stops_the_table_which_goes_on_later(table, slots, tmp_path):

@@ -87,7 +87,7 @@ def test_a_run_that_fails_is_noted_once(shared, slots, tmp_path):
     slots.fault = lambda run: Report(error="no luck") if run == "fedavg/iid/seed-0" else None
     shared("--only", "iid", "--seeds", "1")
     found = rows_of(tmp_path / "out")
-    assert len(found) == 3 and {row["diverged"] for row in found.values()} == {1}
+    assert len(found) == 3 and {row["failed"] for row in found.values()} == {1}
     notes = found["FedAvg", "IID loss"]["notes"]
     assert [note for note in notes if "no luck" in note] == ["FedAvg, IID, seed 0: no luck"]
 
@@ -184,26 +184,24 @@ def test_a_run_whose_reference_failed_is_not_started_and_counts_as_failed(
     words, out = ("--only", "T=0.5,accuracy", "--seeds", "1"), tmp_path / "out"
     reference, run = "reference/accuracy/seed-0", "t=0.5/accuracy/seed-0"
     cause = "its reference reference, accuracy, seed 0 failed: no luck"
-    code, said, _ = analysed(*words)
-    assert code == 0 and slots.started == [reference]
+    code, said, err = analysed(*words)
+    assert code == 2 and slots.started == [reference]
+    assert "2 of 2 runs failed, the first reference, accuracy, seed 0: no luck; fix" in err
     assert f"\n2/2 T=0.5, accuracy, seed 0: failed: {cause}  0.0 s\n" in said
     record = out / f"runs/{reference}/failed.json"
     assert [*out.rglob("failed.json")] == [record]
     cell = rows_of(out)["T=0.5", "accuracy"]
-    assert (cell["n"], cell["diverged"], cell["seeds"]) == (0, 1, 1)
+    assert (cell["n"], cell["failed"], cell["seeds"]) == (0, 1, 1)
     note = f"T=0.5, accuracy, seed 0: {cause}"
     assert note in cell["notes"]
-    # The same command starts neither, and says why.
+    # The same command runs both.
     slots.fault = lambda run: None
-    code, said, _ = analysed(*words)
-    assert code == 0 and slots.started == [reference] and note in said
-    # Without the reference's record both are run.
-    record.unlink()
     assert analysed(*words)[0] == 0 and slots.started == [reference, reference, run]
+    assert not record.exists()
     assert rows_of(out)["T=0.5", "accuracy"]["n"] == 1
-    # A finished run counts, whatever becomes of its reference.
+    # A finished run counts, whatever becomes of its reference; one that diverged is not run again.
     (out / f"runs/{reference}/summary.json").unlink()
-    record.write_text('{"schema": 1, "error": "no luck"}')
+    record.write_text('{"schema": 1, "error": "its update is not finite"}')
     assert analysed(*words)[0] == 0 and rows_of(out)["T=0.5", "accuracy"]["n"] == 1
     assert len(slots.started) == 3
 
