@@ -18,10 +18,12 @@ from typing import Any
 import pyarrow.parquet as pq
 
 import raysim
+import raysim.methods  # registers them
 from raysim.core.method import METHODS
 from raysim.storage.summary import rounds_to_target
 
-ROWS: dict[str, dict[str, Any]] = {name: {"method.name": name} for name in METHODS} | {
+NAMES = [name for name in METHODS if name != "chain"]  # one of no methods is FedAvg
+ROWS: dict[str, dict[str, Any]] = {name: {"method.name": name} for name in NAMES} | {
     "activation_l2": {"method.name": "activation_l2", "method.beta": 1e-3},
     "divide_and_conquer": {
         "method.name": "divide_and_conquer",
