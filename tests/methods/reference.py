@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 import raysim
 from raysim.core.seeds import stream
+from raysim.testing.tasks import SmallNet
 from tests.methods.test_oracle import gradient, start_of
 from tests.tasks import make_settings, make_task
 
@@ -34,41 +35,62 @@ OVERRIDES = {
 class Reference:
     """A run of a method, and what its clients and its server do in NumPy.
 
+    Args:
+        tmp_path: Where the run's directory is made.
+        overrides: Settings beside OVERRIDES.
+        momentum: That of the local steps.
+        model: Builds the network.
+        first: Gives the first global weights of a task.
+
     Attributes:
         result: What the run returned.
         start: The first global weights.
         clients: Per client, its inputs in float64 and labels.
-        cohorts: Per round, the clients that trained.
+        passes: Per round and pass, the clients that trained.
+        cohorts: Per round, the clients that trained in its last pass.
     """
 
-    def __init__(self, tmp_path, overrides, momentum=MOMENTUM):
-        task = make_task(SIZES)
+    def __init__(self, tmp_path, overrides, momentum=MOMENTUM, model=SmallNet, first=start_of):
+        task = make_task(SIZES, model)
         settings = OVERRIDES | {"local.momentum": momentum} | overrides
         self.result = raysim.run(make_settings(tmp_path / "run", **settings), task)
-        self.start = start_of(task)
+        self.start = first(task)
         self.clients = [(x.astype(np.float64), y) for x, y in task.clients]
-        self.momentum = momentum
+        self.momentum, self.first_lr = momentum, settings["local.lr"]
         rows = pq.read_table(self.result.run_dir / "clients.parquet").to_pylist()
-        trained = [row for row in rows if row["steps"]]
-        rounds = range(1, 1 + settings["rounds"])
-        self.cohorts = [[r["client"] for r in trained if r["round"] == n] for n in rounds]
-        assert all(len(cohort) == 3 for cohort in self.cohorts)
+        self.passes = [{} for _ in range(settings["rounds"])]
+        for row in rows:
+            if row["steps"]:
+                self.passes[row["round"] - 1].setdefault(row["pass"], []).append(row["client"])
+        assert all(len(cohort) == 3 for passes in self.passes for cohort in passes.values())
+        self.cohorts = [passes[max(passes)] for passes in self.passes]
         assert len({*map(tuple, self.cohorts)}) > 1
 
     def lr(self, number):
-        return LR * DECAY**number
+        return self.first_lr * DECAY**number
 
-    def batches(self, number, index, client):
+    def batches(self, number, index, client, epochs):
         """The rows of each batch; `index` is the pass."""
         draws, n = stream(0, "batches", number, index, client), SIZES[client]
-        for _ in range(EPOCHS):
+        for _ in range(epochs):
             order = draws.permutation(n) if n > BATCH else np.arange(n)
             yield from np.split(order, range(BATCH, n, BATCH))
 
     def steps(self, client):
         return EPOCHS * -(-SIZES[client] // BATCH)
 
-    def train(self, w, number, client, slope=None, index=0, lr=None, behind=None):
+    def train(
+        self,
+        w,
+        number,
+        client,
+        slope=None,
+        index=0,
+        lr=None,
+        behind=None,
+        epochs=EPOCHS,
+        trained=None,
+    ):
         """Local SGD from w.
 
         Args:
@@ -80,15 +102,21 @@ class Reference:
             index: The pass.
             lr: Learning rate; by default that of the round.
             behind: What is added to the direction behind the momentum.
+            epochs: Local epochs.
+            trained: Which weights are trained; by default all.
         """
         (x, y), lr = self.clients[client], lr or self.lr(number)
         velocity = [np.zeros_like(p) for p in w]
-        for rows in self.batches(number, index, client):
+        for rows in self.batches(number, index, client, epochs):
             found = (slope or plain)(w, x[rows], y[rows])
             found = [g + WEIGHT_DECAY * p for g, p in zip(found, w, strict=True)]
             velocity = [self.momentum * v + g for v, g in zip(velocity, found, strict=True)]
             ahead = behind or [0.0] * len(w)
-            w = [p - lr * (v + b) for p, v, b in zip(w, velocity, ahead, strict=True)]
+            steps = [lr * (v + b) for v, b in zip(velocity, ahead, strict=True)]
+            w = [
+                p - step if trained is None or i in trained else p
+                for i, (p, step) in enumerate(zip(w, steps, strict=True))
+            ]
         return w
 
     def mean(self, cohort, values):

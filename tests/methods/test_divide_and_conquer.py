@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -15,7 +16,8 @@ from raysim.core.seeds import sample_cohort, stream
 from raysim.federation.task import from_task
 from raysim.methods.divide_and_conquer import largest_rise
 from raysim.testing.tasks import SmallNet
-from tests.methods.test_oracle import assert_close
+from tests.methods.reference import Reference
+from tests.methods.test_oracle import assert_close, start_of
 from tests.tasks import UNEQUAL, Notes, make_settings, make_task
 
 NAME = "divide_and_conquer"
@@ -81,42 +83,66 @@ def initial(model=ThreeLayers):
     return {name: tensor.clone() for name, tensor in network.state_dict().items()}
 
 
-def gradient(w, x, y):
-    inputs = [x]
-    for layer in (0, 1):
-        inputs.append(np.maximum(inputs[-1] @ w[2 * layer].T + w[2 * layer + 1], 0))
-    logits = inputs[-1] @ w[4].T + w[5]
-    exponents = np.exp(logits - logits.max(1, keepdims=True))
-    back = exponents / exponents.sum(1, keepdims=True)
-    back[np.arange(len(y)), y] -= 1
-    back /= len(y)
-    result = []
-    for layer in (2, 1, 0):
-        result = [back.T @ inputs[layer], back.sum(0), *result]
-        back = (back @ w[2 * layer]) * (inputs[layer] > 0)
-    return result
+def divergence(models):
+    """The mean W_d of each layer: of the models after the first one, against it."""
+    found = []
+    for layer in range(len(LAYERS)):
+        w = [model[2 * layer].ravel() for model in models]
+        norm = np.linalg.norm(w[0])
+        found.append(np.mean([(1 - w[0] @ t / norm / np.linalg.norm(t)) / norm for t in w[1:]]))
+    return np.array(found)
 
 
-@pytest.mark.parametrize(("split", "epochs", "factor"), [(1, 4, 0.5), (2, 2, 0.1), (1, 5, 1.5)])
-def test_two_rounds_equal_numpy(tmp_path, split, epochs, factor):
-    overrides = {"method.finetune_epochs": epochs, "method.finetune_lr_factor": factor}
-    result = run(tmp_path, **{"method.split": split, "local.lr_decay": 0.5, **overrides})
-    w = [initial()[name].numpy().astype(np.float64) for name in NAMES]
-    clients = [(x.astype(np.float64), y) for x, y in make_task(SIZES).clients]
-    total = sum(SIZES)
-    phases = [(range(2 * split), 3, LR), (range(2 * split, 6), epochs, LR * 0.5 * factor)]
-    for trained, steps, lr in phases:
-        mean = [np.zeros_like(p) for p in w]
-        for x, y in clients:
-            local = list(w)
-            for _ in range(steps):
-                g = gradient(local, x, y)
-                local = [p - lr * g[i] if i in trained else p for i, p in enumerate(local)]
-            mean = [m + len(y) / total * p for m, p in zip(mean, local, strict=True)]
-        w = mean
-    assert_close(result.params, w, NAMES)
-    assert result.metrics["phase"].to_pylist() == [0, 1]
-    assert result.metrics["split"].to_pylist() == [split] * 2
+def oracle(reference, split, epochs, factor, start=None, passes=0):
+    """Rounds in NumPy from the weights `start`; the first round had `passes` before."""
+    w = start or reference.start
+    for number, cohort in enumerate(reference.cohorts):
+        work = {"index": 0 if number else passes, "trained": range(2 * split)}
+        if number % 2:
+            lr = reference.lr(number) * factor
+            work |= {"trained": range(2 * split, 6), "epochs": epochs, "lr": lr}
+        w = reference.mean(cohort, [reference.train(w, number, k, **work) for k in cohort])
+    return w
+
+
+def reference_of(tmp_path, **overrides):
+    first = partial(start_of, names=NAMES)
+    overrides = {"method.name": NAME, **overrides}
+    return Reference(tmp_path, overrides, model=ThreeLayers, first=first)
+
+
+@pytest.mark.parametrize(("split", "epochs", "factor"), [(1, 4, 0.5), (2, 1, 0.1), (1, 3, 1.5)])
+def test_rounds_equal_numpy(tmp_path, split, epochs, factor):
+    reference = reference_of(
+        tmp_path,
+        **{
+            "method.split": split,
+            "method.finetune_epochs": epochs,
+            "method.finetune_lr_factor": factor,
+        },
+    )
+    assert_close(reference.result.params, oracle(reference, split, epochs, factor), NAMES)
+    assert reference.result.metrics["phase"].to_pylist() == [0, 1, 0, 1]
+    assert reference.result.metrics["split"].to_pylist() == [split] * 4
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_rounds_after_a_prepass_equal_numpy(tmp_path, goes_on):
+    """Its passes have cohorts of their own, and a decay of the learning rate of their own."""
+    reference = reference_of(tmp_path, **AUTO | {"method.continue_from_prepass": goes_on})
+    assert len({*map(tuple, reference.passes[0].values())}) > 2
+    models = [reference.start]
+    for step in range(4):
+        cohort, work = reference.passes[0][step], {"index": step, "lr": reference.lr(step)}
+        trained = [reference.train(models[-1], 0, k, **work) for k in cohort]
+        models.append(reference.mean(cohort, trained))
+    mean = divergence(models[2:])
+    split = int(np.argmax(mean[1:] / mean[:-1])) + 1
+    start = models[-1] if goes_on else reference.start
+    expected = oracle(reference, split, 4, 0.5, start, passes=4)
+    assert_close(reference.result.params, expected, NAMES)
+    row = reference.result.metrics.to_pylist()[0]
+    assert [row[f"divergence_{i}"] for i in (1, 2, 3)] == pytest.approx(mean, rel=1e-4)
 
 
 def test_the_frozen_group_is_left_alone_bit_for_bit(tmp_path):
@@ -191,12 +217,7 @@ def test_automatic_split(tmp_path, model, split):
     """W_d from the models of a FedAvg run; training then starts from the initial model."""
     plain = {"method.name": "fedavg"}
     after = [run(tmp_path / f"{n}", model, rounds=n, **plain).params for n in (2, 3, 4)]
-    expected = []
-    for layer in LAYERS:
-        w = [params[f"{layer}.weight"].numpy().astype(np.float64).ravel() for params in after]
-        norm = np.linalg.norm(w[0])
-        expected.append([(1 - w[0] @ t / norm / np.linalg.norm(t)) / norm for t in w[1:]])
-    mean = np.mean(expected, axis=1)
+    mean = divergence([[w[name].numpy().astype(np.float64) for name in NAMES] for w in after])
     assert np.argmax(mean[1:] / mean[:-1]) + 1 == split
     overrides = AUTO | {"method.min_rise": 1.0}
     result = run(tmp_path / "auto", model, **overrides)

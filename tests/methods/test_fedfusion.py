@@ -18,6 +18,7 @@ from raysim.methods.fedfusion import FedFusion, Fused
 from raysim.testing.tasks import SmallNet
 from raysim.training.network import Network
 from tests.methods import common
+from tests.methods.reference import Reference, T
 from tests.methods.test_oracle import EPOCHS, ROUNDS, SIZES, assert_close
 from tests.tasks import make_settings, make_task
 
@@ -72,9 +73,9 @@ def fused_features(x, local, frozen, fusion):
 
 
 def loss(w, frozen, x, y):
-    """The mean cross-entropy; w as in NAMES."""
+    """The mean cross-entropy at temperature T; w as in NAMES."""
     inner = np.maximum(fused_features(x, w[:2], frozen, w[2]) @ w[3].T + w[4], 0)
-    logits = inner @ w[5].T + w[6]
+    logits = (inner @ w[5].T + w[6]) / T
     top = logits.max(1, keepdims=True)
     logs = logits - top - np.log(np.exp(logits - top).sum(1, keepdims=True))
     return -logs[np.arange(len(y)), y].mean()
@@ -95,21 +96,19 @@ def slopes(w, frozen, x, y, step=1e-6):
     return result
 
 
-def fedfusion(w, clients, ema, lr):
-    total = sum(len(y) for _, y in clients)
-    for _ in range(ROUNDS):
-        frozen, mean = w[:2], [np.zeros_like(p) for p in w]
-        for x, y in clients:
-            local = [p.copy() for p in w]
-            for _ in range(EPOCHS):
-                local = [
-                    p - lr * g for p, g in zip(local, slopes(local, frozen, x, y), strict=True)
-                ]
-            mean = [m + len(y) / total * p for m, p in zip(mean, local, strict=True)]
+def fedfusion(reference, ema):
+    """Rounds in NumPy; returns the averaged weights, and the E_g that they were trained with."""
+    w = reference.start
+    for number, cohort in enumerate(reference.cohorts):
+        start = w
+
+        def slope(local, x, y, frozen=start[:2]):
+            return slopes(local, frozen, x, y)
+
+        w = reference.mean(cohort, [reference.train(start, number, k, slope) for k in cohort])
         if w[2].ndim < 2:
-            mean[2] = (1 - ema) * mean[2] + ema * w[2]
-        w = mean
-    return w, frozen
+            w[2] = (1 - ema) * w[2] + ema * start[2]
+    return w, start[:2]
 
 
 def run(tmp_path, operator, model=FusionNet, sizes=SIZES, **overrides):
@@ -132,16 +131,18 @@ def first_of(task, operator):
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_two_rounds(tmp_path, operator):
-    result, task = run(tmp_path, operator, **{"method.ema": 0.3})
-    clients = [(x.astype(np.float64), y) for x, y in task.clients]
-    first = first_of(task, operator)
-    expected, frozen = fedfusion([first[name] for name in NAMES], clients, 0.3, 0.5)
-    assert_close(result.params, expected, NAMES)
+def test_rounds_equal_numpy(tmp_path, operator):
+    def first(task):
+        tensors = first_of(task, operator)
+        return [tensors[name] for name in NAMES]
+
+    overrides = {**NAME, "method.operator": operator, "method.ema": 0.3, "rounds": 3}
+    reference = Reference(tmp_path, overrides, model=FusionNet, first=first)
+    expected, frozen = fedfusion(reference, 0.3)
+    assert_close(reference.result.params, expected, NAMES)
     names = [f"features.frozen.0.{kind}" for kind in ("weight", "bias")]
-    assert_close(result.params, frozen, names)
-    moved = np.abs(expected[2] - first["features.fusion"]).max()
-    assert moved > 1e-3
+    assert_close(reference.result.params, frozen, names)
+    assert np.abs(expected[2] - reference.start[2]).max() > 1e-3
 
 
 @pytest.mark.parametrize("model", [FusionNet, MapsNet])

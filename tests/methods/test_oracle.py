@@ -18,17 +18,23 @@ LR, EPOCHS, ROUNDS = 0.1, 2, 2
 
 
 def gradient(w, x, y, temperature=1.0):
-    """The gradient of the mean cross-entropy of a ReLU network with one hidden layer."""
-    w1, b1, w2, b2 = w
-    before = x @ w1.T + b1
-    hidden = np.maximum(before, 0)
-    logits = (hidden @ w2.T + b2) / temperature
+    """The gradient of the mean cross-entropy of fully connected layers with ReLU between them.
+
+    The weights are w = [weight, bias, weight, bias, ...].
+    """
+    inputs = [x]
+    for weight, bias in zip(w[:-2:2], w[1:-2:2], strict=True):
+        inputs.append(np.maximum(inputs[-1] @ weight.T + bias, 0))
+    logits = (inputs[-1] @ w[-2].T + w[-1]) / temperature
     exponents = np.exp(logits - logits.max(1, keepdims=True))
-    residual = exponents / exponents.sum(1, keepdims=True)
-    residual[np.arange(len(y)), y] -= 1
-    residual /= len(y) * temperature
-    back = (residual @ w2) * (before > 0)
-    return [back.T @ x, back.sum(0), residual.T @ hidden, residual.sum(0)]
+    back = exponents / exponents.sum(1, keepdims=True)
+    back[np.arange(len(y)), y] -= 1
+    back /= len(y) * temperature
+    result = []
+    for before, weight in zip(reversed(inputs), reversed(w[::2]), strict=True):
+        result = [back.T @ before, back.sum(0), *result]
+        back = (back @ weight) * (before > 0)
+    return result
 
 
 def fedavg(w, clients, temperature=1.0, penalty=None):
@@ -101,11 +107,11 @@ def run(tmp_path, sizes=SIZES, **overrides):
     return raysim.run(settings, task), start, clients
 
 
-def start_of(task):
+def start_of(task, names=NAMES):
     from raysim.federation.task import from_task
 
     parameters = dict(from_task(task).network(0).named_parameters())
-    return [parameters[name].detach().numpy().astype(np.float64) for name in NAMES]
+    return [parameters[name].detach().numpy().astype(np.float64) for name in names]
 
 
 def assert_close(params, expected, names=NAMES):

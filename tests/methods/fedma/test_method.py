@@ -1,10 +1,9 @@
-"""FedMA: permuted copies match back, a round against NumPy, growth, bytes, refused models."""
+"""FedMA: permuted copies match back, growth, bytes, refused models."""
 
 from __future__ import annotations
 
 import pickle
 from dataclasses import replace
-from itertools import permutations
 
 import numpy as np
 import pytest
@@ -17,11 +16,8 @@ from raysim.core.method import Round, ServerState
 from raysim.core.rules import Batch, Reduced, Trained, View
 from raysim.core.scoring import CLASSIFICATION
 from raysim.core.seeds import stream
-from raysim.federation.task import from_task
 from raysim.methods.fedma.method import FedMa, mean_by_class, samples_by_class
-from raysim.testing.tasks import SmallNet
 from raysim.training.network import Network
-from tests.methods.test_oracle import assert_close
 from tests.tasks import UNEQUAL, make_settings, make_task
 
 NAME = "fedma"
@@ -234,74 +230,6 @@ def test_posterior_average_shrinks_towards_the_prior():
     assert sorted(now.sum(1).tolist()) == pytest.approx(
         sorted((before.sum(1) / 9).tolist()), abs=1e-7
     )
-
-
-SIZES, LR, EPOCHS, WIDTH = (30, 10), 0.5, 3, 4
-NAMES = ("hidden.0.weight", "hidden.0.bias", "head.weight", "head.bias")
-
-
-def narrow():
-    return SmallNet(width=WIDTH)
-
-
-def descend(w, x, y, trained):
-    for _ in range(EPOCHS):
-        hidden = np.maximum(x @ w[0].T + w[1], 0)
-        logits = hidden @ w[2].T + w[3]
-        exponents = np.exp(logits - logits.max(1, keepdims=True))
-        at = exponents / exponents.sum(1, keepdims=True)
-        at[np.arange(len(y)), y] -= 1
-        at /= len(y)
-        back = (at @ w[2]) * (hidden > 0)
-        g = [back.T @ x, back.sum(0), at.T @ hidden, at.sum(0)]
-        w = [p - LR * d if i in trained else p for i, (p, d) in enumerate(zip(w, g, strict=True))]
-    return w
-
-
-def oracle(w, clients, rounds, uniform):
-    """Two clients, no growth: of all matchings the one of the largest gain, by trying them all.
-
-    With s = s0 = 1 the gain of v joining an atom of one member g is (v + g)^2 / 3 - g^2 / 2.
-    """
-    for _ in range(rounds):
-        a, b = (descend(w, x, y, range(4)) for x, y in clients)
-        rows_a, rows_b = (np.hstack([m[0], m[1][:, None]]) for m in (a, b))
-        order = max(
-            permutations(range(WIDTH)),
-            key=lambda p: sum(
-                ((rows_b[j] + g) ** 2 / 3 - g**2 / 2).sum() for j, g in zip(p, rows_a, strict=True)
-            ),
-        )
-        b = [b[0][list(order)], b[1][list(order)], b[2][:, list(order)], b[3]]
-        matched = [(p + q) / 2 for p, q in zip(a[:2], b[:2], strict=True)]
-        a, b = (
-            descend([*matched, *m[2:]], x, y, (2, 3))
-            for m, (x, y) in zip((a, b), clients, strict=True)
-        )
-        first, second = (np.bincount(y, minlength=3) for _, y in clients)
-        share = [first / (first + second), np.array([0.5] * 3)][uniform]  # per class
-        shares = (share[:, None], share)
-        w = [*matched]
-        w += [s * p + (1 - s) * q for s, p, q in zip(shares, a[2:], b[2:], strict=True)]
-    return w
-
-
-@pytest.mark.parametrize(
-    ("rounds", "weighting"), [(1, "examples"), (2, "examples"), (2, "uniform")]
-)
-def test_rounds_equal_numpy(tmp_path, rounds, weighting):
-    task = make_task(SIZES, narrow)
-    overrides = {"local.lr": LR, "local.epochs": EPOCHS, "local.batch_size": "full"}
-    settings = make_settings(
-        tmp_path,
-        **{"method.name": NAME, "rounds": rounds, "fraction": 1.0, "weighting": weighting},
-        **overrides,
-    )
-    result = raysim.run(settings, task)
-    start = dict(from_task(task).network(0).named_parameters())
-    w = [start[name].detach().numpy().astype(np.float64) for name in NAMES]
-    clients = [(x.astype(np.float64), y) for x, y in task.clients]
-    assert_close(result.params, oracle(w, clients, rounds, weighting == "uniform"), NAMES)
 
 
 @pytest.mark.parametrize(
