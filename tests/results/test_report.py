@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
 from time import perf_counter
 
@@ -23,9 +21,9 @@ from raysim.results.report.curves import POINTS, Curve, curve_of, mean_curve, th
 from raysim.results.report.partitions import class_counts
 from raysim.results.runs import read_run
 from raysim.storage.run_directory import RunDirectory
+from tests.browser import document
 from tests.results.conftest import make_rows
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium"))), None)
 HOSTILE = "<img src=http://evil/x onerror=alert(1)>{{ 7*7 }}$x_1$"
 SHOWN_HOSTILE = HOSTILE.replace("<", "&lt;").replace(">", "&gt;")
 
@@ -180,16 +178,9 @@ def dom_of(text, tmp_path):
     path = tmp_path / "page.html"
     path.write_text(text, encoding="utf-8")
     begun = perf_counter()
-    done = subprocess.run(
-        [BROWSER, "--no-sandbox", "--disable-gpu", "--dump-dom", path.as_uri()],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return done.stdout, perf_counter() - begun
+    return document(path.as_uri()), perf_counter() - begun
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no headless browser is installed")
 def test_a_browser_sorts_and_highlights(runs, tmp_path):
     script = """<script>
     document.querySelectorAll("#comparison th")[0].click();
@@ -207,9 +198,8 @@ def test_a_browser_sorts_and_highlights(runs, tmp_path):
     assert re.search(r"<output>1\.\d+, 0\.\d+</output>", dom)
 
 
-@pytest.mark.full
 def test_twenty_runs_of_a_thousand_rounds(write_run, tmp_path):
-    """Under 5 MB, and opened by a headless browser in under 3 s, where one is installed."""
+    """Under 5 MB, and opened by a headless browser in under 3 s."""
     rng = np.random.default_rng(0)
     paths = []
     for number in range(20):
@@ -217,12 +207,11 @@ def test_twenty_runs_of_a_thousand_rounds(write_run, tmp_path):
         fields = {"seed": number % 5, "local.lr": 0.1 / (1 + number // 5)}
         paths.append(write_run(f"run {number}", make_rows(accuracy), **fields))
     text = page_of(paths)
-    assert text == page_of(paths)
     assert len(text.encode()) < 5e6
     found = Parser(text)
     assert found.tags.count("svg") == 7 and outside(found.addresses) == []
-    if BROWSER:
-        opened = [dom_of(text, tmp_path) for _ in range(3)]  # the machine may be busy
-        dom, seconds = opened[0][0], min(seconds for _, seconds in opened)
-        assert dom.count("<svg") == 7 and dom.count("<table") == 3
-        assert seconds < 3
+    dom, seconds = dom_of(text, tmp_path)
+    assert dom.count("<svg") == 7 and dom.count("<table") == 3
+    if seconds >= 3:  # the machine may be busy
+        seconds = min(dom_of(text, tmp_path)[1] for _ in range(2))
+    assert seconds < 3
