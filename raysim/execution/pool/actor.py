@@ -59,12 +59,12 @@ class ActorLost:
 
 
 @dataclass(frozen=True)
-class Rung:
+class OrderReceived:
     """Event: a foreman has orders of the driver."""
 
 
 ActorEvent = ActorStarted | CallReturned | ActorLost
-Event = ActorEvent | Rung
+Event = ActorEvent | OrderReceived
 
 
 class ClientActor:

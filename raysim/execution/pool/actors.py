@@ -22,7 +22,7 @@ from raysim.execution.pool.actor import (
     ActorStarted,
     CallReturned,
     Event,
-    Rung,
+    OrderReceived,
 )
 from raysim.execution.pool.backlog import Backlog
 from raysim.execution.pool.broadcasts import Reference
@@ -112,17 +112,17 @@ class Actors:
         self._assign(range(len(self.handles)), work)
 
     def next_event(
-        self, schedule: Schedule | Backlog, bell: Reference | None = None
+        self, schedule: Schedule | Backlog, wakeup: Reference | None = None
     ) -> Event | None:
         """Wait for an event; renew an idle actor where nobody works on what is left.
 
         Args:
             schedule: The schedule of the items.
-            bell: What is waited for beside the actors.
+            wakeup: What is waited for beside the actors.
         """
         event = None
-        if self._oldest or bell is not None:
-            event = self.wait(bell)
+        if self._oldest or wakeup is not None:
+            event = self.wait(wakeup)
         elif not any(self._started()):
             sleep(VACANT_SECONDS)
             self._check_health()
@@ -179,7 +179,7 @@ class Actors:
         if calls := self.handles[worker].calls:
             self._oldest[calls[0][0]] = worker
 
-    def wait(self, bell: Reference | None = None) -> Event | None:
+    def wait(self, wakeup: Reference | None = None) -> Event | None:
         """Wait for a call to return; return None where nothing happened for a while.
 
         Among calls that have returned, the one that was waited for longest is first: no actor is
@@ -188,7 +188,7 @@ class Actors:
         limit = self._engine.client_timeout or WATCH_SECONDS
         pause = min(limit, WATCH_SECONDS)
         self.cluster.check_store()
-        waited = [*self._oldest, *([] if bell is None else [bell])]
+        waited = [*self._oldest, *([] if wakeup is None else [wakeup])]
         done, _ = ray.wait(waited, num_returns=1, timeout=pause)
         if perf_counter() - self._last_check >= pause:
             late = self._check_health()
@@ -197,7 +197,9 @@ class Actors:
                 return self._replace(late, cause)
         if not done:
             return None
-        return Rung() if done[0] == bell else self._receive(self._oldest[done[0]], done[0])
+        return (
+            OrderReceived() if done[0] == wakeup else self._receive(self._oldest[done[0]], done[0])
+        )
 
     def _receive(self, actor: int, reference: Reference) -> Event:
         """Return what became of an actor's oldest call."""

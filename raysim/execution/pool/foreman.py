@@ -24,7 +24,7 @@ from raysim.execution.base import Call, Item
 from raysim.execution.messages import Directions, FailedItem, ForemanResult, WorkerResult
 from raysim.execution.module_path import with_driver_path
 from raysim.execution.partial_sum import PartialSum
-from raysim.execution.pool.actor import ActorHandle, ClientActor, Rung
+from raysim.execution.pool.actor import ActorHandle, ClientActor, OrderReceived
 from raysim.execution.pool.actors import Actors, NoActorError, Work
 from raysim.execution.pool.backlog import Answer, Backlog
 from raysim.execution.pool.broadcasts import Reference
@@ -36,11 +36,11 @@ START_SECONDS = 60.0
 MOST_THREADS = 8
 """Most threads that add sums up: the memory is busy then."""
 THREADS = 16
-"""Calls of a foreman at a time: more than the driver makes, and the bell."""
+"""Calls of a foreman at a time: more than the driver makes, and the wait for its orders."""
 
 
 @dataclass(frozen=True)
-class Crew:
+class NodeWorkers:
     """The workers of a foreman.
 
     Attributes:
@@ -88,7 +88,7 @@ class Foreman:
     """An actor that schedules the workers of its node, in a thread of its own."""
 
     def __init__(self, node: str, workers: int, cpus: float, gpus: float) -> None:
-        self._crew = Crew(node, workers, cpus, gpus)
+        self._node_workers = NodeWorkers(node, workers, cpus, gpus)
         self._orders: SimpleQueue[_Order] = SimpleQueue()
         self._waiting = Semaphore(0)
         self._failed: BaseException | None = None
@@ -105,12 +105,12 @@ class Foreman:
 
     def start(self, spec: list[Reference]) -> dict[str, Any]:
         """Start the workers; return where they run."""
-        crew, engine = self._crew, ray.get(spec[0]).settings.engine
-        torch.set_num_threads(min(crew.workers, MOST_THREADS))  # workers that are done leave cores
-        self._actors = Actors(engine, f"{crew.cpus:g} CPUs and {crew.gpus:g} GPUs on a node")
-        self._speeds = {name: Speeds(crew.workers) for name in get_args(Call)}
-        actor = crew.actor()
-        for _ in range(crew.workers):
+        own, engine = self._node_workers, ray.get(spec[0]).settings.engine
+        torch.set_num_threads(min(own.workers, MOST_THREADS))  # workers that are done leave cores
+        self._actors = Actors(engine, f"{own.cpus:g} CPUs and {own.gpus:g} GPUs on a node")
+        self._speeds = {name: Speeds(own.workers) for name in get_args(Call)}
+        actor = own.actor()
+        for _ in range(own.workers):
             self._actors.add(ActorHandle(actor.remote, spec))
         self._own = ray.get_runtime_context().current_actor
         try:
@@ -131,7 +131,7 @@ class Foreman:
             raise self._failed
         return order.answer.result()
 
-    def ring(self) -> None:
+    def wait_for_order(self) -> None:
         """Return when an order has come; the foreman waits for this call beside its workers'."""
         self._waiting.acquire()
 
@@ -140,17 +140,17 @@ class Foreman:
 
     def _run(self) -> None:
         """Serve orders and workers until the process ends."""
-        bell = self._own.ring.remote()
+        wakeup = self._own.wait_for_order.remote()
         try:
             while True:
                 work = self._work
                 event = (
-                    self._actors.next_event(work.schedule, bell)
+                    self._actors.next_event(work.schedule, wakeup)
                     if work
-                    else self._actors.wait(bell)
+                    else self._actors.wait(wakeup)
                 )
-                if isinstance(event, Rung):
-                    bell = self._own.ring.remote()
+                if isinstance(event, OrderReceived):
+                    wakeup = self._own.wait_for_order.remote()
                     self._take(self._orders.get())
                 elif event and work:
                     self._collect(self._actors.apply(event, work))
@@ -173,7 +173,7 @@ class Foreman:
         """Begin a call of the executor."""
         self._backlog = Backlog(self._speeds[order.name])
         self._backlog.hold_seconds = self._directions.hold_seconds
-        self._backlog.schedule.hold_seconds = hold_seconds(self._cost, self._crew.workers)
+        self._backlog.schedule.hold_seconds = hold_seconds(self._cost, self._node_workers.workers)
         self._barred = self._actors.renew_failing(self._directions.failed_at)
         return Work(order.name, order.message[:1], self._backlog)
 

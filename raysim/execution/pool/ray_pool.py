@@ -27,11 +27,11 @@ from raysim.execution.base import Call, Item
 from raysim.execution.cluster_health import alive_node_ids
 from raysim.execution.messages import Directions, FailedItem, WorkerResult
 from raysim.execution.module_path import with_driver_path
-from raysim.execution.pool.actor import ActorHandle, ClientActor, Rung
+from raysim.execution.pool.actor import ActorHandle, ClientActor, OrderReceived
 from raysim.execution.pool.actors import Actors, Work
 from raysim.execution.pool.broadcasts import Broadcasts, Reference
 from raysim.execution.pool.dealing import Speeds
-from raysim.execution.pool.foreman import Crew
+from raysim.execution.pool.foreman import NodeWorkers
 from raysim.execution.pool.holding import hold_seconds
 from raysim.execution.pool.schedule import Schedule
 from raysim.execution.resources import ActorPlan
@@ -68,7 +68,7 @@ class ActorPool:
             num_gpus=self._plan.gpus,
             scheduling_strategy=None if self._in_group else "SPREAD",
         )(with_driver_path(ClientActor))
-        self._crews: dict[int, Crew] = {}
+        self._node_workers: dict[int, NodeWorkers] = {}
         self._broadcasts = Broadcasts()
         self._speeds = {name: Speeds() for name in get_args(Call)}
         self._hand_over_seconds = 0.0
@@ -112,7 +112,7 @@ class ActorPool:
             self._actors.begin(work)
         while not schedule.finished:
             event = self._actors.next_event(schedule)
-            if event is None or isinstance(event, Rung):
+            if event is None or isinstance(event, OrderReceived):
                 continue
             with self._watch("placement"):
                 results = self._actors.apply(event, work)
@@ -132,7 +132,7 @@ class ActorPool:
     def _put(self, message: Any, directions: Directions) -> list[Reference]:
         """Put a message into the object store, and what foremen are told beside it."""
         try:
-            told = [ray.put(directions)] if self._crews else []
+            told = [ray.put(directions)] if self._node_workers else []
             return [self._broadcasts.put(message), *told]
         except RayError as error:
             raise MachineError(f"Ray's object store cannot hold a broadcast: {error}") from error
@@ -156,7 +156,7 @@ class ActorPool:
             for node, room in self._room(plan).items():
                 workers = min(room, missing)
                 if workers > 1:
-                    self._add_foreman(Crew(node, workers, plan.cpus, plan.gpus))
+                    self._add_foreman(NodeWorkers(node, workers, plan.cpus, plan.gpus))
                 elif workers == 1:  # not in the room of a foreman's
                     strategy = NodeAffinitySchedulingStrategy(node, soft=True)
                     self._add(self._actor.options(scheduling_strategy=strategy).remote)
@@ -164,10 +164,10 @@ class ActorPool:
         for _ in range(missing):
             self._add(self._actor.remote)
 
-    def _add_foreman(self, crew: Crew) -> None:
+    def _add_foreman(self, own: NodeWorkers) -> None:
         number = len(self._actors.handles)
-        self._crews[number] = crew
-        self._add(partial(self._make_foreman, number), crew.workers)
+        self._node_workers[number] = own
+        self._add(partial(self._make_foreman, number), own.workers)
 
     def _add(self, make: Callable[[], Any | None], width: int = 1) -> None:
         for speeds in self._speeds.values():
@@ -176,8 +176,8 @@ class ActorPool:
 
     def _make_foreman(self, number: int) -> Any | None:
         """Make a foreman on its node, or where that is lost on one with room, if there is any."""
-        crew = self._crews[number]
-        if self._actors.cluster.lost(crew.node):
+        own = self._node_workers[number]
+        if self._actors.cluster.lost(own.node):
             try:
                 room = self._room(self._replan())
             except SettingsError:
@@ -185,15 +185,15 @@ class ActorPool:
             node = max(room, key=room.__getitem__, default="")
             if not node or not room[node]:
                 return None
-            workers = min(room[node], crew.workers)
-            crew = self._crews[number] = Crew(node, workers, crew.cpus, crew.gpus)
-        return crew.foreman()
+            workers = min(room[node], own.workers)
+            own = self._node_workers[number] = NodeWorkers(node, workers, own.cpus, own.gpus)
+        return own.foreman()
 
     def _room(self, plan: ActorPlan) -> Counter[str]:
         """Return how many workers each node has room for beside those that are there."""
         room = Counter(plan.by_node)
         for number, handle in enumerate(self._actors.handles):
-            crew = self._crews.get(number)
-            room[crew.node if crew else handle.about.get("node", "")] -= handle.width
+            own = self._node_workers.get(number)
+            room[own.node if own else handle.about.get("node", "")] -= handle.width
         alive = alive_node_ids()
         return +Counter({node: workers for node, workers in room.items() if node in alive})

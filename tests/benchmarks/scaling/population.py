@@ -58,10 +58,10 @@ class Population:
         """Play rounds with other clients each; at first the workers' speeds are not known."""
         draws = stream(self.seed, "speeds", self.workers)
         pace = draws.uniform(1 - self.spread, 1 + self.spread, self.workers)
-        crews = [Speeds(self.node) for _ in range(self.workers // self.node if self.node else 0)]
-        speeds = Speeds(0 if crews else self.workers)
-        for crew in crews:
-            speeds.join(len(crew.widths))
+        nodes = [Speeds(self.node) for _ in range(self.workers // self.node if self.node else 0)]
+        speeds = Speeds(0 if nodes else self.workers)
+        for own in nodes:
+            speeds.join(len(own.widths))
         results = []
         for index in range(number):
             work, taken = self._clients(index)
@@ -69,7 +69,7 @@ class Population:
                 _numbered(work),
                 lambda worker, item, taken=taken: float(taken[item[0]] / pace[worker]),
                 speeds,
-                crews,
+                nodes,
                 each,
             )
             bound = max(taken.sum() / pace.sum(), taken.max() / pace.max())

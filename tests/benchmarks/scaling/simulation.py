@@ -255,7 +255,7 @@ class Play:
         costs: Mapping[Item, float],
         seconds_of: Callable[[int, Item], float],
         speeds: Speeds,
-        crews: Sequence[Speeds],
+        nodes: Sequence[Speeds],
         each: Costs,
     ) -> None:
         """Deal the clients.
@@ -264,17 +264,17 @@ class Play:
             costs: The items, with the work of each as the schedule knows it.
             seconds_of: What an item takes a worker.
             speeds: What is known of those whom the driver schedules; the round adds to it.
-            crews: The same of each foreman's workers; none if the driver schedules workers.
+            nodes: The same of each foreman's workers; none if the driver schedules workers.
             each: What messages cost.
         """
         self.costs, self.seconds_of, self.each = costs, seconds_of, each
         self.clock, self.result = Clock(), SimulatedRound()
-        sizes = [len(crew.widths) for crew in crews] or [len(speeds.widths)]
+        sizes = [len(own.widths) for own in nodes] or [len(speeds.widths)]
         numbers = iter(range(sum(sizes)))
         workers = [[SimulatedWorker(self, next(numbers)) for _ in range(size)] for size in sizes]
         foremen = [
-            SimulatedForeman(self, managed, crew, len(crews))
-            for managed, crew in zip(workers, crews, strict=False)
+            SimulatedForeman(self, managed, own, len(nodes))
+            for managed, own in zip(workers, nodes, strict=False)
         ]
         self._driver = SimulatedDriver(self, foremen or workers[0], speeds)
 
