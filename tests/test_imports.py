@@ -27,7 +27,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "training": ("core", "config", "federation"),
     "execution": ("core", "config", "storage", "federation", "training"),
     "driver": ("core", "config", "analysis", "storage", "federation", "training", "execution"),
-    "results": ("core", "config", "analysis", "storage"),
+    "results": ("core", "config", "methods", "analysis", "storage"),
     "facade": (*ENGINE, "driver", *UPPER),
     "cli": (*ENGINE, "facade", "driver", "results", *UPPER),
     "workloads": ("core", "config", "methods", "results", "facade"),

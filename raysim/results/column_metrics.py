@@ -57,6 +57,11 @@ class Metric:
         return self.target is None and self._is_gain
 
     @property
+    def counts_rounds(self) -> bool:
+        """True where a value is a number of rounds."""
+        return self.name == "rounds_to"
+
+    @property
     def analysis(self) -> str:
         """Name of the analysis that a run needs; empty if it needs none."""
         return ""

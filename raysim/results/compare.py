@@ -11,7 +11,7 @@ from typing import Any
 from raysim.core.errors import SettingsError
 from raysim.results.metrics import Metric
 from raysim.results.references import UNREAD, reference_settings
-from raysim.results.render import Entry, Grid, grid_of
+from raysim.results.render import Entry, Footnotes, Grid, grid_of
 from raysim.results.runs import RunRecord, State, result_settings
 from raysim.results.tables import ResultCell, ResultTable
 from raysim.storage.schema import table_of
@@ -50,7 +50,12 @@ class RunGroup:
                 values[record.seed] = metric.of(record)
             else:
                 values[record.seed] = None
-        return ResultCell(values, diverged=lost["diverged"], failed=lost["failed"])
+        return ResultCell(
+            values,
+            diverged=lost["diverged"],
+            failed=lost["failed"],
+            own_round=self.records[0].own_round,
+        )
 
 
 def check_comparable(records: Sequence[RunRecord]) -> None:
@@ -182,9 +187,10 @@ def comparison(groups: Sequence[RunGroup], columns: Iterable[tuple[str, Metric, 
     labels = tuple(group.label for group in groups)
     header, definitions, notes = ["run", "rounds"], list[str](), list[str]()
     rows = [[Entry(group.label), _progress(group)] for group in groups]
+    footnotes = Footnotes()
     for name, metric, unit in columns:
         cells = {(group.label, name): group.cell(metric) for group in groups}
-        grid = grid_of(ResultTable("", str(metric), unit, labels, (name,), cells))
+        grid = grid_of(ResultTable("", str(metric), unit, labels, (name,), cells), footnotes)
         header.append(f"{name} [{unit}]" if unit not in ("", "rounds") else name)
         definitions.append(grid.notes[0])
         notes += grid.notes[1:]

@@ -17,9 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from raysim import methods  # noqa: F401 - registers them
 from raysim.core.arrow import checksum
 from raysim.core.errors import RunError, SettingsError
 from raysim.core.given import decides_result, parse_json
+from raysim.core.method import METHODS
 from raysim.storage.checkpoints import Checkpoints
 from raysim.storage.recorder import ANALYSIS, dotted
 from raysim.storage.run_directory import RunDirectory
@@ -70,6 +72,15 @@ class RunRecord:
     def seed(self) -> int:
         """Seed of the run."""
         return int(self.settings["seed"])
+
+    @property
+    def own_round(self) -> str:
+        """A round in words, where the method's is no communication round.
+
+        Empty for a class of the user's own, which is not imported.
+        """
+        name = str(self.settings.get("method.name"))
+        return METHODS.get(name).own_round if name in {*METHODS} else ""
 
     @property
     def test_digest(self) -> str | None:

@@ -31,6 +31,7 @@ class ResultCell:
             row.
         metric: The cell's metric where it is not the table's.
         unit: Its unit where it is not the table's.
+        own_round: A round in words, where the method's rounds are no communication rounds.
     """
 
     values: Mapping[int, float | None] = field(default_factory=dict)
@@ -43,6 +44,7 @@ class ResultCell:
     differing: Mapping[str, Any] = field(default_factory=dict)
     metric: str = ""
     unit: str | None = None
+    own_round: str = ""
 
     @property
     def measured(self) -> dict[int, float]:
@@ -103,18 +105,27 @@ class ResultTable:
         """Return the unit of a cell."""
         return self.unit if cell.unit is None else cell.unit
 
+    def own_round_of(self, cell: ResultCell) -> str:
+        """Return a round in words, where a cell has values in rounds of the method's own."""
+        counts = cell.measured and self.metric_of(cell).counts_rounds
+        return cell.own_round if counts else ""
+
     def best(self, column: str) -> frozenset[str]:
         """Return the rows to be set in bold: of each metric, the best and its equals.
 
-        Rows are compared in which every seed has a value.
+        Rows are compared in which every seed has a value; of values in rounds none, where a
+        method's rounds are others than those of the rest.
         """
         found: frozenset[str] = frozenset()
         cells = {row: self.cell(row, column) for row in self.rows}
         for metric in {self.metric_of(cell) for cell in cells.values()}:
+            alike = {row: cell for row, cell in cells.items() if self.metric_of(cell) == metric}
+            if len({self.own_round_of(cell) for cell in alike.values() if cell.measured}) > 1:
+                continue
             compared = {
                 row: cell.measured
-                for row, cell in cells.items()
-                if self.metric_of(cell) == metric and 0 < len(cell.measured) == cell.seeds
+                for row, cell in alike.items()
+                if 0 < len(cell.measured) == cell.seeds
             }
             found |= statistics.best_rows(compared, larger=metric.larger_is_better)
         return found
@@ -123,9 +134,12 @@ class ResultTable:
         """Return how many times better a cell's mean is than that of the row `ratio_to`.
 
         Both must have a value of every seed: the mean of those that reached a target is too good.
+        Rounds of both must be alike.
         """
         cells = self.cell(row, column), self.cell(self.ratio_to, column)
         if any(len(cell.measured) < cell.seeds for cell in cells):
+            return None
+        if len({self.own_round_of(cell) for cell in cells}) > 1:
             return None
         return self._ratio(row, column, "mean")
 

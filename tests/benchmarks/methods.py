@@ -87,8 +87,19 @@ def line_of(row: str, results: list[tuple[float, float | None, float] | None]) -
     spread = f" ± {statistics.stdev(accuracy):.2%}" if len(accuracy) > 1 else ""
     stopped = f" ({len(results) - len(ended)} stopped)" if len(ended) < len(results) else ""
     reached = ", ".join(f"{number:.1f}" if number else "-" for _, number, _ in ended)
+    reached += " *" if own_round_of(row) else ""
     mean = f"{statistics.mean(accuracy):.2%}{spread}{stopped}"
     return f"| {row} | {changed} | {mean} | {reached} | {ended[0][2]:.0f} |"
+
+
+def own_round_of(row: str) -> str:
+    """Return a round in words, where that of the row's method is no communication round."""
+    return METHODS.get(ROWS[row]["method.name"]).own_round
+
+
+def note_of(row: str) -> str:
+    """Return the line below the table about a row whose rounds are others than the rest's."""
+    return f"\\* a round of {row} is {own_round_of(row)}: rounds of others do not compare with it"
 
 
 def main() -> None:
@@ -106,6 +117,8 @@ def main() -> None:
             settings_of(row, n, arguments.rounds, arguments.out) for n in range(arguments.seeds)
         ]
         print(line_of(row, [result_of(settings) for settings in each]), flush=True)
+    for row in filter(own_round_of, arguments.only):
+        print(f"\n{note_of(row)}")
 
 
 if __name__ == "__main__":

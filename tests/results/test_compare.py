@@ -156,6 +156,21 @@ def test_the_comparison(grouped):
     assert len(set(grid.notes)) == len(grid.notes)
 
 
+def test_no_bold_beside_rounds_of_fedma(grouped):
+    groups = grouped(
+        a={"rows": make_rows([0.5, 0.9])},
+        b={"rows": make_rows([0.9]), "method.name": "fedma"},
+        c={"rows": make_rows([0.6]), **PROX},
+    )
+    grid, (_, fedma, _) = table_of(groups, 0.5)
+    column = grid.header.index("rounds to 0.5")
+    assert [row[column].bold for row in grid.rows] == [False] * 3
+    assert [row[2].bold for row in grid.rows] == [True, True, False]
+    assert fedma["rounds to 0.5"] == "1.0 (n=1)* (a)"
+    (note,) = [note for note in grid.notes if note.startswith("a: ")]
+    assert "a round is a pass over the layers" in note
+
+
 def test_runs_that_diverged_are_counted(grouped):
     bad = make_rows([0.9], train_loss=[float("nan")])
     groups = grouped(a={"rows": make_rows([0.5])}, b={"rows": bad, "seed": 1})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
@@ -139,6 +141,34 @@ def test_ratios():
     assert texts[3] == "10.0 (1/2, 1 not reached)* [100 2.00x]"
     turned = table_of(cells, **ROUNDS, ratio_to="sometimes")
     assert {turned.ratio(row, "x") for row in table.rows} == {None}
+
+
+PASSES = "a pass over the layers"
+
+
+def test_rounds_of_other_kinds_have_neither_bold_nor_ratio():
+    cells = {
+        ("base", "x"): ResultCell({0: 100.0}),
+        ("fast", "x"): ResultCell({0: 50.0}),
+        ("passes", "x"): ResultCell({0: 20.0}, published=80, own_round=PASSES),
+    }
+    table = table_of(cells, **ROUNDS, ratio_to="base")
+    assert table.best("x") == frozenset()
+    assert [table.ratio(row, "x") for row in table.rows] == [None, 2.0, None]
+    grid = grid_of(table)
+    assert [row[1].text for row in grid.rows][1:] == ["50.0 (n=1)* 2.00x", "20.0 (n=1)* (a) [80]"]
+    assert grid.notes[-1] == (
+        f"a: a round is {PASSES}: no ratio to rounds of other methods, and no bold beside them."
+    )
+    # Of rounds that are all alike, of other metrics, and beside no value at all, both are there.
+    alike = {place: replace(cell, own_round=PASSES) for place, cell in cells.items()}
+    assert table_of(alike, **ROUNDS, ratio_to="base").ratio("passes", "x") == 5.0
+    assert table_of(alike, **ROUNDS).best("x") == {"passes"}
+    sent = table_of(cells, "bytes_to(test_accuracy, 0.9)", ratio_to="base")
+    assert (sent.best("x"), sent.ratio("passes", "x")) == ({"passes"}, 5.0)
+    assert not any(PASSES in note for note in grid_of(sent).notes)
+    never = {**cells, ("passes", "x"): ResultCell({0: None}, own_round=PASSES)}
+    assert table_of(never, **ROUNDS).best("x") == {"fast"}
 
 
 def test_figures_that_count_nothing_have_no_ratio():

@@ -135,6 +135,7 @@ class TableResults:
             missing=cell.missing,
             metric=paper.metric,
             unit=paper.unit,
+            own_round=cell.run.settings.method.own_round,
         )
 
     def _notes(self, ended: Mapping[PlannedCell, Mapping[int, _Ended]]) -> Iterator[str]:

@@ -5,10 +5,11 @@
 
 from raysim.results.render.arrow import to_arrow
 from raysim.results.render.formats import to_html, to_latex, to_markdown, to_rich
-from raysim.results.render.grid import Entry, Grid, grid_of
+from raysim.results.render.grid import Entry, Footnotes, Grid, grid_of
 
 __all__ = [
     "Entry",
+    "Footnotes",
     "Grid",
     "grid_of",
     "to_arrow",

@@ -20,6 +20,7 @@ BOOTSTRAP_NOTE = (
     f"; from {statistics.SEEDS_FOR_BOOTSTRAP} seeds on, all rows that a paired bootstrap over seeds"
     f" ({statistics.CONFIDENCE:.0%}) does not separate from it"
 )
+OWN_ROUND_NOTE = "a round is {}: no ratio to rounds of other methods, and no bold beside them."
 LONGEST = 10_000
 """Most characters of an entry."""
 
@@ -84,9 +85,14 @@ class Footnotes:
         return [f"{letter}: {text}" for text, letter in self._marks.items()]
 
 
-def grid_of(table: ResultTable) -> Grid:
-    """Lay a table out as text."""
-    footnotes = Footnotes()
+def grid_of(table: ResultTable, footnotes: Footnotes | None = None) -> Grid:
+    """Lay a table out as text.
+
+    Args:
+        table: The table.
+        footnotes: Those of tables beside it, whose letters go on.
+    """
+    footnotes = footnotes or Footnotes()
     best = {column: table.best(column) for column in table.columns}
     rows = []
     for row in table.rows:
@@ -140,7 +146,8 @@ def _cell_text(table: ResultTable, row: str, column: str, footnotes: Footnotes, 
     metric = table.metric_of(cell).definition if cell.metric else ""
     metric += f" In {cell.unit}." if cell.unit else ""
     missing = f"needs {cell.missing}" if cell.missing else ""
-    marks = [footnotes.mark(note) for note in (difference, metric.strip(), missing)]
+    own_round = table.own_round_of(cell) and OWN_ROUND_NOTE.format(table.own_round_of(cell))
+    marks = [footnotes.mark(note) for note in (difference, metric.strip(), missing, own_round)]
     text = _marked(text, ",".join(filter(None, marks)))
     if cell.published is None:
         return text
