@@ -258,8 +258,9 @@ class Pass:
         personal: Groups sent to one client alone.
         bytes_down: Bytes that one client receives, where a deployment would send less than
             what is broadcast here.
-        label: Name under which bytes and losses are recorded in columns of their own
-            (`{label}_bytes_up`, ...); empty counts them as the round's.
+        label: Name under which losses and bytes are recorded in columns of their own
+            (`{label}_train_loss`, ...); the losses are then left out of the round's, the bytes are
+            not. Empty records them as the round's alone.
     """
 
     clients: Sequence[int]

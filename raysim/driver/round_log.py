@@ -76,12 +76,19 @@ class RoundLog:
         self.columns.append({**columns, "pass": number})
 
     def figures(self) -> dict[str, float]:
-        """Return columns of `metrics.parquet`: the round's own, then those of other labels."""
-        own: dict[str, float] = {}
+        """Return columns of `metrics.parquet`: the round's, then those of each label.
+
+        The round's bytes are those of all its passes, as its seconds are.
+        """
+        found: dict[str, float] = {}
         for label, account in self._accounts.items():
             prefix = f"{label}_" if label else ""
-            own |= {f"{prefix}{name}": value for name, value in account.figures().items()}
-        return own
+            found |= {f"{prefix}{name}": value for name, value in account.figures().items()}
+        accounts = self._accounts.values()
+        return found | {
+            "bytes_up": sum(account.bytes_up for account in accounts),
+            "bytes_down": sum(account.bytes_down for account in accounts),
+        }
 
     def losses(self) -> dict[int, float]:
         """Return the last train loss of each client that took steps in the round's own passes."""

@@ -13,9 +13,9 @@ group; down, what has changed since the client last received it: after taking pa
 before, the group averaged then, otherwise the whole model.
 
 split="auto" finds the split by a pre-pass: `prepass` + `probe` passes of FedAvg from the same
-initial model, each over a cohort of its own, within the first round and recorded in columns of
-their own (`prepass_bytes_up`, ...). W_ref is a layer's weights after `prepass` passes, W_t after
-each of the `probe` passes that follow:
+initial model, each over a cohort of its own, within the first round. The round's bytes and seconds
+include them; their losses and bytes have columns of their own (`prepass_bytes_up`, ...). W_ref is a
+layer's weights after `prepass` passes, W_t after each of the `probe` passes that follow:
 
     W_d(l) = (1 - cos(W_ref, W_t)) / ||W_ref||                section 4.2.2
     rise(l) = (mean W_d(l+1) - mean W_d(l)) / mean W_d(l)     means over the probe passes

@@ -113,8 +113,8 @@ def test_a_label_has_columns_of_its_own():
         {
             "train_loss": np.average(losses, weights=SIZES[[1, 2, 2, 4]]),
             "objective": np.average(losses * 1.5, weights=SIZES[[1, 2, 2, 4]]),
-            "bytes_up": 4 * EACH,
-            "bytes_down": 4 * 8,
+            "bytes_up": 6 * EACH,  # of all passes, the labelled one included
+            "bytes_down": 6 * 8,
             "clients": 3,
         }
     )
