@@ -50,7 +50,8 @@ class AggregationDrop(Analysis):
     """Accuracy of each client before and after the aggregation.
 
     Before it a participant has the model that it has trained, another client the global model of
-    the round before; after it all have the new global model.
+    the round before; after it all have the new global model. Where clients keep models of their own
+    as well (Ditto), those are left out: they are not aggregated.
     """
 
     needs: ClassVar[tuple[Need, ...]] = ("classes", "client_accuracy")
@@ -62,24 +63,25 @@ class AggregationDrop(Analysis):
 
     def rows(self, found: MeasuredRound) -> Columns:
         """Return a row per evaluated client: whether it took part, and both accuracies."""
-        before = {**found.accuracy_before()}
+        before, after = {**found.accuracy_before()}, found.accuracy()
         participants = {
             client: float(values["accuracy"]) for client, values in found.trained.items()
         }
         before |= participants
-        clients = [client for client in sorted(found.accuracy) if client in before]
+        clients = [client for client in sorted(after) if client in before]
         return {
             "client": np.array(clients),
             "participant": np.array([client in participants for client in clients]),
             "accuracy_before": np.array([before[client] for client in clients]),
-            "accuracy_after": np.array([found.accuracy[client] for client in clients]),
+            "accuracy_after": np.array([after[client] for client in clients]),
         }
 
 
 class NewClient(Analysis):
     """Accuracy of clients that never took part, by the epochs that they train when they join.
 
-    A client starts from the global model and trains alone, by the method's own rules. Numbers of
+    A client starts from the global model and trains alone, by the method's own rules. Measured is
+    the model that is trained last, a client's own where the method trains one (Ditto). Numbers of
     epochs double until the mean accuracy has converged. Where all have taken part there are no
     rows.
     """

@@ -48,7 +48,7 @@ class Train(Protocol):
     """Runs a round of the method on one client and drops its result."""
 
     def __call__(self, part: ClientPart, client: int, epochs: int) -> Mapping[int, Tensors]:
-        """Return the values of the client part after training; it finds `own_test`."""
+        """Return the values of the client part after the last training; it finds `own_test`."""
         ...
 
 
@@ -71,7 +71,8 @@ class MeasuredRound:
         probe: Some test samples, the same in every round: inputs "x" and targets "y".
         predicted: Predictions [N] of the test set.
         targets: Targets [N] of the test set.
-        accuracy: Per client, the accuracy of the global model on its own test samples.
+        accuracy: Returns per client the accuracy of the global model on its own test samples, not
+            that of a model which it would deploy itself.
         accuracy_before: Returns the same of the global model before the round.
         class_counts: Returns clients [n] and their samples per class [n, C].
         new_clients: Returns some clients that never took part, at most a number of them.
@@ -93,7 +94,7 @@ class MeasuredRound:
     probe: Tensors
     predicted: Values
     targets: Values
-    accuracy: Mapping[int, float]
+    accuracy: Callable[[], Mapping[int, float]]
     accuracy_before: Callable[[], Mapping[int, float]]
     class_counts: Callable[[], tuple[Values, Values]]
     new_clients: Callable[[int], Sequence[int]]

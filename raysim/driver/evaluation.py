@@ -103,13 +103,16 @@ class Evaluator:
         names += CLIENT_FIGURES if self._client_set else ()
         self.skipped = Evaluation(dict.fromkeys(names))
 
-    def evaluate(self, executor: Executor, state: ServerState, latest: Versions) -> Evaluation:
+    def evaluate(
+        self, executor: Executor, state: ServerState, latest: Versions | None
+    ) -> Evaluation:
         """Evaluate the model of a server state.
 
         Args:
             executor: Runs the batches.
             state: The server state.
-            latest: Version of each client's state [K, 3], or NEVER.
+            latest: Version of each client's state [K, 3], or NEVER; None evaluates the global model
+                alone, where clients deploy models of their own too.
         """
         found, spans = self._predictions(executor, self._message(state, latest))
         figures: Figures = {}
@@ -127,9 +130,9 @@ class Evaluator:
             correct = (found["test"][1] == self._targets["test"])[self._client_set.samples.indices]
         return _with_client_figures(evaluation, self._client_set, correct)
 
-    def _message(self, state: ServerState, latest: Versions) -> EvaluationMessage:
+    def _message(self, state: ServerState, latest: Versions | None) -> EvaluationMessage:
         deployed = PackedTensors.of({"model": self._method.deployed(state)})
-        if self._client_models_set is None or self._client_set is None:
+        if self._client_models_set is None or self._client_set is None or latest is None:
             return EvaluationMessage(deployed, None, PackedTensors.of({}), {})
         initial = PackedTensors.of(self._method.client_init(state))
         versions = latest_versions(latest, self._client_set.clients.tolist())

@@ -17,7 +17,7 @@ from raysim.core.seeds import stream
 from raysim.core.tensors import Groups, Tensors
 from raysim.driver.analyses.riding import Figures, nothing, split_figures, staged, with_parts
 from raysim.driver.analyses.run_analyses import Analyses
-from raysim.driver.evaluation import Evaluation
+from raysim.driver.evaluation import Evaluation, has_own_models
 from raysim.driver.passes import RoundRunner
 from raysim.driver.round_inputs import round_inputs
 from raysim.driver.round_log import RoundLog
@@ -59,7 +59,7 @@ class RoundAnalyses:
         before: Checkpoint,
         after: Checkpoint,
         evaluation: Evaluation,
-        evaluate: Callable[[ServerState, Versions], Evaluation],
+        evaluate: Callable[[ServerState, Versions | None], Evaluation],
     ) -> dict[str, Columns]:
         """Return the columns of each analysis, after the round and its evaluation.
 
@@ -68,7 +68,7 @@ class RoundAnalyses:
             before: The committed state before it.
             after: The state after it.
             evaluation: The evaluation of that.
-            evaluate: Evaluates any state, given the versions of the clients' states.
+            evaluate: Evaluates any state, given the versions of the clients' states, or None.
         """
         analyses = self._analyses
         if not analyses.chosen:
@@ -80,11 +80,9 @@ class RoundAnalyses:
             written=dict(self._runner.written),
             obsolete=[],
         )
-        found = _Passes(analyses, runner, after).measured_round(
-            now,
-            before,
-            evaluation,
-            accuracy_before=lambda: evaluate(before.state, before.versions).accuracies,
+        passes = _Passes(analyses, runner, after)
+        found = passes.measured_round(
+            now, before, evaluation, lambda state: evaluate(state, None).accuracies
         )
         rows = {name: self._rows(name, found) for name in analyses.chosen}
         runner.finish()
@@ -122,7 +120,7 @@ class _Passes:
         now: Round,
         before: Checkpoint,
         evaluation: Evaluation,
-        accuracy_before: Callable[[], Mapping[int, float]],
+        accuracies: Callable[[ServerState], Mapping[int, float]],
     ) -> MeasuredRound:
         """Return the round as analyses see it, without figures of their client parts."""
         analyses, settings, number = self.analyses, self.analyses.settings, self.after.number
@@ -141,8 +139,12 @@ class _Passes:
             probe=analyses.probe,
             predicted=evaluation.predicted,
             targets=open_samples(analyses.federation.test).y,
-            accuracy=evaluation.accuracies,
-            accuracy_before=accuracy_before,
+            accuracy=lambda: (
+                accuracies(self.after.state)
+                if has_own_models(settings.method)
+                else evaluation.accuracies
+            ),
+            accuracy_before=lambda: accuracies(before.state),
             class_counts=analyses.class_counts,
             new_clients=partial(_new_clients, analyses, before, now.cohort),
             measure=self.measure,
@@ -162,14 +164,17 @@ class _Passes:
         return self._figures(work, part, extras)[1]
 
     def train(self, part: ClientPart, client: int, epochs: int) -> Mapping[int, Tensors]:
-        """Run a round of the method on one client, and drop its result."""
+        """Run a round of the method on one client, and drop its result.
+
+        Of several passes that train, the last one is measured.
+        """
         self.runner.finish()  # what a client kept in the training before is not for this one
         found: dict[int, Tensors] = {}
 
         def run(work: Pass) -> Reduced:
             rules = replace(work.rules, finish=partial(staged, work.rules.finish))
             work = replace(work, rules=rules)
-            if not work.epochs or work.label:
+            if not work.epochs:
                 return self.runner.run(work)
             reduced, figures = self._figures(work, part, ("own_test",))
             found.update(figures)

@@ -79,3 +79,35 @@ def test_new_clients_never_took_part(runs):
         rows = [row for row in tables(analysed)["new_client"] if row["round"] == number]
         trained = {row["epochs"] for row in rows}
         assert trained == {0, *(2**power for power in range(len(trained) - 1))} >= {8, 16}
+
+
+def test_the_aggregation_of_ditto_is_measured_on_its_global_models(tmp_path):
+    """They are FedAvg's, whose clients keep no models of their own."""
+    names = {"analysis": "aggregation_drop", "evaluation.clients": True, "fraction": 0.5}
+    for method in ("fedavg", "ditto"):
+        settings = make_settings(tmp_path / method, rounds=3, **names, **{"method.name": method})
+        raysim.run(settings, make_task(SIZES))
+    fedavg, ditto = (tables(tmp_path / method) for method in ("fedavg", "ditto"))
+    assert ditto == fedavg and len(fedavg["aggregation_drop"]) == 3 * len(SIZES)
+    own = [
+        pq.read_table(tmp_path / method / "client_accuracy.parquet")["accuracy"].to_pylist()
+        for method in ("fedavg", "ditto")
+    ]
+    assert own[0] != own[1]
+
+
+def test_a_client_that_joins_ditto_trains_its_personal_model(tmp_path):
+    """It takes FedProx's steps; the first one from the global model is FedAvg's, as in round 1."""
+    methods = {
+        "fedavg": {},
+        "fedprox": {"method.mu": 5.0},
+        "ditto": {"method.lam": 5.0},
+    }
+    found = {}
+    for method, fields in methods.items():
+        options = {"analysis": "new_client", "evaluation.clients": True, "fraction": 0.3}
+        options |= {"local.batch_size": "full", "local.epochs": 1, "method.name": method, **fields}
+        raysim.run(make_settings(tmp_path / method, rounds=1, **options), make_task((30,) * 8))
+        rows = tables(tmp_path / method)["new_client"]
+        found[method] = {(r["client"], r["epochs"]): r["accuracy"] for r in rows}
+    assert found["ditto"] == found["fedprox"] != found["fedavg"]
