@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from raysim.core.errors import SettingsError
@@ -16,8 +16,10 @@ from raysim.results.runs import RunRecord, State, result_settings
 from raysim.results.tables import ResultCell, ResultTable
 from raysim.storage.schema import table_of
 
+RUNNING: State = "running"
 STATES: Mapping[State, str] = {
-    "running": "running: no end is recorded; the values are those of the rounds so far.",
+    RUNNING: "running: no end is recorded; such runs are rows of their own, with the values of"
+    " the rounds so far, and not compared.",
     "diverged": "diverged: an update or a loss is not finite; the run has no values.",
     "failed": "failed: a client stopped the run; it has no values.",
 }
@@ -30,6 +32,8 @@ COMPONENTS = ("dataset.name", "partition.name", "model.name", "method.name")
 class RunGroup:
     """Runs of equal settings, apart from the seed; none of two has the same seed.
 
+    All of them have ended, or none has.
+
     Attributes:
         label: Settings that differ from those of other groups.
         settings: Settings on which the results depend, by dotted key.
@@ -39,6 +43,11 @@ class RunGroup:
     label: str
     settings: dict[str, Any]
     records: tuple[RunRecord, ...]
+
+    @property
+    def in_progress(self) -> bool:
+        """True where its runs go on."""
+        return self.records[0].state == RUNNING
 
     def cell(self, metric: Metric) -> ResultCell:
         """Return the values of a metric over seeds; a run without its column has no value."""
@@ -55,6 +64,7 @@ class RunGroup:
             diverged=lost["diverged"],
             failed=lost["failed"],
             own_round=self.records[0].own_round,
+            in_progress=self.in_progress,
         )
 
 
@@ -106,6 +116,8 @@ def _measured(record: RunRecord) -> str:
 def group_runs(records: Sequence[RunRecord], metrics: Sequence[Metric] = ()) -> list[RunGroup]:
     """Group runs by their settings; a second run of one seed is in another group.
 
+    So are runs in progress: a mean of their values and of final ones would be neither.
+
     Args:
         records: The runs.
         metrics: Metrics of them; where one takes a reference, runs whose references have other
@@ -120,7 +132,8 @@ def group_runs(records: Sequence[RunRecord], metrics: Sequence[Metric] = ()) -> 
     settings: list[dict[str, Any]] = []
     for record in records:
         own = result_settings(record) | (reference_settings(record) if by_reference else {})
-        text = json.dumps([own, record.own_task], sort_keys=True, default=str)
+        kind = [own, record.own_task, record.state == RUNNING]
+        text = json.dumps(kind, sort_keys=True, default=str)
         key, again = text, 1
         while any(other.seed == record.seed for other in found.get(key, ())):
             again += 1
@@ -128,11 +141,12 @@ def group_runs(records: Sequence[RunRecord], metrics: Sequence[Metric] = ()) -> 
         if key not in found:
             settings.append(own)
         found.setdefault(key, []).append(record)
-    labels = _unique([_label(each, _telling_keys(settings)) for each in settings])
-    return [
-        RunGroup(label, values, tuple(sorted(each, key=lambda record: record.seed)))
-        for label, values, each in zip(labels, settings, found.values(), strict=True)
+    telling = _telling_keys(settings)
+    groups = [
+        RunGroup(_label(values, telling), values, tuple(sorted(each, key=lambda run: run.seed)))
+        for values, each in zip(settings, found.values(), strict=True)
     ]
+    return _with_unique_labels(groups)
 
 
 def differing_keys(settings: Sequence[dict[str, Any]]) -> list[str]:
@@ -242,11 +256,16 @@ def _short(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _unique(labels: Sequence[str]) -> list[str]:
-    """Return labels, the later ones of equal ones with a number."""
+def _with_unique_labels(groups: Sequence[RunGroup]) -> list[RunGroup]:
+    """Return groups, of equal labels the later ones with a number; runs in progress say so."""
+    ended = {group.label for group in groups if not group.in_progress}
     seen: Counter[str] = Counter()
     found = []
-    for label in labels:
+    for group in groups:
+        label = group.label
+        label += ", in progress" if group.in_progress and label in ended else ""
         seen[label] += 1
-        found.append(label if seen[label] == 1 else f"{label} ({seen[label]})")
+        found.append(
+            replace(group, label=label if seen[label] == 1 else f"{label} ({seen[label]})")
+        )
     return found

@@ -51,23 +51,31 @@ def is_separated(first: Sequence[float], second: Sequence[float]) -> bool:
 def best_rows(rows: Mapping[str, Mapping[int, float]], *, larger: bool) -> frozenset[str]:
     """Return the best row, and from five seeds on those that are not separated from it.
 
+    Rows are compared over the seeds that all of them have; without one, none is the best.
+
     Args:
         rows: Value by seed of each row.
         larger: Whether the larger mean is the better.
     """
-    means = {row: mean([*values.values()]) for row, values in rows.items() if values}
-    if not means:
+    seeds = shared_seeds(*rows.values())
+    if not seeds:
         return frozenset()
+    paired = {row: [values[seed] for seed in seeds] for row, values in rows.items()}
+    means = {row: mean(values) for row, values in paired.items()}
     best = (max if larger else min)(means.values())
     top = [row for row in means if means[row] == best]
-    return frozenset(row for row in means if any(_equals(rows[row], rows[one]) for one in top))
+    return frozenset(row for row in means if any(_equals(paired[row], paired[one]) for one in top))
 
 
-def _equals(row: Mapping[int, float], best: Mapping[int, float]) -> bool:
-    """Tell whether a row is the best one, or is not separated from it."""
+def shared_seeds(*rows: Mapping[int, float]) -> list[int]:
+    """Return the seeds of which all rows have a value, ascending."""
+    return sorted(set.intersection(*map(set, rows))) if rows else []
+
+
+def _equals(row: Sequence[float], best: Sequence[float]) -> bool:
+    """Tell whether a row is the best one, or is not separated from it; both by the same seeds."""
     if row == best:
         return True
-    seeds = sorted(row.keys() & best.keys())
-    if len(seeds) < SEEDS_FOR_BOOTSTRAP:
-        return mean([*row.values()]) == mean([*best.values()])
-    return not is_separated([row[seed] for seed in seeds], [best[seed] for seed in seeds])
+    if len(row) < SEEDS_FOR_BOOTSTRAP:
+        return mean(row) == mean(best)
+    return not is_separated(row, best)

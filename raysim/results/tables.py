@@ -32,6 +32,7 @@ class ResultCell:
         metric: The cell's metric where it is not the table's.
         unit: Its unit where it is not the table's.
         own_round: A round in words, where the method's rounds are no communication rounds.
+        in_progress: Whether its runs go on: values are those of the rounds so far.
     """
 
     values: Mapping[int, float | None] = field(default_factory=dict)
@@ -45,6 +46,7 @@ class ResultCell:
     metric: str = ""
     unit: str | None = None
     own_round: str = ""
+    in_progress: bool = False
 
     @property
     def measured(self) -> dict[int, float]:
@@ -55,6 +57,11 @@ class ResultCell:
     def seeds(self) -> int:
         """Seeds in all, those included whose runs diverged or failed."""
         return len(self.values) + self.diverged + self.failed
+
+    @property
+    def is_complete(self) -> bool:
+        """True where the run of every seed has ended with a value."""
+        return 0 < len(self.measured) == self.seeds and not self.in_progress
 
     @property
     def mean(self) -> float | None:
@@ -113,8 +120,8 @@ class ResultTable:
     def best(self, column: str) -> frozenset[str]:
         """Return the rows to be set in bold: of each metric, the best and its equals.
 
-        Rows are compared in which every seed has a value; of values in rounds none, where a
-        method's rounds are others than those of the rest.
+        Rows are compared in which every seed has a value, over the seeds that they share; of values
+        in rounds none, where a method's rounds are others than those of the rest.
         """
         found: frozenset[str] = frozenset()
         cells = {row: self.cell(row, column) for row in self.rows}
@@ -122,39 +129,37 @@ class ResultTable:
             alike = {row: cell for row, cell in cells.items() if self.metric_of(cell) == metric}
             if len({self.own_round_of(cell) for cell in alike.values() if cell.measured}) > 1:
                 continue
-            compared = {
-                row: cell.measured
-                for row, cell in alike.items()
-                if 0 < len(cell.measured) == cell.seeds
-            }
+            compared = {row: cell.measured for row, cell in alike.items() if cell.is_complete}
             found |= statistics.best_rows(compared, larger=metric.larger_is_better)
         return found
 
     def ratio(self, row: str, column: str) -> float | None:
-        """Return how many times better a cell's mean is than that of the row `ratio_to`.
+        """Return how many times better a cell is than that of the row `ratio_to`.
 
-        Both must have a value of every seed: the mean of those that reached a target is too good.
-        Rounds of both must be alike.
+        The ratio is that of the means over the seeds of both. Each must have a value of every seed:
+        the mean of those that reached a target is too good. Rounds of both must be alike.
         """
         cells = self.cell(row, column), self.cell(self.ratio_to, column)
-        if any(len(cell.measured) < cell.seeds for cell in cells):
+        seeds = statistics.shared_seeds(*(cell.measured for cell in cells))
+        if not seeds or not all(cell.is_complete for cell in cells):
             return None
         if len({self.own_round_of(cell) for cell in cells}) > 1:
             return None
-        return self._ratio(row, column, "mean")
+        own, base = (statistics.mean([cell.measured[s] for s in seeds]) for cell in cells)
+        return self._ratio(row, column, own, base)
 
     def published_ratio(self, row: str, column: str) -> float | None:
         """Return the same of the published values."""
-        return self._ratio(row, column, "published")
+        own, base = (self.cell(each, column).published for each in (row, self.ratio_to))
+        return self._ratio(row, column, own, base)
 
-    def _ratio(self, row: str, column: str, value: str) -> float | None:
+    def _ratio(self, row: str, column: str, own: float | None, base: float | None) -> float | None:
+        metric, of_base = (self.metric_of(self.cell(each, column)) for each in (row, self.ratio_to))
         if self.ratio_to not in self.rows or row == self.ratio_to:
             return None
-        cell, base = self.cell(row, column), self.cell(self.ratio_to, column)
-        own, other, metric = getattr(cell, value), getattr(base, value), self.metric_of(cell)
-        if not own or not other or metric.target is None or metric != self.metric_of(base):
+        if not own or not base or metric.target is None or metric != of_base:
             return None
-        return float(other / own)
+        return base / own
 
 
 def differing_settings(

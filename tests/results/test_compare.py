@@ -149,11 +149,28 @@ def test_the_comparison(grouped):
         "time [s]": "5.2 ± 0.0 (n=3)",
     }
     assert second["rounds"] == "1 of 5, 1 running"
-    assert second["rounds to 0.625"] == "- (0/1, 1 not reached)"
+    assert second["rounds to 0.625"] == "- (0/1, 1 not reached so far)"
     assert grid.rows[0][2].bold and not grid.rows[1][2].bold
     assert grid.notes[0].startswith("running: no end is recorded")
     assert "final(test_accuracy): the last value of test_accuracy." in grid.notes
     assert len(set(grid.notes)) == len(grid.notes)
+
+
+def test_runs_in_progress_are_rows_of_their_own(grouped):
+    groups = grouped(
+        a={"rows": make_rows([0.5, 0.75]), "seed": 0},
+        b={"rows": make_rows([0.9]), "seed": 1, "finished": False},
+        c={"rows": make_rows([0.7]), "seed": 2, "finished": False},
+        d={"rows": make_rows([0.9]), "finished": False, **PROX},
+    )
+    grid, rows = table_of(groups)
+    assert [row["run"] for row in rows] == ["fedavg", "fedavg, in progress", "fedprox"]
+    assert [row["final accuracy [%]"] for row in rows] == [
+        "75.00 (n=1)*",
+        "80.00 ± 14.14 (n=2)*",
+        "90.00 (n=1)*",
+    ]
+    assert [row[2].bold for row in grid.rows] == [True, False, False]
 
 
 def test_no_bold_beside_rounds_of_fedma(grouped):
@@ -202,4 +219,4 @@ def test_further_metrics_and_runs_without_accuracy(grouped):
 def test_a_run_before_its_first_round_has_no_values(grouped):
     _, (row,) = table_of(grouped(a={}))
     assert row["rounds"] == "0 of 5, 1 running"
-    assert row["time [s]"] == "- (0/1, 1 without a value)"
+    assert row["time [s]"] == "- (0/1, 1 without a value so far)"

@@ -54,6 +54,14 @@ def test_rows_that_are_not_separated_from_the_best():
     assert best_rows({}, larger=True) == best_rows({"a": {}}, larger=True) == frozenset()
 
 
+def test_rows_of_unequal_seeds_are_compared_over_those_of_all():
+    lucky = {"lucky": {0: 0.90, 1: 0.92, 7: 1.0}, "better": {0: 0.91, 1: 0.92, 8: 0.5}}
+    assert best_rows(lucky, larger=True) == {"better"}
+    longer = {**BY_SEED, "best": BY_SEED["best"] | {5: 0.1}}
+    assert best_rows(longer, larger=True) == {"best", "alike"}
+    assert best_rows({"a": {0: 1.0}, "b": {1: 2.0}}, larger=True) == frozenset()
+
+
 def test_below_five_seeds_the_best_alone_and_its_equals():
     few = {row: {seed: values[seed] for seed in range(4)} for row, values in BY_SEED.items()}
     few["alike"] = dict(few["best"])

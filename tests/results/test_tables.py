@@ -77,11 +77,11 @@ def test_notes_say_what_is_shown():
         "30 rounds of 500",
         "final(test_accuracy): the last value of test_accuracy.",
         "Cells: mean ± sample deviation over n seeds.",
-        "Bold: the best of the rows in which every seed has a value.",
+        "Bold: the best of the rows in which every seed has a value, over seeds that they share.",
         "*: fewer than 3 seeds.",
         "2/3: of three seeds two have a value, and the mean is theirs; such a cell has no ratio.",
         "In brackets: the published value.",
-        "2.00x: half of what b needs, by the ratio of the means.",
+        "2.00x: half of what b needs, by the means over the seeds of both.",
         "a: local.lr=0.1",
         "b: the published value is suspect: bad scan",
         "c: best(test_accuracy): the largest test_accuracy over the rounds.",
@@ -128,7 +128,7 @@ def test_fewer_rounds_are_better():
 def test_ratios():
     cells = {
         ("base", "x"): ResultCell({0: 90.0, 1: 110.0}, published=200),
-        ("fast", "x"): ResultCell({0: 50.0}, published=80),
+        ("fast", "x"): ResultCell({0: 60.0, 1: 40.0}, published=80),
         ("never", "x"): ResultCell({0: None}),
         ("sometimes", "x"): ResultCell({0: 10.0, 1: None}, published=100),
         ("diverging", "x"): ResultCell({0: 10.0}, diverged=1),
@@ -136,7 +136,7 @@ def test_ratios():
     table = table_of(cells, **ROUNDS, ratio_to="base")
     assert [table.ratio(row, "x") for row in table.rows] == [None, 2.0, None, None, None]
     texts = [row[1].text for row in grid_of(table).rows]
-    assert texts[1] == "50.0 (n=1)* 2.00x [80 2.50x]"
+    assert texts[1] == "50.0 ± 14.1 (n=2)* 2.00x [80 2.50x]"
     assert texts[2] == "- (0/1, 1 not reached)"
     assert texts[3] == "10.0 (1/2, 1 not reached)* [100 2.00x]"
     turned = table_of(cells, **ROUNDS, ratio_to="sometimes")
@@ -169,6 +169,30 @@ def test_rounds_of_other_kinds_have_neither_bold_nor_ratio():
     assert not any(PASSES in note for note in grid_of(sent).notes)
     never = {**cells, ("passes", "x"): ResultCell({0: None}, own_round=PASSES)}
     assert table_of(never, **ROUNDS).best("x") == {"fast"}
+
+
+def test_rows_are_compared_over_the_seeds_that_they_share():
+    """By their own means, `hard` needs more rounds than `base`; of seed 1 both have, fewer."""
+    cells = {
+        ("base", "x"): ResultCell({0: 10.0, 1: 100.0}),
+        ("hard", "x"): ResultCell({1: 80.0, 2: 90.0}),
+    }
+    table = table_of(cells, **ROUNDS, ratio_to="base")
+    assert table.best("x") == {"hard"} and table.ratio("hard", "x") == 100 / 80
+    apart = table_of({**cells, ("hard", "x"): ResultCell({2: 5.0})}, **ROUNDS, ratio_to="base")
+    assert apart.best("x") == frozenset() and apart.ratio("hard", "x") is None
+
+
+def test_runs_in_progress_are_not_compared():
+    cells = {
+        ("base", "x"): ResultCell({0: 100.0}),
+        ("on", "x"): ResultCell({0: 50.0}, in_progress=True),
+        ("before", "x"): ResultCell({0: None}, in_progress=True),
+    }
+    table = table_of(cells, **ROUNDS, ratio_to="base")
+    assert table.best("x") == {"base"} and table.ratio("on", "x") is None
+    texts = [row[1].text for row in grid_of(table).rows]
+    assert texts[1:] == ["50.0 (n=1)*", "- (0/1, 1 not reached so far)"]
 
 
 def test_figures_that_count_nothing_have_no_ratio():

@@ -15,10 +15,10 @@ from raysim.results.tables import SCALES, ResultCell, ResultTable
 DECIMALS: Mapping[str, int] = {"%": 2, "rounds": 1, "KB": 1, "MB": 1, "GB": 2, "s": 1}
 FEW_NOTE = f"*: fewer than {statistics.FEW} seeds."
 SPREAD_NOTE = "Cells: mean ± sample deviation over n seeds."
-BOLD_NOTE = "Bold: the best of the rows in which every seed has a value"
+BOLD_NOTE = "Bold: the best of the rows in which every seed has a value, over seeds that they share"
 BOOTSTRAP_NOTE = (
-    f"; from {statistics.SEEDS_FOR_BOOTSTRAP} seeds on, all rows that a paired bootstrap over seeds"
-    f" ({statistics.CONFIDENCE:.0%}) does not separate from it"
+    f"; from {statistics.SEEDS_FOR_BOOTSTRAP} of these on, all rows that a paired bootstrap over"
+    f" seeds ({statistics.CONFIDENCE:.0%}) does not separate from it"
 )
 OWN_ROUND_NOTE = "a round is {}: no ratio to rounds of other methods, and no bold beside them."
 LONGEST = 10_000
@@ -124,6 +124,7 @@ def spread(cell: ResultCell, metric: Metric, unit: str) -> str:
         if cell.deviation is not None:
             text += f" ± {shown(cell.deviation, unit)}"
     without = "without a value" if metric.target is None else "not reached"
+    without += " so far" if cell.in_progress else ""
     lost = {
         "diverged": cell.diverged,
         "failed": cell.failed,
@@ -176,7 +177,7 @@ def _legend(table: ResultTable) -> Iterator[str]:
     if any(cell.published is not None for cell in cells):
         yield "In brackets: the published value."
     if table.ratio_to:
-        yield f"2.00x: half of what {table.ratio_to} needs, by the ratio of the means."
+        yield f"2.00x: half of what {table.ratio_to} needs, by the means over the seeds of both."
 
 
 def _common_difference(table: ResultTable, row: str) -> str:
