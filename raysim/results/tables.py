@@ -167,6 +167,8 @@ def differing_settings(
 ) -> dict[str, dict[str, Any]]:
     """Return, per row, the settings whose values are not those of most rows.
 
+    Of more than two rows that all have values of their own, each differs.
+
     Args:
         rows: Settings by dotted key, by row.
         expected: Keys that make a row, by row: they are left out of it.
@@ -176,7 +178,8 @@ def differing_settings(
         holders = {row: settings[key] for row, settings in rows.items() if key in settings}
         counts = Counter(map(repr, holders.values()))
         usual = min(counts, key=lambda value: (-counts[value], value))
+        all_differ = len(counts) == len(holders) > 2
         for row, value in holders.items():
-            if repr(value) != usual and key not in expected.get(row, ()):
+            if (all_differ or repr(value) != usual) and key not in expected.get(row, ()):
                 found[row][key] = value
     return found

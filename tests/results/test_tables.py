@@ -217,6 +217,10 @@ def test_differing_settings():
         "fedprox": {},
         "scaffold": {"local.lr": 0.02},
     }
+    for lr, values in zip((0.1, 0.05), rows.values(), strict=False):
+        values["local.lr"] = lr
+    found = differing_settings(rows, expected)
+    assert found == {row: {"local.lr": rows[row]["local.lr"]} for row in rows}
 
 
 @hypothesis_settings(max_examples=15)

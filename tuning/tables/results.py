@@ -180,7 +180,8 @@ def _with_differences(
 ) -> dict[Place, ResultCell]:
     """Return cells with the settings in which they differ from the other rows of their column.
 
-    Settings of the method make a row, and those that differ in every row.
+    Settings of the method make a row. Where it is the same in some, those that differ in every row
+    do too.
     """
     found = dict(cells)
     for column in dict.fromkeys(column for _, column in cells):
@@ -194,12 +195,14 @@ def _with_differences(
 def _of_rows(rows: Mapping[str, Mapping[str, Any]]) -> Collection[str]:
     """Return the keys that make the rows of a table."""
     keys = dict.fromkeys(key for values in rows.values() for key in values)
-    distinct = {
-        key
-        for key in keys
-        if len(rows) > 2 and len({repr(values.get(key)) for values in rows.values()}) == len(rows)
-    }
-    return {key for key in keys if key.startswith("method.")} | distinct
+    of_method = {key for key in keys if key.startswith("method.")}
+
+    def differs_in_every_row(*keys: str) -> bool:
+        return len({repr([v.get(key) for key in keys]) for v in rows.values()}) == len(rows)
+
+    if len(rows) <= 2 or differs_in_every_row(*of_method):
+        return of_method
+    return of_method | {key for key in keys if differs_in_every_row(key)}
 
 
 def _rounds(cells: Sequence[PlannedCell]) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pyarrow.parquet as pq
+import pytest
+
 from raysim.tuning.tables.folder import TableFolder
 from raysim.tuning.tables.plan import TableOptions, make_plan
 from raysim.tuning.tables.results import TableResults
 from raysim.workloads.tables import TABLES
+from tests.tuning.tables.common import NAME, make_table
 
 ROWS = ("FA", "FSVRG", "MFA", "FMA", "MIFL")
 
@@ -19,3 +23,23 @@ def test_cells_of_fedma_count_rounds_of_its_own(tmp_path):
     }
     passes = "a pass over the layers, with a trip to the clients for each layer"
     assert own == {row: {passes if row == "FMA" else ""} for row in ROWS}
+
+
+METHODS = {"FedAvg": "fedavg", "FedProx": "fedprox", "Momentum": "momentum"}
+RATES = (0.1, 0.05, 0.02)
+
+
+@pytest.mark.parametrize("as_methods", [True, False])
+def test_a_setting_that_differs_in_every_row_is_named_unless_it_makes_the_rows(
+    as_methods, table, slots, tmp_path, monkeypatch
+):
+    names = METHODS if as_methods else [f"lr {rate}" for rate in RATES]
+    rows = {
+        name: {"local.lr": rate} | ({"method.name": METHODS[name]} if as_methods else {})
+        for name, rate in zip(names, RATES, strict=True)
+    }
+    monkeypatch.setitem(TABLES, NAME, make_table(tmp_path, rows, {"IID": {"rounds": 1}}))
+    assert table("--seeds", "1")[0] == 0
+    cells = pq.read_table(tmp_path / "out/table.parquet").to_pylist()
+    expected = [[f"local.lr={rate}"] if as_methods else [] for rate in RATES]
+    assert [cell["differing"] for cell in cells] == expected
