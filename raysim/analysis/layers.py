@@ -20,7 +20,7 @@ from torch.func import functional_call
 
 from raysim.analysis.base import Analysis, ClientPart, Columns, Extra, MeasuredRound, Need
 from raysim.analysis.formulas import cka, gram
-from raysim.core.layers import weight_layers
+from raysim.core.layers import WeightLayer, weight_layers
 from raysim.core.rules import Trained, View
 from raysim.core.tensors import Tensors, flatten, unflatten
 from raysim.methods.divide_and_conquer import weight_divergence
@@ -39,8 +39,8 @@ class WeightDivergence(Analysis):
     takes_reference: ClassVar[bool] = True
 
     def rows(self, found: MeasuredRound) -> Columns:
-        """Return a row per weight layer: W_d = (1 - cos(reference, model)) / ||reference||."""
-        layers = weight_layers(found.network)
+        """Return a row per trained layer: W_d = (1 - cos(reference, model)) / ||reference||."""
+        layers = trained_layers(found.network)
         reference = found.initial if found.reference is None else found.reference
         return {
             "layer": np.arange(1, len(layers) + 1),
@@ -80,7 +80,7 @@ class Cka(Analysis):
             for name, group in unflatten(tensors).items():
                 grams[name] = group
         pairs = [*combinations(grams, 2)]
-        paths = [layer.path for layer in weight_layers(found.network)]
+        paths = [layer.path for layer in trained_layers(found.network)]
         return {
             "layer": np.repeat(np.arange(1, len(paths) + 1), len(pairs)),
             "path": np.repeat(np.array(paths), len(pairs)),
@@ -114,8 +114,21 @@ def _grams(network: nn.Module, tensors: Tensors, x: Tensor) -> Tensors:
     return {path: gram(outputs) for path, outputs in found.items()}
 
 
+def trained_layers(network: nn.Module) -> list[WeightLayer]:
+    """Return the weight layers that are trained, in forward order.
+
+    A method's frozen copies (FedFusion) are left out, so that a layer has one number in all
+    methods.
+    """
+    return [
+        layer
+        for layer in weight_layers(network)
+        if any(parameter.requires_grad for parameter in layer.module.parameters())
+    ]
+
+
 def layer_outputs(network: nn.Module, tensors: Tensors, x: Tensor) -> dict[str, Tensor]:
-    """Return the outputs [N, ...] of each weight layer by path, at any tensors."""
+    """Return the outputs [N, ...] of each trained weight layer by path, at any tensors."""
     seen: dict[str, Tensor] = {}
 
     def note(path: str, module: nn.Module, given: Any, output: Any) -> None:
@@ -123,7 +136,7 @@ def layer_outputs(network: nn.Module, tensors: Tensors, x: Tensor) -> dict[str, 
 
     hooks = [
         network.get_submodule(layer.path).register_forward_hook(partial(note, layer.path))
-        for layer in weight_layers(network)
+        for layer in trained_layers(network)
     ]
     try:
         with torch.no_grad():

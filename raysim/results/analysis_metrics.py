@@ -128,10 +128,11 @@ class AnalysisMetric(Metric):
 
 
 def _count_layers(settings: Settings) -> int:
-    """Return the number of weight layers of the network; 0 of one without stages."""
+    """Return the number of trained weight layers of the network; 0 of one without stages."""
     from torch import nn
 
-    from raysim.core.layers import STAGES, weight_layers
+    from raysim.analysis.layers import trained_layers
+    from raysim.core.layers import STAGES
 
     network: nn.Module = ask(
         settings.model,
@@ -140,7 +141,7 @@ def _count_layers(settings: Settings) -> int:
         returns=lambda found: isinstance(found, nn.Module),
         expected="a torch.nn.Module",
     )
-    return len(weight_layers(network)) if all(hasattr(network, name) for name in STAGES) else 0
+    return len(trained_layers(network)) if all(hasattr(network, name) for name in STAGES) else 0
 
 
 def parse_analysis(text: str, name: str, value: str) -> AnalysisMetric:

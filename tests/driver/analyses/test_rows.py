@@ -8,6 +8,7 @@ import pytest
 from safetensors.torch import load_file
 
 import raysim
+from raysim.testing.tasks import small_task
 from tests.driver.analyses.common import SIZES, tables
 from tests.tasks import make_settings, make_task
 
@@ -111,3 +112,16 @@ def test_a_client_that_joins_ditto_trains_its_personal_model(tmp_path):
         rows = tables(tmp_path / method)["new_client"]
         found[method] = {(r["client"], r["epochs"]): r["accuracy"] for r in rows}
     assert found["ditto"] == found["fedprox"] != found["fedavg"]
+
+
+def test_layers_have_the_same_numbers_under_a_method_that_adds_frozen_ones(tmp_path):
+    layers = {}
+    for method in ("fedavg", "fedfusion"):
+        options = {"analysis": "cka,weight_divergence", "method.name": method}
+        raysim.run(make_settings(tmp_path / method, rounds=1, **options), small_task("cnn"))
+        layers[method] = [
+            {(row["layer"], row["path"].replace(".local", "")) for row in rows}
+            for rows in tables(tmp_path / method).values()
+        ]
+    expected = {(1, "features.0"), (2, "features.3"), (3, "hidden.1"), (4, "head")}
+    assert layers["fedavg"] == layers["fedfusion"] == [expected, expected]
