@@ -20,9 +20,9 @@ Legend: N samples of the batch.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from raysim.core.rules import Batch, Outputs, Rules, View
@@ -43,11 +43,18 @@ class TwoStreamL2(FedAvg):
     lam: float = Field(default=0.01, ge=0, description="strength of the distance")
     reduction: Literal["sum", "mean"] = Field(
         default="sum",
-        description="of the outputs' distance: half its sum over a batch, or its mean",
+        description="of the outputs' distance: half its sum over a batch, or its mean; of the"
+        " weights' the sum alone",
     )
     space: Literal["outputs", "weights"] = Field(
         default="outputs", description="what the distance is between"
     )
+
+    @model_validator(mode="after")
+    def _reduces_outputs(self) -> Self:
+        if self.space == "weights" and self.reduction != "sum":
+            raise ValueError(f"reduction={self.reduction}: must be sum with method.space=weights")
+        return self
 
     def rules(self) -> Rules:
         """Return the rules of local training: SGD on the loss plus the distance."""

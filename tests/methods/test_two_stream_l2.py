@@ -88,6 +88,10 @@ def test_tiny_clients(tmp_path, space):
     [
         ({"method.lam": -1}, "method.lam=-1: must be greater than or equal to 0"),
         ({"method.space": "x"}, "method.space=\"x\": must be 'outputs' or 'weights'"),
+        (
+            {"method.space": "weights", "method.reduction": "mean"},
+            "^method.reduction=mean: must be sum with method.space=weights",
+        ),
         ({"method.reduction": "x"}, "method.reduction=\"x\": must be 'sum' or 'mean'"),
     ],
 )
