@@ -32,8 +32,9 @@ from raysim.core.tensors import Tensors
 
 NEW_CLIENTS, EPOCHS = 3, (1, 2, 4, 8, 16, 32, 64, 128)
 """Clients that join, drawn by the seed from those that never took part; their local epochs."""
-LEAST_EPOCHS, GAIN = 16, 0.01
-"""Epochs that are trained in any case; more only if the last doubling gained so much accuracy."""
+LEAST_EPOCHS, CONVERGED = 16, 0.01
+"""Epochs that are trained in any case, and the accuracy that is too little to train more for: of
+the last doubling, and between a mean accuracy and the largest."""
 
 
 def _own_accuracy(view: View, trained: Trained) -> Tensors:
@@ -97,10 +98,10 @@ class NewClient(Analysis):
         shares = {(client, 0): float(each["accuracy"]) for client, each in measured.items()}
         mean = math.nan
         for epochs in EPOCHS:
-            figures = _joined(found, clients, epochs)
-            shares |= {(client, epochs): share for client, share in figures.items()}
-            before, mean = mean, fmean(figures.values()) if figures else math.nan
-            if epochs >= LEAST_EPOCHS and mean - before < GAIN:
+            joined = _joined(found, clients, epochs)
+            shares |= {(client, epochs): share for client, share in joined.items()}
+            before, mean = mean, fmean(joined.values()) if joined else math.nan
+            if epochs >= LEAST_EPOCHS and mean - before < CONVERGED:
                 break
         keys = sorted(shares)
         return {
@@ -112,9 +113,9 @@ class NewClient(Analysis):
 
 def _joined(found: MeasuredRound, clients: Sequence[int], epochs: int) -> dict[int, float]:
     """Return the accuracy of each client that joins after so many local epochs."""
-    figures: dict[int, float] = {}
+    values: dict[int, float] = {}
     for client in clients:
         trained = found.train(_own_accuracy, client, epochs)
         if client in trained:
-            figures[client] = float(trained[client]["accuracy"])
-    return figures
+            values[client] = float(trained[client]["accuracy"])
+    return values

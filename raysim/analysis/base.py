@@ -16,6 +16,7 @@ from torch import nn
 
 from raysim.core.components import Component
 from raysim.core.rules import Batch, Outputs, Trained, View
+from raysim.core.scoring import FORWARD_ROWS
 from raysim.core.tensors import Groups, Tensors
 
 Values = npt.NDArray[Any]
@@ -25,9 +26,6 @@ ClientPart = Callable[[View, Trained], Tensors]
 """Measures a client in a worker, as its training ends; returns small tensors by name."""
 Need = Literal["stages", "classes", "client_accuracy", "real_inputs"]
 Extra = Literal["probe", "own_test"]
-
-ROWS = 250
-"""Samples that go through the network at once."""
 
 
 class Measure(Protocol):
@@ -127,7 +125,7 @@ class Analysis(Component, ABC):
 
 def outputs(view: View, tensors: Tensors, x: torch.Tensor) -> Iterator[Outputs]:
     """Yield the outputs of the network at any tensors, of some inputs [N, ...] at a time."""
-    for rows in torch.split(x, ROWS):
+    for rows in torch.split(x, FORWARD_ROWS):
         yield view.at(tensors, rows)
 
 

@@ -12,33 +12,29 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
-import torch
 from torch import nn
 
-from raysim.analysis.base import Analysis, ClientPart, Columns, MeasuredRound, Need, outputs
+from raysim.analysis.base import Analysis, ClientPart, Columns, MeasuredRound, Need
 from raysim.analysis.formulas import joint_counts, mutual_information
 from raysim.core.rules import Trained, View
 from raysim.core.tensors import Tensors
+from raysim.methods.mifl import logits_of
 from raysim.methods.mifl import mutual_information as gaussian_information
 
 MOST_CLIENTS = 1000
 """Clients on whose training samples outputs are computed; of more, so many at equal distances."""
 
 
-def _logits(view: View, tensors: Tensors, x: torch.Tensor) -> torch.Tensor:
-    return torch.cat([each.logits for each in outputs(view, tensors, x)])
-
-
 def _predictions(view: View, trained: Trained) -> Tensors:
     """Return labels [n] and predicted classes [n] of the client's training samples."""
-    predicted = trained.data.scoring.predict(_logits(view, view.params, trained.data.x))
+    predicted = trained.data.scoring.predict(logits_of(view, view.params, trained.data))
     return {"labels": trained.data.y.int(), "predicted": predicted.int()}
 
 
 def _information(view: View, trained: Trained) -> Tensors:
     """Return -1/2 log(1 - rho^2) of the logits of the trained and of the received model."""
     data = trained.data
-    own, received = (_logits(view, tensors, data.x) for tensors in (view.params, view.start))
+    own, received = (logits_of(view, tensors, data) for tensors in (view.params, view.start))
     return {"information": gaussian_information(own, received, data)}
 
 

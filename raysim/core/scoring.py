@@ -15,6 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+FORWARD_ROWS = 250
+"""Samples that go through a network at once where nothing is trained.
+
+On one core, 2000 images of mnist-cnn-128 took 0.50 s so and 0.76 s by 1000, whose activations do
+not stay in the cache; cifar-cnn-5 0.83 and 1.12 s, resnet18 1.88 and 2.20 s.
+"""
 Metric = Callable[[npt.NDArray[Any], npt.NDArray[Any]], float]
 
 

@@ -59,13 +59,12 @@ from torch import Tensor
 
 from raysim.core.method import Metrics, Round, ServerState
 from raysim.core.rules import Batch, Outputs, Pass, Rules, Trained, Upload, View
+from raysim.core.scoring import FORWARD_ROWS
 from raysim.core.tensors import Tensors, nbytes
 from raysim.methods.fedavg import FedAvg
 
 Objective = Literal["penalty", "mixture", "residual"]
 RHO_LIMIT = 1 - 1e-7
-ROWS = 250
-"""Samples per forward pass when two models are compared; activations of more leave the cache."""
 
 
 class Mifl(FedAvg):
@@ -144,7 +143,7 @@ class Mifl(FedAvg):
         samples = trained.data
         mi = float(
             mutual_information(
-                _logits(view, view.params, samples), _logits(view, reference, samples), samples
+                logits_of(view, view.params, samples), logits_of(view, reference, samples), samples
             )
         )
         state = {"model": view.params} if self._keeps_model else {}
@@ -201,8 +200,9 @@ def _send_staged(view: View, trained: Trained) -> Upload:
     return Upload(sums={"model": view.state["model"]})
 
 
-def _logits(view: View, tensors: Tensors, samples: Batch) -> Tensor:
-    return torch.cat([view.at(tensors, x).logits for x in torch.split(samples.x, ROWS)])
+def logits_of(view: View, tensors: Tensors, samples: Batch) -> Tensor:
+    """Return the logits [N, C] of samples at any tensors, of some samples at a time."""
+    return torch.cat([view.at(tensors, x).logits for x in torch.split(samples.x, FORWARD_ROWS)])
 
 
 def _mean(values: Tensor, batch: Batch) -> Tensor:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from raysim.analysis import ANALYSES
+from raysim.analysis.accuracy import CONVERGED
 from raysim.config import Settings
 from raysim.core.components import ask, suggest
 from raysim.core.errors import SettingsError
@@ -30,8 +31,6 @@ OF_ANALYSIS: Mapping[str, AnalysisValues] = {
     "cka": AnalysisValues(r"layer_[1-9]\d{0,3}", "layer_1", ("layer", "cka")),
     "new_client": AnalysisValues(r"epochs(_\d{1,4})?", "epochs", ("epochs", "accuracy")),
 }
-CONVERGED = 0.01
-"""Distance from the largest accuracy within which a client that joins has converged."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from raysim.results.metrics import Metric
 from raysim.results.references import UNREAD, reference_settings
 from raysim.results.render import Entry, Footnotes, Grid, grid_of
 from raysim.results.runs import RunRecord, State, result_settings
-from raysim.results.tables import ResultCell, ResultTable
+from raysim.results.tables import ResultCell, ResultTable, differing_keys
 from raysim.storage.schema import table_of
 
 RUNNING: State = "running"
@@ -147,17 +147,6 @@ def group_runs(records: Sequence[RunRecord], metrics: Sequence[Metric] = ()) -> 
         for values, each in zip(settings, found.values(), strict=True)
     ]
     return _with_unique_labels(groups)
-
-
-def differing_keys(settings: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the keys whose values are not equal in all settings, or are missing in some."""
-    keys = dict.fromkeys(key for each in settings for key in each)
-    missing = object()
-    return [
-        key
-        for key in keys
-        if any(each.get(key, missing) != settings[0].get(key, missing) for each in settings)
-    ]
 
 
 def compared_metrics(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -162,6 +162,17 @@ class ResultTable:
         return base / own
 
 
+def differing_keys(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the keys whose values are not equal in all settings, or are missing in some."""
+    keys = dict.fromkeys(key for each in settings for key in each)
+    missing = object()
+    return [
+        key
+        for key in keys
+        if any(each.get(key, missing) != settings[0].get(key, missing) for each in settings)
+    ]
+
+
 def differing_settings(
     rows: Mapping[str, Mapping[str, Any]], expected: Mapping[str, Collection[str]]
 ) -> dict[str, dict[str, Any]]:
@@ -174,7 +185,7 @@ def differing_settings(
         expected: Keys that make a row, by row: they are left out of it.
     """
     found: dict[str, dict[str, Any]] = {row: {} for row in rows}
-    for key in dict.fromkeys(key for settings in rows.values() for key in settings):
+    for key in differing_keys([*rows.values()]):
         holders = {row: settings[key] for row, settings in rows.items() if key in settings}
         counts = Counter(map(repr, holders.values()))
         usual = min(counts, key=lambda value: (-counts[value], value))

@@ -7,7 +7,6 @@ that the metrics of its cells need are added to a run's settings.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from functools import cached_property
 
 from raysim.config import Settings
 from raysim.core.errors import SettingsError
+from raysim.core.given import portable_name
 from raysim.results.metrics import Metric, parse_metric
 from raysim.workloads.datasets.fetch import data_root
 from raysim.workloads.datasets.prepared import missing_files
@@ -204,12 +204,8 @@ def folder_names(places: Sequence[tuple[str, str]]) -> list[str]:
     """Return a folder for each row and column, all different, of portable characters."""
     names: list[str] = []
     for row, column in places:
-        name = f"{_portable(row)}/{_portable(column)}"
+        name = f"{portable_name(row)}/{portable_name(column)}"
         while name in names:
             name += "-"
         names.append(name)
     return names
-
-
-def _portable(text: str) -> str:
-    return re.sub(r"[^a-z0-9.=]+", "-", text.lower()).strip("-.") or "-"

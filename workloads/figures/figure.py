@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from raysim.core.given import portable_name
 from raysim.workloads.presets.preset import Paper
 
 
@@ -31,7 +31,7 @@ class FigureRun:
     @property
     def folder(self) -> str:
         """Name of its run directory within the figure's folder."""
-        return re.sub(r"[^a-z0-9.]+", "-", self.label.lower()).strip("-")
+        return portable_name(self.label)
 
 
 @dataclass(frozen=True)

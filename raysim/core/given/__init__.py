@@ -4,7 +4,7 @@ Free of heavy imports: the command line reads the working directory's kind befor
 """
 
 from raysim.core.given.decisive import decides_result, may_change
-from raysim.core.given.paths import user_path
+from raysim.core.given.paths import portable_name, user_path
 from raysim.core.given.values import check_plain, override_text, parse_json, read_text
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "may_change",
     "override_text",
     "parse_json",
+    "portable_name",
     "read_text",
     "user_path",
 ]

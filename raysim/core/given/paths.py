@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from raysim.core.errors import SettingsError, visible
@@ -11,6 +12,11 @@ NAME_BYTES = 255
 """Most bytes of a name in a path, of all common file systems."""
 PATH_BYTES = 3_500
 """Most bytes of a path: Linux takes 4,096, and names are added for what lies below."""
+
+
+def portable_name(text: str) -> str:
+    """Return a text as a name of a folder, of characters that every file system takes."""
+    return re.sub(r"[^a-z0-9.=]+", "-", text.lower()).strip("-.") or "-"
 
 
 def user_path(text: str | Path, setting: str = "") -> Path:

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from raysim.core.errors import SettingsError, visible
-from raysim.results.compare import RunGroup, differing_keys
+from raysim.results.compare import RunGroup
 from raysim.results.render import Entry, Grid
 from raysim.results.render.formats import html_table
 from raysim.results.report import charts
 from raysim.results.report.charts import Chart
 from raysim.results.report.partitions import Labels, class_counts
 from raysim.results.runs import RunRecord
+from raysim.results.tables import differing_keys
 
 FILES = Path(__file__).parent
 EXTRAS = ("jinja2", "matplotlib")
