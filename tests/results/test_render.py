@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from html.parser import HTMLParser
 
 import pyarrow.parquet as pq
@@ -38,9 +39,9 @@ TABLE = ResultTable(
 )
 
 
-def in_terminal(grid: Grid) -> str:
+def in_terminal(grid: Grid, width: int = 200) -> str:
     file = io.StringIO()
-    Console(file=file, width=200).print(to_rich(grid))
+    Console(file=file, width=width).print(to_rich(grid))
     return file.getvalue()
 
 
@@ -57,6 +58,39 @@ def test_every_format_has_title_cells_and_notes(name):
     text = FORMATS[name](grid_of(TABLE))
     for part in ("FedMAX table 1", "91.00", "1.00 (n=3)", "91.5", "3 diverged", "not run", NOTE):
         assert part in text
+
+
+def wide_grid(names: int) -> Grid:
+    header = ("", *(f"column {n}" for n in range(10, 50)))
+    rows = [
+        ("R" * names, *(Entry(f"{n}.0 ± 0.1 (n=3)", value=n) for n in range(10, 50)))
+        for _ in range(2)
+    ]
+    return Grid("Wide", header, tuple((Entry(name), *rest) for name, *rest in rows))
+
+
+@pytest.mark.parametrize(("names", "width"), [(6, 80), (6, 10_000), (70, 80), (6, 200)])
+def test_wide_tables_are_split_into_blocks_that_fit_the_terminal(names, width):
+    """Every column is there once, in one piece, with its values and the names of the rows."""
+    grid = wide_grid(names)
+    lines = in_terminal(grid, width).splitlines()
+    assert all(len(line) <= width for line in lines)
+    heads = [line for line in lines if "column" in line]
+    words = [word for line in heads for word in re.findall(r"column \d+", line)]
+    assert words == [*grid.header[1:]]
+    values = [re.findall(r"\d+\.0 ± 0\.1 \(n=3\)", line) for line in lines]
+    for row in (0, 1):
+        of_row = [value for each in [v for v in values if v][row::2] for value in each]
+        assert of_row == [entry.text for entry in grid.rows[row][1:]]
+    column = 2 + len("39.0 ± 0.1 (n=3)")
+    fit = (width - 2 - min(names, width // 2)) // column
+    assert len(heads) == -(-40 // min(fit, 40))
+
+
+def test_a_column_wider_than_the_terminal_is_folded():
+    grid = Grid("t", ("", "x", "y"), ((Entry("row"), Entry("v" * 50), Entry("1")),))
+    text = in_terminal(grid, 30)
+    assert all(len(line) <= 30 for line in text.splitlines()) and text.count("v") == 50
 
 
 def test_markdown():
@@ -109,7 +143,7 @@ def test_html_escapes_and_has_values_to_sort_by():
 
 
 def test_the_other_formats_escape():
-    grid = Grid("t", ("", HOSTILE), ((Entry(HOSTILE, bold=True),),))
+    grid = Grid("t", ("", HOSTILE), ((Entry(HOSTILE, bold=True), Entry("")),))
     markdown = to_markdown(grid)
     assert "\\<script\\>" in markdown and "a\\|b\\_c\\*d\\\\" in markdown
     latex = to_latex(grid)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from html import escape
 
-from rich.console import Group
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -22,6 +24,8 @@ LATEX = {
     "|": r"\textbar{}",
     "±": r"$\pm$",
 }
+PADDING = 2
+"""Characters of a column in the terminal besides its text."""
 STYLE = """\
 body { font: 15px/1.4 system-ui, sans-serif; margin: 2em; color-scheme: light dark; }
 table { border-collapse: collapse; } caption { text-align: left; font-weight: bold; }
@@ -30,15 +34,51 @@ th:first-child, td:first-child { text-align: left; }
 """
 
 
-def to_rich(grid: Grid) -> Group:
-    """Return a grid for the terminal."""
-    table = Table(box=None)
-    for number, name in enumerate(grid.header):
-        table.add_column(Text(name), justify="right" if number else "left", overflow="fold")
-    for row in grid.rows:
-        table.add_row(*(Text(entry.text, "bold" if entry.bold else "") for entry in row))
-    title = Text(grid.title, "italic")  # of a Table it would be broken at the table's width
-    return Group(title, table, *(Text(note) for note in grid.notes))
+@dataclass(frozen=True)
+class _Terminal:
+    """A grid as wide as the terminal: columns that do not fit beside others follow below them."""
+
+    grid: Grid
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        grid, width = self.grid, options.max_width
+        yield Text(grid.title, "italic")  # of a Table it would be broken at the table's width
+        for columns in _blocks(grid, width):
+            table = Table(box=None)
+            for number in columns:
+                most = None if number else max(width // 2, 1)
+                justify: JustifyMethod = "right" if number else "left"
+                table.add_column(
+                    Text(grid.header[number]), justify=justify, overflow="fold", max_width=most
+                )
+            for row in grid.rows:
+                texts = (Text(row[n].text, "bold" if row[n].bold else "") for n in columns)
+                table.add_row(*texts)
+            yield table
+        for note in grid.notes:
+            yield Text(note)
+
+
+def _blocks(grid: Grid, width: int) -> list[list[int]]:
+    """Return columns that fit beside each other, each time after that of the rows' names."""
+    widths = [
+        PADDING + max(cell_len(text) for text in (name, *(row[number].text for row in grid.rows)))
+        for number, name in enumerate(grid.header)
+    ]
+    names = min(widths[0], PADDING + width // 2)
+    blocks, used = [[0]], names
+    for number in range(1, len(widths)):
+        if used + widths[number] > width and len(blocks[-1]) > 1:
+            blocks.append([0])
+            used = names
+        blocks[-1].append(number)
+        used += widths[number]
+    return blocks
+
+
+def to_rich(grid: Grid) -> RenderableType:
+    """Return a grid for the terminal; of more columns than fit there it prints several tables."""
+    return _Terminal(grid)
 
 
 def to_markdown(grid: Grid) -> str:
