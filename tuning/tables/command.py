@@ -74,7 +74,8 @@ def dry_run(
 ) -> None:
     """Print the runs of a table with their work and an estimate of the time; run nothing.
 
-    A few rounds of each dataset, model, batch size and method are measured.
+    A few rounds of each dataset, model, batch size and method are measured; other local epochs and
+    cohorts are taken to have the same speed.
 
     Raises:
         RaysimError: an option, a setting, the data or the folder does not allow the table.
@@ -94,6 +95,10 @@ def dry_run(
     line(
         f"{steps:.3g} sample-steps; estimate: {took} on {slots} slots, from a few rounds measured"
         " on this machine in one process; less where runs stop at target_accuracy"
+    )
+    line(
+        "one speed is measured for each dataset, model, batch size and method, and taken for all"
+        " local epochs and cohorts"
     )
     if analyses := dict.fromkeys(name for settings in left for name in settings.analysis):
         line(f"the estimate leaves out the analyses of the runs: {', '.join(analyses)}")

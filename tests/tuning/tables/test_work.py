@@ -124,6 +124,7 @@ def test_a_dry_run_prints_the_work_and_runs_nothing(table, slots, tmp_path):
     assert len(rows) == 2 * len(COLUMNS)
     assert "blobs-1: 8 runs, 0 done; 2 slots" in said
     assert "1.6e+04 sample-steps; estimate: " in said and "on 2 slots, from a few rounds" in said
+    assert "batch size and method, and taken for all local epochs and cohorts\n" in said
 
 
 def test_a_dry_run_leaves_out_finished_runs(table, tmp_path):
