@@ -32,27 +32,35 @@ class TakingTurns(raysim.Listener):
             raise EndedError
 
 
-def run(case: Case, folder: Path, turns: Turns, **settings: Any) -> None:
-    """Train rounds with settings of raysim by their dotted keys."""
+def task_of(case: Case, folder: Path) -> raysim.Task:
+    """Return the task of a case, whose data lies in a folder."""
     x, y = (np.load(folder / name, mmap_mode="r") for name in ("x.npy", "y.npy"))
-    task = raysim.Task(
+    return raysim.Task(
         model=case.build, clients=list(zip(x, y, strict=True)), test=(x[0][:10], y[0][:10])
     )
+
+
+def settings_of(case: Case, out: Path, **settings: Any) -> raysim.Settings:
+    """Return the settings of a case, and others by their dotted keys."""
+    overrides = {
+        "rounds": ROUNDS,
+        "fraction": case.cohort / case.clients,
+        "target_accuracy": None,
+        "local.epochs": case.epochs,
+        "local.batch_size": case.batch,
+        "local.lr": case.lr,
+        "evaluation.every": ROUNDS,
+        "checkpoint_every": ROUNDS,
+        "out": str(out),
+    }
+    return raysim.load_config("mnist-fedavg", overrides | settings)
+
+
+def run(case: Case, folder: Path, turns: Turns, **settings: Any) -> None:
+    """Train rounds with settings of raysim by their dotted keys."""
     with tempfile.TemporaryDirectory() as out:
-        overrides = {
-            "rounds": ROUNDS,
-            "fraction": case.cohort / case.clients,
-            "target_accuracy": None,
-            "local.epochs": case.epochs,
-            "local.batch_size": case.batch,
-            "local.lr": case.lr,
-            "evaluation.every": ROUNDS,
-            "checkpoint_every": ROUNDS,
-            "out": f"{out}/run",
-        }
+        found = settings_of(case, Path(out) / "run", **settings)
         try:
-            raysim.run(
-                raysim.load_config("mnist-fedavg", overrides | settings), task, TakingTurns(turns)
-            )
+            raysim.run(found, task_of(case, folder), TakingTurns(turns))
         except EndedError:
             return
