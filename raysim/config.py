@@ -30,13 +30,11 @@ from raysim.core.components import C, Component, Registry, build_component, expl
 from raysim.core.data import DATASETS, MODELS, PARTITIONS, Dataset, Model, Partition
 from raysim.core.errors import SettingsError, visible
 from raysim.core.given import check_plain, parse_json, read_text, user_path
-from raysim.core.given.limits import MOST, Count, Seed
+from raysim.core.given.limits import MOST, SMALLEST_RESOURCE, Count, NodeLabels, RayName, Seed
 from raysim.core.method import METHODS, Method
 from raysim.core.rules import Weighting
 
 RENAMED = {"profile": "trace"}  # settings of earlier versions, and their present names
-SMALLEST_RESOURCE = 0.0001
-"""Ray counts CPUs and GPUs in ten-thousandths."""
 
 
 class SettingsGroup(BaseModel):
@@ -115,6 +113,10 @@ class EngineSettings(SettingsGroup):
     gpus_per_actor: float = Field(
         default=0.0, ge=0, le=1, description="GPUs of an actor: a fraction of one, or a whole one"
     )
+    accelerator_type: RayName | None = Field(
+        default=None, description="GPUs to use, by Ray's name, for example A100; none: any"
+    )
+    node_labels: NodeLabels = Field(default={}, description="labels of the nodes to use")
     vectorize: Annotated[int, Field(ge=0, le=MOST)] | Literal["auto"] = Field(
         default=0,
         description="stack size: clients trained at once; 0: no stacking; auto: by GPU memory",
@@ -132,6 +134,8 @@ class EngineSettings(SettingsGroup):
             raise ValueError(
                 f"gpus_per_actor={self.gpus_per_actor}: must be 0, or at least {SMALLEST_RESOURCE}"
             )
+        if (kind := self.accelerator_type) and not self.gpus_per_actor:
+            raise ValueError(f"accelerator_type={kind}: needs engine.gpus_per_actor above 0")
         return self
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,14 +10,21 @@ from dataclasses import dataclass, field
 from raysim.config import EngineSettings
 from raysim.core.errors import SettingsError
 
+ACCELERATOR = "accelerator_type:"
+"""Beginning of the name of a resource that a node with GPUs of a type has once."""
+ACCELERATOR_SHARE = 0.001
+"""Share of it that an actor reserves, as Ray's option `accelerator_type` does."""
+
 
 @dataclass(frozen=True)
 class Node:
-    """Resources that one node of the cluster declares, and its id."""
+    """Resources that one node of the cluster declares, its id, types of GPUs and labels."""
 
     cpus: float
     gpus: float
     id: str = ""
+    accelerators: frozenset[str] = frozenset()
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -40,7 +48,8 @@ def plan_actors(engine: EngineSettings, nodes: Sequence[Node], cohort: int) -> A
     Raises:
         SettingsError: the settings ask for more than there is.
     """
-    gpus_each = engine.gpus_per_actor
+    nodes = _suitable(engine, nodes)
+    gpus_each, each = engine.gpus_per_actor, engine.cpus_per_actor
     capacity = [_actors_on(node.gpus, gpus_each) if gpus_each else int(node.cpus) for node in nodes]
     fits = sum(capacity) if gpus_each else max(sum(capacity), 1)
     if gpus_each and not fits:
@@ -50,20 +59,53 @@ def plan_actors(engine: EngineSettings, nodes: Sequence[Node], cohort: int) -> A
             " (use 0 to train on cores)"
         )
     actors = min(fits, cohort) if engine.actors == "auto" else engine.actors
+    if engine.actors == "auto" and each != "auto":
+        actors = max(min(actors, _capacity(nodes, capacity, each)), 1)
     if gpus_each and actors > fits:
         raise SettingsError(
             f"engine.actors={actors}: at most {fits} with engine.gpus_per_actor={gpus_each:g}"
         )
     limits = capacity if gpus_each else [actors] * len(nodes)
-    if engine.cpus_per_actor == "auto":
+    if each == "auto":
         return _planned(actors, _cpus_each(nodes, limits, actors), gpus_each, nodes, limits)
-    each = engine.cpus_per_actor
     if (most_actors := _capacity(nodes, limits, each)) < actors:
         raise SettingsError(
             f"engine.cpus_per_actor={each:g}: {actors} actors do not fit on the CPUs declared"
             f" ({', '.join(f'{node.cpus:g}' for node in nodes)} a node); {most_actors} do"
         )
     return _planned(actors, each, gpus_each, nodes, limits)
+
+
+def bundle_of(engine: EngineSettings, cpus: float) -> dict[str, float]:
+    """Return the resources that an actor reserves, as Ray names them."""
+    bundle = {"CPU": cpus}
+    if engine.gpus_per_actor:
+        bundle["GPU"] = engine.gpus_per_actor
+    if engine.accelerator_type:
+        bundle[f"{ACCELERATOR}{engine.accelerator_type}"] = ACCELERATOR_SHARE
+    return bundle
+
+
+def _suitable(engine: EngineSettings, nodes: Sequence[Node]) -> list[Node]:
+    """Return the nodes that actors may use.
+
+    Raises:
+        SettingsError: there is none.
+    """
+    kind, labels = engine.accelerator_type, engine.node_labels
+    found = [
+        node
+        for node in nodes
+        if (kind is None or kind in node.accelerators) and labels.items() <= node.labels.items()
+    ]
+    if found or not nodes:
+        return found
+    if not any(kind in node.accelerators for node in nodes) and kind:
+        there = sorted({name for node in nodes for name in node.accelerators})
+        raise SettingsError(
+            f"engine.accelerator_type={kind}: no node has it; there is {', '.join(there) or 'none'}"
+        )
+    raise SettingsError(f"engine.node_labels={json.dumps(labels)}: no node has these labels")
 
 
 def _planned(

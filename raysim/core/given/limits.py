@@ -1,10 +1,11 @@
-"""Limits of numbers that a user gives."""
+"""Limits of numbers and names that a user gives."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 MOST = 10**9
 """Upper limit of counts: the product of two, as of samples and epochs, fits in 64 bits."""
@@ -12,3 +13,28 @@ Count = Annotated[int, Field(ge=1, le=MOST)]
 """A number of clients, samples, rounds, epochs or steps."""
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
 """A seed; tables and other tools read it as a 64-bit integer."""
+SMALLEST_RESOURCE = 0.0001
+"""Ray counts CPUs and GPUs in ten-thousandths."""
+_NAME = r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+_KEY = rf"([a-z0-9.-]{{1,253}}/)?{_NAME}"
+
+
+def _ray_name(value: str) -> str:
+    if not re.fullmatch(_NAME, value):
+        raise ValueError("must be a name of at most 63 letters, digits and inner _.-")
+    return value
+
+
+def _labels(value: Any) -> Any:
+    words = [*value, *value.values()] if isinstance(value, dict) else [None]
+    texts = [word for word in words if isinstance(word, str)]
+    patterns = [_KEY] * (len(words) // 2) + [_NAME] * (len(words) // 2)
+    if texts != words or not all(map(re.fullmatch, patterns, texts)):
+        raise ValueError('must be like {"market-type": "spot"}, names of letters and digits')
+    return value
+
+
+RayName = Annotated[str, AfterValidator(_ray_name)]
+"""Name that Ray has for a type of GPU."""
+NodeLabels = Annotated[dict[str, str], BeforeValidator(_labels)]
+"""Labels of a node with their values; not with the operators of Ray's selectors, as `!spot`."""
