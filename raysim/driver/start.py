@@ -51,7 +51,7 @@ def drive(
         interruptible(),
         threads_of(settings.engine),
         ray_runtime(settings.engine) as if_killed,
-        closing(make_executor(checked.spec, watch)) as executor,
+        closing(make_executor(checked.spec, watch, listener.note)) as executor,
         run_dir.lock(settings, own_task),
     ):
         if_killed(f"type: raysim resume {run_dir.path}")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import socket
 from time import perf_counter
+from typing import Any
 
 import ray
+from ray._private.state import state
 
 from raysim.core.errors import MachineError
+from raysim.execution.resources import ACCELERATOR, Node
 
 HEAD_SECONDS = 30.0
 """Silence of the cluster's head after which a run stops; after 60, Ray ends the process."""
@@ -29,6 +32,35 @@ def alive_node_ids() -> set[str]:
     """Return the ids of the nodes that live; Ray must be running."""
     nodes = ray.nodes()  # type: ignore[no-untyped-call]
     return {node["NodeID"] for node in nodes if node["Alive"]}
+
+
+def draining_node_ids() -> set[str]:
+    """Return the ids of the nodes that Ray drains, before a preemption for example."""
+    return {*state.get_draining_nodes()}
+
+
+def alive_nodes() -> list[Node]:
+    """Return what the nodes that live declare, but those that Ray drains; Ray must be running."""
+    draining = draining_node_ids()
+    return [
+        _declared(node)
+        for node in ray.nodes()  # type: ignore[no-untyped-call]
+        if node["Alive"] and node["NodeID"] not in draining
+    ]
+
+
+def _declared(node: dict[str, Any]) -> Node:
+    resources = node["Resources"]
+    accelerators = {
+        name.removeprefix(ACCELERATOR) for name in resources if name.startswith(ACCELERATOR)
+    }
+    return Node(
+        resources.get("CPU", 0),
+        resources.get("GPU", 0),
+        node["NodeID"],
+        frozenset(accelerators),
+        node.get("Labels", {}),
+    )
 
 
 class _IdleConnection:

@@ -36,8 +36,8 @@ from raysim.core.errors import MachineError, RaysimError, RunError, SettingsErro
 from raysim.core.exits import delay_signals, interruptible, last_words, retake_signals
 from raysim.execution.base import Executor, InlineExecutor
 from raysim.execution.cluster_health import check_reachable
+from raysim.execution.pool.demand import plan_pool
 from raysim.execution.pool.ray_pool import ActorPool
-from raysim.execution.resources import Node, plan_actors
 from raysim.execution.worker import WorkerSpec
 from raysim.storage.trace import Stopwatch
 
@@ -208,25 +208,21 @@ def _changed(module: Any, name: str, value: object) -> Iterator[None]:
         setattr(module, name, before)
 
 
-def alive_nodes() -> list[Node]:
-    """Return what the nodes of the cluster declare; Ray must be running."""
-    return [
-        Node(node["Resources"].get("CPU", 0), node["Resources"].get("GPU", 0), node["NodeID"])
-        for node in ray.nodes()  # type: ignore[no-untyped-call]
-        if node["Alive"]
-    ]
-
-
-def make_executor(spec: WorkerSpec, watch: Stopwatch) -> Executor:
+def make_executor(spec: WorkerSpec, watch: Stopwatch, note: Callable[[str], None]) -> Executor:
     """Build the executor that the settings ask for; Ray must be running for "ray".
 
+    Args:
+        spec: How its workers are built.
+        watch: The driver's.
+        note: Shows the user a line.
+
     Raises:
-        SettingsError: the settings ask for more than the machine or cluster has.
+        SettingsError: the settings ask for more than the machine or cluster has, or can have.
     """
     engine = spec.settings.engine
     if engine.backend == "ray":
-        cohort = spec.settings.cohort_size
-        return ActorPool(spec, lambda: plan_actors(engine, alive_nodes(), cohort), watch)
+        plan, demand = plan_pool(engine, spec.settings.cohort_size, note)
+        return ActorPool(spec, plan, watch, demand)
     if engine.gpus_per_actor > torch.cuda.device_count():
         raise SettingsError(
             f"engine.gpus_per_actor={engine.gpus_per_actor:g}: this machine has"

@@ -1,6 +1,7 @@
 """A Ray cluster of one head with token authentication, as an administrator would start it.
 
-It declares a GPU, which need not be there.
+It declares a GPU, which need not be there; or nothing but cores, beside an autoscaler that starts
+nodes on this machine.
 """
 
 from __future__ import annotations
@@ -16,12 +17,18 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
+import yaml
+from ray.autoscaler._private.fake_multi_node.node_provider import (
+    FAKE_HEAD_NODE_ID,
+    FAKE_HEAD_NODE_TYPE,
+)
 
 SCRIPTS = Path(sys.executable).parent
 PATIENCE_SECONDS = 300
@@ -68,17 +75,70 @@ def environment(token: Path) -> dict[str, str]:
     }
 
 
+AUTOSCALER = {
+    "RAY_FAKE_CLUSTER": "1",
+    "AUTOSCALER_UPDATE_INTERVAL_S": "1",
+    "RAY_OVERRIDE_NODE_ID_FOR_TESTING": FAKE_HEAD_NODE_ID,
+    "RAY_worker_niceness": "0",  # else workers starve beside a busy process
+}
+"""Variables of a head whose autoscaler starts nodes on this machine."""
+
+
+def autoscaling(gcs: str, cores: int, workers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration of an autoscaler: cores of the head, and its type of workers."""
+    commands = ("initialization", "setup", "head_setup", "worker_setup")
+    commands += ("head_start_ray", "worker_start_ray")
+    return {
+        "cluster_name": "raysim",
+        "max_workers": workers["max_workers"],
+        "idle_timeout_minutes": 1,
+        "provider": {
+            "type": "fake_multinode",
+            "gcs_address": gcs,
+            "use_node_id_as_ip": True,
+            "disable_node_updaters": True,
+            "disable_launch_config_check": True,
+            "launch_multiple": True,
+            "foreground_node_launch": True,
+            "worker_liveness_check": False,
+        },
+        "auth": {},
+        "docker": {},
+        "file_mounts": {},
+        "cluster_synced_files": [],
+        "available_node_types": {
+            FAKE_HEAD_NODE_TYPE: {
+                "resources": {"CPU": cores},
+                "node_config": {},
+                "max_workers": 0,
+            },
+            "workers": {"node_config": {}, **workers},
+        },
+        "head_node_type": FAKE_HEAD_NODE_TYPE,
+        **{f"{kind}_commands": [] for kind in commands},
+    }
+
+
 @contextmanager
-def started(folder: Path) -> Iterator[Head]:
-    """Start a head and stop it; its token is a file in `folder`."""
+def started(
+    folder: Path, cores: int = 2, gpus: int = 1, workers: Mapping[str, Any] | None = None
+) -> Iterator[Head]:
+    """Start a head and stop it; its token is a file in `folder`.
+
+    Args:
+        folder: Files of the head are written there.
+        cores: Cores that it declares.
+        gpus: GPUs that it declares.
+        workers: Type of the nodes that an autoscaler starts; without, there is none.
+    """
     token = folder / "token"
     token.write_text(secrets.token_hex(32))
     kinds = "port", "dashboard-port", "dashboard-agent-listen-port", "ray-client-server-port"
     ports = {f"--{kind}": free_port() for kind in kinds}
     ray_folder = Path(tempfile.mkdtemp(prefix="raysim-", dir="/tmp"))
     command = [str(SCRIPTS / "ray"), "start", "--head", "--block", "--node-ip-address=127.0.0.1"]
-    command += ["--dashboard-host=127.0.0.1", f"--temp-dir={ray_folder}", "--num-cpus=2"]
-    command += ["--num-gpus=1", "--disable-usage-stats"]
+    command += ["--dashboard-host=127.0.0.1", f"--temp-dir={ray_folder}"]
+    command += [f"--num-cpus={cores}", f"--num-gpus={gpus}", "--disable-usage-stats"]
     command += [f"{name}={port}" for name, port in ports.items()]
     head = Head(
         f"http://127.0.0.1:{ports['--dashboard-port']}",
@@ -86,10 +146,16 @@ def started(folder: Path) -> Iterator[Head]:
         ray_folder,
         environment(token),
     )
+    variables = head.environment
+    if workers is not None:
+        config = folder / "autoscaling.yaml"
+        config.write_text(yaml.safe_dump(autoscaling(head.gcs, cores, workers)))
+        command.append(f"--autoscaling-config={config}")
+        variables = variables | AUTOSCALER
     for _ in range(STARTS):
         with (folder / "head.log").open("w") as log:
             process = subprocess.Popen(
-                command, env=head.environment, stdout=log, stderr=log, start_new_session=True
+                command, env=variables, stdout=log, stderr=log, start_new_session=True
             )
         if is_up(head.url, process, folder / "head.log"):
             break

@@ -76,6 +76,39 @@ def test_kubernetes_takes_the_job():
     jsonschema.validate(ray_job(), SCHEMA)
 
 
+def test_the_heads_of_manifests_describe_variants_that_ray_and_kubernetes_take():
+    """What is to be edited for a cluster that grows stands in the heads word for word."""
+    heads = {
+        name: " ".join(re.findall(r"^# (.*)", (MANIFESTS / name).read_text(), re.MULTILINE))
+        for name in ("ray-up-aws.yaml", RAY_JOB)
+    }
+    aws = ray_up("ray-up-aws.yaml")
+    assert "min_workers: 0, and engine.actors=64 behind the command" in heads["ray-up-aws.yaml"]
+    aws["available_node_types"]["eight-gpus"]["min_workers"] = 0
+    validate_config(prepare_config(aws))
+    job = ray_job()
+    edit = "enableInTreeAutoscaling: true, replicas: 0, minReplicas: 0, maxReplicas: 8, and"
+    assert f"{edit} engine.actors=16 behind the command" in heads[RAY_JOB]
+    cluster = job["spec"]["rayClusterSpec"]
+    cluster["enableInTreeAutoscaling"] = True
+    cluster["workerGroupSpecs"][0] |= {"replicas": 0, "minReplicas": 0, "maxReplicas": 8}
+    jsonschema.validate(job, SCHEMA)
+    _check_job(*shlex.split(job["spec"]["entrypoint"])[1:], "engine.actors=16")
+
+
+def test_the_head_has_the_memory_that_its_driver_needs():
+    """2.5 GB of Ray, and (7 + 2 x nodes) models, of which (1 + 2 x nodes) lie in the store."""
+    head = ray_job()["spec"]["rayClusterSpec"]["headGroupSpec"]
+    (container,) = head["template"]["spec"]["containers"]
+    model, nodes = 110e6 * 4, 8
+    store = int(head["rayStartParams"]["object-store-memory"])
+    assert store >= (1 + 2 * nodes) * model
+    memory = int(container["resources"]["limits"]["memory"].removesuffix("Gi")) * 2**30
+    assert memory >= 2.5e9 + store + 6 * model
+    (shared,) = (each["emptyDir"] for each in head["template"]["spec"]["volumes"][1:])
+    assert int(shared["sizeLimit"].removesuffix("Gi")) * 2**30 > store
+
+
 BROKEN = {
     "misspelt": ("spec.shutdownAfterJobFinish", True),
     "mode": ("spec.rayClusterSpec.authOptions.mode", "tokens"),

@@ -23,10 +23,11 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 import raysim
 from raysim.config import EngineSettings
 from raysim.core.errors import MachineError, SettingsError
-from raysim.execution.cluster_health import ClusterHealth
+from raysim.execution.autoscaler import autoscaler_runs
+from raysim.execution.cluster_health import ClusterHealth, alive_nodes
 from raysim.execution.module_path import with_driver_path
-from raysim.execution.ray_runtime import alive_nodes, ray_runtime
-from raysim.execution.resources import ActorPlan, plan_actors
+from raysim.execution.ray_runtime import ray_runtime
+from raysim.execution.resources import ActorPlan, bundle_of, plan_actors
 from raysim.tuning.slots.report import Report, SlotLost
 from raysim.tuning.slots.slot import Slot, SlotActor
 from raysim.tuning.slots.usage import SlotUsage
@@ -42,7 +43,10 @@ INHERITED_VARIABLES = ("RAYSIM_DATA",)
 
 
 class SlotPool:
-    """The slots of a command; those that the cluster has no room for start when it has."""
+    """The slots of a command; those that the cluster has no room for start when it has.
+
+    Ray's autoscaler, where one runs, starts nodes for them, and for one where there is no node yet.
+    """
 
     def __init__(
         self, settings: raysim.Settings, jobs: int | None, note: Callable[[str], None]
@@ -61,12 +65,15 @@ class SlotPool:
             SettingsError: the slots do not fit on the cluster.
         """
         self._engine, self._jobs, self._note = settings.engine, jobs, note
+        self._grows = autoscaler_runs()
+        if self._grows and self._engine.cpus_per_actor == "auto":
+            self._engine = self._engine.model_copy(update={"cpus_per_actor": 1.0})
         self._actors = 1 if self._engine.actors == "auto" else self._engine.actors
         self._usage = SlotUsage()
         self._slots: list[Slot] = []
         self._free: list[Slot] = []
         self._calls: dict[ray.ObjectRef[Any], Slot] = {}
-        count = self._fitting() if jobs is None else jobs
+        count = (self._fitting() or int(self._grows)) if jobs is None else jobs
         self._plan = self._plan_of(count)
         self._cluster = ClusterHealth()
         self._last_check = perf_counter()
@@ -198,6 +205,9 @@ class SlotPool:
 
     def _plan_of(self, count: int) -> ActorPlan:
         """Return what the actors of `count` slots reserve."""
+        if self._grows:
+            cpus, gpus = float(self._engine.cpus_per_actor), self._engine.gpus_per_actor
+            return ActorPlan(count * self._actors, cpus, gpus)
         fitting = self._fitting()
         if not count or (count > fitting and self._engine.gpus_per_actor):
             raise SettingsError(
@@ -211,11 +221,17 @@ class SlotPool:
     def _make_slot(self) -> Slot:
         plan, actor = self._plan, ray.remote(with_driver_path(SlotActor))
         inherited = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
+        labels = dict(self._engine.node_labels) or None
         if self._engine.actors == "auto":
-            each = actor.options(num_cpus=plan.cpus, num_gpus=plan.gpus)
+            each = actor.options(
+                num_cpus=plan.cpus,
+                num_gpus=plan.gpus,
+                accelerator_type=self._engine.accelerator_type,
+                label_selector=labels,
+            )
             return Slot(partial(each.remote, inherited), {"engine.backend": "inline"})
-        bundle = {"CPU": plan.cpus} | ({"GPU": plan.gpus} if plan.gpus else {})
-        group = placement_group([bundle] * self._actors)
+        bundles = [bundle_of(self._engine, plan.cpus)] * self._actors
+        group = placement_group(bundles, bundle_label_selector=labels and [labels] * self._actors)
         strategy = PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True)
         beside = actor.options(num_cpus=0, scheduling_strategy=strategy)
         engine = {"engine.backend": "ray", "engine.cpus_per_actor": plan.cpus}
@@ -242,13 +258,23 @@ def count_slots(settings: raysim.Settings, jobs: int | None) -> int:
         return jobs
     engine = settings.engine.model_copy(update={"backend": "ray"})
     with ray_runtime(engine):
-        return _fitting(engine) // (1 if engine.actors == "auto" else engine.actors)
+        found = _fitting(engine) // (1 if engine.actors == "auto" else engine.actors)
+        return found or int(autoscaler_runs())
 
 
 def _fitting(engine: EngineSettings) -> int:
-    """Return how many actors fit on the nodes that there are now."""
+    """Return how many actors fit on the nodes that there are now; some, unless others are started.
+
+    Raises:
+        SettingsError: none fits, and no autoscaler runs.
+    """
     automatic = engine.model_copy(update={"actors": "auto"})
-    return plan_actors(automatic, alive_nodes(), 10**9).actors
+    try:
+        return plan_actors(automatic, alive_nodes(), 10**9).actors
+    except SettingsError:
+        if autoscaler_runs():
+            return 0
+        raise
 
 
 def _free_resources() -> str:

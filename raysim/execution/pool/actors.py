@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from time import perf_counter, sleep
 from typing import Any
@@ -103,6 +103,16 @@ class Actors:
                 self._replace(actor, "clients failed at it", suspicious=False)
         numbers = {handle.worker: n for n, handle in enumerate(self.handles) if handle.about}
         return {item: numbers[at] for item, at in failed_at.items() if at in numbers}
+
+    def leave(self, nodes: Container[str], schedule: Schedule, work: Work) -> None:
+        """Have the actors on nodes that Ray drains hand over, and replace those that have."""
+        for actor, handle in enumerate(self.handles):
+            if handle.about.get("node") not in nodes:
+                continue
+            if schedule.leave(actor):
+                self.apply(self._replace(actor, "its node is drained", suspicious=False), work)
+            else:
+                self._assign([actor], work)
 
     def begin(self, work: Work) -> None:
         """Hand all that have started their first chunks."""

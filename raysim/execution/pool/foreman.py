@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from queue import SimpleQueue
 from threading import Semaphore, Thread
 from time import perf_counter
@@ -18,7 +20,11 @@ from typing import Any, get_args
 
 import ray
 import torch
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from ray.util.placement_group import PlacementGroup
+from ray.util.scheduling_strategies import (
+    NodeAffinitySchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
 
 from raysim.execution.base import Call, Item
 from raysim.execution.messages import Directions, FailedItem, ForemanResult, WorkerResult
@@ -41,36 +47,49 @@ THREADS = 16
 
 @dataclass(frozen=True)
 class NodeWorkers:
-    """The workers of a foreman.
+    """Workers on a node, with a foreman or one alone.
 
     Attributes:
         node: The node.
         workers: Their number.
         cpus: CPUs that each reserves.
         gpus: GPUs that each reserves.
+        led: Whether they have a foreman.
+        groups: Placement groups in which they run, one each, where nodes are started for them.
     """
 
     node: str
     workers: int
     cpus: float
     gpus: float
+    led: bool = True
+    groups: tuple[PlacementGroup, ...] = ()
 
-    def actor(self) -> Any:
-        """Return what makes an actor of a worker on the node."""
-        return self._remote(num_cpus=self.cpus, num_gpus=self.gpus)(with_driver_path(ClientActor))
-
-    def foreman(self) -> Any:
-        """Make the foreman; it reserves nothing."""
+    def start(self) -> Any:
+        """Make the foreman, or the only worker."""
+        if not self.led:
+            return self.worker()(0)
         # Plain values: an actor imports nothing of the project before its path is in order.
-        values = (self.node, self.workers, self.cpus, self.gpus)
-        actor = self._remote(num_cpus=0, max_concurrency=THREADS)(with_driver_path(Foreman))
-        return actor.remote(*values)
+        values = (self.node, self.workers, self.cpus, self.gpus, self.groups)
+        return self._on_node(Foreman, num_cpus=0, max_concurrency=THREADS).remote(*values)
 
-    def _remote(self, **options: Any) -> Any:
-        """Return `ray.remote` for this node alone; its types lack this strategy."""
+    def worker(self) -> Callable[[int], Any]:
+        """Return what makes the actor of a worker, by its number."""
+        made = self._on_node(ClientActor, num_cpus=self.cpus, num_gpus=self.gpus)
+
+        def make(number: int) -> Any:
+            if not self.groups:
+                return made.remote()
+            strategy = PlacementGroupSchedulingStrategy(self.groups[number])
+            return made.options(scheduling_strategy=strategy).remote()
+
+        return make
+
+    def _on_node(self, kind: type, **options: Any) -> Any:
+        """Return `ray.remote` of an actor for this node alone; its types lack this strategy."""
         strategy = NodeAffinitySchedulingStrategy(self.node, soft=False)
         remote: Any = ray.remote
-        return remote(scheduling_strategy=strategy, **options)
+        return remote(scheduling_strategy=strategy, **options)(with_driver_path(kind))
 
 
 @dataclass
@@ -87,8 +106,15 @@ class _Order:
 class Foreman:
     """An actor that schedules the workers of its node, in a thread of its own."""
 
-    def __init__(self, node: str, workers: int, cpus: float, gpus: float) -> None:
-        self._node_workers = NodeWorkers(node, workers, cpus, gpus)
+    def __init__(
+        self,
+        node: str,
+        workers: int,
+        cpus: float,
+        gpus: float,
+        groups: tuple[PlacementGroup, ...] = (),
+    ) -> None:
+        self._node_workers = NodeWorkers(node, workers, cpus, gpus, groups=groups)
         self._orders: SimpleQueue[_Order] = SimpleQueue()
         self._waiting = Semaphore(0)
         self._failed: BaseException | None = None
@@ -109,9 +135,9 @@ class Foreman:
         torch.set_num_threads(min(own.workers, MOST_THREADS))  # workers that are done leave cores
         self._actors = Actors(engine, f"{own.cpus:g} CPUs and {own.gpus:g} GPUs on a node")
         self._speeds = {name: Speeds(own.workers) for name in get_args(Call)}
-        actor = own.actor()
-        for _ in range(own.workers):
-            self._actors.add(ActorHandle(actor.remote, spec))
+        make = own.worker()
+        for number in range(own.workers):
+            self._actors.add(ActorHandle(partial(make, number), spec))
         self._own = ray.get_runtime_context().current_actor
         try:
             self._actors.wait_for_start(START_SECONDS)

@@ -13,24 +13,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import Any, get_args
 
 import ray
 from ray.exceptions import RayError
-from ray.util.placement_group import get_current_placement_group
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from ray.util.placement_group import PlacementGroup, get_current_placement_group
 
 from raysim.core.errors import MachineError, SettingsError
 from raysim.execution.base import Call, Item
-from raysim.execution.cluster_health import alive_node_ids
+from raysim.execution.cluster_health import alive_node_ids, draining_node_ids
 from raysim.execution.messages import Directions, FailedItem, WorkerResult
 from raysim.execution.module_path import with_driver_path
 from raysim.execution.pool.actor import ActorHandle, ClientActor, OrderReceived
 from raysim.execution.pool.actors import Actors, Work
 from raysim.execution.pool.broadcasts import Broadcasts, Reference
 from raysim.execution.pool.dealing import Speeds
+from raysim.execution.pool.demand import Demand
 from raysim.execution.pool.foreman import NodeWorkers
 from raysim.execution.pool.holding import hold_seconds
 from raysim.execution.pool.schedule import Schedule
@@ -40,6 +41,8 @@ from raysim.storage.trace import Stopwatch
 
 JOIN_SECONDS = 1.0
 """Seconds between checks for new nodes; one costs about 2 ms, a short round 100."""
+DRAIN_SECONDS = 5.0
+"""Seconds between looks at which nodes Ray drains; clouds give 30 or more of notice."""
 START_SECONDS = 60.0
 """Seconds that `describe` waits for all actors of a new pool; one is enough to continue."""
 
@@ -47,33 +50,46 @@ START_SECONDS = 60.0
 class ActorPool:
     """Runs workers' calls on a pool of actors."""
 
-    def __init__(self, spec: WorkerSpec, plan: Callable[[], ActorPlan], watch: Stopwatch) -> None:
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        plan: Callable[[], ActorPlan],
+        watch: Stopwatch,
+        demand: Demand | None = None,
+    ) -> None:
         """Start the actors.
 
         Args:
             spec: How they build their workers.
             plan: Returns how many there may be on the nodes that there are now.
             watch: The driver's.
+            demand: The actors' placement groups, where nodes are started for them.
         """
-        self._replan, self._watch = plan, watch
+        self._replan, self._watch, self._demand = plan, watch, demand
         self._plan = plan()
-        self._engine = spec.settings.engine
+        self._engine = engine = spec.settings.engine
         self._spec = [ray.put(spec)]
         needs = f"{self._plan.cpus:g} CPUs and {self._plan.gpus:g} GPUs"
-        self._actors = Actors(self._engine, needs)
+        self._actors = Actors(engine, needs)
         # A trial of a study has its own nodes: those of the placement group that it runs in.
         self._in_group = get_current_placement_group() is not None
+        anywhere: dict[str, Any] = {
+            "scheduling_strategy": "SPREAD",
+            "accelerator_type": engine.accelerator_type,
+            "label_selector": dict(engine.node_labels) or None,
+        }
         self._actor = ray.remote(
             num_cpus=self._plan.cpus,
             num_gpus=self._plan.gpus,
-            scheduling_strategy=None if self._in_group else "SPREAD",
+            **({} if self._in_group else anywhere),
         )(with_driver_path(ClientActor))
         self._node_workers: dict[int, NodeWorkers] = {}
         self._broadcasts = Broadcasts()
         self._speeds = {name: Speeds() for name in get_args(Call)}
         self._hand_over_seconds = 0.0
         self._described = False
-        self._last_replan = perf_counter()
+        self._last_replan = self._last_drain_look = perf_counter()
+        self._drained: set[str] = set()
         self._grow(self._plan)
 
     def describe(self) -> dict[str, Any]:
@@ -109,8 +125,10 @@ class ActorPool:
             schedule = Schedule(costs, self._speeds[call], barred)
             schedule.hold_seconds = self._hold_seconds()
             work = Work(call, put, schedule)
+            self._actors.leave(self._draining(), schedule, work)
             self._actors.begin(work)
         while not schedule.finished:
+            self._actors.leave(self._draining(), schedule, work)
             event = self._actors.next_event(schedule)
             if event is None or isinstance(event, OrderReceived):
                 continue
@@ -125,6 +143,8 @@ class ActorPool:
     def close(self) -> None:
         """Stop the actors."""
         self._actors.close()
+        if self._demand:
+            self._demand.close()
 
     def _hold_seconds(self) -> float:
         return hold_seconds(self._hand_over_seconds, len(self._actors.handles))
@@ -139,7 +159,8 @@ class ActorPool:
 
     def _use_new_nodes(self) -> None:
         """Add the actors that nodes have room for which joined since the last look."""
-        if self._engine.actors != "auto" or perf_counter() - self._last_replan < JOIN_SECONDS:
+        grows = self._engine.actors == "auto" or self._demand
+        if not grows or perf_counter() - self._last_replan < JOIN_SECONDS:
             return
         self._last_replan = perf_counter()
         if self._actors.cluster.check():
@@ -148,52 +169,77 @@ class ActorPool:
             except SettingsError:
                 return  # the nodes that are left have room for none; those lost may come again
 
+    def _draining(self) -> set[str]:
+        """Return the nodes that Ray drains, as of the last look."""
+        if perf_counter() - self._last_drain_look >= DRAIN_SECONDS:
+            self._last_drain_look = perf_counter()
+            if self._actors.cluster.check():
+                self._drained = draining_node_ids()
+        return self._drained
+
     def _grow(self, plan: ActorPlan) -> None:
-        """Add actors up to a plan: a foreman for the workers of a node, or the workers."""
+        """Add actors up to a plan: a foreman for the workers of a node, or the workers.
+
+        A node that is alone has no foreman, unless others are to join it.
+        """
         missing = plan.actors - sum(handle.width for handle in self._actors.handles)
-        several = not self._in_group and len(plan.by_node) > 1
-        if several and max(plan.by_node.values()) > 1:
+        more = self._demand is not None and plan.actors < len(self._demand)
+        several = not self._in_group and (len(plan.by_node) > 1 or more)
+        if self._demand or (several and max(plan.by_node.values()) > 1):
             for node, room in self._room(plan).items():
-                workers = min(room, missing)
-                if workers > 1:
-                    self._add_foreman(NodeWorkers(node, workers, plan.cpus, plan.gpus))
-                elif workers == 1:  # not in the room of a foreman's
-                    strategy = NodeAffinitySchedulingStrategy(node, soft=True)
-                    self._add(self._actor.options(scheduling_strategy=strategy).remote)
-                missing -= max(workers, 0)
-        for _ in range(missing):
+                workers = max(min(room, missing), 0)
+                missing -= workers
+                for width in [workers] if several and workers else [1] * workers:
+                    self._add_workers(node, width)
+        for _ in range(0 if self._demand else missing):
             self._add(self._actor.remote)
 
-    def _add_foreman(self, own: NodeWorkers) -> None:
+    def _add_workers(self, node: str, workers: int) -> None:
         number = len(self._actors.handles)
-        self._node_workers[number] = own
-        self._add(partial(self._make_foreman, number), own.workers)
+        self._node_workers[number] = self._workers_on(node, workers, led=workers > 1)
+        self._add(partial(self._make, number), workers)
+
+    def _workers_on(self, node: str, workers: int, led: bool) -> NodeWorkers:
+        """Return workers in the room that a node has."""
+        groups: tuple[PlacementGroup, ...] = ()
+        if self._demand:
+            used = {
+                group for o in self._node_workers.values() if o.node == node for group in o.groups
+            }
+            groups = self._demand.free(node, used)[:workers]
+        return NodeWorkers(node, workers, self._plan.cpus, self._plan.gpus, led, groups)
 
     def _add(self, make: Callable[[], Any | None], width: int = 1) -> None:
         for speeds in self._speeds.values():
             speeds.join(width)
         self._actors.add(ActorHandle(make, self._spec, width))
 
-    def _make_foreman(self, number: int) -> Any | None:
-        """Make a foreman on its node, or where that is lost on one with room, if there is any."""
+    def _make(self, number: int) -> Any | None:
+        """Make the actor of a node's workers, elsewhere if they have to leave; None without room."""
         own = self._node_workers[number]
-        if self._actors.cluster.lost(own.node):
+        drained = own.node in draining_node_ids()
+        if drained and self._demand:
+            self._demand.renew(own.groups)
+        if drained or self._actors.cluster.lost(own.node):
+            self._node_workers[number] = replace(own, groups=())
             try:
                 room = self._room(self._replan())
             except SettingsError:
                 return None
             node = max(room, key=room.__getitem__, default="")
-            if not node or not room[node]:
+            if not node:
                 return None
-            workers = min(room[node], own.workers)
-            own = self._node_workers[number] = NodeWorkers(node, workers, own.cpus, own.gpus)
-        return own.foreman()
+            self._node_workers[number] = self._workers_on(
+                node, min(room[node], own.workers), own.led
+            )
+        return self._node_workers[number].start()
 
     def _room(self, plan: ActorPlan) -> Counter[str]:
         """Return how many workers each node has room for beside those that are there."""
         room = Counter(plan.by_node)
         for number, handle in enumerate(self._actors.handles):
             own = self._node_workers.get(number)
-            room[own.node if own else handle.about.get("node", "")] -= handle.width
+            place = (own.node, own.workers) if own else (handle.about.get("node", ""), 1)
+            room[place[0]] -= place[1]
         alive = alive_node_ids()
         return +Counter({node: workers for node, workers in room.items() if node in alive})

@@ -104,6 +104,13 @@ class Schedule:
         """Note that a worker has not started; it has when it asks for `next`."""
         self._workers[number].absent, self._last_dealt = True, False
 
+    def leave(self, number: int) -> bool:
+        """Have a worker hand over and get no more until it is lost; return whether it has."""
+        worker = self._workers[number]
+        self._last_dealt &= worker.leaving
+        worker.leaving = True
+        return not (worker.in_flight or worker.held)
+
     def woken(self) -> list[int]:
         """Return the workers besides the one last heard of that are to be asked for `next`."""
         if self._queued and self._at_last and not self._last_dealt:
@@ -120,11 +127,12 @@ class Schedule:
         worker = self._workers[number]
         self._last_dealt &= not worker.absent
         worker.idle, worker.absent = not worker.in_flight, False
-        items = self._items_for(number) if len(worker.in_flight) < IN_FLIGHT else []
+        able = len(worker.in_flight) < IN_FLIGHT and not worker.leaving
+        items = self._items_for(number) if able else []
         if items:
             hand_over = (self.closed and not self._queued) or self._held_long(number)
             assignment = Assignment(items, hand_over)
-        elif worker.idle and worker.held and self.closed and not self._may_get_more(number):
+        elif worker.idle and worker.held and self._ends(number):
             assignment = Assignment([], True)
         else:
             return None
@@ -228,12 +236,12 @@ class Schedule:
         alone = self._speeds.widths[number] == 1
         return alone and self._workers[number].held_seconds > self.hold_seconds
 
-    def _may_get_more(self, number: int) -> bool:
-        """Return whether something is queued that a worker may have."""
-        if not self._barred:
-            return bool(self._queued)
+    def _ends(self, number: int) -> bool:
+        """Return whether a worker gets no more, and is to hand over."""
+        if self._workers[number].leaving or not self.closed:
+            return self._workers[number].leaving
         queued = (item for worker in self._workers for item in worker.queue)
-        return any(self._barred.get(item) != number for item in queued)
+        return all(self._barred.get(item) == number for item in queued)
 
     def _steal_for(self, number: int) -> None:
         """Take from the worker that would be busy longest with what it has not been handed."""
@@ -255,7 +263,7 @@ class Schedule:
         """Deal the last items to those of the workers that have started who end them first."""
         self._speed_estimates = self._speeds.estimates()
         busy = [
-            inf if worker.absent else self._seconds_in_flight(number)
+            inf if worker.absent or worker.leaving else self._seconds_in_flight(number)
             for number, worker in enumerate(self._workers)
         ]
         self._deal({}, busy)

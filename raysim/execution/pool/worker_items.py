@@ -35,6 +35,7 @@ class WorkerItems:
         since: When its oldest call began.
         idle: Whether it has asked in vain since it was last handed something.
         absent: Whether it has not started, as far as is known.
+        leaving: Whether it is to hand over and get no more.
     """
 
     queue: deque[Item] = field(default_factory=deque)
@@ -45,6 +46,7 @@ class WorkerItems:
     since: float = 0.0
     idle: bool = False
     absent: bool = False
+    leaving: bool = False
 
     def accumulated(self) -> list[Item]:
         """Return the items of calls that have returned which are not handed over."""
@@ -69,5 +71,5 @@ class WorkerItems:
         first = [item for item in oldest.items if item in self.held]
         waiting = [item for call in later for item in call.items if item in self.held]
         self.in_flight, self.held, self.held_seconds = deque(), {}, 0.0
-        self.idle, self.absent = False, True
+        self.idle, self.absent, self.leaving = False, True, False
         return Assignment(first, oldest.hand_over), waiting, accumulated

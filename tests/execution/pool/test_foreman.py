@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-from time import sleep
+from time import sleep, time_ns
 from typing import Any
 
 import psutil
 import pytest
+from ray._raylet import GcsClient
+from ray.core.generated.autoscaler_pb2 import DRAIN_NODE_REASON_PREEMPTION
 
 import raysim
+from raysim.execution.pool.ray_pool import DRAIN_SECONDS
 from tests.faults.processes import Run, cluster
 from tests.tasks import EQUAL, make_settings, make_task, model_of
 
@@ -92,4 +95,32 @@ def test_a_node_with_a_foreman_is_lost_and_another_joins(tmp_path):
             pytest.fail("no actor came to the new node")
         run.release()
         assert run.end() == (0, "")
+    assert model_of(tmp_path / "run") == inline(tmp_path / "inline", **settings)
+
+
+@pytest.mark.full
+def test_a_node_that_ray_drains_hands_over_before_it_is_left(tmp_path):
+    settings = {"method.name": "scaffold", "rounds": 60}
+    moments = ["2.mid", *(f"{number}.end" for number in range(2, 60))]
+    with (
+        cluster(2, cores=2) as found,
+        Run(tmp_path / "run", EQUAL, moments, address=found.address, **ENGINE, **settings) as run,
+    ):
+        run.until("2.mid")
+        drained, kept = found.worker_nodes
+        head = GcsClient(address=found.address)
+        until = (time_ns() // 10**6) + 600_000
+        assert head.drain_node(drained.node_id, DRAIN_NODE_REASON_PREEMPTION, "", until)[0]
+        sleep(DRAIN_SECONDS)
+        for number in range(2, 60):
+            run.go()
+            run.until(f"{number}.end")
+            if {actor["node"] for actor in run.actors()} == {kept.node_id}:
+                break
+        else:
+            pytest.fail("actors stayed on the node that is drained")
+        run.release()
+        assert run.end() == (0, "")
+    assert [event for event in run.events if event != "taken back 0"] != run.events
+    assert all(event == "taken back 0" or "renewed" in event for event in run.events)
     assert model_of(tmp_path / "run") == inline(tmp_path / "inline", **settings)

@@ -150,6 +150,7 @@ def fake_ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     monkeypatch.setattr(foreman, "ray", fake)
     monkeypatch.setattr(broadcasts, "ray", fake)
     monkeypatch.setattr(ray_pool, "alive_node_ids", lambda: {"node", A, B, C})
+    monkeypatch.setattr(ray_pool, "draining_node_ids", set)
     monkeypatch.setattr(actors, "ClusterHealth", FakeCluster)
     monkeypatch.setattr(ray_pool, "get_current_placement_group", lambda: None)
     return fake
@@ -398,3 +399,64 @@ def test_a_foreman_whose_node_is_lost_goes_to_another_node(
     assert clients_of(found) == [(client,) for client in range(5)]
     assert fake_ray.begun == begun and len(calls) == 1
     assert pool._actors.handles[0].vacant == (begun == 2)
+
+
+@pytest.mark.parametrize("by_node", [{A: 1, B: 1}, {A: 2, B: 2}])
+def test_actors_of_a_node_that_is_drained_hand_over_and_are_replaced(
+    tmp_path, fake_ray, monkeypatch, by_node
+):
+    monkeypatch.setattr(ray_pool, "DRAIN_SECONDS", 0.0)
+    draining: list[set[str]] = [set()]
+    monkeypatch.setattr(ray_pool, "draining_node_ids", lambda: draining[0])
+
+    def call(items: list[tuple[int, ...]], give: bool) -> Any:
+        draining[0] = {"node"} if fake_ray.begun == 2 else set()
+        return 0.1, None
+
+    fake_ray.call = call
+    pool = pool_on(tmp_path, by_node)
+    costs = {(client,): 1.0 for client in range(40)}
+    found = list(pool.map("train", None, costs, lambda done: None))
+    assert clients_of(found) == sorted(costs)
+    worked = [item for _, items in fake_ray.worked for item in items]
+    assert sorted(worked) == sorted(costs)  # nothing was taken back
+    assert fake_ray.begun > 2
+
+
+class FakeDemand:
+    """Demand whose groups have places as the test says."""
+
+    def __init__(self, *by_node: dict[str, int]) -> None:
+        self._following = iter(by_node)
+        self._placed: dict[str, int] = {}
+        self.closed = False
+
+    def __len__(self) -> int:
+        return 8
+
+    def plan(self) -> ActorPlan:
+        self._placed = next(self._following, self._placed)
+        return ActorPlan(sum(self._placed.values()), 1.0, 0.0, self._placed)
+
+    def free(self, node: str, used: Any) -> tuple[str, ...]:
+        every = (f"{node} {number}" for number in range(self._placed[node]))
+        return tuple(group for group in every if group not in used)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_actors_are_added_in_the_groups_that_have_found_a_place(tmp_path, fake_ray, monkeypatch):
+    monkeypatch.setattr(ray_pool, "JOIN_SECONDS", 0.0)
+    demand: Any = FakeDemand({A: 1}, {A: 1, B: 4}, {A: 1, B: 5, C: 2})
+    spec: Any = SimpleNamespace(settings=make_settings(tmp_path, **{"engine.actors": 8}))
+    pool = ray_pool.ActorPool(spec, demand.plan, Stopwatch(False), demand)
+    found = [widths(pool)]
+    for _ in range(2):
+        list(pool.map("train", None, {(client,): 1.0 for client in range(9)}, lambda done: None))
+        found.append(widths(pool))
+    assert found == [[1], [1, 4], [1, 4, 1, 2]]
+    groups = [group for crew in pool._crews.values() for group in crew.groups]
+    assert groups == [f"{A} 0", *(f"{B} {number}" for number in range(5)), f"{C} 0", f"{C} 1"]
+    pool.close()
+    assert demand.closed

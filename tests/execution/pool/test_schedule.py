@@ -200,6 +200,23 @@ def test_a_lost_worker_without_calls_costs_nothing():
     assert schedule.next(0) == Assignment([(0,)], hand_over=True)
 
 
+def test_a_worker_that_leaves_hands_over_first_and_gets_no_more():
+    schedule = Schedule(groups(1, 1, 1, 1), Speeds(2))
+    assert schedule.next(0) == ([(0,)], False) and schedule.next(1) == ([(1,)], False)
+    assert not schedule.leave(0) and schedule.next(0) is None
+    assert schedule.returned(0, 1.0) == ()
+    assert schedule.next(0) == ([], True) and not schedule.leave(0)
+    assert schedule.returned(0, 0.0) == [(0,)]
+    assert schedule.leave(0) and schedule.next(0) is None
+    assert schedule.lost(0, suspicious=False) == ([], False)
+    schedule.returned(1, 1.0)
+    done = []
+    while (assignment := schedule.next(1)) and not schedule.finished:
+        done += assignment.items
+        schedule.returned(1, 1.0)
+    assert done == [(2,), (3,)] and schedule.finished
+
+
 def test_what_is_barred_from_a_worker_waits_for_another():
     schedule = Schedule(groups(4, 3, 2, 1), Speeds(2), {(0,): 0, (1,): 0, (2,): 0})
     assert schedule.next(0).items == [(3,)] and schedule.next(0) is None

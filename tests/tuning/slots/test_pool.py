@@ -20,7 +20,7 @@ class FakeCluster:
     def __init__(self, **nodes: int) -> None:
         self.nodes, self.busy = dict(nodes), 0
         self.actors: list[FakeActor] = []
-        self.now, self.dying, self.answers = 0.0, 0, True
+        self.now, self.dying, self.answers, self.grows = 0.0, 0, True, False
 
     def remote(self, cls):
         return self
@@ -119,6 +119,7 @@ def cluster(monkeypatch):
     for module in (slots, usage):
         monkeypatch.setattr(module, "perf_counter", lambda: found.now)
     monkeypatch.setattr(slots, "alive_nodes", found.alive_nodes)
+    monkeypatch.setattr(slots, "autoscaler_runs", lambda: found.grows)
     return found
 
 
@@ -169,6 +170,17 @@ def test_slots_grow_with_the_nodes_unless_their_number_is_given(make_pool, clust
     assert (len(pool), len(fixed)) == (5, 1)
     waited(pool, 10)
     assert sum(actor.on == "b" for actor in cluster.actors) == 3
+
+
+def test_an_autoscaler_starts_nodes_for_slots(make_pool, cluster):
+    cluster.nodes, cluster.grows = {"a": 0}, True
+    asked, _ = make_pool(3)
+    assert len(asked) == 3 and asked._plan.cpus == 1
+    pool, _ = make_pool(None)
+    assert len(pool) == 1
+    cluster.nodes["b"] = 5
+    waited(pool, 9)
+    assert len(pool) == 5 and pool.has_free()
 
 
 def test_the_trial_of_a_lost_node_comes_back_at_once(make_pool, cluster, tmp_path):

@@ -1,0 +1,179 @@
+"""Demand of a pool for nodes: a placement group for each of the actors that a run asks for.
+
+Ray places the groups, and its autoscaler starts nodes for those that have no place. An actor runs
+in a group of its own, so that nobody else takes the node that was started for it. Ray removes the
+groups when the run ends, also where its driver is killed; a group whose node is lost is placed
+again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable
+from time import perf_counter, sleep
+from typing import Any
+
+from ray.util.placement_group import (
+    PlacementGroup,
+    get_current_placement_group,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
+
+from raysim.config import EngineSettings
+from raysim.core.errors import SettingsError
+from raysim.execution.autoscaler import autoscaler_runs, unmet
+from raysim.execution.cluster_health import alive_nodes, draining_node_ids
+from raysim.execution.resources import ActorPlan, bundle_of, plan_actors
+
+LOOK_SECONDS = 0.5
+"""Seconds in which Ray places all groups for which there is room."""
+NOTE_SECONDS = 2.0
+"""Seconds of waiting for a node after which a note says so."""
+JOIN_SECONDS = 300.0
+"""Seconds of waiting for a node to join a head that has nothing, where no autoscaler runs."""
+REFUSAL_SECONDS = 5.0
+"""Seconds between looks at what the autoscaler says; it updates as often by default."""
+
+
+class Demand:
+    """Placement groups of the actors that a run asks for, one each."""
+
+    def __init__(self, engine: EngineSettings, actors: int, cpus: float) -> None:
+        """Ask for room.
+
+        Args:
+            engine: The engine's settings.
+            actors: Number of actors.
+            cpus: CPUs that each reserves.
+        """
+        self._engine, self._cpus = engine, cpus
+        self.bundle = bundle_of(engine, cpus)
+        self._unmet_before = unmet(self.bundle)
+        self._groups = [self._ask() for _ in range(actors)]
+
+    def __len__(self) -> int:
+        """Return the number of actors asked for."""
+        return len(self._groups)
+
+    def plan(self) -> ActorPlan:
+        """Return the plan of the actors that have a place; nodes that Ray drains are left out."""
+        table: dict[str, Any] = placement_group_table()
+        draining = draining_node_ids()
+        self._placed: dict[str, list[PlacementGroup]] = {}
+        for group in self._groups:
+            entry = table.get(group.id.hex(), {})
+            node = entry["bundles_to_node_id"][0] if entry.get("state") == "CREATED" else None
+            if node and node not in draining:
+                self._placed.setdefault(node, []).append(group)
+        by_node = {node: len(groups) for node, groups in self._placed.items()}
+        gpus = self._engine.gpus_per_actor
+        return ActorPlan(sum(by_node.values()), self._cpus, gpus, by_node)
+
+    def free(self, node: str, used: Container[PlacementGroup]) -> tuple[PlacementGroup, ...]:
+        """Return the groups that were on a node in the last plan and are not in use."""
+        return tuple(group for group in self._placed.get(node, []) if group not in used)
+
+    def renew(self, groups: Iterable[PlacementGroup]) -> None:
+        """Ask for room elsewhere than on a node that Ray drains."""
+        for group in groups:
+            remove_placement_group(group)
+            self._groups[self._groups.index(group)] = self._ask()
+
+    def wait(self, note: Callable[[str], None]) -> None:
+        """Wait until Ray has placed an actor, and all others for which there is room.
+
+        Where there is none for long, and where there is not for all, a note says so.
+
+        Raises:
+            SettingsError: no node type of the cluster holds such an actor.
+        """
+        begun = looked = perf_counter()
+        placed, before, noted = self.plan().actors, 0, False
+        needs = ", ".join(f"{amount:g} {name}" for name, amount in self.bundle.items())
+        asked = f"engine.actors={self._engine.actors}"
+        while placed < len(self) and (not placed or placed > before):
+            now = perf_counter()
+            if not placed and not noted and now - begun >= NOTE_SECONDS:
+                noted = True
+                note(f"{asked}: waiting for a node with room for an actor, {needs}")
+            if not placed and now - looked >= REFUSAL_SECONDS:
+                looked = now
+                if unmet(self.bundle) - self._unmet_before and not self._held_by_a_node():
+                    raise SettingsError(f"{asked}: no node type of the cluster has {needs}")
+            sleep(LOOK_SECONDS)
+            placed, before = self.plan().actors, placed
+        if placed < len(self):
+            note(f"{asked}: {placed} have room; Ray is asked to start nodes for the others")
+
+    def _held_by_a_node(self) -> bool:
+        """Return whether a node could hold an actor that others left it room for."""
+        one = self._engine.model_copy(update={"actors": 1, "cpus_per_actor": self._cpus})
+        try:
+            return plan_actors(one, alive_nodes(), 1).actors > 0
+        except SettingsError:
+            return False
+
+    def close(self) -> None:
+        """Give back what was asked for."""
+        for group in self._groups:
+            remove_placement_group(group)
+
+    def _ask(self) -> PlacementGroup:
+        labels = dict(self._engine.node_labels)
+        selectors = [labels] if labels else None
+        group: PlacementGroup = placement_group([self.bundle], bundle_label_selector=selectors)
+        return group
+
+
+def plan_pool(
+    engine: EngineSettings, cohort: int, note: Callable[[str], None]
+) -> tuple[Callable[[], ActorPlan], Demand | None]:
+    """Return what plans the actors of a pool and, where nodes are started for it, its demand.
+
+    A trial of a study has its own nodes, those of the placement group that it runs in. With
+    engine.actors=auto a run uses the nodes that there are, and asks for the first one alone.
+
+    Args:
+        engine: The engine's settings.
+        cohort: Clients per round.
+        note: Shows the user a line.
+
+    Raises:
+        SettingsError: no node type of the cluster holds an actor.
+    """
+    in_group = get_current_placement_group() is not None
+    if not in_group:
+        _await_nodes(note)
+    grows = not in_group and autoscaler_runs()
+    if grows and engine.cpus_per_actor == "auto":
+        engine = engine.model_copy(update={"cpus_per_actor": 1.0})
+
+    def plan() -> ActorPlan:
+        return plan_actors(engine, alive_nodes(), cohort)
+
+    if not grows:
+        return plan, None
+    cpus = float(engine.cpus_per_actor)
+    demand = Demand(engine, 1 if engine.actors == "auto" else engine.actors, cpus)
+    try:
+        demand.wait(note)
+    except BaseException:
+        demand.close()
+        raise
+    if engine.actors != "auto":
+        return demand.plan, demand
+    demand.close()
+    return plan, None
+
+
+def _await_nodes(note: Callable[[str], None]) -> None:
+    """Wait a while where the cluster is a head that has nothing for actors."""
+    begun, noted = perf_counter(), False
+    while not any(node.cpus or node.gpus for node in alive_nodes()) and not autoscaler_runs():
+        if not noted:
+            note("no node has cores or GPUs yet: waiting for one to join the cluster")
+        noted = True
+        if perf_counter() - begun > JOIN_SECONDS:
+            return
+        sleep(LOOK_SECONDS)

@@ -1,0 +1,212 @@
+"""Demand for nodes: placement groups on a Ray that places them where the test says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from raysim.config import EngineSettings
+from raysim.core.errors import SettingsError
+from raysim.execution.pool import demand as module
+from raysim.execution.pool.demand import Demand, plan_pool
+from raysim.execution.resources import ActorPlan, Node
+
+A, B = "aa", "bb"
+
+
+class FakeGroups:
+    """Placement groups of a fake Ray.
+
+    Attributes:
+        asked: Bundles and labels of the groups, in the order in which they were asked for.
+        places: Node of a group by its number; the others have none.
+        removed: Numbers of the groups that were given back.
+        draining: Nodes that are drained.
+        unmet: Events in which the autoscaler has no node type.
+        nodes: The nodes.
+        runs: Whether there is an autoscaler.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, Any]] = []
+        self.places: dict[int, str] = {}
+        self.removed: list[int] = []
+        self.draining: set[str] = set()
+        self.unmet: list[set[str]] = []
+        self.nodes: list[Node] = []
+        self.runs = True
+        self.looks: Callable[[], None] = lambda: None
+
+    def placement_group(self, bundles: Any, bundle_label_selector: Any) -> Any:
+        self.asked.append((bundles, bundle_label_selector))
+        return SimpleGroup(len(self.asked) - 1)
+
+    def placement_group_table(self) -> dict[str, Any]:
+        self.looks()
+        return {
+            str(number): {
+                "state": "CREATED" if number in self.places else "PENDING",
+                "bundles_to_node_id": {0: self.places.get(number, "")},
+            }
+            for number in range(len(self.asked))
+        }
+
+    def remove_placement_group(self, group: Any) -> None:
+        self.removed.append(group.number)
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("placement_group", "placement_group_table", "remove_placement_group"):
+            monkeypatch.setattr(module, name, getattr(self, name))
+        monkeypatch.setattr(module, "draining_node_ids", lambda: self.draining)
+        monkeypatch.setattr(module, "unmet", lambda bundle: (self.unmet or [set()])[0])
+        monkeypatch.setattr(module, "alive_nodes", lambda: self.nodes)
+        monkeypatch.setattr(module, "autoscaler_runs", lambda: self.runs)
+        monkeypatch.setattr(module, "get_current_placement_group", lambda: None)
+        for name in ("LOOK_SECONDS", "NOTE_SECONDS", "REFUSAL_SECONDS"):
+            monkeypatch.setattr(module, name, 0.0)
+
+
+class SimpleGroup(SimpleNamespace):
+    """Handle of a fake placement group."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number=number, id=SimpleNamespace(hex=lambda: str(number)))
+
+
+@pytest.fixture
+def groups(monkeypatch: pytest.MonkeyPatch) -> FakeGroups:
+    fake = FakeGroups()
+    fake.install(monkeypatch)
+    return fake
+
+
+def engine(**settings: Any) -> EngineSettings:
+    return EngineSettings(**settings)
+
+
+def numbers(found: Any) -> list[int]:
+    return [group.number for group in found]
+
+
+def test_one_group_an_actor_is_asked_for_and_given_back(groups):
+    asked = engine(gpus_per_actor=0.5, accelerator_type="A100", node_labels={"zone": "b"})
+    demand = Demand(asked, 3, 1.0)
+    bundle = {"CPU": 1.0, "GPU": 0.5, "accelerator_type:A100": 0.001}
+    assert groups.asked == [([bundle], [{"zone": "b"}])] * 3 and len(demand) == 3
+    assert demand.plan() == ActorPlan(0, 1.0, 0.5)
+    demand.close()
+    assert groups.removed == [0, 1, 2]
+
+
+def test_the_plan_is_what_ray_has_placed(groups):
+    demand = Demand(engine(), 4, 1.0)
+    groups.places = {0: A, 2: B, 3: B}
+    assert demand.plan() == ActorPlan(3, 1.0, 0.0, {A: 1, B: 2})
+    assert numbers(demand.free(B, [])) == [2, 3]
+    assert numbers(demand.free(B, demand.free(B, [])[:1])) == [3]
+    assert demand.free("none", []) == ()
+
+
+def test_a_node_that_is_drained_is_asked_for_anew(groups):
+    demand = Demand(engine(), 3, 1.0)
+    groups.places = {0: A, 1: B, 2: B}
+    demand.plan()
+    there = demand.free(B, [])
+    groups.draining = {B}
+    assert demand.plan().by_node == {A: 1} and not groups.removed
+    demand.renew(there)
+    assert groups.removed == [1, 2] and len(groups.asked) == 5 and len(demand) == 3
+    groups.places |= {3: A, 4: A}
+    assert demand.plan().by_node == {A: 3}
+
+
+def test_one_line_says_for_what_the_run_waits(groups):
+    lines: list[str] = []
+
+    def place() -> None:
+        if len(lines) == 1:
+            groups.places = {1: A}
+
+    groups.looks = place
+    plan, demand = plan_pool(engine(actors=2), 10, lines.append)
+    assert lines == [
+        "engine.actors=2: waiting for a node with room for an actor, 1 CPU",
+        "engine.actors=2: 1 have room; Ray is asked to start nodes for the others",
+    ]
+    assert demand is not None and plan() == ActorPlan(1, 1.0, 0.0, {A: 1})
+    assert not groups.removed
+
+
+@pytest.mark.parametrize(
+    ("nodes", "refused"), [([], True), ([Node(2, 0, A)], True), ([Node(64, 0, A)], False)]
+)
+def test_what_no_node_type_holds_is_refused_unless_a_busy_node_does(groups, nodes, refused):
+    """Version 2 of the autoscaler says the same of what would be beyond its most nodes."""
+    groups.nodes = nodes
+    looks = iter(range(20))
+
+    def look() -> None:
+        now = next(looks)
+        groups.unmet = [{"new"}] if now > 3 else []
+        groups.places = {0: A} if now > 15 else {}
+
+    groups.looks = look
+    asked = engine(actors=3, cpus_per_actor=64.0)
+    if not refused:
+        assert plan_pool(asked, 10, lambda line: None)[1]
+        return
+    with pytest.raises(SettingsError) as caught:
+        plan_pool(asked, 10, lambda line: None)
+    assert str(caught.value) == "engine.actors=3: no node type of the cluster has 64 CPU"
+    assert groups.removed == [0, 1, 2]
+
+
+def test_a_run_starts_when_ray_has_placed_all_that_it_can(groups):
+    steps = iter([{}, {0: A}, {0: A, 1: A, 2: B}, {0: A, 1: A, 2: B, 3: B}])
+    groups.looks = lambda: groups.places.update(next(steps, {}))
+    plan, demand = plan_pool(engine(actors=6), 10, lambda line: None)
+    assert demand is not None and plan().by_node == {A: 2, B: 2}
+
+
+def test_events_of_earlier_runs_refuse_nobody(groups):
+    groups.unmet = [{"old"}]
+    looks = iter(range(10))
+    groups.looks = lambda: groups.places.update({0: A} if next(looks) == 5 else {})
+    assert plan_pool(engine(actors=1), 10, lambda line: None)[1]
+
+
+def test_automatic_actors_ask_for_the_first_node_alone(groups):
+    groups.looks = lambda: groups.places.update({0: A})
+    groups.nodes = [Node(0, 0, B), Node(3, 0, A)]
+    plan, demand = plan_pool(engine(), 10, lambda line: None)
+    assert demand is None and groups.removed == [0]
+    assert plan() == ActorPlan(3, 1.0, 0.0, {A: 3})
+
+
+@pytest.mark.parametrize("nodes", [[Node(2, 0, A)], [Node(0, 0, A), Node(2, 1, B)]])
+def test_where_nodes_are_started_by_hand_nothing_is_asked_for(groups, nodes):
+    groups.runs, groups.nodes = False, nodes
+    plan, demand = plan_pool(engine(actors=8), 10, pytest.fail)
+    assert demand is None and not groups.asked
+    assert plan().actors == 8 and plan().cpus == 0.25
+
+
+def test_a_bare_head_is_given_time_for_nodes_to_join(groups, monkeypatch):
+    groups.runs, groups.nodes = False, [Node(0, 0, A)]
+    lines: list[str] = []
+
+    def note(line: str) -> None:
+        lines.append(line)
+        groups.nodes = [Node(0, 0, A), Node(2, 0, B)]
+
+    plan, _ = plan_pool(engine(), 10, note)
+    assert plan().by_node == {B: 2}
+    assert lines == ["no node has cores or GPUs yet: waiting for one to join the cluster"]
+    groups.nodes = [Node(0, 0, A)]
+    monkeypatch.setattr(module, "JOIN_SECONDS", 0.0)
+    plan, _ = plan_pool(engine(gpus_per_actor=1.0), 10, lambda line: None)
+    with pytest.raises(SettingsError, match="at most 0 GPUs are declared"):
+        plan()
