@@ -98,6 +98,70 @@ def test_refusals_name_the_setting_its_value_and_what_there_is(case):
     assert refusal(nodes, **engine).startswith(text)
 
 
+MIXED = [
+    Node(8, 2, "0", frozenset({"A100"}), {"ray.io/market-type": "spot", "zone": "a"}),
+    Node(8, 4, "1", frozenset({"T4"}), {"ray.io/market-type": "spot"}),
+    Node(8, 0, "2"),
+]
+
+
+@pytest.mark.parametrize(
+    ("engine", "by_node"),
+    [
+        ({"gpus_per_actor": 1.0}, {"0": 2, "1": 4}),
+        ({"gpus_per_actor": 1.0, "accelerator_type": "T4"}, {"1": 4}),
+        ({"node_labels": {"zone": "a"}}, {"0": 8}),
+        ({"node_labels": {"ray.io/market-type": "spot"}}, {"0": 8, "1": 8}),
+        (
+            {
+                "gpus_per_actor": 0.5,
+                "accelerator_type": "A100",
+                "node_labels": {"zone": "a", "ray.io/market-type": "spot"},
+            },
+            {"0": 4},
+        ),
+    ],
+)
+def test_actors_are_planned_on_the_nodes_that_suit(engine, by_node):
+    assert plan_actors(EngineSettings(**engine), MIXED, 100).by_node == by_node
+
+
+@pytest.mark.parametrize(
+    ("engine", "text"),
+    [
+        (
+            {"gpus_per_actor": 1.0, "accelerator_type": "H100"},
+            "engine.accelerator_type=H100: no node has it; there is A100, T4",
+        ),
+        (
+            {"node_labels": {"zone": "b"}},
+            'engine.node_labels={"zone": "b"}: no node has these labels',
+        ),
+        (
+            {"gpus_per_actor": 1.0, "accelerator_type": "T4", "node_labels": {"zone": "a"}},
+            'engine.node_labels={"zone": "a"}: no node has these labels',
+        ),
+    ],
+)
+def test_nodes_that_there_are_not_are_refused(engine, text):
+    with pytest.raises(SettingsError) as caught:
+        plan_actors(EngineSettings(**engine), MIXED, 100)
+    assert str(caught.value) == text
+
+
+@pytest.mark.parametrize(
+    ("engine", "actors"),
+    [
+        ({"cpus_per_actor": 2.0}, 3),
+        ({"cpus_per_actor": 0.5}, 8),
+        ({"cpus_per_actor": 2.0, "gpus_per_actor": 0.5}, 2),
+        ({"cpus_per_actor": 1.0, "gpus_per_actor": 0.5}, 4),
+    ],
+)
+def test_automatic_actors_are_as_many_as_reserve_the_cores_asked_for(engine, actors):
+    assert plan([(5, 2), (3, 0)], **engine).actors == actors
+
+
 def hold(nodes, found):
     """Return how many actors of a plan the nodes hold, each node for itself, as Ray places them."""
     return sum(
