@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -29,7 +31,8 @@ class Reader(ClientActor):
 
     def call(self, name, shared, items, give):
         array = ray.get(shared[0])
-        return 0.1, array.flags.writeable if give else None
+        read = SimpleNamespace(failing=False, writable=array.flags.writeable)
+        return 0.1, read if give else None
 
 
 def main() -> None:
@@ -49,7 +52,8 @@ def main() -> None:
 
     with mock.patch("ray.put", noted):
         costs = {(client,): 1.0 for client in range(40)}
-        writable = list(pool.map("train", np.zeros(2**20), costs, lambda done: None))
+        read: list[Any] = list(pool.map("train", np.zeros(2**20), costs, lambda done: None))
         lies = ray.experimental.get_object_locations(puts)[puts[0]]["node_ids"]
     pool.close()
+    writable = [each.writable for each in read]
     print(json.dumps({"puts": len(puts), "nodes": lies, "writable": writable}))

@@ -55,6 +55,7 @@ class FakeRay:
         failing: Processes that say of themselves that they fail.
         worked: Processes and items of all calls that returned.
         placed: How many actors nodes have room for.
+        nodes: Ids of the nodes of actors, by process.
     """
 
     def __init__(self) -> None:
@@ -62,6 +63,7 @@ class FakeRay:
         self.failing: set[int] = set()
         self.worked: list[tuple[int, list[tuple[int, ...]]]] = []
         self.placed = 100
+        self.nodes: dict[int, str] = {}
         self.start: Callable[[], dict[str, Any]] = lambda: {"device": "cpu"}
         self.begun = 0
         self._values: dict[int, Callable[[], Any]] = {}
@@ -104,7 +106,11 @@ class FakeRay:
             return seconds, result
 
         methods = {
-            "location": lambda: {"pid": process, "host": "here", "node": "node"},
+            "location": lambda: {
+                "pid": process,
+                "host": "here",
+                "node": self.nodes.get(process, "node"),
+            },
             "start": lambda *_: self.start(),
             "call": call,
         }
@@ -401,26 +407,27 @@ def test_a_foreman_whose_node_is_lost_goes_to_another_node(
     assert pool._actors.handles[0].vacant == (begun == 2)
 
 
-@pytest.mark.parametrize("by_node", [{A: 1, B: 1}, {A: 2, B: 2}])
-def test_actors_of_a_node_that_is_drained_hand_over_and_are_replaced(
-    tmp_path, fake_ray, monkeypatch, by_node
+@pytest.mark.parametrize("workers", [2, 3])
+def test_actors_of_a_node_that_is_drained_hand_over_and_go_to_another(
+    tmp_path, fake_ray, monkeypatch, workers
 ):
     monkeypatch.setattr(ray_pool, "DRAIN_SECONDS", 0.0)
     draining: list[set[str]] = [set()]
     monkeypatch.setattr(ray_pool, "draining_node_ids", lambda: draining[0])
 
     def call(items: list[tuple[int, ...]], give: bool) -> Any:
-        draining[0] = {"node"} if fake_ray.begun == 2 else set()
+        draining[0] = {A}
         return 0.1, None
 
-    fake_ray.call = call
-    pool = pool_on(tmp_path, by_node)
+    fake_ray.call, fake_ray.nodes = call, {1: A, 2: B, 3: C}
+    pool = pool_on(tmp_path, {A: workers, B: workers}, *[{B: workers, C: workers}] * 9)
     costs = {(client,): 1.0 for client in range(40)}
     found = list(pool.map("train", None, costs, lambda done: None))
     assert clients_of(found) == sorted(costs)
     worked = [item for _, items in fake_ray.worked for item in items]
     assert sorted(worked) == sorted(costs)  # nothing was taken back
-    assert fake_ray.begun > 2
+    assert fake_ray.begun == 3
+    assert [crew.node for crew in pool._crews.values()] == [C, B]
 
 
 class FakeDemand:

@@ -201,20 +201,20 @@ def test_a_lost_worker_without_calls_costs_nothing():
 
 
 def test_a_worker_that_leaves_hands_over_first_and_gets_no_more():
-    schedule = Schedule(groups(1, 1, 1, 1), Speeds(2))
-    assert schedule.next(0) == ([(0,)], False) and schedule.next(1) == ([(1,)], False)
-    assert not schedule.leave(0) and schedule.next(0) is None
+    schedule = Schedule(groups(*[1] * 40), Speeds(2))
+    first = schedule.next(0)
+    assert first and not first.hand_over and schedule.next(1)
+    assert not schedule.leave(0) and schedule.next(0) is None  # else it would get a second chunk
     assert schedule.returned(0, 1.0) == ()
     assert schedule.next(0) == ([], True) and not schedule.leave(0)
-    assert schedule.returned(0, 0.0) == [(0,)]
+    assert schedule.returned(0, 0.0) == first.items
     assert schedule.leave(0) and schedule.next(0) is None
     assert schedule.lost(0, suspicious=False) == ([], False)
     schedule.returned(1, 1.0)
-    done = []
-    while (assignment := schedule.next(1)) and not schedule.finished:
-        done += assignment.items
+    while not schedule.finished:
+        assert schedule.next(1)
         schedule.returned(1, 1.0)
-    assert done == [(2,), (3,)] and schedule.finished
+    assert schedule.done == 40
 
 
 def test_what_is_barred_from_a_worker_waits_for_another():
