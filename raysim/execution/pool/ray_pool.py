@@ -215,7 +215,7 @@ class ActorPool:
         self._actors.add(ActorHandle(make, self._spec, width))
 
     def _make(self, number: int) -> Any | None:
-        """Make the actor of a node's workers, elsewhere if they have to leave; None without room."""
+        """Make the actor of a node's workers, elsewhere if they must leave; None without room."""
         own = self._node_workers[number]
         drained = own.node in draining_node_ids()
         if drained and self._demand:

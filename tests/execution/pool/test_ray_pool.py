@@ -427,7 +427,7 @@ def test_actors_of_a_node_that_is_drained_hand_over_and_go_to_another(
     worked = [item for _, items in fake_ray.worked for item in items]
     assert sorted(worked) == sorted(costs)  # nothing was taken back
     assert fake_ray.begun == 3
-    assert [crew.node for crew in pool._crews.values()] == [C, B]
+    assert [own.node for own in pool._node_workers.values()] == [C, B]
 
 
 class FakeDemand:
@@ -463,7 +463,7 @@ def test_actors_are_added_in_the_groups_that_have_found_a_place(tmp_path, fake_r
         list(pool.map("train", None, {(client,): 1.0 for client in range(9)}, lambda done: None))
         found.append(widths(pool))
     assert found == [[1], [1, 4], [1, 4, 1, 2]]
-    groups = [group for crew in pool._crews.values() for group in crew.groups]
+    groups = [group for own in pool._node_workers.values() for group in own.groups]
     assert groups == [f"{A} 0", *(f"{B} {number}" for number in range(5)), f"{C} 0", f"{C} 1"]
     pool.close()
     assert demand.closed
