@@ -163,9 +163,11 @@ def check(settings: Settings, task: Task | None = None, listener: Listener | Non
     """
     from raysim.driver.listener import Listener
     from raysim.driver.start import check_run
+    from raysim.driver.trackers import check_tracker
     from raysim.storage.run_directory import RunDirectory
 
     settings = _adapt(settings, task)
+    check_tracker(settings)
     federation = _federation(settings, task, listener or Listener())
     check_run(settings, federation, RunDirectory(Path(settings.out or "runs")))
 

@@ -22,7 +22,8 @@ class ResultCell:
         values: Value of the metric by seed; None where a run ended without one, as where it did not
             reach the target.
         diverged: Further seeds, whose runs diverged.
-        failed: Further seeds, whose runs failed by something else.
+        failed: Further seeds, whose runs failed by something else or were not started, as their
+            references failed.
         published: The published value, in the cell's unit.
         published_deviation: Its deviation.
         suspect: Why the published value is suspect.
@@ -31,7 +32,7 @@ class ResultCell:
             row.
         metric: The cell's metric where it is not the table's.
         unit: Its unit where it is not the table's.
-        own_round: A round in words, where the method's rounds are no communication rounds.
+        own_round: A round in words, where it is more than one trip of the model, as of a `Method`.
         in_progress: Whether its runs go on: values are those of the rounds so far.
     """
 
@@ -120,17 +121,18 @@ class ResultTable:
     def best(self, column: str) -> frozenset[str]:
         """Return the rows to be set in bold: of each metric, the best and its equals.
 
-        Rows are compared in which every seed has a value, over the seeds that they share; of values
-        in rounds none, where a method's rounds are others than those of the rest.
+        Rows are compared in which every seed has a value, over the seeds that they share; values in
+        rounds of a method's own are compared with none.
         """
         found: frozenset[str] = frozenset()
         cells = {row: self.cell(row, column) for row in self.rows}
         for metric in {self.metric_of(cell) for cell in cells.values()}:
             alike = {row: cell for row, cell in cells.items() if self.metric_of(cell) == metric}
-            if len({self.own_round_of(cell) for cell in alike.values() if cell.measured}) > 1:
-                continue
+            if len(rounds := {self.own_round_of(cell) for cell in alike.values()}) > 1:
+                alike = {row: cell for row, cell in alike.items() if not self.own_round_of(cell)}
             compared = {row: cell.measured for row, cell in alike.items() if cell.is_complete}
-            found |= statistics.best_rows(compared, larger=metric.larger_is_better)
+            if len(compared) > 1 or len(rounds) == 1:
+                found |= statistics.best_rows(compared, larger=metric.larger_is_better)
         return found
 
     def ratio(self, row: str, column: str) -> float | None:

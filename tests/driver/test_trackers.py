@@ -135,8 +135,11 @@ def test_a_tracker_that_cannot_be_opened_stops_the_run(tmp_path, kept):
 
 def test_a_missing_package_is_named_before_anything_starts(tmp_path, monkeypatch):
     monkeypatch.setattr(trackers, "find_spec", lambda name: None)
-    with pytest.raises(raysim.SettingsError, match=r"pip install 'raysim\[wandb\]'"):
+    message = r"pip install 'raysim\[wandb\]'"
+    with pytest.raises(raysim.SettingsError, match=message):
         run(tmp_path / "run", tracker="wandb")
+    with pytest.raises(raysim.SettingsError, match=message):
+        raysim.check(make_settings(tmp_path / "run", tracker="wandb"), make_task((8, 8)))
     assert not (tmp_path / "run").exists()
 
 

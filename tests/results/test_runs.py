@@ -88,8 +88,8 @@ def test_the_state_is_that_of_the_last_failure_after_the_last_round(write_run, l
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_loss_that_is_no_number_is_a_divergence(write_run, value):
-    path = write_run(rows=make_rows([0.1, 0.2], train_loss=[1.0, value]))
-    assert read_run(path).state == "diverged"
+    path = write_run(rows=make_rows([0.1, 0.2], test_loss=[1.0, value]))
+    assert read_run(path).state == "diverged" and read_run(path).summary is not None
 
 
 def test_a_run_before_its_first_round(write_run):

@@ -90,7 +90,7 @@ def _draw(plan: FigurePlan, runs: FigureRuns, folder: Path, line: Callable[[str]
             failed[label] = str(error)
             runs.note(f"{label}: {error}")
     if not tables:
-        raise RunError(f"{plan.name}: all runs failed; {drawn[0]}: {failed[drawn[0]]}")
+        raise RunError(f"{plan.name}: all runs failed; {drawn[0]}: {failed[drawn[0]]}; {RESUME}")
     if lacking := [label for label in drawn if label in failed]:
         notes.append(f"Failed and left out: {'; '.join(lacking)}.")
     canvas = draw(figure, tables, notes)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from time import perf_counter
 from typing import Generic, TypeVar
 
 import raysim
 from raysim.core.errors import MachineError, RaysimError, RunError
-from raysim.results.runs import is_divergence
+from raysim.results.runs import INFINITE_LOSS, is_divergence, read_run
 from raysim.tuning.slots.pool import SlotPool
 from raysim.tuning.slots.report import Report, SlotLost
 from raysim.tuning.slots.slot import Slot
@@ -112,6 +113,8 @@ class ReferencedRuns(RunQueue[R]):
             RaysimError: one cannot; nothing has been started.
         """
         checked = set()
+        if self.waiting:
+            self._line(f"checking {len(self.waiting)} runs")
         for run in self.waiting:
             settings = self.settings(run)
             if self.reference(run) is not None:
@@ -147,13 +150,16 @@ class ReferencedRuns(RunQueue[R]):
     def ended(self, run: R, report: Report, seconds: float) -> None:
         """Record the end of a run; those that wait for one that failed end with it."""
         self.unended.remove(run)
-        if report.error is not None:
-            self.failed[run] = report.error
-        self.record(run, report.error)
-        outcome = self.text_of(run) if report.error is None else f"failed: {report.error}"
+        error = report.error
+        if report.summary and read_run(Path(str(self.settings(run).out))).state == "diverged":
+            error = INFINITE_LOSS
+        if error is not None:
+            self.failed[run] = error
+        self.record(run, error)
+        outcome = self.text_of(run) if error is None else f"failed: {error}"
         self._line(f"{self.done}/{self._total} {self.name(run)}: {outcome}  {seconds:.1f} s")
-        if report.error is not None:
-            error = reference_failed(self.name(run), report.error)
+        if error is not None:
+            error = reference_failed(self.name(run), error)
             for other in [each for each in self.waiting if self.reference(each) == run]:
                 self.waiting.remove(other)
                 self.ended(other, Report(error=error), 0.0)

@@ -10,6 +10,7 @@ from typing import Any
 from raysim.config import Settings
 from raysim.core.errors import RunError
 from raysim.core.given import parse_json
+from raysim.results.runs import INFINITE_LOSS, read_run
 from raysim.storage.atomic import sweep, write_json
 from raysim.storage.lock import lock_folder
 from raysim.storage.run_directory import RunDirectory, difference_from
@@ -64,21 +65,24 @@ class TableFolder:
         return True
 
     def failure(self, run: PlannedRun, seed: int) -> str | None:
-        """Return the recorded error of a run that failed, or that of its reference.
+        """Return the error of a run that failed or diverged, or that its reference did."""
+        if (error := self.own_failure(run, seed)) is not None:
+            return error
+        if not (reference := run.reference) or self.is_finished(run, seed):
+            return None
+        error = self.failure(reference, seed)
+        return None if error is None else reference_failed(reference.label_of(seed), error)
 
-        Nothing is recorded of a run whose reference failed.
-        """
+    def own_failure(self, run: PlannedRun, seed: int) -> str | None:
+        """Return the error of a run that failed or diverged; None of one that was not started."""
+        path = self.path_of(run, seed)
         try:
-            text = (self.path_of(run, seed) / FAILED).read_text(encoding="utf-8")
-            return str(parse_json(text)["error"])
+            return str(parse_json((path / FAILED).read_text(encoding="utf-8"))["error"])
         except FileNotFoundError:
-            reference = run.reference
+            finished = self.is_finished(run, seed)
+            return INFINITE_LOSS if finished and read_run(path).state == "diverged" else None
         except (OSError, ValueError, LookupError, TypeError):
             return "its record is damaged"
-        error = self.failure(reference, seed) if reference else None
-        if reference is None or error is None or self.is_finished(run, seed):
-            return None
-        return reference_failed(reference.label_of(seed), error)
 
     def record_failure(self, run: PlannedRun, seed: int, error: str) -> None:
         """Record the error of a run."""

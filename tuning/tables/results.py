@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from raysim.results.metrics import parse_metric
 from raysim.results.render import grid_of, to_arrow, to_html, to_latex, to_markdown
 from raysim.results.render.grid import shown
-from raysim.results.runs import INFINITE_LOSS, is_divergence, read_run, result_settings
+from raysim.results.runs import is_divergence, read_run, result_settings
 from raysim.results.tables import ResultCell, ResultTable, differing_settings
 from raysim.storage.atomic import replace_file
 from raysim.tuning.changes import changed_settings
@@ -32,21 +32,23 @@ class _Ended:
 
     Attributes:
         values: Values of a finished run, by metric.
-        error: Why it has none, where it failed or diverged.
+        error: Why it has none, where it or its reference failed or diverged.
+        diverged: Whether it diverged itself.
         settings: Settings on which the result depends, by dotted key.
     """
 
     values: Mapping[str, float | None] = field(default_factory=dict)
     error: str = ""
+    diverged: bool = False
     settings: Mapping[str, Any] | None = None
 
 
 class TableResults:
-    """Values of the runs in a table's folder; a run that has ended is read once."""
+    """Values of the runs in a table's folder; a finished run is read once."""
 
     def __init__(self, plan: TablePlan, folder: TableFolder) -> None:
         self._plan, self._folder = plan, folder
-        self._ended: dict[Path, _Ended] = {}
+        self._finished: dict[Path, _Ended] = {}
         self._shown = [
             cell
             for cell in plan.cells
@@ -65,17 +67,17 @@ class TableResults:
         return table
 
     def text_of(self, run: PlannedRun, seed: int) -> str:
-        """Return the values of a run that has ended, as text."""
+        """Return the values of a finished run, as text."""
         if not (cells := self._cells_of(run)):
             return "the reference of others"
-        ended, paper = self._ended[self._folder.path_of(run, seed)], self._plan.table
+        finished, paper = self._finished[self._folder.path_of(run, seed)], self._plan.table
         units = {paper.metric_of(cell): paper.unit_of(cell) for cell in cells}
         found = []
-        for metric, value in ended.values.items():
+        for metric, value in finished.values.items():
             absent = "has no value" if parse_metric(metric).target is None else "not reached"
             text = absent if value is None else f"{shown(value, units[metric])} {units[metric]}"
             found.append(f"{metric} {text}".rstrip())
-        return ended.error or "; ".join(found)
+        return "; ".join(found)
 
     def table(self) -> ResultTable:
         """Return the table of all cells that the folder has runs of, or whose data is missing."""
@@ -101,10 +103,10 @@ class TableResults:
         found = {}
         for seed in cell.run.seeds(self._folder.seeds.get(cell.name, 0)):
             path = self._folder.path_of(cell.run, seed)
-            if path not in self._ended and (ended := self._read(cell.run, seed)):
-                self._ended[path] = ended
-            if path in self._ended:
-                found[seed] = self._ended[path]
+            if ended := self._finished.get(path) or self._read(cell.run, seed):
+                found[seed] = ended
+                if not ended.error:
+                    self._finished[path] = ended
         return found
 
     def _cells_of(self, run: PlannedRun) -> list[PaperCell]:
@@ -113,12 +115,11 @@ class TableResults:
 
     def _read(self, run: PlannedRun, seed: int) -> _Ended | None:
         if (error := self._folder.failure(run, seed)) is not None:
-            return _Ended(error=error)
+            own = self._folder.own_failure(run, seed)
+            return _Ended(error=error, diverged=is_divergence(own or ""))
         if not self._folder.is_finished(run, seed):
             return None
         record = read_run(self._folder.path_of(run, seed))
-        if record.state == "diverged":
-            return _Ended(error=INFINITE_LOSS)
         metrics = dict.fromkeys(map(self._plan.table.metric_of, self._cells_of(run)))
         values = {metric: parse_metric(metric).of(record) for metric in metrics}
         return _Ended(values, settings=result_settings(record))
@@ -127,8 +128,8 @@ class TableResults:
         paper, metric = cell.paper, self._plan.table.metric_of(cell.paper)
         return ResultCell(
             values={seed: run.values[metric] for seed, run in runs.items() if not run.error},
-            diverged=sum(is_divergence(run.error) for run in runs.values()),
-            failed=sum(run.error != "" and not is_divergence(run.error) for run in runs.values()),
+            diverged=sum(run.diverged for run in runs.values()),
+            failed=sum(run.error != "" and not run.diverged for run in runs.values()),
             published=paper.value,
             published_deviation=paper.deviation,
             suspect=paper.suspect,

@@ -23,6 +23,16 @@ TRACKERS = {
 }
 
 
+def check_tracker(settings: Settings) -> None:
+    """Check that the package of the settings' tracker is installed.
+
+    Raises:
+        SettingsError: it is not.
+    """
+    if (name := settings.tracker) is not None and find_spec(name) is None:
+        raise SettingsError(f"tracker={name}: needs {name}; pip install 'raysim[{name}]'")
+
+
 @contextmanager
 def tracked(settings: Settings, listener: Listener) -> Iterator[Listener]:
     """Yield a listener that also feeds the tracker of the settings; the listener without one.
@@ -30,11 +40,10 @@ def tracked(settings: Settings, listener: Listener) -> Iterator[Listener]:
     Raises:
         SettingsError: the tracker's package is missing.
     """
+    check_tracker(settings)
     if (name := settings.tracker) is None:
         yield listener
         return
-    if find_spec(name) is None:
-        raise SettingsError(f"tracker={name}: needs {name}; pip install 'raysim[{name}]'")
     tracker = import_module(TRACKERS[name]).make()
     with TrackingListener(name, tracker, settings, listener) as tracking:
         yield tracking

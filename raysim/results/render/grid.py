@@ -20,7 +20,7 @@ BOOTSTRAP_NOTE = (
     f"; from {statistics.SEEDS_FOR_BOOTSTRAP} of these on, all rows that a paired bootstrap over"
     f" seeds ({statistics.CONFIDENCE:.0%}) does not separate from it"
 )
-OWN_ROUND_NOTE = "a round is {}: no ratio to rounds of other methods, and no bold beside them."
+OWN_ROUND_NOTE = "a round is {}: its measured rounds are not compared with those of other methods."
 LONGEST = 10_000
 """Most characters of an entry."""
 

@@ -137,7 +137,10 @@ def test_runs_without_their_reference_have_failed(figure, slots, tmp_path):
     code, said, err = figure(*SHORT)
     assert code == 2 and slots.started == ["pre-pass"]
     assert "2/2 FedAvg: failed: its reference pre-pass failed: a bug  0.0 s\n" in said
-    assert err == "raysim: dnc-5: all runs failed; FedAvg: its reference pre-pass failed: a bug\n"
+    assert err == (
+        "raysim: dnc-5: all runs failed; FedAvg: its reference pre-pass failed: a bug; fix this,"
+        " then type the same command to resume the figure\n"
+    )
     assert not [*(tmp_path / "out").glob("dnc-5.*")]
     slots.fault = lambda run: None
     slots.started.clear()

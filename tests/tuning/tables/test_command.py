@@ -238,6 +238,19 @@ def test_a_run_that_kills_its_slots_has_failed(table, slots, tmp_path):
     assert not record.exists() and rows_of(tmp_path / "out")["FedAvg", "IID, short"]["n"] == 1
 
 
+def test_runs_that_failed_before_are_shown_as_they_end_now(table, slots, tmp_path):
+    slots.fault = lambda run: Report(error="no luck")
+    words = ("--only", "short", "--seeds", "1")
+    assert "2 of 2 runs failed, the first FedAvg, IID, short, seed 0: no luck" in refused(
+        table(*words)
+    )
+    slots.fault = lambda run: None
+    code, said, _ = table(*words)
+    assert code == 0 and "no luck" not in said and "2/2 FedProx, IID, short, seed 0: final" in said
+    found = rows_of(tmp_path / "out")
+    assert [(row["n"], row["failed"]) for row in found.values()] == [(1, 0), (1, 0)]
+
+
 def test_a_run_that_cannot_start_stops_the_table_before_any(table, slots, tmp_path, monkeypatch):
     rows = {**ROWS, "Cut": {"method.name": "divide_and_conquer", "method.split": 7}}
     monkeypatch.setitem(TABLES, NAME, make_table(tmp_path, rows))

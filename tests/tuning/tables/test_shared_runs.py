@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import raysim
 from raysim.results.runs import read_run
 from raysim.tuning.slots.report import Report
 from raysim.tuning.tables.folder import TableFolder
@@ -204,6 +206,51 @@ def test_a_run_whose_reference_failed_is_not_started_and_counts_as_failed(
     record.write_text('{"schema": 1, "error": "its update is not finite"}')
     assert analysed(*words)[0] == 0 and rows_of(out)["T=0.5", "accuracy"]["n"] == 1
     assert len(slots.started) == 3
+
+
+def with_a_record(path):
+    (path / "summary.json").unlink()
+    (path / "failed.json").write_text('{"schema": 1, "error": "its update is not finite"}')
+
+
+def with_a_loss_that_is_no_number(path):
+    rows = pq.read_table(path / "metrics.parquet").to_pylist()
+    rows[-1]["train_loss"] = float("nan")
+    pq.write_table(pa.Table.from_pylist(rows), path / "metrics.parquet")
+
+
+@pytest.mark.parametrize("harm", [with_a_record, with_a_loss_that_is_no_number])
+def test_a_run_whose_reference_diverged_is_not_started_and_has_not_diverged(
+    analysed, slots, tmp_path, harm
+):
+    analysed("--only", "reference,accuracy", "--seeds", "1")
+    harm(tmp_path / "out/runs/reference/accuracy/seed-0")
+    slots.started.clear()
+    code, _, _ = analysed("--only", "accuracy", "--seeds", "1")
+    assert code == 0 and slots.started == []
+    found = rows_of(tmp_path / "out")
+    ended = {row: (cell["n"], cell["diverged"], cell["failed"]) for (row, _), cell in found.items()}
+    assert ended == {"reference": (0, 1, 0), "T=0.5": (0, 0, 1)}
+    (note,) = [n for n in found["T=0.5", "accuracy"]["notes"] if n.startswith("T=0.5, accuracy, s")]
+    assert note.startswith("T=0.5, accuracy, seed 0: its reference reference, accuracy, seed 0")
+
+
+def test_a_run_that_diverges_to_its_end_ends_those_that_wait_for_it(
+    analysed, tmp_path, monkeypatch
+):
+    plan = make_plan(TABLES[NAME], TableOptions(only=("T=0.5,accuracy",), seeds=1))
+    folder = TableFolder(tmp_path / "out")
+    with folder.lock(plan):
+        runs = TableRuns(plan, folder, Workload(), print)
+        reference = runs.next()
+        run_of_reference = raysim.run(runs.settings(reference))
+        with_a_loss_that_is_no_number(run_of_reference.run_dir)
+        runs.ended(reference, Report(summary=run_of_reference.summary), 1.0)
+    assert [*runs.failed.values()] == [
+        "its loss is not finite",
+        "its reference reference, accuracy, seed 0 failed: its loss is not finite",
+    ]
+    assert not runs.remain() and not runs.waiting
 
 
 REFUSED = {
