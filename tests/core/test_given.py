@@ -45,7 +45,10 @@ def test_settings_that_decide_no_result():
     settings = dotted(raysim.load_config("mnist-fedavg").to_dict())
     free = {"on_client_error", "out", "reference", "trace", "tracker"} | {
         f"engine.{name}"
-        for name in ("actors", "backend", "client_timeout", "cpus_per_actor", "gpus_per_actor")
+        for name in (
+            *("accelerator_type", "actors", "backend", "client_timeout", "cpus_per_actor"),
+            "gpus_per_actor",
+        )
     }
     assert {key for key in settings if may_change(key)} == free
     others = {key for key in settings if not decides_result(key)}

@@ -243,7 +243,8 @@ def test_a_run_that_diverges_to_its_end_ends_those_that_wait_for_it(
     with folder.lock(plan):
         runs = TableRuns(plan, folder, Workload(), print)
         reference = runs.next()
-        run_of_reference = raysim.run(runs.settings(reference))
+        settings = runs.settings(reference).override({"engine.backend": "inline"})
+        run_of_reference = raysim.run(settings)
         with_a_loss_that_is_no_number(run_of_reference.run_dir)
         runs.ended(reference, Report(summary=run_of_reference.summary), 1.0)
     assert [*runs.failed.values()] == [
