@@ -172,6 +172,15 @@ def read_runs(paths: Iterable[Path]) -> list[RunRecord]:
     return list(found.values())
 
 
+def infinite_loss(path: Path) -> str | None:
+    """Return the error of a finished run whose last loss is not finite.
+
+    Raises:
+        RunError: the folder holds no run.
+    """
+    return INFINITE_LOSS if read_run(path).state == "diverged" else None
+
+
 def is_divergence(error: str) -> bool:
     """Return whether a run that ended with an error has diverged."""
     return bool(DIVERGED.search(error))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from raysim.config import Settings
-from raysim.results.runs import INFINITE_LOSS, read_run
+from raysim.results.runs import infinite_loss
 from raysim.tuning.figures.plan import FigurePlan
 from raysim.tuning.slots.queue import ReferencedRuns
 
@@ -16,12 +16,9 @@ class FigureRuns(ReferencedRuns[str]):
     def __init__(self, plan: FigurePlan, line: Callable[[str], None]) -> None:
         left = [label for label in plan.settings if not plan.is_finished(label)]
         super().__init__(plan.name, left, len(plan.settings), line)
-        finished = {*plan.settings} - {*left}
-        self.failed |= {
-            label: INFINITE_LOSS
-            for label in finished
-            if read_run(plan.directory(label).path).state == "diverged"
-        }
+        for label in {*plan.settings} - {*left}:
+            if error := infinite_loss(plan.directory(label).path):
+                self.failed[label] = error
         self._plan = plan
         self._references = {run.label: run.reference for run in plan.figure.runs}
 

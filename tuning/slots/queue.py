@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 import raysim
 from raysim.core.errors import MachineError, RaysimError, RunError
-from raysim.results.runs import INFINITE_LOSS, is_divergence, read_run
+from raysim.results.runs import infinite_loss, is_divergence
 from raysim.tuning.slots.pool import SlotPool
 from raysim.tuning.slots.report import Report, SlotLost
 from raysim.tuning.slots.slot import Slot
@@ -151,8 +151,8 @@ class ReferencedRuns(RunQueue[R]):
         """Record the end of a run; those that wait for one that failed end with it."""
         self.unended.remove(run)
         error = report.error
-        if report.summary and read_run(Path(str(self.settings(run).out))).state == "diverged":
-            error = INFINITE_LOSS
+        if report.summary:
+            error = infinite_loss(Path(str(self.settings(run).out)))
         if error is not None:
             self.failed[run] = error
         self.record(run, error)

@@ -10,7 +10,7 @@ from typing import Any
 from raysim.config import Settings
 from raysim.core.errors import RunError
 from raysim.core.given import parse_json
-from raysim.results.runs import INFINITE_LOSS, read_run
+from raysim.results.runs import infinite_loss
 from raysim.storage.atomic import sweep, write_json
 from raysim.storage.lock import lock_folder
 from raysim.storage.run_directory import RunDirectory, difference_from
@@ -79,8 +79,7 @@ class TableFolder:
         try:
             return str(parse_json((path / FAILED).read_text(encoding="utf-8"))["error"])
         except FileNotFoundError:
-            finished = self.is_finished(run, seed)
-            return INFINITE_LOSS if finished and read_run(path).state == "diverged" else None
+            return infinite_loss(path) if self.is_finished(run, seed) else None
         except (OSError, ValueError, LookupError, TypeError):
             return "its record is damaged"
 
