@@ -76,6 +76,13 @@ def plan_actors(engine: EngineSettings, nodes: Sequence[Node], cohort: int) -> A
     return _planned(actors, each, gpus_each, nodes, limits)
 
 
+def with_whole_cores(engine: EngineSettings) -> EngineSettings:
+    """Return the settings where nodes are started for actors: `cpus_per_actor=auto` is 1 there."""
+    if engine.cpus_per_actor != "auto":
+        return engine
+    return engine.model_copy(update={"cpus_per_actor": 1.0})
+
+
 def bundle_of(engine: EngineSettings, cpus: float) -> dict[str, float]:
     """Return the resources that an actor reserves, as Ray names them."""
     bundle = {"CPU": cpus}

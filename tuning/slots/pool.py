@@ -27,7 +27,7 @@ from raysim.execution.autoscaler import autoscaler_runs
 from raysim.execution.cluster_health import ClusterHealth, alive_nodes
 from raysim.execution.module_path import with_driver_path
 from raysim.execution.ray_runtime import ray_runtime
-from raysim.execution.resources import ActorPlan, bundle_of, plan_actors
+from raysim.execution.resources import ActorPlan, bundle_of, plan_actors, with_whole_cores
 from raysim.tuning.slots.report import Report, SlotLost
 from raysim.tuning.slots.slot import Slot, SlotActor
 from raysim.tuning.slots.usage import SlotUsage
@@ -66,8 +66,8 @@ class SlotPool:
         """
         self._engine, self._jobs, self._note = settings.engine, jobs, note
         self._grows = autoscaler_runs()
-        if self._grows and self._engine.cpus_per_actor == "auto":
-            self._engine = self._engine.model_copy(update={"cpus_per_actor": 1.0})
+        if self._grows:
+            self._engine = with_whole_cores(self._engine)
         self._actors = 1 if self._engine.actors == "auto" else self._engine.actors
         self._usage = SlotUsage()
         self._slots: list[Slot] = []

@@ -24,7 +24,7 @@ from raysim.config import EngineSettings
 from raysim.core.errors import SettingsError
 from raysim.execution.autoscaler import autoscaler_runs, unmet
 from raysim.execution.cluster_health import alive_nodes, draining_node_ids
-from raysim.execution.resources import ActorPlan, bundle_of, plan_actors
+from raysim.execution.resources import ActorPlan, bundle_of, plan_actors, with_whole_cores
 
 LOOK_SECONDS = 0.5
 """Seconds in which Ray places all groups for which there is room."""
@@ -146,8 +146,8 @@ def plan_pool(
     if not in_group:
         _await_nodes(note)
     grows = not in_group and autoscaler_runs()
-    if grows and engine.cpus_per_actor == "auto":
-        engine = engine.model_copy(update={"cpus_per_actor": 1.0})
+    if grows:
+        engine = with_whole_cores(engine)
 
     def plan() -> ActorPlan:
         return plan_actors(engine, alive_nodes(), cohort)
