@@ -17,8 +17,6 @@ import ray
 from ray._private.ray_constants import DEBUG_AUTOSCALING_STATUS
 from ray.autoscaler.v2.sdk import get_cluster_status
 from ray.experimental.internal_kv import _internal_kv_get
-from ray.util.state import list_cluster_events
-from ray.util.state.exception import RayStateApiException
 
 BY_HAND = re.compile(r"node_[0-9a-f]{56}")
 """Type of a node that no autoscaler has started."""
@@ -49,6 +47,9 @@ def unmet(bundle: Mapping[str, float]) -> set[str]:
 
     There are none where the cluster has no dashboard, which keeps them.
     """
+    from ray.util.state import list_cluster_events  # 60 ms, for clusters that grow alone
+    from ray.util.state.exception import RayStateApiException
+
     try:
         events = list_cluster_events(
             address=ray.get_runtime_context().gcs_address,

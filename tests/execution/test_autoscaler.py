@@ -75,7 +75,7 @@ SAID = {
 def test_what_no_node_type_holds_is_read_from_the_events(reported, monkeypatch, bundle, expected):
     reported(None)
     events = [{"event_id": key, "message": text} for key, text in SAID.items()]
-    monkeypatch.setattr(autoscaler, "list_cluster_events", lambda **_: events)
+    monkeypatch.setattr("ray.util.state.list_cluster_events", lambda **_: events)
     assert autoscaler.unmet(bundle) == expected
 
 
@@ -84,5 +84,5 @@ def test_without_a_dashboard_nothing_is_known_of_events(reported, monkeypatch):
         raise RayStateApiException("no dashboard")
 
     reported(None)
-    monkeypatch.setattr(autoscaler, "list_cluster_events", fails)
+    monkeypatch.setattr("ray.util.state.list_cluster_events", fails)
     assert autoscaler.unmet({"CPU": 64.0}) == set()
