@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from time import perf_counter, sleep
 from typing import Any
@@ -104,8 +104,10 @@ class Actors:
         numbers = {handle.worker: n for n, handle in enumerate(self.handles) if handle.about}
         return {item: numbers[at] for item, at in failed_at.items() if at in numbers}
 
-    def leave(self, nodes: Container[str], schedule: Schedule, work: Work) -> None:
+    def leave(self, nodes: Collection[str], schedule: Schedule, work: Work) -> None:
         """Have the actors on nodes that Ray drains hand over, and replace those that have."""
+        if not nodes:
+            return
         for actor, handle in enumerate(self.handles):
             if handle.about.get("node") not in nodes:
                 continue
