@@ -18,17 +18,16 @@ from pathlib import Path
 
 import raysim
 from raysim.storage.trace import DRIVER_PHASES, WORKER_PHASES
+from tests.benchmarks import compare
 from tests.benchmarks.peers.ours import settings_of, task_of
 from tests.benchmarks.peers.work import Case, make_data
 from tests.benchmarks.report import line, machine
 
-CASES = (
-    Case("2nn", clients=100, samples=600, cohort=10),
-    Case("2nn", clients=1000, samples=60, cohort=1000),
-    Case("mnist-cnn-128", clients=100, samples=600, cohort=10),
-    Case("char-lstm", clients=100, samples=100, cohort=10),
-    Case("resnet18", clients=100, samples=100, cohort=10),
-)
+TRACED = {("2nn", 10), ("2nn", 1000), ("mnist-cnn-128", 10), ("char-lstm", 10), ("resnet18", 10)}
+"""Networks and cohorts of the comparison's cases that are traced, with the batch size 10."""
+CASES = [
+    case for case in compare.CASES if (case.network, case.cohort) in TRACED and case.batch == 10
+]
 FIRST = 2
 """Rounds that are left out."""
 
