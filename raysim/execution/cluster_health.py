@@ -63,6 +63,10 @@ def _declared(node: dict[str, Any]) -> Node:
     )
 
 
+class NodeLostError(MachineError):
+    """Error of a process whose node and the cluster have parted; other nodes may go on."""
+
+
 class _IdleConnection:
     """Idle TCP connection; closes when the raylet exits."""
 
@@ -117,10 +121,10 @@ class ClusterHealth:
         Where it does not, Ray ends the process that asks, without a word.
 
         Raises:
-            MachineError: Ray has ended here.
+            NodeLostError: Ray has ended here.
         """
         if not self._connection.alive():
-            raise MachineError(
+            raise NodeLostError(
                 f"Ray has ended on this machine, a node of the cluster {self._head}: it was stopped"
                 " or killed"
             )
@@ -129,19 +133,19 @@ class ClusterHealth:
         """Return whether the head answers.
 
         Raises:
-            MachineError: it has not for too long, or this node is none of the cluster's any more.
+            NodeLostError: it has not for too long, or this node is none of the cluster's any more.
         """
         try:
             check_reachable(self._head, CONNECT_SECONDS)
         except OSError as error:
             if perf_counter() - self._heard < HEAD_SECONDS:
                 return False
-            raise MachineError(
+            raise NodeLostError(
                 f"the head of the Ray cluster, {self._head}, does not answer: {error}"
             ) from error
         self._heard = perf_counter()
         if self._node not in alive_node_ids():
-            raise MachineError(
+            raise NodeLostError(
                 f"this machine is no node of the Ray cluster {self._head} any more: Ray was"
                 " stopped or started again"
             )

@@ -24,8 +24,9 @@ import raysim
 from raysim.config import EngineSettings
 from raysim.core.errors import MachineError, SettingsError
 from raysim.execution.autoscaler import autoscaler_runs
-from raysim.execution.cluster_health import ClusterHealth, alive_nodes
+from raysim.execution.cluster_health import ClusterHealth, NodeLostError, alive_nodes
 from raysim.execution.module_path import with_driver_path
+from raysim.execution.pool.actors import last_line
 from raysim.execution.ray_runtime import ray_runtime
 from raysim.execution.resources import ActorPlan, bundle_of, plan_actors, with_whole_cores
 from raysim.tuning.slots.report import Report, SlotLost
@@ -159,9 +160,11 @@ class SlotPool:
         try:
             outcome = ray.get(call)
         except RayTaskError as error:
+            if isinstance(error.cause, NodeLostError):  # it says so before Ray ends it
+                return self._restart(slot, str(error.cause), node_lost=True)
             raise error.cause from error
         except RayError as error:
-            return self._restart(slot, _last_line(error))
+            return self._restart(slot, last_line(error), self._cluster.lost(slot.node))
         if slot.node is None:
             slot.node, slot.failures = outcome, 0
             self._usage.joined(slot)
@@ -171,10 +174,9 @@ class SlotPool:
         self._usage.run_paused(report.paused_seconds)
         return slot, report
 
-    def _restart(self, slot: Slot, cause: str) -> tuple[Slot, SlotLost] | None:
+    def _restart(self, slot: Slot, cause: str, node_lost: bool) -> tuple[Slot, SlotLost] | None:
         """Start a lost slot again; return the loss if it had a run."""
         lost = None
-        node_lost = self._cluster.lost(slot.node)
         if slot.node is not None:
             self._usage.lost(slot)
             lost = slot, SlotLost(cause, suspicious=not node_lost)
@@ -282,8 +284,3 @@ def _free_resources() -> str:
     declared: Mapping[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     names = [name for name in ("CPU", "GPU") if declared.get(name)]
     return "free: " + ", ".join(f"{free.get(n, 0):g} of {declared[n]:g} {n}s" for n in names)
-
-
-def _last_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else repr(error)

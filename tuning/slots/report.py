@@ -57,14 +57,20 @@ class SlotLost:
     suspicious: bool
 
 
+def causes(error: BaseException) -> list[BaseException]:
+    """Return an error and what it was raised from, the first that was raised last."""
+    chain = [error]
+    while (cause := chain[-1].__cause__) is not None:
+        chain.append(cause)
+    return chain
+
+
 def machine_failure(error: BaseException) -> str | None:
     """Return the message of an error if disk, memory or cluster caused it, else None.
 
     Of several in a chain it is the first that was raised: a run adds how to resume it alone.
     """
-    chain = [error]
-    while (cause := chain[-1].__cause__) is not None:
-        chain.append(cause)
+    chain = causes(error)
     if failures := [each for each in chain if isinstance(each, MachineError)]:
         return str(failures[-1])
     return error_line(error) if any(map(_is_of_the_machine, chain)) else None

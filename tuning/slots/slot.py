@@ -21,10 +21,11 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 import raysim
 from raysim.config import parse
 from raysim.core.errors import MachineError, RunError
+from raysim.execution.cluster_health import NodeLostError
 from raysim.execution.process import mps_limits
 from raysim.storage.lock import lock_folder
 from raysim.storage.run_directory import RunDirectory
-from raysim.tuning.slots.report import Report, error_line, machine_failure
+from raysim.tuning.slots.report import Report, causes, error_line, machine_failure
 
 LOCK_SECONDS = 30.0
 """Seconds of waiting for a run directory: a slot outlives its killed command a little."""
@@ -71,19 +72,26 @@ class _RunThread(raysim.Listener):
 
     def __init__(self, settings: dict[str, Any], pausing: bool) -> None:
         self._pausing = pausing
-        self._reports: SimpleQueue[Report] = SimpleQueue()
+        self._reports: SimpleQueue[Report | NodeLostError] = SimpleQueue()
         self._decisions: SimpleQueue[bool] = SimpleQueue()
         self._paused_seconds = 0.0
         self._thread = threading.Thread(target=self._run, args=(settings,), daemon=True)
         self._thread.start()
 
     def report(self) -> Report:
-        """Wait for an evaluation or the end of the run; return all reports since, merged."""
-        report = self._reports.get()
-        while not self._reports.empty():
-            later = self._reports.get()
-            report = replace(later, curve={**report.curve, **later.curve})
-        return report
+        """Wait for an evaluation or the end of the run; return all reports since, merged.
+
+        Raises:
+            NodeLostError: the slot's node is lost, and the run with it.
+        """
+        curve: dict[int, float] = {}
+        while True:
+            report = self._reports.get()
+            if isinstance(report, NodeLostError):
+                raise report
+            curve |= report.curve
+            if self._reports.empty():
+                return replace(report, curve=curve)
 
     def unpause(self) -> None:
         """Continue a paused run."""
@@ -117,6 +125,9 @@ class _RunThread(raysim.Listener):
         except _Stopped:
             return
         except Exception as error:
+            if lost := [each for each in causes(error) if isinstance(each, NodeLostError)]:
+                self._reports.put(lost[0])
+                return
             machine = machine_failure(error)
             self._send(Report(error=None if machine else error_line(error), machine_error=machine))
 

@@ -13,7 +13,7 @@ from ray.exceptions import RayError, RayTaskError
 from raysim.config import EngineSettings
 from raysim.core.errors import MachineError, RaysimError
 from raysim.execution.base import Call, Item
-from raysim.execution.cluster_health import ClusterHealth
+from raysim.execution.cluster_health import ClusterHealth, NodeLostError
 from raysim.execution.messages import FailedItem, WorkerResult
 from raysim.execution.pool.actor import (
     ActorEvent,
@@ -220,12 +220,14 @@ class Actors:
         try:
             outcome = ray.get(reference)
         except RayTaskError as error:
+            if isinstance(error.cause, NodeLostError):  # a foreman says so before Ray ends it
+                return self._replace(actor, str(error.cause), suspicious=False)
             if isinstance(error.cause, RaysimError):
                 raise error.cause from error
-            return self._replace(actor, _last_line(error))
+            return self._replace(actor, last_line(error))
         except RayError as error:
             node_lost = self.cluster.lost(handle.about.get("node"))
-            return self._replace(actor, _last_line(error), suspicious=not node_lost)
+            return self._replace(actor, last_line(error), suspicious=not node_lost)
         del self._oldest[reference]
         handle.returned()
         self._track(actor)
@@ -281,6 +283,7 @@ class Actors:
         return next(late, None)
 
 
-def _last_line(error: Exception) -> str:
+def last_line(error: Exception) -> str:
+    """Return the last line of an error of Ray, which names the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else repr(error)

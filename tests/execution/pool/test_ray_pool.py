@@ -18,6 +18,7 @@ import torch
 from ray.exceptions import ActorDiedError, RayTaskError
 
 from raysim.core.errors import MachineError
+from raysim.execution.cluster_health import NodeLostError
 from raysim.execution.messages import FailedItem
 from raysim.execution.pool import actor, actors, broadcasts, foreman, ray_pool
 from raysim.execution.pool.actors import MAX_DEATHS
@@ -387,6 +388,26 @@ def test_a_foreman_that_dies_again_and_again_stops_the_run(tmp_path, fake_ray):
     pool = pool_on(tmp_path, {A: 2, B: 2})
     with pytest.raises(MachineError, match=rf"^a foreman died {MAX_DEATHS} times in a row: "):
         list(pool.map("train", None, {(0,): 1.0}, lambda done: None))
+
+
+def test_a_foreman_that_says_that_its_node_is_lost_is_replaced(tmp_path, fake_ray):
+    """It may say so before Ray ends its process, and before the head has noticed."""
+    left = iter(range(2 * MAX_DEATHS))
+
+    def call(items: list[tuple[int, ...]], give: bool) -> Any:
+        if next(left, None) is not None:
+            error = NodeLostError("Ray has ended on this machine")
+            raise RayTaskError("call", str(error), error, "actor", 1, "127.0.0.1")
+        return 0.1, None
+
+    fake_ray.call = call
+    found = list(
+        pool_on(tmp_path, {A: 2, B: 2}).map(
+            "train", None, {(client,): 1.0 for client in range(9)}, lambda done: None
+        )
+    )
+    assert clients_of(found) == [(client,) for client in range(9)]
+    assert fake_ray.begun == 2 + 2 * MAX_DEATHS
 
 
 @pytest.mark.parametrize(("room", "begun"), [({B: 2, C: 2}, 3), ({B: 2}, 2)])

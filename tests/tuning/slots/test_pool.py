@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayTaskError
 
 import raysim
 from raysim.core.errors import MachineError
+from raysim.execution.cluster_health import NodeLostError
 from raysim.execution.resources import Node
 from raysim.tuning.slots import pool as slots
 from raysim.tuning.slots import slot, usage
@@ -47,6 +48,8 @@ class FakeCluster:
         if call.actor.dead or self.dying:
             self.dying = max(self.dying - 1, 0)
             raise RayActorError
+        if call.actor.error:
+            raise RayTaskError("start", "traceback", call.actor.error)
         return call.actor.on if call.name == "node" else Report(summary={})
 
     def kill(self, actor):
@@ -95,7 +98,7 @@ class FakeClass:
 
 class FakeActor:
     def __init__(self):
-        self.on, self.dead = None, False
+        self.on, self.dead, self.error = None, False, None
         for name in ("node", "start"):
             setattr(self, name, FakeCall(self, name))
 
@@ -212,6 +215,16 @@ def test_a_trial_is_suspicious_where_its_node_lives(
         cluster.lose("a")
     ((_, loss),) = waited(pool, 1)
     assert loss == SlotLost(str(RayActorError()).strip(), suspicious)
+
+
+def test_a_slot_that_says_that_its_node_is_lost_has_lost_its_run(make_pool, cluster, tmp_path):
+    """It may say so before Ray ends its process, and before the head has noticed."""
+    pool, _ = make_pool(2)
+    waited(pool, 2)
+    used = pool.start(make_settings(tmp_path), pausing=False)
+    used.actor.error = NodeLostError("Ray has ended on this machine")
+    ((_, loss),) = waited(pool, 1)
+    assert loss == SlotLost("Ray has ended on this machine", suspicious=False)
 
 
 def test_a_slot_that_cannot_start_stops_the_study(make_pool, cluster):

@@ -6,6 +6,8 @@ import threading
 
 import pytest
 
+from raysim.core.errors import MachineError
+from raysim.execution.cluster_health import NodeLostError
 from raysim.storage.lock import lock_folder
 from raysim.tuning.slots import slot
 from raysim.tuning.slots.slot import SlotActor
@@ -53,3 +55,12 @@ def test_a_finished_run_of_other_settings_is_a_failure_of_the_machine(values):
     SlotActor({}).start(values, pausing=False)
     report = SlotActor({}).start(values | {"seed": 5}, pausing=False)
     assert "holds a run with seed=0 (here 5)" in report.machine_error
+
+
+def test_a_run_whose_node_is_lost_is_no_failure_of_the_machine(values, monkeypatch):
+    def lost(*_, **__):
+        raise MachineError("how to resume it") from NodeLostError("Ray has ended on this machine")
+
+    monkeypatch.setattr("raysim.run", lost)
+    with pytest.raises(NodeLostError, match=r"^Ray has ended on this machine$"):
+        SlotActor({}).start(values, pausing=False)
