@@ -46,7 +46,7 @@ class RunGroup:
 
     @property
     def in_progress(self) -> bool:
-        """True where its runs go on."""
+        """True where no end of its runs is recorded."""
         return self.records[0].state == RUNNING
 
     def cell(self, metric: Metric) -> ResultCell:

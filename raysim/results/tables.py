@@ -33,7 +33,7 @@ class ResultCell:
         metric: The cell's metric where it is not the table's.
         unit: Its unit where it is not the table's.
         own_round: A round in words, where it is more than one trip of the model, as of a `Method`.
-        in_progress: Whether its runs go on: values are those of the rounds so far.
+        in_progress: Whether no end of its runs is recorded: values are those of the rounds so far.
     """
 
     values: Mapping[int, float | None] = field(default_factory=dict)

@@ -156,8 +156,7 @@ class ActorHandle:
     @property
     def workers(self) -> list[dict[str, Any]]:
         """Location and device of its workers, once they have started."""
-        own = self.about.get("workers", [self.about])
-        return own if self.started else []
+        return self.about.get("workers", [self.about]) if self.started else []
 
     @property
     def placed(self) -> bool:

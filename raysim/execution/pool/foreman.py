@@ -131,14 +131,14 @@ class Foreman:
 
     def start(self, spec: list[Reference]) -> dict[str, Any]:
         """Start the workers; return where they run."""
-        own, engine = self._node_workers, ray.get(spec[0]).settings.engine
-        torch.set_num_threads(min(own.workers, MOST_THREADS))  # workers that are done leave cores
-        self._actors = Actors(engine, f"{own.cpus:g} CPUs and {own.gpus:g} GPUs on a node")
-        self._speeds = {name: Speeds(own.workers) for name in get_args(Call)}
-        make = own.worker()
-        for number in range(own.workers):
+        place, engine = self._node_workers, ray.get(spec[0]).settings.engine
+        torch.set_num_threads(min(place.workers, MOST_THREADS))  # workers that are done leave cores
+        self._actors = Actors(engine, f"{place.cpus:g} CPUs and {place.gpus:g} GPUs on a node")
+        self._speeds = {name: Speeds(place.workers) for name in get_args(Call)}
+        make = place.worker()
+        for number in range(place.workers):
             self._actors.add(ActorHandle(partial(make, number), spec))
-        self._own = ray.get_runtime_context().current_actor
+        self._this_actor = ray.get_runtime_context().current_actor
         try:
             self._actors.wait_for_start(START_SECONDS)
         except NoActorError as error:
@@ -166,7 +166,7 @@ class Foreman:
 
     def _run(self) -> None:
         """Serve orders and workers until the process ends."""
-        wakeup = self._own.wait_for_order.remote()
+        wakeup = self._this_actor.wait_for_order.remote()
         try:
             while True:
                 work = self._work
@@ -176,7 +176,7 @@ class Foreman:
                     else self._actors.wait(wakeup)
                 )
                 if isinstance(event, OrderReceived):
-                    wakeup = self._own.wait_for_order.remote()
+                    wakeup = self._this_actor.wait_for_order.remote()
                     self._take(self._orders.get())
                 elif event and work:
                     self._collect(self._actors.apply(event, work))

@@ -216,12 +216,12 @@ class ActorPool:
 
     def _make(self, number: int) -> Any | None:
         """Make the actor of a node's workers, elsewhere if they must leave; None without room."""
-        own = self._node_workers[number]
-        drained = own.node in draining_node_ids()
+        place = self._node_workers[number]
+        drained = place.node in draining_node_ids()
         if drained and self._demand:
-            self._demand.renew(own.groups)
-        if drained or self._actors.cluster.lost(own.node):
-            self._node_workers[number] = replace(own, groups=())
+            self._demand.renew(place.groups)
+        if drained or self._actors.cluster.lost(place.node):
+            self._node_workers[number] = replace(place, groups=())
             try:
                 room = self._room(self._replan())
             except SettingsError:
@@ -230,7 +230,7 @@ class ActorPool:
             if not node:
                 return None
             self._node_workers[number] = self._workers_on(
-                node, min(room[node], own.workers), own.led
+                node, min(room[node], place.workers), place.led
             )
         return self._node_workers[number].start()
 
@@ -238,8 +238,9 @@ class ActorPool:
         """Return how many workers each node has room for beside those that are there."""
         room = Counter(plan.by_node)
         for number, handle in enumerate(self._actors.handles):
-            own = self._node_workers.get(number)
-            place = (own.node, own.workers) if own else (handle.about.get("node", ""), 1)
-            room[place[0]] -= place[1]
+            if place := self._node_workers.get(number):
+                room[place.node] -= place.workers
+            else:
+                room[handle.about.get("node", "")] -= 1
         alive = alive_node_ids()
         return +Counter({node: workers for node, workers in room.items() if node in alive})

@@ -448,7 +448,7 @@ def test_actors_of_a_node_that_is_drained_hand_over_and_go_to_another(
     worked = [item for _, items in fake_ray.worked for item in items]
     assert sorted(worked) == sorted(costs)  # nothing was taken back
     assert fake_ray.begun == 3
-    assert [own.node for own in pool._node_workers.values()] == [C, B]
+    assert [place.node for place in pool._node_workers.values()] == [C, B]
 
 
 class FakeDemand:
