@@ -33,7 +33,7 @@ def sums(options: Options) -> Iterator[str]:
     found = {}
     yield heading("model", "MB a sum", "pack, s", "driver adds up, s", "foreman, s", "transfer, s")
     for model, parameters in [*MODELS.items()][: 1 if options.tiny else None]:
-        each = found[model] = sum_costs(parameters, message_costs(64, 20), 3)
+        each = found[model] = sum_costs(parameters, message_costs(64, 20))
         times = (each.pack, each.merge, each.node_merge, each.transfer)
         yield line([model, f"{parameters * SUM_BYTES / 1e6:.0f}", *(f"{t:.4f}" for t in times)])
     yield f"\n{_titles()}"
