@@ -34,7 +34,7 @@ ROWS: dict[str, dict[str, Any]] = {name: {"method.name": name} for name in NAMES
     "fedmmd": {"method.name": "fedmmd", "method.lam": 0.1},
     "fedprox": {"method.name": "fedprox", "method.mu": 0.01},
     "flexchill": {"method.name": "fedavg", "local.temperature": 0.5},
-    "fsvrg": {"method.name": "fsvrg", "fraction": 1.0, "local.lr": 0.01},
+    "fsvrg": {"method.name": "fsvrg", "fraction": 1.0},
     "mifl, aggregation alone": {"method.name": "mifl", "method.update": False},
     "momentum": {"method.name": "momentum", "method.gamma": 0.5},
     "scaffold": {"method.name": "scaffold", "local.lr": 0.02},
