@@ -1,7 +1,8 @@
 """Seconds a round of raysim, a bare PyTorch loop, Flower and pfl on the same local steps.
 
 Usage: python -m tests.benchmarks.compare [--workloads 2nn ...] [--cohorts 10 100 1000]
-    [--systems raysim bare ...] [--rounds 20] [--repeats 3] [--minutes 3] [--environments DIR]
+    [--systems raysim bare ...] [--method fedavg] [--rounds 20] [--repeats 3] [--minutes 3]
+    [--environments DIR]
 
 Prints a table in Markdown, a line per case: median seconds a round and, in brackets, the ratio to
 the bare loop (median over sweeps; with several repeats also the least and the greatest). Progress
@@ -27,6 +28,9 @@ What is each one's own:
   simulations says. It takes batches in the order of the data, without shuffling, and averages
   parameters without BatchNorm's statistics.
 
+`--method fedprox` or `scaffold` has every system train by that method, the bare loop with its
+arithmetic too; Flower has no SCAFFOLD.
+
 Cases: what is compared is the cost a round beside the local steps, so networks whose steps are
 slow have fewer samples a client. `pfl-cifar-cnn` has pfl-research's CIFAR-10 setting.
 """
@@ -40,6 +44,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -47,7 +52,7 @@ from platformdirs import user_cache_path
 
 from tests.benchmarks.environments import PEERS, make, versions
 from tests.benchmarks.peers.networks import NETWORKS, convolves, plain_cnn
-from tests.benchmarks.peers.work import Case, make_data
+from tests.benchmarks.peers.work import METHODS, Case, make_data
 from tests.benchmarks.report import Seconds, cell, line, machine
 from tests.benchmarks.runner import ON_RAY, Runner, command_of, take_turns
 
@@ -92,6 +97,8 @@ def suits(system: str, case: Case) -> bool:
         return plain_cnn(model)
     if system == "raysim-bf16":
         return convolves(model) and case.batch >= BF16_BATCH
+    if system == "flower" and case.method == "scaffold":
+        return False
     size = 4 * sum(tensor.numel() for tensor in model.state_dict().values())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return system != "flower" or COPIES * case.cohort * size < memory
@@ -121,9 +128,13 @@ def title(case: Case) -> list[str]:
     return [case.network, str(case.cohort), work]
 
 
-def chosen(workloads: Sequence[str], cohorts: Sequence[int] | None) -> list[Case]:
-    """Return the cases of these workloads and cohorts."""
-    return [c for c in CASES if c.network in workloads and (not cohorts or c.cohort in cohorts)]
+def chosen(workloads: Sequence[str], cohorts: Sequence[int] | None, method: str) -> list[Case]:
+    """Return the cases of these workloads and cohorts, by a method."""
+    return [
+        replace(case, method=method)
+        for case in CASES
+        if case.network in workloads and (not cohorts or case.cohort in cohorts)
+    ]
 
 
 def parse() -> argparse.Namespace:
@@ -133,6 +144,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--workloads", nargs="+", choices=NETWORKS, default=list(NETWORKS))
     parser.add_argument("--cohorts", nargs="+", type=int, help="only these clients a round")
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
+    parser.add_argument("--method", choices=METHODS, default=METHODS[0])
     parser.add_argument("--rounds", type=int, default=20, help="rounds of a repeat, at most")
     parser.add_argument("--repeats", type=int, default=3, help="each in new processes")
     parser.add_argument("--minutes", type=float, default=3, help="of one repeat of a case, about")
@@ -159,7 +171,7 @@ def main() -> None:
     print(f"{machine()}; {'; '.join(told)}.\n")
     print(line(["workload", "cohort", "clients x samples", *arguments.systems]))
     print(line(["---"] * (3 + len(arguments.systems))), flush=True)
-    for case in chosen(arguments.workloads, arguments.cohorts):
+    for case in chosen(arguments.workloads, arguments.cohorts, arguments.method):
         repeats: list[Seconds] = []
         for number in range(arguments.repeats):
             repeats.append(measure(case, pythons, arguments.rounds, 60 * arguments.minutes))

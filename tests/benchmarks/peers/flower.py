@@ -2,6 +2,7 @@
 
 The client does what Flower's PyTorch tutorial does, with the bare loop's local steps in place of a
 DataLoader. Model and data are resident in the actors, which its documentation leaves to the user.
+FedProx is FedAvg whose clients add the term, as its strategy `FedProx` has them do.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import numpy as np
 import raysim
 from raysim.driver.listener import Started
 from tests.benchmarks.peers.turns import EndedError, Turns
-from tests.benchmarks.peers.work import ROUNDS, Case
+from tests.benchmarks.peers.work import MU, ROUNDS, Case
 
 
 class TakingTurns(raysim.Listener):
@@ -43,6 +43,8 @@ def task_of(case: Case, folder: Path) -> raysim.Task:
 def settings_of(case: Case, out: Path, **settings: Any) -> raysim.Settings:
     """Return the settings of a case, and others by their dotted keys."""
     overrides = {
+        "method.name": case.method,
+        **({"method.mu": MU} if case.method == "fedprox" else {}),
         "rounds": ROUNDS,
         "fraction": case.cohort / case.clients,
         "target_accuracy": None,
@@ -50,7 +52,7 @@ def settings_of(case: Case, out: Path, **settings: Any) -> raysim.Settings:
         "local.batch_size": case.batch,
         "local.lr": case.lr,
         "evaluation.every": ROUNDS,
-        "checkpoint_every": ROUNDS,
+        "checkpoint_every": 1000,  # clients' states add up on the disk until then
         "out": str(out),
     }
     return raysim.load_config("mnist-fedavg", overrides | settings)

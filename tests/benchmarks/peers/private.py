@@ -1,7 +1,8 @@
 """pfl-research (`pfl`): federated averaging in its simulated backend, under torchrun.
 
 As its guide to fast simulations says: one process a core, launched by torchrun, and data that fits
-in memory in its own `Dataset`, as tensors. Clients are weighted by their samples.
+in memory in its own `Dataset`, as tensors. Clients are weighted by their samples. With SCAFFOLD,
+control variates are on the disk, since pfl's storage in memory serves one process alone.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ from pfl.aggregate.simulate import SimulatedBackend
 from pfl.aggregate.weighting import WeightByDatapoints
 from pfl.algorithm.base import NNAlgorithmParams
 from pfl.algorithm.federated_averaging import FederatedAveraging
+from pfl.algorithm.fedprox import FedProx, FedProxParams
+from pfl.algorithm.scaffold import SCAFFOLD, SCAFFOLDParams
 from pfl.callback.base import TrainingProcessCallback
 from pfl.data.federated_dataset import FederatedDataset
 from pfl.data.sampling import get_user_sampler
+from pfl.data.user_state import DiskUserStateStorage
 from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
 from pfl.internal.ops import pytorch_ops
 from pfl.metrics import Metrics, Weighted
@@ -27,7 +31,7 @@ from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
 
 from tests.benchmarks.peers.turns import Turns
-from tests.benchmarks.peers.work import ROUNDS, Case, open_data
+from tests.benchmarks.peers.work import MU, ROUNDS, Case, open_data
 
 
 class TakingTurns(TrainingProcessCallback):
@@ -62,6 +66,27 @@ def metrics(model: nn.Module, x: Tensor, y: Tensor, eval: bool = True) -> dict[s
     return {"loss": Weighted(float(loss(model, x, y, eval)) * len(y), len(y))}
 
 
+def algorithm_of(case: Case, folder: Path) -> tuple[Any, NNAlgorithmParams]:
+    """Return pfl's algorithm of a case, and its parameters."""
+    common: dict[str, Any] = {
+        "central_num_iterations": ROUNDS,
+        "evaluation_frequency": ROUNDS,
+        "train_cohort_size": case.cohort,
+        "val_cohort_size": 0,
+    }
+    if case.method == "fedprox":
+        return FedProx(), FedProxParams(**common, mu=MU)
+    if case.method == "scaffold":
+        states = DiskUserStateStorage(str(folder / "states"))
+        return SCAFFOLD(), SCAFFOLDParams(
+            **common,
+            population=case.clients,
+            use_gradient_as_control_variate=False,
+            user_state_storage=states,
+        )
+    return FederatedAveraging(), NNAlgorithmParams(**common)
+
+
 def run(case: Case, folder: Path, turns: Turns, precision: str = "fp32") -> None:
     """Train rounds in fp32 or bf16; in every process of torchrun."""
     torch.manual_seed(0)  # the processes must draw the same weights and cohorts
@@ -71,13 +96,9 @@ def run(case: Case, folder: Path, turns: Turns, precision: str = "fp32") -> None
     module.loss, module.metrics = MethodType(loss, module), MethodType(metrics, module)
     users = {client: [x[client], y[client]] for client in range(case.clients)}
     data = FederatedDataset.from_slices(users, get_user_sampler("random", list(users)))
-    FederatedAveraging().run(
-        NNAlgorithmParams(
-            central_num_iterations=ROUNDS,
-            evaluation_frequency=ROUNDS,
-            train_cohort_size=case.cohort,
-            val_cohort_size=0,
-        ),
+    algorithm, parameters = algorithm_of(case, folder)
+    algorithm.run(
+        parameters,
         SimulatedBackend(training_data=data, val_data=data, postprocessors=[WeightByDatapoints()]),
         PyTorchModel(
             module,

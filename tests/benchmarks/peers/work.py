@@ -19,6 +19,9 @@ from tests.benchmarks.peers.networks import NETWORKS
 
 ROUNDS = 1_000_000
 """Rounds that a system is told to train; the comparison ends it before."""
+METHODS = ("fedavg", "fedprox", "scaffold")
+MU = 0.01
+"""FedProx's mu."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class Case:
     batch: int = 10
     epochs: int = 1
     lr: float = 0.1
+    method: str = "fedavg"
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -63,8 +67,12 @@ def open_data(folder: Path) -> tuple[Tensor, Tensor]:
 
 
 def train(model: nn.Module, x: Tensor, y: Tensor, case: Case) -> None:
-    """Take the local steps of one client as one writes them in plain PyTorch."""
+    """Take the local steps of one client as one writes them in plain PyTorch.
+
+    SCAFFOLD's control variates are the first weights, so that nothing else is to be kept.
+    """
     model.train()
+    start = [p.detach().clone() for p in model.parameters() if case.method != "fedavg"]
     optimiser = torch.optim.SGD(model.parameters(), lr=case.lr)
     for _ in range(case.epochs):
         order = torch.randperm(len(y))
@@ -72,5 +80,12 @@ def train(model: nn.Module, x: Tensor, y: Tensor, case: Case) -> None:
         for first in range(0, len(y), case.batch):
             rows = slice(first, first + case.batch)
             optimiser.zero_grad()
-            F.cross_entropy(model(shuffled_x[rows]), shuffled_y[rows]).backward()
+            loss = F.cross_entropy(model(shuffled_x[rows]), shuffled_y[rows])
+            if case.method == "fedprox":
+                pairs = zip(model.parameters(), start, strict=True)
+                loss = loss + MU / 2 * torch.stack([(p - q).square().sum() for p, q in pairs]).sum()
+            loss.backward()
+            if case.method == "scaffold":
+                for p, c in zip(model.parameters(), start, strict=True):
+                    p.grad.sub_(c, alpha=1e-3).add_(c, alpha=2e-3)
             optimiser.step()
