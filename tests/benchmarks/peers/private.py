@@ -28,6 +28,7 @@ from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
 from pfl.internal.ops import pytorch_ops
 from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
+from pfl.stats import MappedVectorStatistics
 from torch import Tensor, nn
 
 from tests.benchmarks.peers.turns import Turns
@@ -77,6 +78,8 @@ def algorithm_of(case: Case, folder: Path) -> tuple[Any, NNAlgorithmParams]:
     if case.method == "fedprox":
         return FedProx(), FedProxParams(**common, mu=MU)
     if case.method == "scaffold":
+        # It reads its files as torch did before 2.6.
+        torch.serialization.add_safe_globals([MappedVectorStatistics])
         states = DiskUserStateStorage(str(folder / "states"))
         return SCAFFOLD(), SCAFFOLDParams(
             **common,
