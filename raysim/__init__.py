@@ -10,6 +10,8 @@ result.summary["final_accuracy"], result.metrics.to_pandas(), result.params
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,9 +37,9 @@ if TYPE_CHECKING:
     from raysim.core.scoring import CLASSIFICATION, Scoring
     from raysim.driver.context import Result
     from raysim.driver.listener import Listener, Started
+    from raysim.driver.rounds import RoundIterator
     from raysim.federation.federation import Federation
     from raysim.federation.task import Task
-    from raysim.storage.run_directory import RunDirectory
 else:
     _HOMES = {
         "raysim.config": ("Settings",),
@@ -53,6 +55,7 @@ else:
         ),
         "raysim.driver.listener": ("Listener", "Started"),
         "raysim.driver.context": ("Result",),
+        "raysim.driver.rounds": ("RoundIterator",),
         "raysim.federation.task": ("Task",),
     }
 
@@ -86,6 +89,7 @@ __all__ = [
     "Reduced",
     "Result",
     "Round",
+    "RoundIterator",
     "Rules",
     "RunError",
     "Sampling",
@@ -104,6 +108,7 @@ __all__ = [
     "check",
     "load_config",
     "resume",
+    "rounds",
     "run",
 ]
 
@@ -172,6 +177,39 @@ def check(settings: Settings, task: Task | None = None, listener: Listener | Non
     check_run(settings, federation, RunDirectory(Path(settings.out or "runs")))
 
 
+def rounds(
+    settings: Settings,
+    task: Task | None = None,
+    listener: Listener | None = None,
+    *,
+    force: bool = False,
+) -> RoundIterator:
+    """Iterate over the rounds of a run, from the first or where `settings.out` stopped.
+
+    with raysim.rounds(settings) as rounds:
+        for row in rounds:  # of `metrics.parquet`; the round is committed
+            if row["train_loss"] > 10:
+                break
+    rounds.result  # that of `run`, if the last round has been reached
+
+    The end of the `with` statement closes the run: committed rounds are checkpointed, and the run
+    directory, actors and Ray are released. `rounds` with the same settings, or `resume`, goes on
+    to the bytes of an undisturbed run; rounds committed before are not yielded again.
+
+    Arguments are those of `run`; data is prepared and Ray started in the first step.
+
+    Raises:
+        RaysimError: something is wrong that you can mend; its message says what.
+    """
+    from raysim.driver.listener import Listener
+    from raysim.driver.start import drive, reserved_directory
+
+    settings, listener = _adapt(settings, task), listener or Listener()
+    options = {"own_task": task is not None, "force": force}
+    directory = reserved_directory(settings, listener, **options)
+    return drive(settings, partial(_federation, settings, task), directory, listener, **options)
+
+
 def run(
     settings: Settings,
     task: Task | None = None,
@@ -193,19 +231,7 @@ def run(
         RaysimError: something is wrong that you can mend; its message says what.
         KeyboardInterrupt: the run was interrupted and can be resumed.
     """
-    from raysim.driver.listener import Listener
-    from raysim.storage.plugins import Plugins
-    from raysim.storage.run_directory import RunDirectory
-
-    settings = _adapt(settings, task)
-    with RunDirectory.reserved(settings.out, settings.method.title) as path:
-        run_dir = RunDirectory(path)
-        listener = listener or Listener()
-        plugins = Plugins(run_dir.path)
-        plugins.check_recorded(force)
-        plugins.check(settings.to_dict(), force=True)
-        run_dir.check(settings, own_task=task is not None, note=listener.note)
-        return _drive(settings, task, run_dir, listener, force=force)
+    return rounds(settings, task, listener, force=force).drain()
 
 
 def resume(
@@ -242,6 +268,8 @@ def resume(
     listener = listener or Listener()
     directory = RunDirectory(user_path(run_dir))
     leave_out_working_directory(directory.path)
+    from raysim.driver.start import drive  # whose packages try optional imports
+
     Plugins(directory.path).check_recorded(force)
     raw, own_task = directory.read_config(listener.note)
     if own_task and task is None:
@@ -250,7 +278,9 @@ def resume(
     if directory.is_finished(settings.target_accuracy):
         raise RunError(f"{run_dir}: the run is finished; nothing is left to resume")
     directory.check(settings, own_task)
-    return _drive(settings, task, directory, listener, force=force)
+    prepare, held = partial(_federation, settings, task), nullcontext(directory)
+    options = {"own_task": task is not None, "force": force}
+    return drive(settings, prepare, held, listener, **options).drain()
 
 
 def _adapt(settings: Settings, task: Task | None) -> Settings:
@@ -260,23 +290,6 @@ def _adapt(settings: Settings, task: Task | None) -> Settings:
         return settings.model_copy(update={"clients": len(task.clients)})
     check_cohort(settings)
     return settings
-
-
-def _drive(
-    settings: Settings,
-    task: Task | None,
-    run_dir: RunDirectory,
-    listener: Listener,
-    *,
-    force: bool,
-) -> Result:
-    from raysim.driver.start import drive
-    from raysim.driver.trackers import tracked
-
-    with tracked(settings, listener) as tracking:
-        federation = _federation(settings, task, tracking)
-        own_task = task is not None
-        return drive(settings, federation, run_dir, tracking, own_task=own_task, force=force)
 
 
 def _federation(settings: Settings, task: Task | None, listener: Listener) -> Federation:

@@ -5,7 +5,7 @@ Imported by the facade (`raysim`) and `raysim.cli` alone; may import all of the 
 
 The walk of one update; dotted names stand below `raysim`. Down:
 
-1. `driver.run.Run.execute` takes a round's cohort, learning rate and generators from
+1. `driver.run.Run.rounds` takes a round's cohort, learning rate and generators from
    `driver.round_inputs.round_inputs` and calls the method, for example
    `methods.fedavg.FedAvg.round`, which describes its work as a `core.rules.Pass`.
 2. `driver.passes.RoundRunner.run` packs the tensors of the pass once into an

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from time import perf_counter
@@ -79,12 +79,11 @@ class Run:
         if found.tables is not None:
             self.recorder.check(found.tables)
 
-    def execute(self) -> Result:
-        """Run from the last checkpoint to the end.
+    def rounds(self) -> Generator[Row, None, Result]:
+        """Run from the last checkpoint to the end; yield the row of each committed round.
 
         Raises:
             RaysimError: a client, a disk or the cluster failed; committed rounds are checkpointed.
-            KeyboardInterrupt: the run was interrupted; committed rounds are checkpointed.
         """
         context = self.context
         self.restore()
@@ -95,6 +94,7 @@ class Run:
             context.listener.started(self._started())
             while not self._is_done():
                 self._round(self.committed)
+                yield {**self.recorder.rows[-1]}
         except DamagedStateError as error:
             # A checkpoint now would seal the damaged state, and push out one that has none.
             self.recorder.close()

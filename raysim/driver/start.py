@@ -2,41 +2,45 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 from typing import Any
 
 from raysim.config import Settings
-from raysim.core.exits import interruptible
 from raysim.driver.analyses.run_analyses import Analyses
 from raysim.driver.context import CheckedRun, Result, RunContext
 from raysim.driver.evaluation import Evaluator
 from raysim.driver.identity import identity_of
 from raysim.driver.listener import Listener
 from raysim.driver.preflight import check_space, initial_checkpoint
+from raysim.driver.rounds import RoundIterator
 from raysim.driver.run import Run
+from raysim.driver.trackers import tracked
 from raysim.execution.process import threads_of
 from raysim.execution.ray_runtime import make_executor, ray_runtime
 from raysim.federation.federation import Federation
 from raysim.storage.client_states import ClientStates
+from raysim.storage.plugins import Plugins
+from raysim.storage.recorder import Row
 from raysim.storage.run_directory import RunDirectory
 from raysim.storage.trace import Stopwatch
 
 
 def drive(
     settings: Settings,
-    federation: Federation,
-    run_dir: RunDirectory,
+    prepare: Callable[[Listener], Federation],
+    directory: AbstractContextManager[RunDirectory],
     listener: Listener,
     *,
     own_task: bool = False,
     force: bool = False,
-) -> Result:
-    """Start or resume a run; nothing is written before everything has been checked.
+) -> RoundIterator:
+    """Return the rounds of a run that starts or resumes with the first step.
 
     Args:
         settings: The run's settings.
-        federation: Its samples, client indices and network.
-        run_dir: Its run directory.
+        prepare: Returns its samples, client indices and network.
+        directory: Yields its run directory.
         listener: Receives what happens.
         own_task: Whether it has a task of its own.
         force: Whether to go on where data, versions or machines differ from the checkpoint's.
@@ -45,22 +49,55 @@ def drive(
         RaysimError: a setting, a file or a client does not allow the run.
         KeyboardInterrupt: the run was interrupted; its last committed round is checkpointed.
     """
-    checked = check_run(settings, federation, run_dir)
-    watch = Stopwatch(settings.trace)
-    with (
-        interruptible(),
-        threads_of(settings.engine),
-        ray_runtime(settings.engine) as if_killed,
-        closing(make_executor(checked.spec, watch, listener.note)) as executor,
-        run_dir.lock(settings, own_task),
-    ):
-        if_killed(f"type: raysim resume {run_dir.path}")
-        driver: dict[str, Any] = {"watch": watch, "listener": listener, "force": force}
-        run = Run(RunContext(**vars(checked), **driver, run_dir=run_dir, executor=executor))
-        try:
-            return run.execute()
-        finally:
-            run.recorder.close_events()
+    return RoundIterator(
+        _rounds(settings, prepare, directory, listener, own_task=own_task, force=force)
+    )
+
+
+def _rounds(
+    settings: Settings,
+    prepare: Callable[[Listener], Federation],
+    directory: AbstractContextManager[RunDirectory],
+    listener: Listener,
+    *,
+    own_task: bool,
+    force: bool,
+) -> Generator[Row, None, Result]:
+    """Open a run and yield its rounds; nothing is written before everything has been checked."""
+    with directory as run_dir, tracked(settings, listener) as tracking:
+        checked = check_run(settings, prepare(tracking), run_dir)
+        watch = Stopwatch(settings.trace)
+        with (
+            threads_of(settings.engine),
+            ray_runtime(settings.engine) as if_killed,
+            closing(make_executor(checked.spec, watch, tracking.note)) as executor,
+            run_dir.lock(settings, own_task),
+        ):
+            if_killed(f"type: raysim resume {run_dir.path}")
+            driver: dict[str, Any] = {"watch": watch, "listener": tracking, "force": force}
+            run = Run(RunContext(**vars(checked), **driver, run_dir=run_dir, executor=executor))
+            try:
+                return (yield from run.rounds())
+            finally:
+                run.recorder.close_events()
+
+
+@contextmanager
+def reserved_directory(
+    settings: Settings, listener: Listener, *, own_task: bool, force: bool
+) -> Iterator[RunDirectory]:
+    """Yield the run directory of settings, a new one without `out`, which may hold a part of it.
+
+    Raises:
+        RunError: it holds another run, or sources that have changed.
+    """
+    with RunDirectory.reserved(settings.out, settings.method.title) as path:
+        run_dir = RunDirectory(path)
+        plugins = Plugins(run_dir.path)
+        plugins.check_recorded(force)
+        plugins.check(settings.to_dict(), force=True)
+        run_dir.check(settings, own_task=own_task, note=listener.note)
+        yield run_dir
 
 
 def check_run(settings: Settings, federation: Federation, run_dir: RunDirectory) -> CheckedRun:

@@ -33,7 +33,7 @@ from ray._raylet import (  # type: ignore[attr-defined]  # written in Cython
 
 from raysim.config import EngineSettings
 from raysim.core.errors import MachineError, RaysimError, RunError, SettingsError
-from raysim.core.exits import delay_signals, interruptible, last_words, retake_signals
+from raysim.core.exits import delay_signals, last_words, retake_signals
 from raysim.execution.base import Executor, InlineExecutor
 from raysim.execution.cluster_health import check_reachable
 from raysim.execution.pool.demand import plan_pool
@@ -59,7 +59,8 @@ def ray_runtime(engine: EngineSettings) -> Iterator[Callable[[str], None]]:
     """Hold a Ray instance for a run: the caller's, the one at RAY_ADDRESS, or one of our own.
 
     Yields a function that takes what to do where this process is killed; before, and for one that
-    was not called, that is `RESUME`. An interruption is raised, so that Ray ends with the body.
+    was not called, that is `RESUME`. The caller raises interruptions, so that Ray ends
+    with the body.
 
     Raises:
         RunError: RAY_ADDRESS names a cluster that cannot be joined, or a token is missing.
@@ -71,7 +72,6 @@ def ray_runtime(engine: EngineSettings) -> Iterator[Callable[[str], None]]:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     address = os.environ.get("RAY_ADDRESS", "local")
     with (
-        interruptible(),
         last_words(KILLED.format(RESUME)) as say,
         _own_cluster() if address == "local" else _joined_cluster(address),
     ):
@@ -115,7 +115,8 @@ def _own_folder() -> Iterator[Path]:
     _sweep(place)
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))  # for this user alone
     logs = f"Ray's logs are in {folder}"
-    with FileLock(folder / IN_USE):  # before Ray's folder is there, without which none is removed
+    # Before Ray's folder is there, without which none is removed; any thread may release it.
+    with FileLock(folder / IN_USE, thread_local=False):
         kept = False
         try:
             yield folder
@@ -123,7 +124,7 @@ def _own_folder() -> Iterator[Path]:
             kept = True
             raise type(error)(f"{error}; {logs}") from error
         except BaseException as error:
-            if kept := not isinstance(error, RaysimError | KeyboardInterrupt):
+            if kept := not isinstance(error, RaysimError | KeyboardInterrupt | GeneratorExit):
                 error.add_note(logs)
             raise
         finally:

@@ -58,7 +58,7 @@ def lock_folder(path: Path, held: str) -> Iterator[None]:
         RunError: the folder cannot be written, or another process holds the lock.
     """
     make_folder(path)
-    lock = FileLock(path / LOCK, blocking=False)
+    lock = FileLock(path / LOCK, blocking=False, thread_local=False)  # any thread may release it
     try:
         lock.acquire()
     except Timeout as error:

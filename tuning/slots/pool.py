@@ -23,6 +23,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 import raysim
 from raysim.config import EngineSettings
 from raysim.core.errors import MachineError, SettingsError
+from raysim.core.exits import interruptible
 from raysim.execution.autoscaler import autoscaler_runs
 from raysim.execution.cluster_health import ClusterHealth, NodeLostError, alive_nodes
 from raysim.execution.module_path import with_driver_path
@@ -246,7 +247,7 @@ def open_slots(
 ) -> Iterator[SlotPool]:
     """Hold a Ray instance and its slots; see `SlotPool`."""
     engine = settings.engine.model_copy(update={"backend": "ray"})
-    with ray_runtime(engine), closing(SlotPool(settings, jobs, note)) as slots:
+    with interruptible(), ray_runtime(engine), closing(SlotPool(settings, jobs, note)) as slots:
         yield slots
 
 
@@ -259,7 +260,7 @@ def count_slots(settings: raysim.Settings, jobs: int | None) -> int:
     if jobs is not None:
         return jobs
     engine = settings.engine.model_copy(update={"backend": "ray"})
-    with ray_runtime(engine):
+    with interruptible(), ray_runtime(engine):
         found = _fitting(engine) // (1 if engine.actors == "auto" else engine.actors)
         return found or int(autoscaler_runs())
 

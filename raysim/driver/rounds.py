@@ -1,0 +1,107 @@
+"""Iteration over the rounds of a run, whose steps are taken in the caller's frame."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import Self
+
+import torch
+
+from raysim.core.errors import RunError
+from raysim.core.exits import interruptible
+from raysim.driver.context import Result
+from raysim.storage.recorder import Row
+
+TORCH_STATE = (
+    (torch.get_num_threads, torch.set_num_threads),
+    (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+)
+"""Getters and setters of torch's settings of this process, of which the caller keeps its own."""
+
+
+class RoundIterator(Iterator[Row]):
+    """Iterator over the rounds of a run; each is committed when its row is returned.
+
+    Closing it ends the run as an interruption does: committed rounds are checkpointed; actors, Ray,
+    the run directory and the tracker are released. A `with` statement closes it, and so do its
+    deletion and the exit of the interpreter.
+
+    During a step SIGINT, SIGTERM and SIGHUP are raised as KeyboardInterrupt. Between steps the
+    caller has its own signal handlers, number of torch threads and deterministic mode.
+    """
+
+    def __init__(self, rounds: Generator[Row, None, Result]) -> None:
+        self._rounds = rounds
+        self._result: Result | None = None
+        self._torch: list[int] | None = None
+        atexit.register(rounds.close)  # after Ray's, thus called before it
+
+    def __next__(self) -> Row:
+        """Run the next round; return its row."""
+        try:
+            with self._inside():
+                return next(self._rounds)
+        except StopIteration as end:
+            self._result = end.value or self._result
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close the run."""
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    @property
+    def result(self) -> Result:
+        """The finished run.
+
+        Raises:
+            RunError: the iteration has not come to its end.
+        """
+        if self._result is None:
+            raise RunError("the run is not finished; its result is there after its last round")
+        return self._result
+
+    def drain(self) -> Result:
+        """Run all rounds that are left in one step; return the result."""
+        with self, self._inside():
+            try:
+                while True:
+                    next(self._rounds)
+            except StopIteration as end:
+                self._result = end.value or self._result
+        return self.result
+
+    def close(self) -> None:
+        """End the run, if it has not ended."""
+        atexit.unregister(self._rounds.close)
+        with self._inside():
+            self._rounds.close()
+
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        """Set the process up as the run left it; set it back afterwards."""
+        with interruptible():
+            outside = _torch_state()
+            _set_torch(self._torch or outside)
+            try:
+                yield
+            finally:
+                self._torch = _torch_state()
+                _set_torch(outside)
+
+
+def _torch_state() -> list[int]:
+    return [read() for read, _ in TORCH_STATE]
+
+
+def _set_torch(state: list[int]) -> None:
+    for (read, write), value in zip(TORCH_STATE, state, strict=True):
+        if read() != value:
+            write(value)
