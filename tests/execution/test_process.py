@@ -186,7 +186,9 @@ def test_mps_limits_are_set_before_cuda_starts(mps, seen):
 
 def test_a_slot_s_process_is_limited_before_cuda_starts(mps, seen, tmp_path, monkeypatch):
     started = []
-    monkeypatch.setattr("raysim.tuning.slots.slot._RunThread", FakeRun(started))
+    monkeypatch.setattr(
+        "raysim.tuning.slots.slot._reports", lambda settings, _: iter([started.append(settings)])
+    )
     values = make_settings(tmp_path, **{"engine.gpus_per_actor": 0.5}).to_dict()
     for name in (MPS_THREADS, MPS_MEMORY):
         monkeypatch.setenv(name, "")  # so that what the slot sets is removed again
@@ -194,20 +196,6 @@ def test_a_slot_s_process_is_limited_before_cuda_starts(mps, seen, tmp_path, mon
     SlotActor({}).start(values, pausing=False)
     assert seen == [{MPS_THREADS: "50", MPS_MEMORY: "0=8192M"}]
     assert started[0]["engine"]["gpus_per_actor"] == 0.0  # no device is seen
-
-
-class FakeRun:
-    """Stands in for the thread of a slot's run."""
-
-    def __init__(self, started):
-        self.started = started
-
-    def __call__(self, settings, pausing):
-        self.started.append(settings)
-        return self
-
-    def report(self):
-        return None
 
 
 def test_mps_limits_of_the_user_stay(mps, seen, monkeypatch):

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from queue import SimpleQueue
 from time import monotonic, perf_counter, sleep
 from typing import Any
 
@@ -63,73 +61,39 @@ def _is_finished(settings: raysim.Settings) -> bool:
             sleep(0.2)
 
 
-class _Stopped(Exception):  # noqa: N818 - no error
-    """Raised in a run to end it."""
+def _reports(settings: dict[str, Any], pausing: bool) -> Generator[Report, None, None]:
+    """Iterate over a run; yield a report at each evaluation if it pauses there, and of its end.
+
+    Raises:
+        NodeLostError: the slot's node is lost, and the run with it.
+    """
+    paused_seconds = 0.0
+    try:
+        config = parse(settings)
+        if not _is_finished(config):
+            with raysim.rounds(config, force=True) as rounds:
+                for row in rounds:
+                    if not pausing or (accuracy := row.get("holdout_accuracy")) is None:
+                        continue
+                    begun = perf_counter()
+                    yield Report({row["round"]: accuracy}, paused_seconds=paused_seconds)
+                    paused_seconds = perf_counter() - begun
+        end = finished(Path(str(config.out)))
+    except Exception as error:
+        end = _failure(error)
+    yield replace(end, paused_seconds=paused_seconds)
 
 
-class _RunThread(raysim.Listener):
-    """A run in a thread of its own, which may pause after each evaluation."""
+def _failure(error: Exception) -> Report:
+    """Return the report of a run that failed.
 
-    def __init__(self, settings: dict[str, Any], pausing: bool) -> None:
-        self._pausing = pausing
-        self._reports: SimpleQueue[Report | NodeLostError] = SimpleQueue()
-        self._decisions: SimpleQueue[bool] = SimpleQueue()
-        self._paused_seconds = 0.0
-        self._thread = threading.Thread(target=self._run, args=(settings,), daemon=True)
-        self._thread.start()
-
-    def report(self) -> Report:
-        """Wait for an evaluation or the end of the run; return all reports since, merged.
-
-        Raises:
-            NodeLostError: the slot's node is lost, and the run with it.
-        """
-        curve: dict[int, float] = {}
-        while True:
-            report = self._reports.get()
-            if isinstance(report, NodeLostError):
-                raise report
-            curve |= report.curve
-            if self._reports.empty():
-                return replace(report, curve=curve)
-
-    def unpause(self) -> None:
-        """Continue a paused run."""
-        if self._pausing:
-            self._decisions.put(True)
-
-    def stop(self) -> None:
-        """End a paused run."""
-        self._decisions.put(False)
-        self._thread.join()
-
-    def round_done(self, row: Any) -> None:
-        if (accuracy := row.get("holdout_accuracy")) is None:
-            return
-        self._send(Report({row["round"]: accuracy}))
-        if self._pausing:
-            begun = perf_counter()
-            if not self._decisions.get():
-                raise _Stopped
-            self._paused_seconds = perf_counter() - begun
-
-    def _send(self, report: Report) -> None:
-        self._reports.put(replace(report, paused_seconds=self._paused_seconds))
-
-    def _run(self, settings: dict[str, Any]) -> None:
-        try:
-            config = parse(settings)
-            if not _is_finished(config):
-                raysim.run(config, listener=self, force=True)
-            self._send(finished(Path(str(config.out))))
-        except _Stopped:
-            return
-        except Exception as error:
-            if lost := [each for each in causes(error) if isinstance(each, NodeLostError)]:
-                self._reports.put(lost[0])
-                return
-            machine = machine_failure(error)
-            self._send(Report(error=None if machine else error_line(error), machine_error=machine))
+    Raises:
+        NodeLostError: the slot's node is lost, and the run with it.
+    """
+    if lost := [each for each in causes(error) if isinstance(each, NodeLostError)]:
+        raise lost[0]
+    machine = machine_failure(error)
+    return Report(error=None if machine else error_line(error), machine_error=machine)
 
 
 class SlotActor:
@@ -139,7 +103,7 @@ class SlotActor:
         import raysim.workloads  # noqa: F401 - registers the components
 
         os.environ.update(environment)
-        self._run_thread: _RunThread
+        self._reports: Generator[Report, None, None]
 
     def node(self) -> str:
         """Return the id of the process's node."""
@@ -147,7 +111,7 @@ class SlotActor:
         return found
 
     def start(self, settings: dict[str, Any], pausing: bool) -> Report:
-        """Start a run; return its first report.
+        """Start a run; return the report of its first pause, or of its end.
 
         Args:
             settings: Settings of the run.
@@ -158,17 +122,16 @@ class SlotActor:
             os.environ.update(mps_limits(engine["gpus_per_actor"]))  # before CUDA starts
             if not torch.cuda.is_available():
                 engine["gpus_per_actor"] = 0.0  # GPUs declared to Ray but absent
-        self._run_thread = _RunThread(settings, pausing)
-        return self._run_thread.report()
+        self._reports = _reports(settings, pausing)
+        return next(self._reports)
 
     def unpause(self) -> Report:
         """Continue the paused run; return its next report."""
-        self._run_thread.unpause()
-        return self._run_thread.report()
+        return next(self._reports)
 
     def stop(self) -> None:
-        """End the paused run."""
-        self._run_thread.stop()
+        """End the paused run, which can be resumed."""
+        self._reports.close()
 
 
 @dataclass(eq=False)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import threading
+from time import sleep
 
 import pytest
 
+import raysim
 from raysim.core.errors import MachineError
 from raysim.execution.cluster_health import NodeLostError
 from raysim.storage.lock import lock_folder
 from raysim.tuning.slots import slot
 from raysim.tuning.slots.slot import SlotActor
-from tests.tasks import make_settings
+from tests.tasks import make_settings, model_of
 from tests.tuning.common import PRESET
+
+HELD_OUT = {"rounds": 5, "evaluation": {"holdout": 0.2, "every": 2, "clients": False}}
 
 
 @pytest.fixture
@@ -46,7 +50,7 @@ def test_a_run_directory_in_use_is_a_failure_of_the_machine(tmp_path, values, mo
 def test_a_finished_run_is_reported_again_where_its_slot_was_lost_before(values, monkeypatch):
     """The slot's process may die between the run's summary and its report."""
     report = SlotActor({}).start(values, pausing=False)
-    monkeypatch.setattr("raysim.run", None)
+    monkeypatch.setattr("raysim.rounds", None)
     assert SlotActor({}).start(values, pausing=False) == report
     assert report.summary["rounds"] == 1
 
@@ -61,6 +65,52 @@ def test_a_run_whose_node_is_lost_is_no_failure_of_the_machine(values, monkeypat
     def lost(*_, **__):
         raise MachineError("how to resume it") from NodeLostError("Ray has ended on this machine")
 
-    monkeypatch.setattr("raysim.run", lost)
+    monkeypatch.setattr("raysim.rounds", lost)
     with pytest.raises(NodeLostError, match=r"^Ray has ended on this machine$"):
         SlotActor({}).start(values, pausing=False)
+
+
+def test_a_run_without_pauses_goes_to_its_end(values):
+    report = SlotActor({}).start(values | HELD_OUT, pausing=False)
+    assert report.summary["rounds"] == 5 and [*report.curve] == [2, 4, 5]
+
+
+def test_a_run_pauses_after_each_evaluation_and_reports_the_seconds(tmp_path, values):
+    straight = SlotActor({}).start(values | HELD_OUT, pausing=False)
+    slot = SlotActor({})
+    values["out"] = str(tmp_path / "paused")
+    reports = [slot.start(values | HELD_OUT, pausing=True)]
+    assert reports[0].paused_seconds == 0.0
+    while reports[-1].is_evaluation:
+        sleep(0.05)
+        reports.append(slot.unpause())
+    evaluations = [(number, straight.curve[number]) for number in (2, 4, 5)]
+    assert [[*report.curve.items()] for report in reports[:-1]] == [[each] for each in evaluations]
+    assert all(0.05 <= report.paused_seconds < 5.0 for report in reports[1:])
+    assert reports[-1].curve == straight.curve
+    assert model_of(tmp_path / "paused") == model_of(tmp_path / "run")
+
+
+def test_a_stopped_run_leaves_its_folder_and_can_be_resumed(tmp_path, values):
+    values |= HELD_OUT | {"checkpoint_every": 100}
+    SlotActor({}).start(values | {"out": str(tmp_path / "straight")}, pausing=False)
+    slot = SlotActor({})
+    assert [*slot.start(values, pausing=True).curve] == [2]
+    with pytest.raises(raysim.RunError, match="another process is writing"), held(tmp_path):
+        pass
+    slot.stop()
+    with held(tmp_path):
+        assert not (tmp_path / "run/summary.json").exists()
+    assert raysim.resume(tmp_path / "run").metrics["round"].to_pylist() == [1, 2, 3, 4, 5]
+    assert model_of(tmp_path / "run") == model_of(tmp_path / "straight")
+
+
+def test_a_slot_takes_the_next_run_after_one_that_failed(values):
+    slot = SlotActor({})
+    failed = slot.start(values | {"local": values["local"] | {"lr": 1e30}}, pausing=True)
+    assert failed.error is not None and "not finite" in failed.error
+    assert slot.start(values, pausing=True).summary["rounds"] == 1
+
+
+def held(folder):
+    return lock_folder(folder / "run", "another process is writing to it")
