@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import socket
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -157,8 +158,10 @@ def force_to_disk(paths: Iterable[Path]) -> None:
     """Force files to disk, and the folders that hold their names."""
     files = list(paths)
     with ThreadPoolExecutor(FORCING_THREADS) as pool:
+        # At the exit of the interpreter no thread can be started.
+        call = pool.map if threading.main_thread().is_alive() else map
         for each in (files, {file.parent for file in files}):
-            for _ in pool.map(_force, each):
+            for _ in call(_force, each):
                 pass
 
 
