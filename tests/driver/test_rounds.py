@@ -284,13 +284,14 @@ def test_closing_ends_ray_and_its_actors(tmp_path):
         text=True,
         timeout=120,
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "True False []\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True False [] False\n", "")
 
 
 CLOSING = """import ray, psutil
+            session = ray._private.worker.global_worker.node.get_session_dir_path()
             processes = psutil.Process().children(recursive=True)
             before = len(processes) > 2
             rounds.close()
             _, left = psutil.wait_procs(processes, timeout=20)
-            print(before, ray.is_initialized(), left)
+            print(before, ray.is_initialized(), left, Path(session).exists())
 """
