@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raysim.methods.fedmmd import FLOOR, sigmas
+from tests.benchmarks.peers import work
 from tests.benchmarks.peers.work import Case
 
 Penalty = Callable[[nn.Module, nn.Module, Tensor, Tensor, Tensor], Tensor]
@@ -46,8 +47,7 @@ def proximal(
     model: nn.Module, frozen: nn.Module, x: Tensor, hidden: Tensor, logits: Tensor
 ) -> Tensor:
     """Return FedProx's term."""
-    pairs = zip(model.parameters(), frozen.parameters(), strict=True)
-    return 0.005 * torch.stack([(p - q).square().sum() for p, q in pairs]).sum()
+    return work.proximal(model.parameters(), frozen.parameters())
 
 
 def output_distance(
@@ -77,8 +77,7 @@ def accelerate(model: nn.Module, frozen: nn.Module, x: Tensor, y: Tensor) -> Non
 
 def control(model: nn.Module, frozen: nn.Module, x: Tensor, y: Tensor) -> None:
     """Add SCAFFOLD's c - c_k; the frozen model's parameters stand for both."""
-    for p, c in zip(model.parameters(), frozen.parameters(), strict=True):
-        gradient(p).sub_(c, alpha=1e-3).add_(c, alpha=2e-3)
+    work.control(model.parameters(), frozen.parameters())
 
 
 def reduce_variance(model: nn.Module, frozen: nn.Module, x: Tensor, y: Tensor) -> None:

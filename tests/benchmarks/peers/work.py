@@ -6,6 +6,7 @@ Legend: K clients, n samples of each.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -72,7 +73,9 @@ def train(model: nn.Module, x: Tensor, y: Tensor, case: Case) -> None:
     SCAFFOLD's control variates are the first weights, so that nothing else is to be kept.
     """
     model.train()
-    start = [p.detach().clone() for p in model.parameters() if case.method != "fedavg"]
+    start = []
+    if case.method != "fedavg":
+        start = [parameter.detach().clone() for parameter in model.parameters()]
     optimiser = torch.optim.SGD(model.parameters(), lr=case.lr)
     for _ in range(case.epochs):
         order = torch.randperm(len(y))
@@ -82,10 +85,21 @@ def train(model: nn.Module, x: Tensor, y: Tensor, case: Case) -> None:
             optimiser.zero_grad()
             loss = F.cross_entropy(model(shuffled_x[rows]), shuffled_y[rows])
             if case.method == "fedprox":
-                pairs = zip(model.parameters(), start, strict=True)
-                loss = loss + MU / 2 * torch.stack([(p - q).square().sum() for p, q in pairs]).sum()
+                loss = loss + proximal(model.parameters(), start)
             loss.backward()
             if case.method == "scaffold":
-                for p, c in zip(model.parameters(), start, strict=True):
-                    p.grad.sub_(c, alpha=1e-3).add_(c, alpha=2e-3)
+                control(model.parameters(), start)
             optimiser.step()
+
+
+def proximal(parameters: Iterable[Tensor], start: Iterable[Tensor]) -> Tensor:
+    """Return FedProx's term of the loss."""
+    pairs = zip(parameters, start, strict=True)
+    return MU / 2 * torch.stack([(p - q).square().sum() for p, q in pairs]).sum()
+
+
+def control(parameters: Iterable[Tensor], variates: Iterable[Tensor]) -> None:
+    """Add SCAFFOLD's c - c_k to the gradients; the same tensors stand for both."""
+    for p, c in zip(parameters, variates, strict=True):
+        assert p.grad is not None
+        p.grad.sub_(c, alpha=1e-3).add_(c, alpha=2e-3)
