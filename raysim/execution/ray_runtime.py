@@ -59,8 +59,7 @@ def ray_runtime(engine: EngineSettings) -> Iterator[Callable[[str], None]]:
     """Hold a Ray instance for a run: the caller's, the one at RAY_ADDRESS, or one of our own.
 
     Yields a function that takes what to do where this process is killed; before, and for one that
-    was not called, that is `RESUME`. The caller raises interruptions, so that Ray ends
-    with the body.
+    was not called, that is `RESUME`. The caller raises interruptions: Ray ends with the body.
 
     Raises:
         RunError: RAY_ADDRESS names a cluster that cannot be joined, or a token is missing.
