@@ -100,7 +100,7 @@ class SlotActor:
     """Ray actor that executes runs, one at a time."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        import raysim.workloads  # noqa: F401 - registers the components
+        from raysim import methods, workloads  # noqa: F401 - registers the components
 
         os.environ.update(environment)
         self._reports: Generator[Report, None, None]

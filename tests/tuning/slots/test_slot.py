@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import threading
 from time import sleep
 
@@ -37,6 +40,27 @@ def test_it_waits_for_a_run_directory_that_a_dying_process_holds(tmp_path, value
         assert waiting.is_alive()
     waiting.join()
     assert reports[0].summary["rounds"] == 1 and reports[0].curve == {}
+
+
+PROGRAM = """
+import json, sys
+from raysim.tuning.slots.slot import SlotActor
+
+print(SlotActor({}).start(json.load(sys.stdin), pausing=False).summary["rounds"])
+"""
+
+
+def test_a_fresh_process_knows_the_built_in_names(tmp_path):
+    quick = {"rounds": 1, "clients": 2, "fraction": 1.0, "engine.backend": "inline"}
+    chosen = raysim.load_config("fedmax-synthetic", quick | {"out": str(tmp_path / "run")})
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        input=json.dumps(chosen.to_dict()),
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.stdout, done.stderr) == ("1\n", "")
 
 
 def test_a_run_directory_in_use_is_a_failure_of_the_machine(tmp_path, values, monkeypatch):
