@@ -31,7 +31,16 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "facade": (*ENGINE, "driver", *UPPER),
     "cli": (*ENGINE, "facade", "driver", "results", *UPPER),
     "workloads": ("core", "config", "methods", "results", "facade"),
-    "tuning": ("core", "config", "storage", "execution", "results", "facade", "workloads"),
+    "tuning": (
+        "core",
+        "config",
+        "methods",
+        "storage",
+        "execution",
+        "results",
+        "facade",
+        "workloads",
+    ),
     "cluster": ("core", "config", "execution", "facade", "workloads"),
 }
 """Per area, the other areas that it may import."""
