@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from raysim.driver.rounds import RoundIterator
     from raysim.federation.federation import Federation
     from raysim.federation.task import Task
+    from raysim.tuning.tune import StudyTrials, tune
 else:
     _HOMES = {
         "raysim.config": ("Settings",),
@@ -57,6 +58,7 @@ else:
         "raysim.driver.context": ("Result",),
         "raysim.driver.rounds": ("RoundIterator",),
         "raysim.federation.task": ("Task",),
+        "raysim.tuning.tune": ("StudyTrials", "tune"),
     }
 
     def __getattr__(name: str) -> Any:
@@ -99,6 +101,7 @@ __all__ = [
     "SettingsError",
     "Split",
     "Started",
+    "StudyTrials",
     "Task",
     "Trained",
     "Transform",
@@ -110,6 +113,7 @@ __all__ = [
     "resume",
     "rounds",
     "run",
+    "tune",
 ]
 
 
@@ -117,7 +121,8 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
     """Return validated settings.
 
     Args:
-        source: Name of a preset, or path of a TOML or JSON file with the same keys.
+        source: Name of a preset, or path of a TOML or JSON file with the same keys; its key
+            `preset` names one that gives the others. The table `[study]` of a study is left out.
         overrides: Values by dotted key, for example {"local.lr": 0.05}.
 
     Raises:
@@ -132,14 +137,15 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
     from raysim.core.given import check_plain, user_path
     from raysim.storage.plugins import check_places
     from raysim.storage.schema import current_settings
-    from raysim.workloads.presets import PRESETS
+    from raysim.workloads.presets import PRESETS, on_preset
 
     name = str(source)
     if name in PRESETS:
         raw = PRESETS[name].settings.to_dict()
     elif Path(name).suffix in (".toml", ".json"):
         path = user_path(name)
-        raw = current_settings(path, read_file(path))
+        raw = on_preset(current_settings(path, read_file(path)))
+        raw.pop("study", None)  # for `tune`
         if raw.pop("own_task", False):  # the config.json of such a run
             raise SettingsError(f"{name}: this run had a task of its own, which no file holds")
     else:

@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from raysim.core.components import look_up
 from raysim.core.errors import RunError
-from raysim.storage.lock import make_folder
 from raysim.tuning.plots import draw
-from raysim.tuning.search import Search, SearchOptions, bytes_sent
+from raysim.tuning.samplers import SearchOptions
+from raysim.tuning.search import Search, bytes_sent
 from raysim.tuning.storage import error_line, is_missing_file, read_url
-from raysim.tuning.studies import STUDIES
-from raysim.tuning.study import Study, format_range
+from raysim.tuning.studies import find
+from raysim.tuning.studies.ranges import format_range
+from raysim.tuning.tune import open_search
 from raysim.tuning.tuner import StudyListener, StudyResult, Tuner, study_errors
-
-
-def find(name: str) -> Study:
-    """Return a registered study.
-
-    Raises:
-        SettingsError: there is no such study.
-    """
-    return look_up("study", name, STUDIES)
 
 
 def tune(
@@ -35,9 +25,9 @@ def tune(
     overrides: Mapping[str, Any],
     options: SearchOptions,
     *,
-    trials: int,
+    trials: int | None,
     jobs: int | None,
-    out: Path,
+    out: Path | None,
     storage: str | None,
     study_name: str | None,
     console: Console,
@@ -45,27 +35,26 @@ def tune(
     """Run or resume a study and print its results.
 
     Args:
-        name: The study.
+        name: The study, or its file.
         overrides: Settings of all trials by dotted key; they remove keys from the search space.
         options: Sampler, pruner and objectives.
-        trials: Total number of trials.
+        trials: Total number of trials; None takes that of the study.
         jobs: Number of slots; None takes as many as fit.
-        out: Folder of the trials' run directories and of the results.
+        out: Folder of the trials' run directories and of the results; None is `runs/NAME`.
         storage: Database URL, or the @FILE that holds it; None creates a SQLite file in `out`.
-        study_name: Name in the database; None takes that of the study.
+        study_name: Name in the database; None takes that of the study or its file.
         console: Console for messages.
 
     Raises:
         RaysimError: an option, a setting, the storage or the folder does not allow the study.
     """
-    options.check()
-    resolved = find(name).resolve(overrides)
-    if storage is None:
-        make_folder(out)
-        storage = f"sqlite:///{(out / 'study.db').absolute()}"
-    storage = read_url(storage)
-    with closing(Search(study_name or name, storage, options, resolved)) as search:
-        result = Tuner(search, out, PlainStudyOutput(console, search)).run(trials, jobs)
+    study, study_name = find(name), study_name or Path(name).stem
+    out = out or Path("runs") / study_name
+    with open_search(
+        study, overrides, options, out=out, storage=storage, name=study_name
+    ) as search:
+        tuner = Tuner(search, out, PlainStudyOutput(console, search))
+        result = tuner.run(trials or study.table.trials, jobs)
         with study_errors(search):
             plots = draw(search.study, options.objectives, out)
     _print_result(console, search, result, plots)
@@ -131,7 +120,7 @@ def best_trials(search: Search, result: StudyResult) -> Table:
             str(trial.number),
             *(
                 f"{value:.6g}" if isinstance(value, float) else str(value)
-                for value in trial.params.values()
+                for value in (trial.params.get(key, "") for key in search.resolved.space)
             ),
             f"{summary['final_holdout_accuracy']:.2%}",
             f"{summary['final_accuracy']:.2%}",

@@ -13,7 +13,7 @@ from optuna.distributions import CategoricalDistribution
 from tensorboard.plugins.hparams import summary_v2 as summaries
 from torch.utils.tensorboard import SummaryWriter
 
-from raysim.tuning.study import Range
+from raysim.tuning.studies.ranges import Range
 
 METRICS = {
     "accuracy": summaries.Metric("holdout_accuracy", display_name="held-out accuracy"),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from raysim.tuning.command import find
-from raysim.tuning.studies import STUDIES
-from raysim.tuning.study import format_range
+from raysim.core.given import override_text
+from raysim.tuning.studies import STUDIES, find
+from raysim.tuning.studies.ranges import format_range
 
 
 def page(name: str) -> RenderableType:
@@ -21,15 +24,32 @@ def page(name: str) -> RenderableType:
         return _study(name)
     table = Table("name", "description", title="studies", title_justify="left", box=None)
     for each, study in STUDIES.items():
-        table.add_row(each, study.about)
+        table.add_row(each, study.table.about)
     return table
 
 
 def _study(name: str) -> RenderableType:
     study = find(name)
-    fixed = " ".join(f"{key}={value}" for key, value in study.settings.items())
-    table = Table("setting", "range", box=None)
-    for key, values in study.space.items():
-        table.add_row(key, format_range(values))
-    head = Text(name, style="bold")
-    return Group(head, Text(f"{study.about}\npreset {study.preset} {fixed}".rstrip()), table)
+    resolved, options = study.resolve({}), study.options()
+    table = Table("setting", "range", "searched with", box=None)
+    for key, values in resolved.space.items():
+        conditions = resolved.space.conditions.get(key, {})
+        when = " ".join(f"{parent}={_either(found)}" for parent, found in conditions.items())
+        table.add_row(key, format_range(values), when)
+    lines = [
+        study.table.about,
+        f"settings: {_written(study.settings)}" if study.settings else "",
+        f"objectives {', '.join(options.objectives)}; {study.table.trials} trials; sampler"
+        f" {options.sampler} {_written(options.sampler_options)}".rstrip()
+        + f"; pruner {options.pruner} {_written(options.pruner_options)}".rstrip(),
+        *(f"first trial: {_written(values)}" for values in resolved.first),
+    ]
+    return Group(Text(name, style="bold"), Text("\n".join(filter(None, lines))), table)
+
+
+def _written(values: Mapping[str, Any]) -> str:
+    return " ".join(override_text(key, value) for key, value in values.items())
+
+
+def _either(values: tuple[Any, ...]) -> str:
+    return "|".join(map(str, values))

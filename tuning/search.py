@@ -2,72 +2,27 @@
 
 from __future__ import annotations
 
-import itertools
-import warnings
+import math
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import optuna
-from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner
-from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
+from optuna.samplers import BaseSampler, RandomSampler
 from optuna.storages import RDBStorage
-from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from raysim.config import parse
 from raysim.core.errors import RunError, SettingsError, without_passwords
-from raysim.core.seeds import torch_seed
 from raysim.storage.schema import renamed
+from raysim.tuning.samplers import OBJECTIVES, SearchOptions
 from raysim.tuning.storage import check_whole, error_line, is_missing_file, refusal
-from raysim.tuning.study import Range, ResolvedStudy, grid_points
+from raysim.tuning.studies.space import Space
+from raysim.tuning.studies.study import ResolvedStudy
 
-SAMPLERS = ("tpe", "random", "grid", "gp")
-PRUNERS = ("median", "hyperband", "none")
-OBJECTIVES = {"accuracy": StudyDirection.MAXIMIZE, "bytes": StudyDirection.MINIMIZE}
-"""Objectives: accuracy on the held-out samples, and bytes sent both ways."""
 UNCOMPARED = {"engine", "out"}
 """Settings in which the calls of one study may differ."""
-
-
-@dataclass(frozen=True)
-class SearchOptions:
-    """Options of a search.
-
-    Attributes:
-        sampler: One of SAMPLERS.
-        pruner: One of PRUNERS.
-        objectives: One or two of OBJECTIVES.
-    """
-
-    sampler: str = "tpe"
-    pruner: str = "none"
-    objectives: tuple[str, ...] = ("accuracy",)
-
-    def check(self) -> None:
-        """Validate sampler, pruner and objectives.
-
-        Raises:
-            SettingsError: one is unknown, or they cannot be combined.
-        """
-        for name, value, known in (
-            ("sampler", self.sampler, SAMPLERS),
-            ("pruner", self.pruner, PRUNERS),
-        ):
-            if value not in known:
-                raise SettingsError(f"{name}={value}: must be one of {', '.join(known)}")
-        names = {*self.objectives}
-        if not names or names - {*OBJECTIVES} or len(names) < len(self.objectives):
-            raise SettingsError(
-                f"objectives={','.join(self.objectives)}: must be one or both of"
-                f" {', '.join(OBJECTIVES)}"
-            )
-        if len(self.objectives) > 1 and self.pruner != "none":
-            raise SettingsError(
-                f"pruner={self.pruner}: pruners support one objective only, but got"
-                f" {len(self.objectives)}; use --pruner none"
-            )
 
 
 class Search:
@@ -82,8 +37,10 @@ class Search:
 
         Raises:
             RunError: the storage cannot be used.
+            SettingsError: Optuna rejects an option of the pruner.
         """
         self.options, self.resolved, self._url = options, resolved, storage
+        pruner = options.build_pruner(resolved.settings)
         self._reported: defaultdict[int, set[int]] = defaultdict(set)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         try:
@@ -93,7 +50,7 @@ class Search:
                 study_name=name,
                 storage=self._storage,
                 directions=[OBJECTIVES[objective] for objective in options.objectives],
-                pruner=self._pruner(),
+                pruner=pruner,
                 load_if_exists=True,
             )
         except Exception as error:  # database drivers raise errors of their own
@@ -133,8 +90,9 @@ class Search:
         expected = {
             "settings": self.resolved.settings.model_dump(mode="json", exclude=UNCOMPARED),
             "space": _space_to_json(self.resolved.space),
-            "sampler": self.options.sampler,
+            "sampler": _named(self.options.sampler, self.options.sampler_options),
             "objectives": list(self.options.objectives),
+            "first": [dict(trial) for trial in self.resolved.first],
         }
         found, empty = self.study.user_attrs, not self.study.get_trials(deepcopy=False)
         if isinstance(settings := found.get("settings"), Mapping):
@@ -160,12 +118,23 @@ class Search:
         """
         trials = self.study.get_trials(deepcopy=False)
         number = len(trials)
-        # A tuner that was killed after enqueue_trial left its grid point waiting.
+        # A tuner that was killed after enqueue_trial left its trial waiting.
         waiting = any(trial.state is TrialState.WAITING for trial in trials)
-        if self.options.sampler == "grid" and not waiting:
-            self.study.enqueue_trial(self.points[number])
-        self.study.sampler = self._sampler(number)
-        return self.study.ask(dict(self.resolved.space))
+        if not waiting and (planned := self._planned(trials)):
+            self.study.enqueue_trial(planned)
+        self.study.sampler = self._sampler(number - waiting)
+        trial = self.study.ask()
+        self.resolved.space.draw(trial)
+        return trial
+
+    def _planned(self, earlier: Sequence[FrozenTrial]) -> dict[str, Any]:
+        """Return the values that the next trial does not draw: a first trial, or a grid point."""
+        if len(earlier) < len(self.resolved.first):
+            return dict(self.resolved.first[len(earlier)])
+        if self.options.sampler != "grid":
+            return {}
+        done = [trial.params for trial in earlier]
+        return next((point for point in self._points if point not in done), {})
 
     def running_trials(self) -> list[Trial]:
         """Return the trials that were running when an earlier tuner ended."""
@@ -179,23 +148,23 @@ class Search:
     def _complete_draw(self, trial: FrozenTrial) -> None:
         """Draw the parameters that a tuner had not drawn yet when it was killed inside `ask`."""
         space = self.resolved.space
-        missing = [key for key in space if key not in trial.params]
-        if not missing:
+        if all(key in trial.params for key in space):
             return
-        if self.options.sampler == "grid":
-            point = self.points[trial.number]
-        else:  # a copy of the study as it was: the draws before these decide them
-            copy = optuna.create_study(
-                study_name=self.study.study_name,
-                directions=self.study.directions,
-                sampler=self._sampler(trial.number),
-                pruner=self._pruner(),
-            )
-            copy.add_trials(self.study.get_trials(deepcopy=False)[: trial.number])
-            point = copy.ask(dict(space)).params
-        for key in missing:
-            value = space[key].to_internal_repr(point[key])
-            self.study._storage.set_trial_param(trial._trial_id, key, value, space[key])
+        # A copy of the study as it was: the draws before these decide them.
+        copy = optuna.create_study(
+            study_name=self.study.study_name,
+            directions=self.study.directions,
+            sampler=self._sampler(trial.number),
+            pruner=self.study.pruner,
+        )
+        earlier = self.study.get_trials(deepcopy=False)[: trial.number]
+        copy.add_trials(earlier)
+        if planned := self._planned(earlier):
+            copy.enqueue_trial(planned)
+        for key, drawn in space.draw(copy.ask()).items():
+            if key not in trial.params:
+                value = space[key].to_internal_repr(drawn)
+                self.study._storage.set_trial_param(trial._trial_id, key, value, space[key])
 
     @property
     def prunes(self) -> bool:
@@ -235,36 +204,34 @@ class Search:
         trial.set_user_attr("failed", error)
         return self.study.tell(trial.number, state=TrialState.FAIL)
 
-    @property
-    def points(self) -> list[dict[str, Any]]:
-        """Points of the grid, values by dotted key."""
-        space = self.resolved.space
-        return [
-            dict(zip(space, point, strict=True))
-            for point in itertools.product(*(grid_points(values) for values in space.values()))
-        ]
+    def most_trials(self) -> float:
+        """Return the number of trials after which nothing is left to search."""
+        if self.options.sampler != "grid":
+            return math.inf
+        first = self.resolved.first
+        return len(self._points) + sum(trial not in self._points for trial in first)
 
-    def _pruner(self) -> BasePruner:
-        if self.options.pruner == "median":
-            return MedianPruner()
-        if self.options.pruner == "hyperband":
-            every = self.resolved.settings.evaluation.every
-            return HyperbandPruner(min_resource=every, max_resource=self.resolved.settings.rounds)
-        return NopPruner()
+    @cached_property
+    def _points(self) -> list[dict[str, Any]]:
+        return self.resolved.space.points()
 
     def _sampler(self, number: int) -> BaseSampler:
-        seed = torch_seed(self.resolved.settings.seed, "trial", number) % 2**32
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            if self.options.sampler == "tpe":
-                return TPESampler(seed=seed)
-            if self.options.sampler == "gp":
-                return GPSampler(seed=seed)
-        return RandomSampler(seed=seed)
+        seed, common = self.resolved.settings.seed, self.resolved.space.common
+        return self.options.build_sampler(seed, number, common)
 
 
-def _space_to_json(space: Mapping[str, Range]) -> dict[str, str]:
-    return {key: optuna.distributions.distribution_to_json(space[key]) for key in space}
+def _space_to_json(space: Space) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        key: optuna.distributions.distribution_to_json(space[key]) for key in space
+    }
+    for key, conditions in space.conditions.items():
+        when = {parent: list(values) for parent, values in conditions.items()}
+        found[key] = {"range": found[key], "when": when}
+    return found
+
+
+def _named(name: str, options: Mapping[str, Any]) -> Any:
+    return {"name": name, **options} if options else name
 
 
 def _current(settings: Mapping[str, Any]) -> dict[str, Any]:

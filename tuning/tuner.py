@@ -98,9 +98,7 @@ class Tuner(RunQueue[Trial]):
                 the next call resumes the study.
             RunError: the folder is used by another tuner, or belongs to another study.
         """
-        if self.search.options.sampler == "grid":
-            trials = min(trials, len(self.search.points))
-        self._trials = trials
+        self._trials = trials = int(min(trials, self.search.most_trials()))
         with study_errors(self.search), self.folder.lock(self.search.study):
             self.search.claim()
             self._check_records()

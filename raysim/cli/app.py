@@ -39,7 +39,7 @@ from raysim.core.exits import interruptible
 from raysim.execution.module_path import leave_out_working_directory, put_working_directory_last
 
 if TYPE_CHECKING:
-    from raysim.tuning.search import SearchOptions
+    from raysim.tuning.samplers import SearchOptions
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -132,10 +132,15 @@ def list_(
 
 @app.command()
 def tune(
-    study: Annotated[str, typer.Argument(help="a study; see raysim list studies")],
+    study: Annotated[
+        str, typer.Argument(help="a study, see raysim list studies; or a .toml or .json file")
+    ],
     overrides: Overrides = None,
     *,
-    trials: Annotated[int, typer.Option(min=1, max=10**6, help="total number of trials")] = 50,
+    trials: Annotated[
+        int | None,
+        typer.Option(min=1, max=10**6, help="total number of trials; default: the study's"),
+    ] = None,
     jobs: Jobs = None,
     storage: Annotated[
         str | None,
@@ -144,13 +149,19 @@ def tune(
             help="database URL, or @FILE that holds it; default: a SQLite file in --out",
         ),
     ] = None,
-    sampler: Annotated[str, typer.Option(help="tpe, random, grid or gp")] = "tpe",
+    sampler: Annotated[
+        str | None, typer.Option(help="tpe, random, grid, gp, qmc or nsga2; default: the study's")
+    ] = None,
     pruner: Annotated[
-        str | None, typer.Option(help="median, hyperband or none; default: by --objectives")
+        str | None,
+        typer.Option(
+            help="median, percentile, successive-halving, hyperband or none; default: the study's"
+        ),
     ] = None,
     objectives: Annotated[
-        str, typer.Option(help="accuracy, bytes, or both: accuracy,bytes")
-    ] = "accuracy",
+        str | None,
+        typer.Option(help="accuracy, bytes, or both: accuracy,bytes; default: the study's"),
+    ] = None,
     name: StudyName = None,
     out: StudyFolder = None,
     profile: ProfileName = None,
@@ -162,22 +173,23 @@ def tune(
         command.tune(
             study,
             changes(overrides, profile),
-            _search_options(sampler, pruner, objectives),
+            _search_options(study, sampler, pruner, objectives),
             trials=trials,
             jobs=jobs,
-            out=out or Path("runs") / (name or study),
+            out=out,
             storage=storage,
             study_name=name,
             console=console,
         )
 
 
-def _search_options(sampler: str, pruner: str | None, objectives: str) -> SearchOptions:
-    from raysim.tuning.search import SearchOptions
+def _search_options(
+    study: str, sampler: str | None, pruner: str | None, objectives: str | None
+) -> SearchOptions:
+    from raysim.tuning.studies import find
 
-    names = tuple(objectives.split(","))
-    pruner = pruner or ("median" if len(names) == 1 else "none")
-    return SearchOptions(sampler, pruner, names)
+    names = None if objectives is None else tuple(objectives.split(","))
+    return find(study).options(sampler, pruner, names)
 
 
 @app.command()
@@ -255,10 +267,12 @@ def _check_job(name: str, *rest: str) -> None:
         plan_of(options["name"], table_options(*chosen, overrides))
         command.check_folder("--out", options["out"])
     else:
-        from raysim.tuning.command import find
+        from raysim.tuning.studies import find
 
-        find(options["study"]).resolve(overrides)
-        _search_options(options["sampler"], options["pruner"], options["objectives"]).check()
+        study = options["study"]
+        find(study).resolve(overrides)
+        _search_options(study, options["sampler"], options["pruner"], options["objectives"])
+        command.check_file(study)
         command.check_folder("--out", options["out"])
 
 

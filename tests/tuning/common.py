@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.storages import RDBStorage
 
 import raysim
-from raysim.tuning.search import Search, SearchOptions
+from raysim.tuning.samplers import SearchOptions
+from raysim.tuning.search import Search
 from raysim.tuning.slots.report import Report, SlotLost
 from raysim.tuning.slots.slot import SlotActor
-from raysim.tuning.study import Study
+from raysim.tuning.studies import read_study
+from raysim.tuning.studies.study import Study
 from raysim.tuning.tuner import StudyListener, Tuner
 
 PRESET = {
@@ -32,16 +33,16 @@ PRESET = {
     "local": {"epochs": 1, "batch_size": 20, "lr": 0.05},
 }
 SPACE = {
-    "local.lr": FloatDistribution(1e-3, 0.5, log=True),
-    "method.mu": CategoricalDistribution((0.0, 0.1, 1.0)),
+    "local.lr": {"low": 1e-3, "high": 0.5, "log": True},
+    "method.mu": [0.0, 0.1, 1.0],
 }
 
 
-def make_study(folder: Path, **changes: Any) -> Study:
-    """Return a study whose preset lies in a folder."""
+def make_study(folder: Path, **table: Any) -> Study:
+    """Return a study whose file lies in a folder."""
     path = folder / "blobs.json"
-    path.write_text(json.dumps(PRESET | changes))
-    return Study("blobs", str(path), SPACE)
+    path.write_text(json.dumps(PRESET | {"study": {"about": "blobs", "space": SPACE, **table}}))
+    return read_study(path)
 
 
 @cache
@@ -54,14 +55,19 @@ def empty_tables() -> bytes:
 
 
 def make_search(
-    folder: Path, options: SearchOptions | None = None, storage: str | None = None, **overrides: Any
+    folder: Path,
+    options: SearchOptions | None = None,
+    storage: str | None = None,
+    table: Mapping[str, Any] | None = None,
+    **overrides: Any,
 ) -> Search:
     """Return a search in a SQLite file of a folder, or in another storage."""
     database = folder / "study.db"
     if not storage and not database.exists():
         database.write_bytes(empty_tables())
     url = storage or f"sqlite:///{database}"
-    return Search("blobs", url, options or SearchOptions(), make_study(folder).resolve(overrides))
+    resolved = make_study(folder, **(table or {})).resolve(overrides)
+    return Search("blobs", url, options or SearchOptions(), resolved)
 
 
 class RecordingListener(StudyListener):

@@ -13,7 +13,8 @@ import pytest
 
 import raysim
 from raysim.core.errors import MachineError
-from raysim.tuning.search import Search, SearchOptions
+from raysim.tuning.samplers import SearchOptions
+from raysim.tuning.search import Search
 from raysim.tuning.slots.report import Report, SlotLost
 from tests.tuning.common import make_search, make_tuner, summaries, values
 from tests.tuning.test_search import play
@@ -138,7 +139,7 @@ def test_a_finished_run_of_other_settings_is_not_taken(tmp_path, local_slots, mo
 
 
 @pytest.mark.parametrize("drawn", [0, 1])
-@pytest.mark.parametrize("sampler", ["tpe", "random", "grid"])
+@pytest.mark.parametrize("sampler", ["tpe", "random", "grid", "qmc", "nsga2"])
 def test_a_tuner_killed_inside_ask(tmp_path, monkeypatch, sampler, drawn):
     """A trial with a part of its parameters gets the others of its own draws."""
     options = SearchOptions(sampler=sampler)

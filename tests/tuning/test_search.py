@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 import raysim
-from raysim.tuning.search import SearchOptions, best
+from raysim.tuning.samplers import SearchOptions
+from raysim.tuning.search import best
 from tests.tuning.common import make_search, values
 
 
@@ -22,7 +23,10 @@ def play(search, trials, accuracy=lambda params: params["local.lr"]):
 
 @pytest.mark.parametrize(
     ("sampler", "trials"),  # the first ten draws of tpe and gp are random
-    [("tpe", 12), ("random", 4), ("grid", 4), pytest.param("gp", 12, marks=pytest.mark.full)],
+    [
+        *(("tpe", 12), ("random", 4), ("grid", 4), ("qmc", 5), ("nsga2", 5)),
+        pytest.param("gp", 12, marks=pytest.mark.full),
+    ],
 )
 def test_the_same_draws_twice_and_after_an_interruption(tmp_path, sampler, trials):
     options = SearchOptions(sampler=sampler)
@@ -48,10 +52,10 @@ def test_another_seed_draws_otherwise(tmp_path, sampler):
 
 
 def test_the_grid_is_gone_through_once(tmp_path):
-    assert len(make_search(tmp_path, SearchOptions(sampler="grid")).points) == 9 * 3
+    assert make_search(tmp_path, SearchOptions(sampler="grid")).most_trials() == 9 * 3
     (tmp_path / "line").mkdir()
     search = make_search(tmp_path / "line", SearchOptions(sampler="grid"), **{"method.mu": 0.1})
-    points = search.points
+    points = search.resolved.space.points()
     assert len(points) == 9
     play(search, len(points))
     assert [trial[1] for trial in values(search)] == points
@@ -59,9 +63,10 @@ def test_the_grid_is_gone_through_once(tmp_path):
 
 def test_a_trial_lost_while_it_was_enqueued_is_drawn_next(tmp_path):
     search = make_search(tmp_path, SearchOptions(sampler="grid"))
-    search.study.enqueue_trial(search.points[0])
+    points = search.resolved.space.points()
+    search.study.enqueue_trial(points[0])
     play(search, 2)
-    assert [trial[1] for trial in values(search)] == search.points[:2]
+    assert [trial[1] for trial in values(search)] == points[:2]
 
 
 def test_tpe_learns(tmp_path):
@@ -84,21 +89,91 @@ def test_two_objectives_give_the_pareto_front(tmp_path):
     assert best(search)[1].values == [0.9, 100]
 
 
-def test_median_pruner_stops_the_worse_half_at_once(tmp_path):
-    search = make_search(tmp_path, SearchOptions(pruner="median"))
-    for number in range(6):
+def first_stop(search, accuracies=range(6)):
+    """Return the trial and the round at which the pruner first stops one; later ones are worse."""
+    rounds = search.resolved.settings.rounds
+    for number in accuracies:
         trial = search.ask()
-        for step in (1, 2):
-            search.report(trial, {step: number / 10})
-            assert not search.should_prune(trial)  # the first five are never stopped
-        if number == 5:
-            break
+        for step in range(1, rounds + 1):
+            search.report(trial, {step: 0.9 - number / 10})
+            if search.should_prune(trial):
+                return number, step
         search.tell(trial, {"final_holdout_accuracy": 0.1, "bytes_up": 1, "bytes_down": 1})
-    late = search.ask()
-    search.report(late, {1: 0.05})
-    assert search.should_prune(late)  # below the median, 0.2
-    search.prune(late)
-    assert values(search)[6][2] == "PRUNED"
+    return None
+
+
+WARMUP = {"n_warmup_steps": 1}
+
+
+@pytest.mark.parametrize(
+    ("pruner", "options", "rounds", "stop"),
+    [
+        ("median", {}, 4, (5, 3)),  # at the third evaluation; five trials are never stopped
+        ("median", {}, 50, (5, 6)),  # after the first tenth of the rounds
+        ("median", WARMUP, 50, (5, 1)),
+        ("median", {"n_startup_trials": 2}, 4, (2, 3)),
+        ("median", {}, 2, None),
+        ("percentile", {"n_startup_trials": 1}, 4, (1, 3)),
+        ("successive-halving", {}, 4, (1, 3)),
+        ("successive-halving", {"min_resource": 1}, 4, (1, 1)),
+        ("hyperband", {"reduction_factor": 2}, 2, None),
+    ],
+)
+def test_no_pruner_judges_early_unless_an_option_says_so(tmp_path, pruner, options, rounds, stop):
+    chosen = SearchOptions("random", pruner, pruner_options=options)
+    chosen.check()
+    assert first_stop(make_search(tmp_path, chosen, rounds=rounds)) == stop
+
+
+def test_first_trials_come_first_and_once(tmp_path):
+    first = [{"local.lr": 0.25, "method.mu": 1.0}, {"local.lr": 0.5}]
+    table = {"first": first}
+    search = make_search(tmp_path, SearchOptions("random"), table=table)
+    search.claim()
+    play(search, 1)
+    search = make_search(tmp_path, SearchOptions("random"), table=table)
+    search.claim()
+    play(search, 3)
+    found = [trial[1] for trial in values(search)]
+    assert found[0] == first[0] and found[1]["local.lr"] == 0.5 and len(found[1]) == 2
+    assert found[2]["local.lr"] not in (0.25, 0.5)
+    with pytest.raises(raysim.RunError, match=r"differs in first"):
+        make_search(tmp_path, SearchOptions("random")).claim()
+
+
+def test_a_grid_leaves_out_the_points_that_were_first(tmp_path):
+    table = {"first": [{"local.lr": 0.5, "method.mu": 1.0}, {"local.lr": 0.2, "method.mu": 1.0}]}
+    search = make_search(tmp_path, SearchOptions("grid"), table=table)
+    assert search.most_trials() == 9 * 3 + 1
+    play(search, 28)
+    found = [tuple(trial[1].values()) for trial in values(search)]
+    assert found[:2] == [(0.5, 1.0), (0.2, 1.0)] and len({*found}) == 28
+
+
+CONDITIONAL = {
+    "space": {
+        "method.mu": {"low": 0.1, "high": 1.0, "when": {"method.name": "fedprox"}},
+        "method.name": ["fedavg", "fedprox"],
+        "local.lr": {"low": 1e-3, "high": 0.5, "log": True},
+    }
+}
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random", "qmc", "nsga2"])
+def test_a_conditional_setting_is_drawn_where_it_is_searched(tmp_path, sampler):
+    def after(trials, folder):
+        search = make_search(folder, SearchOptions(sampler), table=CONDITIONAL)
+        search.claim()
+        play(search, trials)
+        return values(search)
+
+    found = after(12, tmp_path)
+    for _, params, *_ in found:
+        assert ("method.mu" in params) == (params["method.name"] == "fedprox")
+    assert {params["method.name"] for _, params, *_ in found} == {"fedavg", "fedprox"}
+    (tmp_path / "parts").mkdir()
+    after(5, tmp_path / "parts")
+    assert after(7, tmp_path / "parts") == found
 
 
 def test_hyperband_stops_trials_among_the_first_five(tmp_path):
@@ -116,7 +191,7 @@ def test_hyperband_stops_trials_among_the_first_five(tmp_path):
         else:
             summary = {"final_holdout_accuracy": 0.9 - number / 10, "bytes_up": 1, "bytes_down": 1}
             search.tell(trial, summary)
-    assert stopped and all(step < 9 for _, step in stopped)
+    assert stopped[0] == (1, 3)
 
 
 def test_a_step_that_was_reported_before_is_not_reported_again(tmp_path):
@@ -131,8 +206,28 @@ def test_a_step_that_was_reported_before_is_not_reported_again(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (SearchOptions(sampler="best"), "sampler=best: must be one of tpe, random, grid, gp"),
-        (SearchOptions(pruner="soon"), "pruner=soon: must be one of median, hyperband, none"),
+        (SearchOptions(sampler="best"), "sampler=best: must be one of tpe, random, grid, gp, qmc"),
+        (SearchOptions(pruner="soon"), "pruner=soon: must be one of median, percentile, succ"),
+        (
+            SearchOptions(sampler_options={"n_startup": 5}),
+            "sampler.n_startup: no such option of tpe; did you mean 'n_startup_trials'",
+        ),
+        (
+            SearchOptions(sampler_options={"n_startup_trials": "5"}),
+            "sampler.n_startup_trials=5: must be int with sampler=tpe",
+        ),
+        (
+            SearchOptions("grid", sampler_options={"seed": 5}),
+            "sampler.seed: no such option of grid; it has none",
+        ),
+        (
+            SearchOptions("nsga2", sampler_options={"population_size": 1}),
+            "sampler=nsga2: population_size=1: `population_size` must be greater than",
+        ),
+        (
+            SearchOptions(pruner="percentile", pruner_options={"percentile": 200}),
+            "pruner=percentile: percentile=200: Percentile must be between 0 and 100",
+        ),
         (
             SearchOptions(objectives=("bytes", "bytes")),
             "objectives=bytes,bytes: must be one or both of",

@@ -6,8 +6,8 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 import raysim
-from raysim.tuning.studies import STUDIES
-from raysim.tuning.study import Study, grid_points
+from raysim.tuning.studies import STUDIES, find
+from raysim.tuning.studies.ranges import grid_points
 from tests.tuning.common import make_study
 
 
@@ -17,22 +17,23 @@ def test_every_study_resolves(name):
     assert resolved.settings.rounds == 3
     assert resolved.settings.evaluation.holdout == 0.1
     assert resolved.settings.target_accuracy is None
-    assert set(resolved.space) == set(STUDIES[name].space)
+    (first,) = resolved.first
+    assert [*first] == [*resolved.space]
+    assert resolved.settings.override(first)
 
 
 def test_the_ranges_that_were_asked_for():
-    beta = STUDIES["fedmax-beta"].space["method.beta"]
-    assert isinstance(beta, FloatDistribution) and (beta.low, beta.high, beta.log) == (1, 1e4, True)
-    l2 = STUDIES["activation-l2-beta"].space["method.beta"]
-    assert isinstance(l2, FloatDistribution) and (l2.low, l2.high) == (1e-4, 1e-1)
-    temperature = STUDIES["temperature"].space["local.temperature"]
-    assert isinstance(temperature, FloatDistribution)
-    assert (temperature.low, temperature.high) == (0.05, 4)
-    assert set(STUDIES["fedavg-schedule"].space) == {
-        "local.lr",
-        "local.epochs",
-        "local.batch_size",
-        "fraction",
+    def space(name):
+        return STUDIES[name].resolve({}).space
+
+    assert space("fedmax-beta") == {"method.beta": FloatDistribution(1.0, 1e4, log=True)}
+    assert space("activation-l2-beta") == {"method.beta": FloatDistribution(1e-4, 0.1, log=True)}
+    assert space("temperature") == {"local.temperature": FloatDistribution(0.05, 4.0, log=True)}
+    assert space("fedavg-schedule") == {
+        "local.lr": FloatDistribution(1e-3, 0.5, log=True),
+        "local.epochs": IntDistribution(1, 20),
+        "local.batch_size": CategoricalDistribution((10, 20, 50, 100)),
+        "fraction": CategoricalDistribution((0.1, 0.2, 0.5)),
     }
 
 
@@ -61,11 +62,101 @@ def test_refusals(tmp_path, overrides, message):
         make_study(tmp_path).resolve(overrides)
 
 
-def test_a_range_that_the_settings_refuse(tmp_path):
-    base = make_study(tmp_path)
-    wrong = Study("", base.preset, {"local.momentum": FloatDistribution(0.0, 1.0)})
-    with pytest.raises(raysim.SettingsError, match=r"local.momentum=1.0: must be less than 1"):
-        wrong.resolve({})
+UNKNOWN = {"method.lam": {"low": 1, "high": 2}}
+LR = {"low": 0.001, "high": 0.5, "log": True}
+WRONG = {
+    "range": ({"space": {"local.momentum": {"low": 0.0, "high": 1.0}}}, "local.momentum=1.0: must"),
+    "setting": ({"space": UNKNOWN}, "method.lam: no such setting"),
+    "low": ({"space": {"local.lr": {"low": 1, "high": 0.5}}}, "local.lr.low=1: must be below high"),
+    "log": ({"space": {"local.lr": {**LR, "low": 0}}}, "low=0: must be above 0 with log = true"),
+    "type": ({"space": {"local.epochs": {"low": 1, "high": 2.5}}}, "local.epochs=2.5: must be a"),
+    "high": ({"space": {"local.lr": {"low": 1}}}, "study.space.local.lr.high: must be given"),
+    "word": (
+        {"space": {"local.lr": {"low": "a", "high": 1}}},
+        'study.space.local.lr.low="a": must',
+    ),
+    "key": ({"space": {"local.lr": {**LR, "lg": 1}}}, "space.local.lr.lg: no such setting; did"),
+    "step": ({"space": {"local.lr": {"low": 0.1, "high": 0.5, "step": 0.3}}}, "step=0.3: must be"),
+    "number": ({"space": {"local.lr": 3}}, r"local.lr=3: must be {low, high} or a list of choices"),
+    "choices": ({"space": {"local.lr": []}}, r"local.lr=\[\]: must be a list of numbers"),
+    "both": ({"space": {"local.lr": {"low": 1, "choices": [1]}}}, "or choices, not both"),
+    "no space": ({"space": {}}, "study.space: must have at least one range"),
+    "unknown": ({"sampler": "tpe", "samplers": 1}, "study.samplers: no such setting; did you mean"),
+    "trials": ({"trials": 0}, "study.trials=0: must be greater than or equal to 1"),
+    "first key": ({"first": [{"local.l": 1}]}, "study.first.0.local.l: is not searched; did you"),
+    "first": ({"first": [{}, {"local.lr": 2}]}, "first.1.local.lr=2: must be 0.001 to 0.5, log"),
+    "choice": ({"first": [{"method.mu": 0.2}]}, "mu=0.2: must be 0.0 | 0.1 | 1.0"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_tables(tmp_path, name):
+    table, message = WRONG[name]
+    with pytest.raises(raysim.SettingsError, match=message.replace("|", r"\|")) as caught:
+        make_study(tmp_path, **table).resolve({})
+    assert "\n" not in str(caught.value)
+
+
+MU = {"method.mu": {"low": 0.1, "high": 1, "when": {"method.name": "fedprox"}}}
+NAMES = {"method.name": ["fedavg", "fedprox"]}
+CIRCLE = {
+    "local.lr": {**LR, "when": {"local.momentum": 0.5}},
+    "local.momentum": {"choices": [0.5], "when": {"local.lr": 0.1}},
+}
+WRONG_CONDITIONS = {
+    "circle": (CIRCLE, "study.space.local.lr.when: a circle of local.lr, local.momentum"),
+    "unknown": ({"local.lr": {**LR, "when": {"method.nam": 1}}}, "when.method.nam: no such set"),
+    "never": ({**NAMES, "local.lr": {**LR, "when": {"method.name": "x"}}}, "name=x: must be fedav"),
+    "needed": ({**NAMES, "method.mu": [0.1]}, "method.mu: no such setting"),
+    "itself": ({"local.lr": {**LR, "when": {"local.lr": 0.1}}}, "local.lr.when: a circle of local"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_CONDITIONS)
+def test_wrong_conditions(tmp_path, name):
+    space, message = WRONG_CONDITIONS[name]
+    with pytest.raises(raysim.SettingsError, match=message):
+        make_study(tmp_path, space=space).resolve({})
+
+
+def test_a_condition_on_what_is_fixed_holds_always_or_never(tmp_path):
+    study = make_study(tmp_path, space={**MU, **NAMES, "local.lr": LR})
+    resolved = study.resolve({})
+    assert [*resolved.space] == ["method.name", "method.mu", "local.lr"]
+    assert resolved.space.conditions == {"method.mu": {"method.name": ("fedprox",)}}
+    assert [*study.resolve({"method.name": "fedavg"}).space] == ["local.lr"]
+    fixed = study.resolve({"method.name": "fedprox"}).space
+    assert [*fixed] == ["method.mu", "local.lr"] and not fixed.conditions
+    with pytest.raises(raysim.SettingsError, match=r"mu=0.5: is searched with method.name ="):
+        first = [{"method.name": "fedavg", "method.mu": 0.5}]
+        make_study(tmp_path, space={**MU, **NAMES}, first=first).resolve({})
+
+
+def test_the_grid_has_no_point_twice_under_a_condition(tmp_path):
+    mu = {"choices": [0.1, 1.0], "when": {"method.name": "fedprox"}}
+    space = make_study(tmp_path, space={"method.mu": mu, **NAMES}).resolve({}).space
+    assert space.points() == [
+        {"method.name": "fedavg"},
+        {"method.name": "fedprox", "method.mu": 0.1},
+        {"method.name": "fedprox", "method.mu": 1.0},
+    ]
+
+
+def test_a_file_beats_the_defaults_of_a_study_and_overrides_beat_the_file(tmp_path):
+    path = tmp_path / "own.toml"
+    path.write_text(
+        'preset = "mnist-noniid"\nrounds = 7\ntarget_accuracy = 0.5\nlocal.epochs = 2\n'
+        '[method]\nname = "fedprox"\n[evaluation]\nholdout = 0.2\n'
+        "[study]\nspace.method.mu = { low = 0, high = 1 }\n"
+    )
+    settings = find(str(path)).resolve({"rounds": 3}).settings
+    assert (settings.rounds, settings.target_accuracy) == (3, 0.5)
+    assert (settings.evaluation.holdout, settings.method.title) == (0.2, "fedprox")
+    assert (settings.local.epochs, settings.local.batch_size) == (2, 10)
+    # Limits that are written as integers, of a setting that is a real number.
+    assert find(str(path)).resolve({}).space == {"method.mu": FloatDistribution(0.0, 1.0)}
+    run = raysim.load_config(path)  # as `raysim run` reads it
+    assert run.rounds == 7 and run.evaluation.holdout == 0.2
 
 
 def test_grid():

@@ -7,7 +7,10 @@ its settings, a temperature) has no preset of its own: it is an override of one.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
+from raysim.config import apply_overrides
+from raysim.core.components import look_up
 from raysim.workloads.presets import dnc, fedfusion, fedmax, fedmmd, flexchill, mifl, mnist
 from raysim.workloads.presets.preset import Paper, Preset
 
@@ -21,4 +24,26 @@ PRESETS: Mapping[str, Preset] = {
     **mifl.PRESETS,
 }
 
-__all__ = ["PRESETS", "Paper", "Preset"]
+__all__ = ["PRESETS", "Paper", "Preset", "changes_of", "on_preset"]
+
+
+def on_preset(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a file, whose `preset` gives those that the file lacks.
+
+    Raises:
+        SettingsError: there is no such preset.
+    """
+    if "preset" not in values:
+        return dict(values)
+    found = look_up("preset", str(values["preset"]), PRESETS)
+    return apply_overrides(found.settings.to_dict(), changes_of(values))
+
+
+def changes_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a file as overrides of its preset, by dotted key."""
+    changes: dict[str, Any] = {}
+    for key, value in values.items():
+        inner = value.items() if isinstance(value, Mapping) else ()
+        changes |= {f"{key}.{name}": each for name, each in inner} or {key: value}
+    changes.pop("preset", None)
+    return changes

@@ -1,0 +1,250 @@
+"""Samplers, pruners and objectives of a study, with Optuna's options.
+
+CMA-ES is not among the samplers: Optuna keeps its state pickled in the database, and loading a
+study must not execute code from it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.pruners import (
+    BasePruner,
+    HyperbandPruner,
+    MedianPruner,
+    NopPruner,
+    PercentilePruner,
+    SuccessiveHalvingPruner,
+)
+from optuna.samplers import (
+    BaseSampler,
+    GPSampler,
+    NSGAIISampler,
+    QMCSampler,
+    RandomSampler,
+    TPESampler,
+)
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial
+
+import raysim
+from raysim.core.components import suggest
+from raysim.core.errors import SettingsError, visible
+from raysim.core.seeds import torch_seed
+
+T = TypeVar("T")
+
+SAMPLERS: Mapping[str, type[BaseSampler]] = {
+    "tpe": TPESampler,
+    "random": RandomSampler,
+    "grid": RandomSampler,  # draws what a first trial leaves open; the points are enqueued
+    "gp": GPSampler,
+    "qmc": QMCSampler,
+    "nsga2": NSGAIISampler,
+}
+PRUNERS: Mapping[str, type[BasePruner]] = {
+    "median": MedianPruner,
+    "percentile": PercentilePruner,
+    "successive-halving": SuccessiveHalvingPruner,
+    "hyperband": HyperbandPruner,
+    "none": NopPruner,
+}
+OBJECTIVES = {"accuracy": StudyDirection.MAXIMIZE, "bytes": StudyDirection.MINIMIZE}
+"""Objectives: accuracy on the held-out samples, and bytes sent both ways."""
+KINDS: Mapping[str, Any] = {"int": int, "float": (int, float), "str": str, "bool": bool, "None": type(None)}
+"""Types of the options that a file can hold, by Optuna's annotation."""
+PERCENTILE, GRACE_SHARE, GRACE_EVALUATIONS = 25.0, 10, 3
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """Options of a search.
+
+    Attributes:
+        sampler: One of SAMPLERS.
+        pruner: One of PRUNERS.
+        objectives: One or two of OBJECTIVES.
+        sampler_options: Arguments of Optuna's sampler.
+        pruner_options: Arguments of Optuna's pruner.
+    """
+
+    sampler: str = "tpe"
+    pruner: str = "none"
+    objectives: tuple[str, ...] = ("accuracy",)
+    sampler_options: Mapping[str, Any] = field(default_factory=dict)
+    pruner_options: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        sampler: str | Mapping[str, Any] | None,
+        pruner: str | Mapping[str, Any] | None,
+        objectives: tuple[str, ...],
+    ) -> SearchOptions:
+        """Return the options of a study file, where a table has a name and options.
+
+        Raises:
+            SettingsError: a table has no name.
+        """
+        default = "median" if len(objectives) == 1 else "none"
+        drawing, sampler_options = _named("sampler", sampler or "tpe")
+        pruning, pruner_options = _named("pruner", pruner or default)
+        return cls(drawing, pruning, objectives, sampler_options, pruner_options)
+
+    def check(self) -> None:
+        """Validate sampler, pruner and objectives.
+
+        Raises:
+            SettingsError: one is unknown or has a wrong option, or they cannot be combined.
+        """
+        _check("sampler", self.sampler, self.sampler_options, SAMPLERS)
+        _check("pruner", self.pruner, self.pruner_options, PRUNERS)
+        names = {*self.objectives}
+        if not names or names - {*OBJECTIVES} or len(names) < len(self.objectives):
+            raise SettingsError(
+                f"objectives={visible(','.join(self.objectives))}: must be one or both of"
+                f" {', '.join(OBJECTIVES)}"
+            )
+        if len(self.objectives) > 1 and self.pruner != "none":
+            raise SettingsError(
+                f"pruner={self.pruner}: pruners support one objective only, but got"
+                f" {len(self.objectives)}; use --pruner none"
+            )
+
+    def build_pruner(self, settings: raysim.Settings) -> BasePruner:
+        """Return the pruner for runs of these settings.
+
+        Unless an option says otherwise, it judges no trial in the first tenth of the rounds and
+        before its third evaluation.
+
+        Raises:
+            SettingsError: Optuna rejects its options.
+        """
+        rounds = settings.rounds
+        grace = max(rounds // GRACE_SHARE + 1, GRACE_EVALUATIONS * settings.evaluation.every)
+        defaults: Mapping[str, Mapping[str, Any]] = {
+            "median": {"n_warmup_steps": grace},
+            "percentile": {"n_warmup_steps": grace, "percentile": PERCENTILE},
+            "successive-halving": {"min_resource": grace},
+            "hyperband": {"min_resource": grace, "max_resource": max(grace, rounds)},
+        }
+        options = {**defaults.get(self.pruner, {}), **self.pruner_options}
+        return _build("pruner", self.pruner, PRUNERS[self.pruner], options)
+
+    def build_sampler(
+        self, seed: int, number: int, common: Mapping[str, BaseDistribution]
+    ) -> BaseSampler:
+        """Return the sampler of one trial.
+
+        Args:
+            seed: Seed of the study.
+            number: Number of the trial.
+            common: Ranges that every trial searches.
+
+        Raises:
+            SettingsError: Optuna rejects its options.
+        """
+        kind = SAMPLERS[self.sampler]
+        own = torch_seed(seed, "trial", number) % 2**32
+        options = {"seed": own, **_quiet(kind), **self.sampler_options}
+        if kind is QMCSampler:  # one sequence for all trials
+            independent = RandomSampler(seed=own)
+            options |= {"seed": torch_seed(seed, "sequence") % 2**32}
+            options |= {"independent_sampler": independent, "number": number, "common": common}
+            return _build("sampler", self.sampler, _Sequence, options)
+        return _build("sampler", self.sampler, kind, options)
+
+
+class _Sequence(QMCSampler):
+    """QMC sampler whose point is that of the trial's number.
+
+    Optuna's own counts the draws in the database, where those of a killed tuner are lost.
+    """
+
+    def __init__(
+        self, *, number: int, common: Mapping[str, BaseDistribution], **options: Any
+    ) -> None:
+        super().__init__(**options)
+        self._number = number
+        self._common = {
+            key: values
+            for key, values in common.items()
+            if not isinstance(values, CategoricalDistribution)
+        }
+
+    def infer_relative_search_space(
+        self, study: optuna.Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        """Return the numbers that every trial searches."""
+        return self._common
+
+    def _find_sample_id(self, study: optuna.Study, search_space: Any) -> int:
+        return self._number
+
+
+def _named(kind: str, given: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    if isinstance(given, str):
+        return given, {}
+    if not isinstance(given.get("name"), str):
+        raise SettingsError(f"{kind}.name: must be given")
+    return given["name"], {key: value for key, value in given.items() if key != "name"}
+
+
+def _check(
+    kind: str, name: str, options: Mapping[str, Any], known: Mapping[str, type[Any]]
+) -> None:
+    if name not in known:
+        raise SettingsError(f"{kind}={visible(name)}: must be one of {', '.join(known)}")
+    allowed = {} if name == "grid" else _parameters(known[name])
+    for key, value in options.items():
+        if key not in allowed:
+            hint = suggest(key, sorted(allowed)) if allowed else "it has none"
+            raise SettingsError(f"{kind}.{visible(key)}: no such option of {name}; {hint}")
+        kinds = allowed[key].split(" | ")
+        if not any(_is_of(value, each) for each in kinds):
+            raise SettingsError(
+                f"{kind}.{key}={visible(str(value))}: must be {' or '.join(kinds)} with"
+                f" {kind}={name}"
+            )
+    if options:
+        defaults = {"percentile": PERCENTILE} if name == "percentile" else {}
+        _build(kind, name, known[name], {**defaults, **options})
+
+
+def _is_of(value: Any, kind: str) -> bool:
+    return isinstance(value, KINDS[kind]) and (kind == "bool" or not isinstance(value, bool))
+
+
+def _parameters(kind: type[Any]) -> dict[str, str]:
+    """Return the options of one of Optuna's classes that a file can hold, with their types."""
+    found = {}
+    for name, parameter in inspect.signature(kind.__init__).parameters.items():
+        given = parameter.annotation
+        annotation = given.strip("'") if isinstance(given, str) else getattr(given, "__name__", "")
+        plain = set(annotation.split(" | ")) <= {*KINDS}
+        if plain and name != "seed" and not name.startswith("warn_"):
+            found[name] = annotation
+    return found
+
+
+def _quiet(kind: type[BaseSampler]) -> dict[str, bool]:
+    """Return the options that turn off warnings of draws that are independent on purpose."""
+    names = inspect.signature(kind.__init__).parameters
+    return {name: False for name in names if name.startswith("warn_")}
+
+
+def _build(kind: str, name: str, factory: Callable[..., T], options: Mapping[str, Any]) -> T:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Optuna's experimental and deprecated arguments
+        try:
+            return factory(**options)
+        except (ValueError, TypeError) as error:
+            given = ", ".join(f"{key}={value}" for key, value in options.items())
+            reason = " ".join(str(error).split())
+            raise SettingsError(f"{kind}={name}: {given}: {reason}") from error

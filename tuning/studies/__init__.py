@@ -1,0 +1,72 @@
+"""Studies: the built-in ones, one file each, and the reading of a user's own.
+
+A study file is a settings file (`preset` and settings) with a table `[study]`; `StudyTable` lists
+its keys. There is a built-in study for each setting that the papers sweep, and two of the schedule.
+Ranges of method settings are those of the papers' figures and tables; the values that a paper, or
+its preset, has are the first trial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from raysim.config import read_file
+from raysim.core.components import explain, suggest
+from raysim.core.errors import SettingsError, visible
+from raysim.core.given import check_plain, user_path
+from raysim.storage.schema import current_settings
+from raysim.tuning.studies.study import Study, StudyTable
+from raysim.workloads.presets import changes_of
+
+
+def read_study(path: Path) -> Study:
+    """Return the study of a file.
+
+    Raises:
+        SettingsError: it cannot be read, or its table `[study]` is missing or wrong.
+        RunError: it is the `config.json` of a newer version.
+    """
+    values = current_settings(path, read_file(path))
+    check_plain(values)
+    table = values.pop("study", None)
+    if not isinstance(table, Mapping):
+        raise SettingsError(f"{path}: has no table [study]; `raysim list studies NAME` shows one")
+    return Study(read_table(table), str(path), changes_of(values))
+
+
+def read_table(table: Mapping[str, Any]) -> StudyTable:
+    """Validate a table `[study]`.
+
+    Raises:
+        SettingsError: a key is unknown or missing, or has a value of another type.
+    """
+    check_plain(table)
+    try:
+        return StudyTable.model_validate(table)
+    except ValidationError as error:
+        raise SettingsError(explain(error, StudyTable, "study.")) from error
+
+
+STUDIES: Mapping[str, Study] = {
+    path.stem: read_study(path) for path in sorted(Path(__file__).parent.glob("*.toml"))
+}
+
+
+def find(name: str) -> Study:
+    """Return a built-in study, or that of a file.
+
+    Raises:
+        SettingsError: there is no such study, or the file is wrong.
+    """
+    if name in STUDIES:
+        return STUDIES[name]
+    if Path(name).suffix in (".toml", ".json"):
+        return read_study(user_path(name))
+    raise SettingsError(
+        f"{visible(name)}: no such study; {suggest(name, sorted(STUDIES))} (or a .toml or .json"
+        " file)"
+    )

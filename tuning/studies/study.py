@@ -1,0 +1,115 @@
+"""A study: settings, and a search over ranges of some of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+import raysim
+from raysim.core.errors import SettingsError
+from raysim.tuning.samplers import SearchOptions
+from raysim.tuning.studies.space import Space, read_first, read_space
+
+HOLDOUT = 0.1
+"""Default of `evaluation.holdout` in a study."""
+
+
+class StudyTable(BaseModel):
+    """The table `[study]` of a study file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    about: str = Field(default="", description="description in one line")
+    objectives: tuple[str, ...] = Field(default=("accuracy",), description="accuracy, bytes")
+    sampler: str | dict[str, Any] = Field(default="tpe", description="name, or name and options")
+    pruner: str | dict[str, Any] | None = Field(default=None, description="the same")
+    trials: int = Field(default=50, ge=1, le=10**6, strict=True, description="number of trials")
+    space: dict[str, Any] = Field(description="ranges by setting")
+    first: tuple[dict[str, Any], ...] = Field(default=(), description="first trials")
+
+
+@dataclass(frozen=True)
+class Study:
+    """A search over settings.
+
+    Attributes:
+        table: The table `[study]`.
+        source: A preset, the path of a settings file, or settings.
+        settings: Values by dotted key that the study gives beside a preset.
+    """
+
+    table: StudyTable
+    source: str | raysim.Settings
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def options(
+        self,
+        sampler: str | None = None,
+        pruner: str | None = None,
+        objectives: tuple[str, ...] | None = None,
+    ) -> SearchOptions:
+        """Return sampler, pruner and objectives; None takes that of the study.
+
+        Raises:
+            SettingsError: one is unknown or has a wrong option, or they cannot be combined.
+        """
+        options = SearchOptions.of(
+            _chosen(sampler, self.table.sampler),
+            _chosen(pruner, self.table.pruner),
+            self.table.objectives if objectives is None else objectives,
+        )
+        options.check()
+        return options
+
+    def resolve(self, overrides: Mapping[str, Any]) -> ResolvedStudy:
+        """Return the study with overrides applied; an overridden setting is not searched.
+
+        Raises:
+            SettingsError: an override or a range is wrong, no setting is left to search, there is
+                no holdout, or the settings reject part of a range.
+        """
+        settings = self._settings(overrides)
+        if not settings.evaluation.holdout:
+            raise SettingsError(
+                "evaluation.holdout=0.0: must be above 0; a study selects by held-out accuracy"
+            )
+        if "accuracy" not in settings.dataset.scoring.metrics:
+            name = settings.dataset.title
+            raise SettingsError(f"dataset.name={name}: has no accuracy, by which a study chooses")
+        if settings.out is not None:
+            raise SettingsError(f"out={settings.out}: use the option --out for a study")
+        space = read_space(self.table.space, settings, overrides)
+        return ResolvedStudy(settings, space, read_first(self.table.first, space, overrides))
+
+    def _settings(self, overrides: Mapping[str, Any]) -> raysim.Settings:
+        given = {**self.settings, **overrides}
+        source = self.source
+        loaded = raysim.load_config(source) if isinstance(source, str) else source
+        base = {"evaluation.holdout": loaded.evaluation.holdout or HOLDOUT, "target_accuracy": None}
+        if isinstance(source, str):
+            return raysim.load_config(source, base | given)
+        return source.override(base | given)
+
+
+@dataclass(frozen=True)
+class ResolvedStudy:
+    """A study with overrides applied.
+
+    Attributes:
+        settings: Settings of every trial, without the searched values.
+        space: Ranges that are searched.
+        first: Values of the first trials by dotted key; those that lack are drawn.
+    """
+
+    settings: raysim.Settings
+    space: Space
+    first: tuple[Mapping[str, Any], ...] = ()
+
+
+def _chosen(name: str | None, given: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
+    """Return what the study gives, unless another name replaces it."""
+    same = name is None or (isinstance(given, dict) and given.get("name") == name)
+    return given if same else name

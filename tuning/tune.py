@@ -1,0 +1,123 @@
+"""Studies from Python, `raysim.tune`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import raysim
+from raysim.storage.lock import make_folder
+from raysim.tuning.samplers import SearchOptions
+from raysim.tuning.search import Search
+from raysim.tuning.storage import read_url
+from raysim.tuning.studies import find, read_table
+from raysim.tuning.studies.study import Study
+from raysim.tuning.tuner import StudyListener, Tuner, study_errors
+
+
+@dataclass(frozen=True)
+class StudyTrials:
+    """Result of `raysim.tune`.
+
+    Attributes:
+        trials: A row per trial: `trial`, `state`, the objectives, `test_accuracy`, `run_dir`, and a
+            column per searched setting, null where the trial did not search it.
+        best: Settings of the best trial, or of each trial of the Pareto front.
+    """
+
+    trials: pa.Table
+    best: tuple[raysim.Settings, ...]
+
+
+def tune(
+    source: str | Path | raysim.Settings,
+    study: Mapping[str, Any] | None = None,
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    trials: int | None = None,
+    jobs: int | None = None,
+    out: str | Path | None = None,
+    storage: str | None = None,
+    name: str | None = None,
+) -> StudyTrials:
+    """Run a study, or resume it in the same folder.
+
+    Args:
+        source: Without `study`, a built-in study or a study file; with it, settings from
+            `load_config`, a preset, or a settings file.
+        study: The table `[study]`, for example
+            {"space": {"local.lr": {"low": 0.01, "high": 0.5, "log": True}}, "trials": 20}.
+        overrides: Values of all trials by dotted key; they are not searched.
+        trials: Total number of trials; None takes that of the study.
+        jobs: Number of slots; None takes as many as fit.
+        out: Folder of the study; None is `runs/NAME`.
+        storage: Database URL, or the @FILE that holds it; None creates a SQLite file in `out`.
+        name: Name in the database; None takes that of the study or its file, else "study".
+
+    Raises:
+        RaysimError: something is wrong that you can mend; its message says what.
+    """
+    named = "study" if isinstance(source, raysim.Settings) else Path(source).stem
+    if study is None and not isinstance(source, raysim.Settings):
+        searched = find(str(source))
+    else:
+        given = source if isinstance(source, raysim.Settings) else str(source)
+        searched = Study(read_table(study or {}), given)
+    name = name or named
+    folder = Path(out) if out else Path("runs") / name
+    options = searched.options()
+    with open_search(
+        searched, overrides or {}, options, out=folder, storage=storage, name=name
+    ) as search:
+        tuner = Tuner(search, folder, StudyListener())
+        result = tuner.run(trials or searched.table.trials, jobs)
+        settings = search.resolved.settings
+        best = tuple(settings.override(trial.params) for trial in result.best)
+        with study_errors(search):
+            return StudyTrials(_table(search, tuner), best)
+
+
+@contextmanager
+def open_search(
+    study: Study,
+    overrides: Mapping[str, Any],
+    options: SearchOptions,
+    *,
+    out: Path,
+    storage: str | None,
+    name: str,
+) -> Iterator[Search]:
+    """Open the search of a study in a database, or in a SQLite file of its folder.
+
+    Raises:
+        RaysimError: a setting, the storage or the folder does not allow the study.
+    """
+    resolved = study.resolve(overrides)
+    if storage is None:
+        make_folder(out)
+        storage = f"sqlite:///{(out / 'study.db').absolute()}"
+    with closing(Search(name, read_url(storage), options, resolved)) as search:
+        yield search
+
+
+def _table(search: Search, tuner: Tuner) -> pa.Table:
+    rows = []
+    for trial in search.study.get_trials(deepcopy=False):
+        values = trial.values or [None] * len(search.options.objectives)
+        summary = trial.user_attrs.get("summary", {})
+        rows.append(
+            {
+                "trial": trial.number,
+                "state": trial.state.name.lower(),
+                **dict(zip(search.options.objectives, values, strict=True)),
+                "test_accuracy": summary.get("final_accuracy"),
+                "run_dir": str(tuner.folder.trial(trial.number)),
+                **{key: trial.params.get(key) for key in search.resolved.space},
+            }
+        )
+    return pa.Table.from_pylist(rows)
