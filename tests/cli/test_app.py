@@ -253,8 +253,14 @@ def test_studies_are_listed(raysim_command):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["fedprox-mux"], "fedprox-mux: no such study; did you mean 'fedprox-mu'?"),
-        (["fedprox-mu", "--sampler", "best"], "sampler=best: must be one of tpe, random, grid, gp"),
+        (
+            ["fedprox-mux"],
+            "fedprox-mux: no such study; did you mean 'fedprox-mu'? (or a .toml or .json file)",
+        ),
+        (
+            ["fedprox-mu", "--sampler", "best"],
+            "sampler=best: must be one of tpe, random, grid, gp, qmc, nsga2",
+        ),
         (["fedprox-mu", "local.lr=-1"], "local.lr=-1: must be greater than 0"),
         (
             ["fedprox-mu", "--pruner", "median", "--objectives", "accuracy,bytes"],

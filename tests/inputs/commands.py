@@ -90,7 +90,6 @@ USAGE = {
     ("tune", LONG): ("xxx", "no such study"),
     ("tune", "nothing.toml"): ("nothing.toml: ", "cannot be read"),
     ("tune", "KIT/small.toml"): ("small.toml: ", "no table [study]"),
-    ("tune", "KIT/study.toml", "--sampler", "best"): ("sampler=best: ",),
     ("tune", "fedprox-mu", "--trials", "0"): ("--trials", "0"),
     ("tune", "fedprox-mu", "--trials", "many"): ("--trials", "many"),
     ("tune", "fedprox-mu", "--trials", BIG): ("--trials", "1000"),
