@@ -109,8 +109,13 @@ class PlainStudyOutput(StudyListener):
 
 def best_trials(search: Search, result: StudyResult) -> Table:
     """Return the table of the best trials; test accuracies had no influence on the selection."""
-    single = len(search.options.objectives) == 1
-    table = Table(title="best trial" if single else "Pareto front", title_justify="left", box=None)
+    options = search.options
+    title = "best trial" if len(options.objectives) == 1 else "Pareto front"
+    if options.seeds > 1:
+        title += f", mean of {options.seeds} seeds"
+    if options.over_seeds == "lower":
+        title += ", held-out accuracy one standard error below it"
+    table = Table(title=title, title_justify="left", box=None)
     names = ["trial", *search.resolved.space, "held-out accuracy", "test accuracy", "MB"]
     for column in names:
         table.add_column(column)

@@ -32,7 +32,7 @@ def describe(out: Path, space: Mapping[str, Range], objectives: tuple[str, ...])
         events._get_file_writer().add_summary(summaries.hparams_config_pb(parameters, metrics))
 
 
-def add_bytes(folder: Path, sent: int, rounds: int) -> None:
+def add_bytes(folder: Path, sent: float, rounds: int) -> None:
     """Write the bytes that a whole trial sent; its run records bytes by round only."""
     with SummaryWriter(str(folder)) as events:
         events.add_scalar("bytes", sent, rounds)

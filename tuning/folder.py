@@ -27,29 +27,39 @@ class StudyFolder:
     from sharing a study.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, seeds: int = 1) -> None:
+        self.path, self._seeds = path, seeds
         self._about = path / GRIDS["study"]
 
     def trial(self, number: int) -> Path:
-        """Return the run directory of a trial as an absolute path: slots run elsewhere."""
+        """Return the folder of a trial as an absolute path: slots run elsewhere."""
         return self.path.absolute() / "trials" / f"{number:04d}"
 
+    def runs(self, number: int) -> list[Path]:
+        """Return the run directories of a trial, by seed."""
+        folder = self.trial(number)
+        if self._seeds == 1:
+            return [folder]
+        return [folder / f"seed-{index}" for index in range(self._seeds)]
+
     def other_parameter(self, trial: Trial | FrozenTrial) -> str | None:
-        """Return the first parameter of a trial in which its run differs.
+        """Return the first parameter of a trial in which one of its runs differs.
 
         Raises:
-            RunError: the settings of the run cannot be read.
+            RunError: the settings of a run cannot be read.
         """
-        config = dotted(RunDirectory(self.trial(trial.number)).read_config()[0])
-        params = trial.params.items()
-        return next((key for key, value in params if config.get(key) != value), None)
+        for run in self.runs(trial.number):
+            config = dotted(RunDirectory(run).read_config()[0]) if run.exists() else trial.params
+            for key, value in trial.params.items():
+                if config.get(key) != value:
+                    return key
+        return None
 
-    def summary(self, number: int) -> dict[str, Any] | None:
-        """Return the summary of a trial's run; None where there is none that can be read."""
-        path = self.trial(number) / "summary.json"
+    def summaries(self, number: int) -> list[dict[str, Any]] | None:
+        """Return the summaries of a trial's runs; None where one is not there or damaged."""
+        paths = [run / "summary.json" for run in self.runs(number)]
         try:
-            return dict(parse_json(path.read_text(encoding="utf-8")))
+            return [dict(parse_json(path.read_text(encoding="utf-8"))) for path in paths]
         except (OSError, ValueError, TypeError):
             return None
 

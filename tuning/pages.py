@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from raysim.core.given import override_text
+from raysim.tuning.samplers import SearchOptions
 from raysim.tuning.studies import STUDIES, find
 from raysim.tuning.studies.ranges import format_range
 
@@ -39,12 +40,18 @@ def _study(name: str) -> RenderableType:
     lines = [
         study.table.about,
         f"settings: {_written(study.settings)}" if study.settings else "",
-        f"objectives {', '.join(options.objectives)}; {study.table.trials} trials; sampler"
+        f"objectives {', '.join(options.objectives)}; {study.table.trials} trials{_seeds(options)};"
+        " sampler"
         f" {options.sampler} {_written(options.sampler_options)}".rstrip()
         + f"; pruner {options.pruner} {_written(options.pruner_options)}".rstrip(),
         *(f"first trial: {_written(values)}" for values in resolved.first),
     ]
     return Group(Text(name, style="bold"), Text("\n".join(filter(None, lines))), table)
+
+
+def _seeds(options: SearchOptions) -> str:
+    found = f" of {options.seeds} seeds each, {options.over_seeds}"
+    return found if options.seeds > 1 else ""
 
 
 def _written(values: Mapping[str, Any]) -> str:

@@ -57,7 +57,15 @@ PRUNERS: Mapping[str, type[BasePruner]] = {
 }
 OBJECTIVES = {"accuracy": StudyDirection.MAXIMIZE, "bytes": StudyDirection.MINIMIZE}
 """Objectives: accuracy on the held-out samples, and bytes sent both ways."""
-KINDS: Mapping[str, Any] = {"int": int, "float": (int, float), "str": str, "bool": bool, "None": type(None)}
+STATISTICS = ("mean", "lower")
+"""Accuracy of a trial over its seeds: their mean, or one standard error below it."""
+KINDS: Mapping[str, Any] = {
+    "int": int,
+    "float": (int, float),
+    "str": str,
+    "bool": bool,
+    "None": type(None),
+}
 """Types of the options that a file can hold, by Optuna's annotation."""
 PERCENTILE, GRACE_SHARE, GRACE_EVALUATIONS = 25.0, 10, 3
 
@@ -70,6 +78,8 @@ class SearchOptions:
         sampler: One of SAMPLERS.
         pruner: One of PRUNERS.
         objectives: One or two of OBJECTIVES.
+        seeds: Number of runs of a trial; their seeds count up from the trial's.
+        over_seeds: One of STATISTICS, the accuracy of a trial of several runs.
         sampler_options: Arguments of Optuna's sampler.
         pruner_options: Arguments of Optuna's pruner.
     """
@@ -77,6 +87,8 @@ class SearchOptions:
     sampler: str = "tpe"
     pruner: str = "none"
     objectives: tuple[str, ...] = ("accuracy",)
+    seeds: int = 1
+    over_seeds: str = "mean"
     sampler_options: Mapping[str, Any] = field(default_factory=dict)
     pruner_options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -86,6 +98,7 @@ class SearchOptions:
         sampler: str | Mapping[str, Any] | None,
         pruner: str | Mapping[str, Any] | None,
         objectives: tuple[str, ...],
+        **seeds: Any,
     ) -> SearchOptions:
         """Return the options of a study file, where a table has a name and options.
 
@@ -95,7 +108,14 @@ class SearchOptions:
         default = "median" if len(objectives) == 1 else "none"
         drawing, sampler_options = _named("sampler", sampler or "tpe")
         pruning, pruner_options = _named("pruner", pruner or default)
-        return cls(drawing, pruning, objectives, sampler_options, pruner_options)
+        return cls(
+            drawing,
+            pruning,
+            objectives,
+            sampler_options=sampler_options,
+            pruner_options=pruner_options,
+            **seeds,
+        )
 
     def check(self) -> None:
         """Validate sampler, pruner and objectives.
@@ -116,6 +136,12 @@ class SearchOptions:
                 f"pruner={self.pruner}: pruners support one objective only, but got"
                 f" {len(self.objectives)}; use --pruner none"
             )
+        if self.over_seeds not in STATISTICS:
+            raise SettingsError(
+                f"over_seeds={visible(self.over_seeds)}: must be one of {', '.join(STATISTICS)}"
+            )
+        if self.over_seeds == "lower" and self.seeds == 1:
+            raise SettingsError("over_seeds=lower: must have seeds of 2 or more, but got 1")
 
     def build_pruner(self, settings: raysim.Settings) -> BasePruner:
         """Return the pruner for runs of these settings.

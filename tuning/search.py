@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from statistics import mean, stdev
 from typing import Any
 
 import optuna
@@ -21,6 +22,9 @@ from raysim.tuning.storage import check_whole, error_line, is_missing_file, refu
 from raysim.tuning.studies.space import Space
 from raysim.tuning.studies.study import ResolvedStudy
 
+AVERAGED = ("final_holdout_accuracy", "final_accuracy", "bytes_up", "bytes_down")
+"""What the summary of a trial of several runs has."""
+ONE_SEED = [1, "mean"]
 UNCOMPARED = {"engine", "out"}
 """Settings in which the calls of one study may differ."""
 
@@ -37,8 +41,11 @@ class Search:
 
         Raises:
             RunError: the storage cannot be used.
-            SettingsError: Optuna rejects an option of the pruner.
+            SettingsError: Optuna rejects an option of the pruner, or `seed` is searched where a
+                trial has several.
         """
+        if options.seeds > 1 and "seed" in resolved.space:
+            raise SettingsError(f"seeds={options.seeds}: must be 1 where `seed` is searched")
         self.options, self.resolved, self._url = options, resolved, storage
         pruner = options.build_pruner(resolved.settings)
         self._reported: defaultdict[int, set[int]] = defaultdict(set)
@@ -93,8 +100,11 @@ class Search:
             "sampler": _named(self.options.sampler, self.options.sampler_options),
             "objectives": list(self.options.objectives),
             "first": [dict(trial) for trial in self.resolved.first],
+            "seeds": [self.options.seeds, self.options.over_seeds],
         }
         found, empty = self.study.user_attrs, not self.study.get_trials(deepcopy=False)
+        if not empty:  # earlier versions recorded no seeds
+            found = {"seeds": ONE_SEED, **found}
         if isinstance(settings := found.get("settings"), Mapping):
             found = {**found, "settings": _current(settings)}
         # No trial depends on those of an empty study, but its objectives cannot be changed.
@@ -195,6 +205,20 @@ class Search:
         values = {"accuracy": summary["final_holdout_accuracy"], "bytes": bytes_sent(summary)}
         return [values[name] for name in self.options.objectives]
 
+    def combined(self, summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the summary of a trial from those of its runs.
+
+        Of several runs it has means over the seeds, and as `final_holdout_accuracy` the accuracy by
+        which the trial is judged.
+        """
+        if len(summaries) == 1:
+            return dict(summaries[0])
+        means = {key: mean(each[key] for each in summaries) for key in AVERAGED}
+        if self.options.over_seeds == "lower":
+            spread = stdev(each["final_holdout_accuracy"] for each in summaries)
+            means["final_holdout_accuracy"] -= spread / math.sqrt(len(summaries))
+        return means
+
     def prune(self, trial: Trial) -> FrozenTrial:
         """Mark a trial as pruned."""
         return self.study.tell(trial.number, state=TrialState.PRUNED)
@@ -251,9 +275,9 @@ def _first_difference(found: Any, expected: Any, prefix: str = "") -> str:
     return f"{prefix.rstrip('.')}: {found}, here {expected}".removeprefix(": ")
 
 
-def bytes_sent(summary: Mapping[str, Any]) -> int:
+def bytes_sent(summary: Mapping[str, Any]) -> float:
     """Return the bytes that a run sent both ways."""
-    sent: int = summary["bytes_up"] + summary["bytes_down"]
+    sent: float = summary["bytes_up"] + summary["bytes_down"]
     return sent
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -75,12 +76,32 @@ class StudyResult:
     busy: float | None
 
 
-class Tuner(RunQueue[Trial]):
-    """Runs one study in one folder; trials are the run directories `trials/0000` and so on."""
+@dataclass(frozen=True)
+class TrialRun:
+    """One run of a trial.
+
+    Attributes:
+        trial: The trial.
+        index: Number of the run among those of its trial; its seed is that much above the first.
+    """
+
+    trial: Trial
+    index: int
+
+
+class Tuner(RunQueue[TrialRun]):
+    """Runs one study in one folder; trials are the run directories `trials/0000` and so on.
+
+    The runs of a trial of several seeds go one after another, in `trials/0000/seed-0` and so on;
+    the pruner judges the first.
+    """
 
     def __init__(self, search: Search, out: Path, listener: StudyListener) -> None:
-        self.search, self.folder, self.listener = search, StudyFolder(out), listener
-        self._to_resume: list[Trial] = []
+        self.search, self.listener = search, listener
+        self.folder = StudyFolder(out, search.options.seeds)
+        self._waiting: list[TrialRun] = []
+        self._finished: defaultdict[int, list[Report]] = defaultdict(list)
+        self._seconds: Counter[int] = Counter()
         self._trials = 0
         self.pausing = search.prunes
 
@@ -103,12 +124,11 @@ class Tuner(RunQueue[Trial]):
             self.search.claim()
             self._check_records()
             describe(self.folder.path, self.search.resolved.space, self.search.options.objectives)
-            self._to_resume = [
-                trial for trial in self.search.running_trials() if not self._is_recorded(trial)
-            ]
+            for trial in self.search.running_trials():
+                self._resume(trial)
             settings = self.search.resolved.settings
             with open_slots(settings, jobs, self.listener.note) as slots:
-                done = self._trial_count - len(self._to_resume)
+                done = self._trial_count - len(self._waiting)
                 self.listener.started(len(slots), done, trials)
                 run_in_slots(slots, self)
                 return self._result(slots.busy)
@@ -121,7 +141,8 @@ class Tuner(RunQueue[Trial]):
         """
         study, folder = self.search.study, self.folder
         for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
-            summaries = [trial.user_attrs.get("summary"), folder.summary(trial.number)]
+            runs = folder.summaries(trial.number)
+            summaries = [trial.user_attrs.get("summary"), runs and self.search.combined(runs)]
             other = None
             with suppress(RunError, LookupError, TypeError):  # a run that cannot be read any more
                 other = folder.other_parameter(trial)
@@ -135,17 +156,18 @@ class Tuner(RunQueue[Trial]):
                     " choose another --out (and --storage, if it is given)"
                 )
 
-    def _is_recorded(self, trial: Trial) -> bool:
-        """Record a trial whose run is finished, which its tuner did not live to do."""
-        folder = self.folder.trial(trial.number)
-        if not (folder / "summary.json").exists():
-            return False
-        if differing := self.folder.other_parameter(trial):
-            error = f"{folder} holds a run with another {differing}"
-            self.listener.trial_done(self.search.fail(trial, error), 0.0)
-        else:
-            self.listener.trial_done(self._complete(trial, finished(folder)), 0.0)
-        return True
+    def _resume(self, trial: Trial) -> None:
+        """Queue the run with which a trial goes on; record a trial whose runs are all finished."""
+        for index, folder in enumerate(self.folder.runs(trial.number)):
+            if not (folder / "summary.json").exists():
+                self._waiting.append(TrialRun(trial, index))
+                return
+            if differing := self.folder.other_parameter(trial):
+                error = f"{folder} holds a run with another {differing}"
+                self.listener.trial_done(self.search.fail(trial, error), 0.0)
+                return
+            self._finished[trial.number].append(finished(folder))
+        self.listener.trial_done(self._complete(trial), 0.0)
 
     @property
     def _trial_count(self) -> int:
@@ -154,47 +176,58 @@ class Tuner(RunQueue[Trial]):
 
     def remain(self) -> bool:
         """Return whether trials remain to be started."""
-        return bool(self._to_resume) or self._trial_count < self._trials
+        return bool(self._waiting) or self._trial_count < self._trials
 
-    def next(self) -> Trial:
-        """Return a trial to resume, or a new one."""
-        return self._to_resume.pop(0) if self._to_resume else self.search.ask()
+    def next(self) -> TrialRun:
+        """Return the next run of a trial that has begun, or the first of a new one."""
+        return self._waiting.pop(0) if self._waiting else TrialRun(self.search.ask(), 0)
 
-    def settings(self, run: Trial) -> Settings:
-        """Return the settings of a trial's run."""
-        values = run.params | {"out": str(self.folder.trial(run.number))}
-        return self.search.resolved.settings.override(values)
+    def settings(self, run: TrialRun) -> Settings:
+        """Return the settings of a run."""
+        settings, number = self.search.resolved.settings, run.trial.number
+        values = {"seed": settings.seed + run.index} | run.trial.params
+        return settings.override(values | {"out": str(self.folder.runs(number)[run.index])})
 
-    def name(self, run: Trial) -> str:
+    def name(self, run: TrialRun) -> str:
         """Return a trial's name."""
-        return f"trial {run.number}"
+        return f"trial {run.trial.number}"
 
-    def goes_on(self, run: Trial, report: Report) -> bool:
+    def goes_on(self, run: TrialRun, report: Report) -> bool:
         """Report evaluations to Optuna; return whether the pruner lets the trial go on."""
-        self.search.report(run, report.curve)
-        return not self.search.should_prune(run)
+        if run.index:
+            return True
+        self.search.report(run.trial, report.curve)
+        return not self.search.should_prune(run.trial)
 
-    def ended(self, run: Trial, report: Report, seconds: float) -> None:
-        """Record a trial that has ended."""
+    def ended(self, run: TrialRun, report: Report, seconds: float) -> None:
+        """Queue the next run of a trial, or record the trial, which has ended."""
+        trial, found = run.trial, self._finished[run.trial.number]
+        self._seconds[trial.number] += seconds
         if report.summary is not None:
-            done = self._complete(run, report)
+            found.append(report)
+            if len(found) < self.search.options.seeds:
+                self._waiting.append(TrialRun(trial, len(found)))
+                return
+            done = self._complete(trial)
         elif report.error is not None:
-            done = self.search.fail(run, report.error)
+            done = self.search.fail(trial, report.error)
         else:
-            done = self.search.prune(run)
-        self.listener.trial_done(done, seconds)
+            done = self.search.prune(trial)
+        self.listener.trial_done(done, self._seconds[trial.number])
 
     def note(self, text: str) -> None:
         """Show the user a line."""
         self.listener.note(text)
 
-    def _complete(self, trial: Trial, report: Report) -> FrozenTrial:
-        """Record the results of a finished run."""
-        search, summary = self.search, report.summary or {}
-        search.report(trial, report.curve)
+    def _complete(self, trial: Trial) -> FrozenTrial:
+        """Record the results of a trial whose runs are finished."""
+        search, reports = self.search, self._finished.pop(trial.number)
+        search.report(trial, reports[0].curve)
+        summaries = [report.summary or {} for report in reports]
         if "bytes" in search.options.objectives:
-            add_bytes(self.folder.trial(trial.number), bytes_sent(summary), summary["rounds"])
-        return search.tell(trial, summary)
+            for folder, summary in zip(self.folder.runs(trial.number), summaries, strict=True):
+                add_bytes(folder, bytes_sent(summary), summary["rounds"])
+        return search.tell(trial, search.combined(summaries))
 
     def _result(self, busy: float | None) -> StudyResult:
         """Write the settings of the best trials as files for `raysim run`."""

@@ -162,6 +162,9 @@ def tune(
         str | None,
         typer.Option(help="accuracy, bytes, or both: accuracy,bytes; default: the study's"),
     ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="runs of a trial; default: the study's")
+    ] = None,
     name: StudyName = None,
     out: StudyFolder = None,
     profile: ProfileName = None,
@@ -173,7 +176,7 @@ def tune(
         command.tune(
             study,
             changes(overrides, profile),
-            _search_options(study, sampler, pruner, objectives),
+            _search_options(study, sampler, pruner, objectives, seeds),
             trials=trials,
             jobs=jobs,
             out=out,
@@ -184,12 +187,12 @@ def tune(
 
 
 def _search_options(
-    study: str, sampler: str | None, pruner: str | None, objectives: str | None
+    study: str, sampler: str | None, pruner: str | None, objectives: str | None, seeds: int | None
 ) -> SearchOptions:
     from raysim.tuning.studies import find
 
     names = None if objectives is None else tuple(objectives.split(","))
-    return find(study).options(sampler, pruner, names)
+    return find(study).options(sampler, pruner, names, seeds)
 
 
 @app.command()

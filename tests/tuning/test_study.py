@@ -41,6 +41,10 @@ def test_an_override_fixes_what_was_tried(tmp_path):
     resolved = make_study(tmp_path).resolve({"method.mu": 0.3})
     assert set(resolved.space) == {"local.lr"}
     assert resolved.settings.to_dict()["method"]["mu"] == 0.3
+    first = [{"method.mu": 0.1}, {"method.mu": 1.0, "local.lr": 0.1}]
+    assert make_study(tmp_path, first=first).resolve({"method.mu": 0.3}).first == (
+        {"local.lr": 0.1},
+    )
 
 
 @pytest.mark.parametrize(
@@ -157,6 +161,11 @@ def test_a_file_beats_the_defaults_of_a_study_and_overrides_beat_the_file(tmp_pa
     assert find(str(path)).resolve({}).space == {"method.mu": FloatDistribution(0.0, 1.0)}
     run = raysim.load_config(path)  # as `raysim run` reads it
     assert run.rounds == 7 and run.evaluation.holdout == 0.2
+
+
+def test_a_choice_may_be_none(tmp_path):
+    space = make_study(tmp_path, space={"partition.limit": ["none", 5]}).resolve({}).space
+    assert space == {"partition.limit": CategoricalDistribution((None, 5))}
 
 
 def test_grid():

@@ -26,6 +26,8 @@ class StudyTable(BaseModel):
     objectives: tuple[str, ...] = Field(default=("accuracy",), description="accuracy, bytes")
     sampler: str | dict[str, Any] = Field(default="tpe", description="name, or name and options")
     pruner: str | dict[str, Any] | None = Field(default=None, description="the same")
+    seeds: int = Field(default=1, ge=1, le=1000, strict=True, description="runs of a trial")
+    over_seeds: str = Field(default="mean", description="mean, or lower: one standard error less")
     trials: int = Field(default=50, ge=1, le=10**6, strict=True, description="number of trials")
     space: dict[str, Any] = Field(description="ranges by setting")
     first: tuple[dict[str, Any], ...] = Field(default=(), description="first trials")
@@ -50,8 +52,9 @@ class Study:
         sampler: str | None = None,
         pruner: str | None = None,
         objectives: tuple[str, ...] | None = None,
+        seeds: int | None = None,
     ) -> SearchOptions:
-        """Return sampler, pruner and objectives; None takes that of the study.
+        """Return sampler, pruner, objectives and seeds; None takes that of the study.
 
         Raises:
             SettingsError: one is unknown or has a wrong option, or they cannot be combined.
@@ -60,6 +63,8 @@ class Study:
             _chosen(sampler, self.table.sampler),
             _chosen(pruner, self.table.pruner),
             self.table.objectives if objectives is None else objectives,
+            seeds=self.table.seeds if seeds is None else seeds,
+            over_seeds=self.table.over_seeds,
         )
         options.check()
         return options
