@@ -8,6 +8,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 import raysim
 from raysim.tuning.studies import STUDIES, find
 from raysim.tuning.studies.ranges import grid_points
+from raysim.tuning.studies.study import Study
 from tests.tuning.common import make_study
 
 
@@ -161,6 +162,22 @@ def test_a_file_beats_the_defaults_of_a_study_and_overrides_beat_the_file(tmp_pa
     assert find(str(path)).resolve({}).space == {"method.mu": FloatDistribution(0.0, 1.0)}
     run = raysim.load_config(path)  # as `raysim run` reads it
     assert run.rounds == 7 and run.evaluation.holdout == 0.2
+
+
+def test_the_holdout_of_given_settings_stays(tmp_path):
+    study = make_study(tmp_path)
+    settings = raysim.load_config(tmp_path / "blobs.json", {"evaluation.holdout": 0.25})
+    resolved = Study(study.table, settings).resolve({})
+    assert resolved.settings.evaluation.holdout == 0.25
+
+
+def test_the_same_sampler_on_the_command_line_keeps_its_options(tmp_path):
+    sampler = {"name": "tpe", "n_startup_trials": 5}
+    study = make_study(tmp_path, sampler=sampler, pruner="hyperband")
+    found = study.options("tpe")
+    assert (found.sampler, found.pruner) == ("tpe", "hyperband")
+    assert found.sampler_options == study.options().sampler_options == {"n_startup_trials": 5}
+    assert study.options("random", "none").sampler_options == {}
 
 
 def test_a_choice_may_be_none(tmp_path):
