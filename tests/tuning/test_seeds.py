@@ -54,9 +54,8 @@ def test_a_trial_is_judged_by_its_seeds(tmp_path, slots, over_seeds):
         tests = [summary["final_accuracy"] for summary in found]
         assert trial.user_attrs["summary"]["final_accuracy"] == pytest.approx(np.mean(tests))
         assert trial.intermediate_values[2] == accuracy[0]
-    make_tuner(make_search(tmp_path, options(over_seeds), **QUICK), tmp_path).run(
-        2, 1
-    )  # compares the records
+    again = make_search(tmp_path, options(over_seeds), **QUICK)
+    make_tuner(again, tmp_path).run(2, 1)  # compares the trials with their runs
 
 
 def test_an_interrupted_trial_goes_on_with_the_seed_that_is_left(tmp_path, slots):
