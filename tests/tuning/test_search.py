@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 import raysim
@@ -123,6 +125,28 @@ def test_no_pruner_judges_early_unless_an_option_says_so(tmp_path, pruner, optio
     chosen = SearchOptions("random", pruner, pruner_options=options)
     chosen.check()
     assert first_stop(make_search(tmp_path, chosen, rounds=rounds)) == stop
+
+
+def test_rounds_without_an_evaluation_do_not_count_as_evaluations(tmp_path):
+    every = {"rounds": 40, "evaluation.every": 3}
+    search = make_search(tmp_path, SearchOptions("random", "median"), **every)
+    for number in range(6):
+        trial = search.ask()
+        stops = []
+        for step in range(3, 41, 3):
+            search.report(trial, {step: 0.9 - number / 10})
+            if search.should_prune(trial):
+                stops.append(step)
+        search.tell(trial, {"final_holdout_accuracy": 0.1, "bytes_up": 1, "bytes_down": 1})
+    assert stops[0] == 9
+
+
+def test_qmc_spreads_its_points(tmp_path):
+    options = SearchOptions("qmc", sampler_options={"scramble": True})
+    search = make_search(tmp_path, options)
+    play(search, 8)
+    logs = [math.log(trial[1]["local.lr"] / 1e-3) / math.log(500) for trial in values(search)]
+    assert sorted(int(8 * share) for share in logs) == [*range(8)]  # a point in each eighth
 
 
 def test_first_trials_come_first_and_once(tmp_path):
