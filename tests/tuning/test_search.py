@@ -241,6 +241,10 @@ def test_a_step_that_was_reported_before_is_not_reported_again(tmp_path):
             "sampler.n_startup_trials=5: must be int with sampler=tpe",
         ),
         (
+            SearchOptions(sampler_options={"n_startup_trials": True}),
+            "sampler.n_startup_trials=True: must be int with sampler=tpe",
+        ),
+        (
             SearchOptions("grid", sampler_options={"seed": 5}),
             "sampler.seed: no such option of grid; it has none",
         ),
