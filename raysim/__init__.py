@@ -173,11 +173,12 @@ def check(settings: Settings, task: Task | None = None, listener: Listener | Non
         RaysimError: a setting or a file does not allow the run.
     """
     from raysim.driver.listener import Listener
+    from raysim.driver.preflight import with_cohort
     from raysim.driver.start import check_run
     from raysim.driver.trackers import check_tracker
     from raysim.storage.run_directory import RunDirectory
 
-    settings = _adapt(settings, task)
+    settings = with_cohort(settings, task)
     check_tracker(settings)
     federation = _federation(settings, task, listener or Listener())
     check_run(settings, federation, RunDirectory(Path(settings.out or "runs")))
@@ -208,9 +209,10 @@ def rounds(
         RaysimError: something is wrong that you can mend; its message says what.
     """
     from raysim.driver.listener import Listener
+    from raysim.driver.preflight import with_cohort
     from raysim.driver.start import drive, reserved_directory
 
-    settings, listener = _adapt(settings, task), listener or Listener()
+    settings, listener = with_cohort(settings, task), listener or Listener()
     options = {"own_task": task is not None, "force": force}
     directory = reserved_directory(settings, listener, **options)
     return drive(settings, partial(_federation, settings, task), directory, listener, **options)
@@ -274,28 +276,20 @@ def resume(
     listener = listener or Listener()
     directory = RunDirectory(user_path(run_dir))
     leave_out_working_directory(directory.path)
-    from raysim.driver.start import drive  # whose packages try optional imports
+    from raysim.driver.preflight import with_cohort  # their packages try optional imports
+    from raysim.driver.start import drive
 
     Plugins(directory.path).check_recorded(force)
     raw, own_task = directory.read_config(listener.note)
     if own_task and task is None:
         raise RunError(f"{run_dir}: this run has a task of its own; raysim.resume needs its `task`")
-    settings = _adapt(parse(apply_overrides(raw, overrides or {})), task)
+    settings = with_cohort(parse(apply_overrides(raw, overrides or {})), task)
     if directory.is_finished(settings.target_accuracy):
         raise RunError(f"{run_dir}: the run is finished; nothing is left to resume")
     directory.check(settings, own_task)
     prepare, held = partial(_federation, settings, task), nullcontext(directory)
     options = {"own_task": task is not None, "force": force}
     return drive(settings, prepare, held, listener, **options).drain()
-
-
-def _adapt(settings: Settings, task: Task | None) -> Settings:
-    from raysim.driver.preflight import check_cohort
-
-    if task:
-        return settings.model_copy(update={"clients": len(task.clients)})
-    check_cohort(settings)
-    return settings
 
 
 def _federation(settings: Settings, task: Task | None, listener: Listener) -> Federation:

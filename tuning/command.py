@@ -14,14 +14,15 @@ from raysim.tuning.plots import draw
 from raysim.tuning.samplers import SearchOptions
 from raysim.tuning.search import Search, bytes_sent
 from raysim.tuning.storage import error_line, is_missing_file, read_url
-from raysim.tuning.studies import find
 from raysim.tuning.studies.ranges import format_range
+from raysim.tuning.studies.study import Study
 from raysim.tuning.tune import open_search
 from raysim.tuning.tuner import StudyListener, StudyResult, Tuner, study_errors
 
 
 def tune(
     name: str,
+    study: Study,
     overrides: Mapping[str, Any],
     options: SearchOptions,
     *,
@@ -35,7 +36,8 @@ def tune(
     """Run or resume a study and print its results.
 
     Args:
-        name: The study, or its file.
+        name: Name of the study, or its file.
+        study: The study.
         overrides: Settings of all trials by dotted key; they remove keys from the search space.
         options: Sampler, pruner and objectives.
         trials: Total number of trials; None takes that of the study.
@@ -48,7 +50,7 @@ def tune(
     Raises:
         RaysimError: an option, a setting, the storage or the folder does not allow the study.
     """
-    study, study_name = find(name), study_name or Path(name).stem
+    study_name = study_name or Path(name).stem
     out = out or Path("runs") / study_name
     with open_search(
         study, overrides, options, out=out, storage=storage, name=study_name

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from optuna.distributions import CategoricalDistribution
 from tensorboard.plugins.hparams import summary_v2 as summaries
 from torch.utils.tensorboard import SummaryWriter
 
-from raysim.tuning.studies.ranges import Range
+from raysim.tuning.studies.ranges import Range, of_one_type
 
 METRICS = {
     "accuracy": summaries.Metric("holdout_accuracy", display_name="held-out accuracy"),
@@ -40,5 +41,9 @@ def add_bytes(folder: Path, sent: float, rounds: int) -> None:
 
 def _domain(values: Range) -> summaries.Domain:
     if isinstance(values, CategoricalDistribution):
-        return summaries.Discrete(values.choices)
+        return summaries.Discrete(of_one_type([*map(_shown, values.choices)]))
     return summaries.RealInterval(float(values.low), float(values.high))
+
+
+def _shown(value: Any) -> Any:
+    return "none" if value is None else value

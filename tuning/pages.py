@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from raysim.core.given import override_text
+from raysim.core.given import override_text, read_text
 from raysim.tuning.samplers import SearchOptions
 from raysim.tuning.studies import STUDIES, find
 from raysim.tuning.studies.ranges import format_range
@@ -39,14 +40,15 @@ def _study(name: str) -> RenderableType:
         table.add_row(key, format_range(values), when)
     lines = [
         study.table.about,
-        f"settings: {_written(study.settings)}" if study.settings else "",
         f"objectives {', '.join(options.objectives)}; {study.table.trials} trials{_seeds(options)};"
         " sampler"
         f" {options.sampler} {_written(options.sampler_options)}".rstrip()
         + f"; pruner {options.pruner} {_written(options.pruner_options)}".rstrip(),
         *(f"first trial: {_written(values)}" for values in resolved.first),
     ]
-    return Group(Text(name, style="bold"), Text("\n".join(filter(None, lines))), table)
+    source = read_text(Path(str(study.source)))
+    text = "\n".join(filter(None, lines))
+    return Group(Text(name, style="bold"), Text(text), table, Text(f"\n{source}".rstrip()))
 
 
 def _seeds(options: SearchOptions) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.distributions import BaseDistribution
 from optuna.pruners import (
     BasePruner,
     HyperbandPruner,
@@ -59,6 +59,8 @@ OBJECTIVES = {"accuracy": StudyDirection.MAXIMIZE, "bytes": StudyDirection.MINIM
 """Objectives: accuracy on the held-out samples, and bytes sent both ways."""
 STATISTICS = ("mean", "lower")
 """Accuracy of a trial over its seeds: their mean, or one standard error below it."""
+LEAST = {"n_ei_candidates": 1}
+"""Least values of options that are integers, where it is not 0."""
 KINDS: Mapping[str, Any] = {
     "int": int,
     "float": (int, float),
@@ -106,8 +108,8 @@ class SearchOptions:
             SettingsError: a table has no name.
         """
         default = "median" if len(objectives) == 1 else "none"
-        drawing, sampler_options = _named("sampler", sampler or "tpe")
-        pruning, pruner_options = _named("pruner", pruner or default)
+        drawing, sampler_options = _named("sampler", "tpe" if sampler is None else sampler)
+        pruning, pruner_options = _named("pruner", default if pruner is None else pruner)
         return cls(
             drawing,
             pruning,
@@ -134,7 +136,7 @@ class SearchOptions:
         if len(self.objectives) > 1 and self.pruner != "none":
             raise SettingsError(
                 f"pruner={self.pruner}: pruners support one objective only, but got"
-                f" {len(self.objectives)}; use --pruner none"
+                f" {len(self.objectives)}; use pruner none"
             )
         if self.over_seeds not in STATISTICS:
             raise SettingsError(
@@ -188,7 +190,7 @@ class SearchOptions:
 
 
 class _Sequence(QMCSampler):
-    """QMC sampler whose point is that of the trial's number.
+    """QMC sampler whose point is that of the trial's number, in the space of all trials.
 
     Optuna's own counts the draws in the database, where those of a killed tuner are lost.
     """
@@ -197,17 +199,12 @@ class _Sequence(QMCSampler):
         self, *, number: int, common: Mapping[str, BaseDistribution], **options: Any
     ) -> None:
         super().__init__(**options)
-        self._number = number
-        self._common = {
-            key: values
-            for key, values in common.items()
-            if not isinstance(values, CategoricalDistribution)
-        }
+        self._number, self._common = number, dict(common)
 
     def infer_relative_search_space(
         self, study: optuna.Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """Return the numbers that every trial searches."""
+        """Return the ranges that every trial searches."""
         return self._common
 
     def _find_sample_id(self, study: optuna.Study, search_space: Any) -> int:
@@ -217,9 +214,10 @@ class _Sequence(QMCSampler):
 def _named(kind: str, given: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     if isinstance(given, str):
         return given, {}
-    if not isinstance(given.get("name"), str):
-        raise SettingsError(f"{kind}.name: must be given")
-    return given["name"], {key: value for key, value in given.items() if key != "name"}
+    if not isinstance(name := given.get("name"), str):
+        problem = f"={visible(str(name))}: must be a word" if "name" in given else ": must be given"
+        raise SettingsError(f"{kind}.name{problem}")
+    return name, {key: value for key, value in given.items() if key != "name"}
 
 
 def _check(
@@ -238,6 +236,9 @@ def _check(
                 f"{kind}.{key}={visible(str(value))}: must be {' or '.join(kinds)} with"
                 f" {kind}={name}"
             )
+        least = LEAST.get(key, 0)
+        if kinds == ["int"] and value < least:
+            raise SettingsError(f"{kind}.{key}={value}: must be {least} or more")
     if options:
         defaults = {"percentile": PERCENTILE} if name == "percentile" else {}
         _build(kind, name, known[name], {**defaults, **options})

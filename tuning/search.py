@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from statistics import mean, stdev
 from typing import Any
@@ -94,17 +95,19 @@ class Search:
         Raises:
             RunError: the trials of the study have others.
         """
+        found, empty = self.study.user_attrs, not self.study.get_trials(deepcopy=False)
+        if not empty:  # an earlier version recorded neither seeds nor first trials
+            found = {"seeds": ONE_SEED, **found}
+            if "first" not in found:
+                self.resolved = replace(self.resolved, first=())
         expected = {
             "settings": self.resolved.settings.model_dump(mode="json", exclude=UNCOMPARED),
             "space": _space_to_json(self.resolved.space),
-            "sampler": _named(self.options.sampler, self.options.sampler_options),
+            "sampler": _sampler_record(self.options),
             "objectives": list(self.options.objectives),
             "first": [dict(trial) for trial in self.resolved.first],
             "seeds": [self.options.seeds, self.options.over_seeds],
         }
-        found, empty = self.study.user_attrs, not self.study.get_trials(deepcopy=False)
-        if not empty:  # earlier versions recorded no seeds
-            found = {"seeds": ONE_SEED, **found}
         if isinstance(settings := found.get("settings"), Mapping):
             found = {**found, "settings": _current(settings)}
         # No trial depends on those of an empty study, but its objectives cannot be changed.
@@ -139,8 +142,8 @@ class Search:
 
     def _planned(self, earlier: Sequence[FrozenTrial]) -> dict[str, Any]:
         """Return the values that the next trial does not draw: a first trial, or a grid point."""
-        if len(earlier) < len(self.resolved.first):
-            return dict(self.resolved.first[len(earlier)])
+        if len(earlier) < len(first := self._first):
+            return dict(first[len(earlier)])
         if self.options.sampler != "grid":
             return {}
         done = [trial.params for trial in earlier]
@@ -157,8 +160,8 @@ class Search:
 
     def _complete_draw(self, trial: FrozenTrial) -> None:
         """Draw the parameters that a tuner had not drawn yet when it was killed inside `ask`."""
-        space = self.resolved.space
-        if all(key in trial.params for key in space):
+        space, params = self.resolved.space, trial.params
+        if all(key in params or not space.is_active(key, params) for key in space):
             return
         # A copy of the study as it was: the draws before these decide them.
         copy = optuna.create_study(
@@ -171,8 +174,10 @@ class Search:
         copy.add_trials(earlier)
         if planned := self._planned(earlier):
             copy.enqueue_trial(planned)
-        for key, drawn in space.draw(copy.ask()).items():
-            if key not in trial.params:
+        again = copy.ask()
+        space.draw(again)  # as the killed tuner drew, unless other trials have ended since
+        for key, drawn in space.draw(again, params).items():
+            if key not in params:
                 value = space[key].to_internal_repr(drawn)
                 self.study._storage.set_trial_param(trial._trial_id, key, value, space[key])
 
@@ -232,12 +237,17 @@ class Search:
         """Return the number of trials after which nothing is left to search."""
         if self.options.sampler != "grid":
             return math.inf
-        first = self.resolved.first
-        return len(self._points) + sum(trial not in self._points for trial in first)
+        return len(self._points) + sum(trial not in self._points for trial in self._first)
 
     @cached_property
     def _points(self) -> list[dict[str, Any]]:
         return self.resolved.space.points()
+
+    @cached_property
+    def _first(self) -> Sequence[Mapping[str, Any]]:
+        """Values of the first trials; a grid completes them, so that it has no point twice."""
+        first, space = self.resolved.first, self.resolved.space
+        return [*map(space.completed, first)] if self.options.sampler == "grid" else first
 
     def _sampler(self, number: int) -> BaseSampler:
         seed, common = self.resolved.settings.seed, self.resolved.space.common
@@ -254,8 +264,9 @@ def _space_to_json(space: Space) -> dict[str, Any]:
     return found
 
 
-def _named(name: str, options: Mapping[str, Any]) -> Any:
-    return {"name": name, **options} if options else name
+def _sampler_record(options: SearchOptions) -> Any:
+    given = options.sampler_options
+    return {"name": options.sampler, **given} if given else options.sampler
 
 
 def _current(settings: Mapping[str, Any]) -> dict[str, Any]:

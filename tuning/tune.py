@@ -11,13 +11,19 @@ from typing import Any
 import pyarrow as pa
 
 import raysim
+from raysim.core.errors import SettingsError
+from raysim.core.given import user_path
 from raysim.storage.lock import make_folder
 from raysim.tuning.samplers import SearchOptions
 from raysim.tuning.search import Search
 from raysim.tuning.storage import read_url
-from raysim.tuning.studies import find, read_table
+from raysim.tuning.studies import find, read_study, read_table
+from raysim.tuning.studies.ranges import of_one_type
 from raysim.tuning.studies.study import Study
 from raysim.tuning.tuner import StudyListener, Tuner, study_errors
+
+MOST = 10**6
+"""Most trials, and slots, of a study."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,8 @@ def tune(
 
     Args:
         source: Without `study`, a built-in study or a study file; with it, settings from
-            `load_config`, a preset, or a settings file.
+            `load_config`, a preset, or a settings file. The `target_accuracy` of a preset or of
+            settings is dropped: trials run to their last round unless `overrides` has one.
         study: The table `[study]`, for example
             {"space": {"local.lr": {"low": 0.01, "high": 0.5, "log": True}}, "trials": 20}.
         overrides: Values of all trials by dotted key; they are not searched.
@@ -62,14 +69,12 @@ def tune(
     Raises:
         RaysimError: something is wrong that you can mend; its message says what.
     """
-    named = "study" if isinstance(source, raysim.Settings) else Path(source).stem
-    if study is None and not isinstance(source, raysim.Settings):
-        searched = find(str(source))
-    else:
-        given = source if isinstance(source, raysim.Settings) else str(source)
-        searched = Study(read_table(study or {}), given)
-    name = name or named
+    for option, value in (("trials", trials), ("jobs", jobs)):
+        if value is not None and (type(value) is not int or not 1 <= value <= MOST):
+            raise SettingsError(f"{option}={value}: must be an integer from 1 to {MOST}")
+    name = name or ("study" if isinstance(source, raysim.Settings) else Path(source).stem)
     folder = Path(out) if out else Path("runs") / name
+    searched = study_of(source, study)
     options = searched.options()
     with open_search(
         searched, overrides or {}, options, out=folder, storage=storage, name=name
@@ -105,6 +110,21 @@ def open_search(
         yield search
 
 
+def study_of(source: str | Path | raysim.Settings, table: Mapping[str, Any] | None) -> Study:
+    """Return the study of `tune`'s arguments.
+
+    Raises:
+        SettingsError: there is none, or it is wrong.
+    """
+    if isinstance(source, raysim.Settings):
+        return Study(read_table(table or {}), source)
+    if table is None:
+        return find(str(source))
+    if Path(source).suffix in (".toml", ".json"):
+        return read_study(user_path(source), table)
+    return Study(read_table(table), str(source))
+
+
 def _table(search: Search, tuner: Tuner) -> pa.Table:
     rows = []
     for trial in search.study.get_trials(deepcopy=False):
@@ -120,4 +140,5 @@ def _table(search: Search, tuner: Tuner) -> pa.Table:
                 **{key: trial.params.get(key) for key in search.resolved.space},
             }
         )
-    return pa.Table.from_pylist(rows)
+    names = rows[0] if rows else {}
+    return pa.table({name: of_one_type([row[name] for row in rows]) for name in names})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -101,7 +101,7 @@ class Tuner(RunQueue[TrialRun]):
         self.folder = StudyFolder(out, search.options.seeds)
         self._waiting: list[TrialRun] = []
         self._finished: defaultdict[int, list[Report]] = defaultdict(list)
-        self._seconds: Counter[int] = Counter()
+        self._seconds: defaultdict[int, float] = defaultdict(float)
         self._trials = 0
         self.pausing = search.prunes
 
@@ -119,9 +119,9 @@ class Tuner(RunQueue[TrialRun]):
                 the next call resumes the study.
             RunError: the folder is used by another tuner, or belongs to another study.
         """
-        self._trials = trials = int(min(trials, self.search.most_trials()))
         with study_errors(self.search), self.folder.lock(self.search.study):
             self.search.claim()
+            self._trials = trials = int(min(trials, self.search.most_trials()))
             self._check_records()
             describe(self.folder.path, self.search.resolved.space, self.search.options.objectives)
             for trial in self.search.running_trials():
@@ -171,8 +171,9 @@ class Tuner(RunQueue[TrialRun]):
 
     @property
     def _trial_count(self) -> int:
-        """Number of trials in the study, in any state."""
-        return len(self.search.study.get_trials(deepcopy=False))
+        """Number of trials that have begun."""
+        trials = self.search.study.get_trials(deepcopy=False)
+        return sum(trial.state is not TrialState.WAITING for trial in trials)
 
     def remain(self) -> bool:
         """Return whether trials remain to be started."""

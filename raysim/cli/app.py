@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -37,9 +37,6 @@ from raysim.cli.tables import table, table_options
 from raysim.core.errors import RaysimError, SettingsError
 from raysim.core.exits import interruptible
 from raysim.execution.module_path import leave_out_working_directory, put_working_directory_last
-
-if TYPE_CHECKING:
-    from raysim.tuning.samplers import SearchOptions
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -171,12 +168,15 @@ def tune(
 ) -> None:
     """Search settings with Optuna; the same command resumes an interrupted study."""
     from raysim.tuning import command
+    from raysim.tuning.studies import find
 
     with resumable(console, lambda: "interrupted; the same command resumes the study"):
+        found = find(study)
         command.tune(
             study,
+            found,
             changes(overrides, profile),
-            _search_options(study, sampler, pruner, objectives, seeds),
+            found.options(sampler, pruner, objectives, seeds),
             trials=trials,
             jobs=jobs,
             out=out,
@@ -184,15 +184,6 @@ def tune(
             study_name=name,
             console=console,
         )
-
-
-def _search_options(
-    study: str, sampler: str | None, pruner: str | None, objectives: str | None, seeds: int | None
-) -> SearchOptions:
-    from raysim.tuning.studies import find
-
-    names = None if objectives is None else tuple(objectives.split(","))
-    return find(study).options(sampler, pruner, names, seeds)
 
 
 @app.command()
@@ -272,10 +263,10 @@ def _check_job(name: str, *rest: str) -> None:
     else:
         from raysim.tuning.studies import find
 
-        study = options["study"]
-        find(study).resolve(overrides)
-        _search_options(study, options["sampler"], options["pruner"], options["objectives"])
-        command.check_file(study)
+        study = find(options["study"])
+        study.resolve(overrides)
+        study.options(*(options[key] for key in ("sampler", "pruner", "objectives", "seeds")))
+        command.check_file(options["study"])
         command.check_folder("--out", options["out"])
 
 

@@ -20,6 +20,7 @@ from raysim.core.tensors import CPU
 from raysim.driver.round_inputs import draw_cohort
 from raysim.federation.federation import Federation, open_samples
 from raysim.federation.opened import OpenedSamples
+from raysim.federation.task import Task
 from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_states import NEVER, ClientStates
 from raysim.training.network import STAGES, Network, lacking_stages
@@ -127,17 +128,20 @@ def _check_labels(federation: Federation, outputs: int) -> None:
             )
 
 
-def check_cohort(settings: Settings) -> None:
-    """Check that the fraction of the clients is at least one client.
+def with_cohort(settings: Settings, task: Task | None) -> Settings:
+    """Return the settings with the number of the task's clients, if there is a task.
 
     Raises:
-        SettingsError: it is not.
+        SettingsError: without one, the fraction of the clients is no client.
     """
+    if task:
+        return settings.model_copy(update={"clients": len(task.clients)})
     if not round(settings.fraction * settings.clients):
         raise SettingsError(
             f"fraction={settings.fraction}: of clients={settings.clients} that is no client; must"
             f" be at least {1 / settings.clients:g}"
         )
+    return settings
 
 
 def check_space(settings: Settings, states: ClientStates, state: ServerState) -> None:

@@ -264,7 +264,7 @@ def test_studies_are_listed(raysim_command):
         (["fedprox-mu", "local.lr=-1"], "local.lr=-1: must be greater than 0"),
         (
             ["fedprox-mu", "--pruner", "median", "--objectives", "accuracy,bytes"],
-            "pruner=median: pruners support one objective only, but got 2; use --pruner none",
+            "pruner=median: pruners support one objective only, but got 2; use pruner none",
         ),
     ],
 )

@@ -138,6 +138,15 @@ def test_a_finished_run_of_other_settings_is_not_taken(tmp_path, local_slots, mo
     assert failed.endswith("trials/0000 holds a run with another local.lr")
 
 
+def test_a_last_trial_that_was_enqueued_but_not_begun_is_run(tmp_path, local_slots):
+    search, tuner = started(tmp_path)
+    search.claim()
+    search.study.enqueue_trial({"local.lr": 0.25, "method.mu": 0.1})
+    tuner.run(1, None)
+    (trial,) = search.study.get_trials()
+    assert trial.state.name == "COMPLETE" and trial.params["local.lr"] == 0.25
+
+
 @pytest.mark.parametrize("drawn", [0, 1])
 @pytest.mark.parametrize("sampler", ["tpe", "random", "grid", "qmc", "nsga2"])
 def test_a_tuner_killed_inside_ask(tmp_path, monkeypatch, sampler, drawn):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import optuna
 import pytest
 
 import raysim
@@ -168,10 +169,20 @@ def test_first_trials_come_first_and_once(tmp_path):
 def test_a_grid_leaves_out_the_points_that_were_first(tmp_path):
     table = {"first": [{"local.lr": 0.5, "method.mu": 1.0}, {"local.lr": 0.2, "method.mu": 1.0}]}
     search = make_search(tmp_path, SearchOptions("grid"), table=table)
+    search.claim()
     assert search.most_trials() == 9 * 3 + 1
     play(search, 28)
     found = [tuple(trial[1].values()) for trial in values(search)]
     assert found[:2] == [(0.5, 1.0), (0.2, 1.0)] and len({*found}) == 28
+
+
+def test_a_grid_completes_a_first_trial(tmp_path):
+    first = [{"method.mu": 1.0}, {"local.lr": 0.2}]
+    search = make_search(tmp_path, SearchOptions("grid"), table={"first": first})
+    play(search, 28)
+    found = [tuple(trial[1].values()) for trial in values(search)]
+    assert found[:2] == [(0.001, 1.0), (0.2, 0.0)] and len({*found}) == 28
+    assert search.most_trials() == 28
 
 
 CONDITIONAL = {
@@ -198,6 +209,33 @@ def test_a_conditional_setting_is_drawn_where_it_is_searched(tmp_path, sampler):
     (tmp_path / "parts").mkdir()
     after(5, tmp_path / "parts")
     assert after(7, tmp_path / "parts") == found
+
+
+def test_a_resumed_trial_draws_only_what_it_searches(tmp_path):
+    """Others have ended since it began, so that the same draws would take another branch."""
+    search = make_search(tmp_path, SearchOptions("tpe"), table=CONDITIONAL)
+    play(search, 10)
+    running = [search.ask() for _ in range(8)]
+    before = {trial.number: dict(trial.params) for trial in running}
+    play(search, 6)
+    again = make_search(tmp_path, SearchOptions("tpe"), table=CONDITIONAL)
+    assert {trial.number: trial.params for trial in again.running_trials()} == before
+    assert {"fedavg", "fedprox"} == {params["method.name"] for params in before.values()}
+
+
+def test_a_half_drawn_trial_of_another_branch_is_completed(tmp_path):
+    search = make_search(tmp_path, SearchOptions("random"), table=CONDITIONAL)
+    trial = search.study.ask()
+    other = make_search(tmp_path, SearchOptions("random"), table=CONDITIONAL)
+    drawn = other.resolved.space.draw(optuna.create_study(sampler=other._sampler(0)).ask())
+    held = "fedavg" if drawn["method.name"] == "fedprox" else "fedprox"
+    trial.set_user_attr("by", "a tuner")
+    choice = search.resolved.space["method.name"]
+    index = choice.to_internal_repr(held)
+    search.study._storage.set_trial_param(trial._trial_id, "method.name", index, choice)
+    (found,) = other.running_trials()
+    assert found.params["method.name"] == held
+    assert ("method.mu" in found.params) == (held == "fedprox") and "local.lr" in found.params
 
 
 def test_hyperband_stops_trials_among_the_first_five(tmp_path):
@@ -245,6 +283,14 @@ def test_a_step_that_was_reported_before_is_not_reported_again(tmp_path):
             "sampler.n_startup_trials=True: must be int with sampler=tpe",
         ),
         (
+            SearchOptions(sampler_options={"n_ei_candidates": 0}),
+            "sampler.n_ei_candidates=0: must be 1 or more",
+        ),
+        (
+            SearchOptions(pruner="median", pruner_options={"n_warmup_steps": -1}),
+            "pruner.n_warmup_steps=-1: must be 0 or more",
+        ),
+        (
             SearchOptions("grid", sampler_options={"seed": 5}),
             "sampler.seed: no such option of grid; it has none",
         ),
@@ -266,7 +312,7 @@ def test_a_step_that_was_reported_before_is_not_reported_again(tmp_path):
         ),
         (
             SearchOptions(pruner="median", objectives=("accuracy", "bytes")),
-            "pruner=median: pruners support one objective only, but got 2; use --pruner none",
+            "pruner=median: pruners support one objective only, but got 2; use pruner none",
         ),
     ],
 )

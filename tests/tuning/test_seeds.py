@@ -117,6 +117,7 @@ def test_a_study_that_records_no_seeds_has_one(tmp_path, local_slots):
     again = make_search(tmp_path, options(seeds=1), **QUICK)
     make_tuner(again, tmp_path).run(2, 1)
     assert [trial[0] for trial in values(again)] == [0, 1]
+    assert again.study.user_attrs["first"] == []
 
 
 def test_refusals(tmp_path):

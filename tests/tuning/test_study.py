@@ -51,7 +51,10 @@ def test_an_override_fixes_what_was_tried(tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"method.mu": 0.1, "local.lr": 0.1}, "local.lr, method.mu: all are fixed"),
+        (
+            {"method.mu": 0.1, "local.lr": 0.1},
+            "local.lr, method.mu: leave at least one to search; all are fixed",
+        ),
         ({"evaluation.holdout": 0.0}, "evaluation.holdout=0.0: must be above 0; a study selects"),
         (
             {"dataset.name": "tests.driver.test_regression:Slopes"},
@@ -91,6 +94,15 @@ WRONG = {
     "first key": ({"first": [{"local.l": 1}]}, "study.first.0.local.l: is not searched; did you"),
     "first": ({"first": [{}, {"local.lr": 2}]}, "first.1.local.lr=2: must be 0.001 to 0.5, log"),
     "choice": ({"first": [{"method.mu": 0.2}]}, "mu=0.2: must be 0.0 | 0.1 | 1.0"),
+    "equal": ({"space": {"local.lr": [0.1, 0.2, 0.1]}}, "must not have equal values"),
+    "twice": (
+        {"space": {"local.lr": [0.1], "local": {"lr": [0.2]}}},
+        "study.space.local.lr: is given twice",
+    ),
+    "far": ({"space": {"seed": {"low": 1, "high": 10**400}}}, "must be from -2"),
+    "out": ({"space": {"out": ["a", "b"]}}, "study.space.out: cannot be searched; the study"),
+    "holdout": ({"space": {"evaluation.holdout": [0.0, 0.1]}}, "holdout: cannot be searched"),
+    "objectives": ({"objectives": "accuracy"}, 'objectives="accuracy": must be a valid list'),
 }
 
 
@@ -112,7 +124,14 @@ WRONG_CONDITIONS = {
     "circle": (CIRCLE, "study.space.local.lr.when: a circle of local.lr, local.momentum"),
     "unknown": ({"local.lr": {**LR, "when": {"method.nam": 1}}}, "when.method.nam: no such set"),
     "never": ({**NAMES, "local.lr": {**LR, "when": {"method.name": "x"}}}, "name=x: must be fedav"),
-    "needed": ({**NAMES, "method.mu": [0.1]}, "method.mu: no such setting"),
+    "needed": ({**NAMES, "method.mu": [0.1]}, "method.mu: no such .* `when`, a condition on met"),
+    "misspelt": ({"local.lr": {**LR, "when": {"method.name": "fedporx"}}}, "fedporx: no such meth"),
+    "empty": ({**NAMES, "local.lr": {**LR, "when": {"method.name": []}}}, "must have at least one"),
+    "real": (
+        {"local.lr": LR, "local.epochs": {"choices": [1], "when": {"local.lr": 0.1}}},
+        "when.local.lr: must be a setting with choices, or of integers",
+    ),
+    "none holds": ({"local.lr": {**LR, "when": {"method.name": "fedavg"}}}, "local.lr do not hold"),
     "itself": ({"local.lr": {**LR, "when": {"local.lr": 0.1}}}, "local.lr.when: a circle of local"),
 }
 
@@ -132,6 +151,10 @@ def test_a_condition_on_what_is_fixed_holds_always_or_never(tmp_path):
     assert [*study.resolve({"method.name": "fedavg"}).space] == ["local.lr"]
     fixed = study.resolve({"method.name": "fedprox"}).space
     assert [*fixed] == ["method.mu", "local.lr"] and not fixed.conditions
+    chain = {**MU, **NAMES, "local.epochs": {"choices": [1, 2], "when": {"method.mu": 0.5}}}
+    chain["method.mu"] = {"choices": [0.5, 1.0], "when": {"method.name": "fedprox"}}
+    study = make_study(tmp_path, space={**chain, "local.lr": LR})
+    assert [*study.resolve({"method.name": "fedavg"}).space] == ["local.lr"]
     with pytest.raises(raysim.SettingsError, match=r"mu=0.5: is searched with method.name ="):
         first = [{"method.name": "fedavg", "method.mu": 0.5}]
         make_study(tmp_path, space={**MU, **NAMES}, first=first).resolve({})
@@ -164,6 +187,40 @@ def test_a_file_beats_the_defaults_of_a_study_and_overrides_beat_the_file(tmp_pa
     assert run.rounds == 7 and run.evaluation.holdout == 0.2
 
 
+def test_a_first_trial_has_what_its_values_depend_on(tmp_path):
+    first = [{"method.mu": 0.5}, {"method.name": "fedprox", "method.mu": 1.0}]
+    study = make_study(tmp_path, space={**MU, **NAMES, "local.lr": LR}, first=first)
+    assert study.resolve({}).first == (
+        {"method.name": "fedprox", "method.mu": 0.5},
+        {"method.name": "fedprox", "method.mu": 1.0},
+    )
+    assert study.resolve({"method.name": "fedavg"}).first == ()
+    several = {"choices": [1, 2], "when": {"method.mu": [0.1, 1.0]}}
+    space = {**NAMES, "method.mu": {"choices": [0.1, 1.0], "when": {"method.name": "fedprox"}}}
+    study = make_study(
+        tmp_path, space={**space, "local.epochs": several}, first=[{"local.epochs": 2}]
+    )
+    message = r"local.epochs=2: must be given with method.mu = 0.1 \| 1.0"
+    with pytest.raises(raysim.SettingsError, match=message):
+        study.resolve({})
+
+
+def test_a_file_is_read_as_load_config_reads_it(tmp_path):
+    path = tmp_path / "own.toml"
+    path.write_text(
+        'preset = "fedmax-cifar10-noniid"\ntarget_accuracy = "none"\nmethod.beta = 3.0\n[local]\n'
+        "[study]\nspace.local.lr = [0.1, 0.2]\nfirst = [{ local.lr = 0.2 }]\n"
+    )
+    preset = raysim.load_config("fedmax-cifar10-noniid")
+    settings = find(str(path)).resolve({"method.name": "fedavg"}).settings
+    assert settings.method.title == "fedavg" and settings.local == preset.local
+    assert find(str(path)).resolve({}).settings.method.beta == 3.0
+    assert find(str(path)).resolve({}).first == ({"local.lr": 0.2},)
+    path.write_text("preset = 5\n")
+    with pytest.raises(raysim.SettingsError, match="preset=5: must be the name of a preset"):
+        raysim.load_config(path)
+
+
 def test_the_holdout_of_given_settings_stays(tmp_path):
     study = make_study(tmp_path)
     settings = raysim.load_config(tmp_path / "blobs.json", {"evaluation.holdout": 0.25})
@@ -181,8 +238,13 @@ def test_the_same_sampler_on_the_command_line_keeps_its_options(tmp_path):
 
 
 def test_a_choice_may_be_none(tmp_path):
-    space = make_study(tmp_path, space={"partition.limit": ["none", 5]}).resolve({}).space
-    assert space == {"partition.limit": CategoricalDistribution((None, 5))}
+    limit = {"partition.limit": ["none", 5]}
+    epochs = {"local.epochs": {"choices": [1, 2], "when": {"partition.limit": "none"}}}
+    first = [{"partition.limit": "none", "local.epochs": 2}]
+    resolved = make_study(tmp_path, space=limit | epochs, first=first).resolve({})
+    assert resolved.space["partition.limit"] == CategoricalDistribution((None, 5))
+    assert resolved.first == ({"partition.limit": None, "local.epochs": 2},)
+    assert [*make_study(tmp_path, space=epochs).resolve({}).space] == ["local.epochs"]
 
 
 def test_grid():
@@ -190,5 +252,6 @@ def test_grid():
     assert grid_points(IntDistribution(1, 7, step=3)) == [1, 4, 7]
     assert grid_points(FloatDistribution(0.0, 4.0)) == [0.5 * i for i in range(9)]
     powers = [10 ** (i / 2 - 4) for i in range(9)]
+    assert grid_points(FloatDistribution(0.0, 0.3, step=0.1))[-1] == 0.3
     points = grid_points(FloatDistribution(1e-4, 1.0, log=True))
     assert points == pytest.approx(powers) and points[0] == 1e-4 and points[-1] == 1.0

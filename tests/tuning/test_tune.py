@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 import raysim
+from raysim.tuning.tune import study_of
 from tests.test_readme import METHOD
 from tests.tuning.common import SPACE, make_study
 
-PAGE = (Path(__file__).parents[2] / "tuning/README.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 
 
 def test_trials_as_a_table_and_the_best_settings(tmp_path, local_slots):
@@ -23,7 +26,62 @@ def test_trials_as_a_table_and_the_best_settings(tmp_path, local_slots):
     assert [found.local.lr for found in result.best] == [best["local.lr"]]
 
 
-def test_the_study_of_the_page_searches_a_method_of_ones_own(tmp_path, local_slots, monkeypatch):
+PAIR = {"local.momentum": [0.0, 0.9], "local.nesterov": [False, True]}
+
+
+def test_values_that_the_settings_refuse_together(tmp_path, local_slots):
+    """Each is allowed beside the settings' own value of the other."""
+    make_study(tmp_path)
+    settings = raysim.load_config(tmp_path / "blobs.json", {"local.momentum": 0.9})
+    refused = {"local.momentum": 0.0, "local.nesterov": True}
+    with pytest.raises(raysim.SettingsError, match=r"first\.0: local.nesterov=true: needs"):
+        raysim.tune(settings, {"space": PAIR, "first": [refused]}, out=tmp_path / "out")
+    result = raysim.tune(settings, {"space": PAIR, "sampler": "grid"}, out=tmp_path / "out")
+    states = {
+        (row["local.momentum"], row["local.nesterov"]): row["state"]
+        for row in result.trials.to_pylist()
+    }
+    assert states.pop((0.0, True)) == "fail" and [*states.values()] == ["complete"] * 3
+
+
+@pytest.mark.parametrize(
+    ("key", "choices", "column"),
+    [
+        ("local.batch_size", [5, "full"], ["5", "full"]),
+        ("method.mu", [0, 0.5], [0.0, 0.5]),
+        ("partition.limit", ["none", 5], [None, 5]),
+    ],
+)
+def test_choices_of_several_types(tmp_path, local_slots, key, choices, column):
+    make_study(tmp_path)
+    settings = raysim.load_config(tmp_path / "blobs.json")
+    table = {"space": {key: choices}, "sampler": "grid"}
+    result = raysim.tune(settings, table, out=tmp_path / "out")
+    assert result.trials[key].to_pylist() == column
+    assert set(result.trials["state"].to_pylist()) == {"complete"}
+
+
+@pytest.mark.parametrize("given", [{"trials": 0}, {"trials": 1.5}, {"jobs": 0}, {"jobs": True}])
+def test_wrong_numbers(tmp_path, given):
+    (name,) = given
+    with pytest.raises(raysim.SettingsError, match=f"{name}=.*: must be an integer from 1 to 10"):
+        raysim.tune("fedavg-lr", out=tmp_path / "out", **given)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_table_beside_a_file_keeps_what_the_file_gives(tmp_path):
+    path = tmp_path / "own.toml"
+    path.write_text('preset = "mnist-noniid"\ntarget_accuracy = 0.5\n')
+    study = study_of(path, {"space": {"local.lr": [0.1, 0.2]}})
+    assert study.resolve({}).settings.target_accuracy == 0.5
+    preset = study_of("mnist-noniid", {"space": {"local.lr": [0.1, 0.2]}})
+    assert preset.resolve({}).settings.target_accuracy is None
+    assert preset.resolve({"target_accuracy": 0.9}).settings.target_accuracy == 0.9
+
+
+def test_the_study_of_the_front_page_searches_a_method_of_ones_own(
+    tmp_path, local_slots, monkeypatch
+):
     written = re.search(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     assert METHOD and written and written[1].count("\n") <= 12
     (tmp_path / "my_method.py").write_text(METHOD[1])

@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Generic, TypeVar
 
 import raysim
-from raysim.core.errors import MachineError, RaysimError, RunError
+from raysim.core.errors import MachineError, RaysimError, RunError, SettingsError
 from raysim.results.runs import infinite_loss, is_divergence
 from raysim.tuning.slots.pool import SlotPool
 from raysim.tuning.slots.report import Report, SlotLost
@@ -211,7 +211,12 @@ def run_in_slots(slots: SlotPool, queue: RunQueue[R]) -> None:
     while True:
         while slots.has_free() and (lost or queue.remain()):
             run = lost.pop(0) if lost else queue.next()
-            running[slots.start(queue.settings(run), queue.pausing)] = run, perf_counter()
+            try:
+                settings = queue.settings(run)
+            except SettingsError as wrong:  # the values that a trial has drawn
+                queue.ended(run, Report(error=str(wrong)), 0.0)
+                continue
+            running[slots.start(settings, queue.pausing)] = run, perf_counter()
         if not running and not lost and not queue.remain():
             return
         if (found := slots.wait()) is None:

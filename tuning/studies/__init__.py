@@ -23,8 +23,12 @@ from raysim.tuning.studies.study import Study, StudyTable
 from raysim.workloads.presets import changes_of
 
 
-def read_study(path: Path) -> Study:
+def read_study(path: Path, table: Mapping[str, Any] | None = None) -> Study:
     """Return the study of a file.
+
+    Args:
+        path: A settings file.
+        table: Its table `[study]`; None reads that of the file.
 
     Raises:
         SettingsError: it cannot be read, or its table `[study]` is missing or wrong.
@@ -32,7 +36,8 @@ def read_study(path: Path) -> Study:
     """
     values = current_settings(path, read_file(path))
     check_plain(values)
-    table = values.pop("study", None)
+    own = values.pop("study", None)
+    table = own if table is None else table
     if not isinstance(table, Mapping):
         raise SettingsError(f"{path}: has no table [study]; `raysim list studies NAME` shows one")
     return Study(read_table(table), str(path), changes_of(values))

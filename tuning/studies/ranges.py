@@ -36,6 +36,18 @@ def typed(values: Range, value: Any) -> Any:
     return values.to_external_repr(values.to_internal_repr(value))
 
 
+def of_one_type(values: Sequence[Any]) -> list[Any]:
+    """Return values as they are if they have one type, numbers as real ones, others as text.
+
+    None stays None.
+    """
+    kinds = {type(value) for value in values if value is not None}
+    if len(kinds) <= 1:
+        return list(values)
+    kind = float if kinds <= {int, float} else str
+    return [value if value is None else kind(value) for value in values]
+
+
 def limits(values: Range) -> list[Any]:
     """Return the limits of a range, or all choices."""
     if isinstance(values, CategoricalDistribution):
@@ -51,7 +63,8 @@ def grid_points(values: Range) -> list[Any]:
         return list(range(values.low, values.high + 1, values.step))
     low, high = values.low, values.high
     if values.step:
-        return [low + values.step * i for i in range(round((high - low) / values.step) + 1)]
+        steps = range(round((high - low) / values.step) + 1)
+        return [min(low + values.step * i, high) for i in steps]
     fractions = [point / (GRID_POINTS - 1) for point in range(1, GRID_POINTS - 1)]
     if values.log:
         inner = [low * (high / low) ** fraction for fraction in fractions]

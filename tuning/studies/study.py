@@ -11,7 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field
 import raysim
 from raysim.core.errors import SettingsError
 from raysim.tuning.samplers import SearchOptions
-from raysim.tuning.studies.space import Space, read_first, read_space
+from raysim.tuning.studies.entries import read_entries
+from raysim.tuning.studies.reading import read_first, read_space
+from raysim.tuning.studies.space import Space
 
 HOLDOUT = 0.1
 """Default of `evaluation.holdout` in a study."""
@@ -23,14 +25,14 @@ class StudyTable(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     about: str = Field(default="", description="description in one line")
-    objectives: tuple[str, ...] = Field(default=("accuracy",), description="accuracy, bytes")
+    objectives: list[str] = Field(default=["accuracy"], description="accuracy, bytes")
     sampler: str | dict[str, Any] = Field(default="tpe", description="name, or name and options")
     pruner: str | dict[str, Any] | None = Field(default=None, description="the same")
     seeds: int = Field(default=1, ge=1, le=1000, strict=True, description="runs of a trial")
     over_seeds: str = Field(default="mean", description="mean, or lower: one standard error less")
     trials: int = Field(default=50, ge=1, le=10**6, strict=True, description="number of trials")
     space: dict[str, Any] = Field(description="ranges by setting")
-    first: tuple[dict[str, Any], ...] = Field(default=(), description="first trials")
+    first: list[dict[str, Any]] = Field(default=[], description="first trials")
 
 
 @dataclass(frozen=True)
@@ -40,29 +42,32 @@ class Study:
     Attributes:
         table: The table `[study]`.
         source: A preset, the path of a settings file, or settings.
-        settings: Values by dotted key that the study gives beside a preset.
+        given: Settings that the file gives itself, by dotted key.
     """
 
     table: StudyTable
     source: str | raysim.Settings
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, Any] = field(default_factory=dict)
 
     def options(
         self,
         sampler: str | None = None,
         pruner: str | None = None,
-        objectives: tuple[str, ...] | None = None,
+        objectives: str | None = None,
         seeds: int | None = None,
     ) -> SearchOptions:
-        """Return sampler, pruner, objectives and seeds; None takes that of the study.
+        """Return sampler, pruner, objectives and seeds as the command line has them.
+
+        None takes that of the study; objectives are separated by commas.
 
         Raises:
             SettingsError: one is unknown or has a wrong option, or they cannot be combined.
         """
+        names = self.table.objectives if objectives is None else objectives.split(",")
         options = SearchOptions.of(
             _chosen(sampler, self.table.sampler),
             _chosen(pruner, self.table.pruner),
-            self.table.objectives if objectives is None else objectives,
+            tuple(names),
             seeds=self.table.seeds if seeds is None else seeds,
             over_seeds=self.table.over_seeds,
         )
@@ -86,17 +91,25 @@ class Study:
             raise SettingsError(f"dataset.name={name}: has no accuracy, by which a study chooses")
         if settings.out is not None:
             raise SettingsError(f"out={settings.out}: use the option --out for a study")
-        space = read_space(self.table.space, settings, overrides)
-        return ResolvedStudy(settings, space, read_first(self.table.first, space, overrides))
+        entries = read_entries(self.table.space)
+        space = read_space(entries, settings, overrides)
+        unsearched = {*entries, *overrides} - {*space}
+        return ResolvedStudy(
+            settings, space, read_first(self.table.first, space, settings, unsearched)
+        )
 
     def _settings(self, overrides: Mapping[str, Any]) -> raysim.Settings:
-        given = {**self.settings, **overrides}
+        """Return the settings; a preset's target is dropped, and a holdout of 0 is its default."""
         source = self.source
-        loaded = raysim.load_config(source) if isinstance(source, str) else source
-        base = {"evaluation.holdout": loaded.evaluation.holdout or HOLDOUT, "target_accuracy": None}
         if isinstance(source, str):
-            return raysim.load_config(source, base | given)
-        return source.override(base | given)
+            settings = raysim.load_config(source, overrides)
+        else:
+            settings = source.override(overrides)
+        given = {*self.given, *overrides}
+        defaults: dict[str, Any] = {"target_accuracy": None}
+        if not settings.evaluation.holdout:
+            defaults["evaluation.holdout"] = HOLDOUT
+        return settings.override({key: defaults[key] for key in defaults.keys() - given})
 
 
 @dataclass(frozen=True)

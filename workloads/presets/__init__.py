@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from raysim.config import apply_overrides
 from raysim.core.components import look_up
+from raysim.core.errors import SettingsError, visible
+from raysim.core.given import or_none
 from raysim.workloads.presets import dnc, fedfusion, fedmax, fedmmd, flexchill, mifl, mnist
 from raysim.workloads.presets.preset import Paper, Preset
 
@@ -35,7 +36,11 @@ def on_preset(values: Mapping[str, Any]) -> dict[str, Any]:
     """
     if "preset" not in values:
         return dict(values)
-    found = look_up("preset", str(values["preset"]), PRESETS)
+    from raysim.config import apply_overrides  # which imports torch
+
+    if not isinstance(name := values["preset"], str):
+        raise SettingsError(f"preset={visible(str(name))}: must be the name of a preset")
+    found = look_up("preset", name, PRESETS)
     return apply_overrides(found.settings.to_dict(), changes_of(values))
 
 
@@ -43,7 +48,9 @@ def changes_of(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a file as overrides of its preset, by dotted key."""
     changes: dict[str, Any] = {}
     for key, value in values.items():
-        inner = value.items() if isinstance(value, Mapping) else ()
-        changes |= {f"{key}.{name}": each for name, each in inner} or {key: value}
+        if isinstance(value, Mapping):
+            changes |= {f"{key}.{name}": or_none(each) for name, each in value.items()}
+        else:
+            changes[key] = or_none(value)
     changes.pop("preset", None)
     return changes

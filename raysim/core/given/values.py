@@ -47,6 +47,11 @@ def parse_json(text: str) -> Any:
         raise ValueError("nested too deeply") from error
 
 
+def or_none(value: Any) -> Any:
+    """Return None for the word `none`, which stands for it in TOML; else the value."""
+    return None if isinstance(value, str) and value.lower() == "none" else value
+
+
 def override_text(key: str, value: Any) -> str:
     """Return an override as it is typed in a shell: `raysim.config.parse_override` reads it."""
     if value is None:
