@@ -114,7 +114,8 @@ def test_a_study_that_records_no_seeds_has_one(tmp_path, local_slots):
     assert "seeds" not in storage.get_study_user_attrs(number)
     with pytest.raises(raysim.RunError, match="differs in seeds"):
         make_search(tmp_path, options(), **QUICK).claim()
-    again = make_search(tmp_path, options(seeds=1), **QUICK)
+    table = {"first": [{"method.mu": 0.1}, {"method.mu": 1.0}]}  # nor had it first trials
+    again = make_search(tmp_path, options(seeds=1), table=table, **QUICK)
     make_tuner(again, tmp_path).run(2, 1)
     assert [trial[0] for trial in values(again)] == [0, 1]
     assert again.study.user_attrs["first"] == []
