@@ -112,8 +112,8 @@ WARMUP = {"n_warmup_steps": 1}
     ("pruner", "options", "rounds", "stop"),
     [
         ("median", {}, 4, (5, 3)),  # at the third evaluation; five trials are never stopped
-        ("median", {}, 50, (5, 6)),  # after the first tenth of the rounds
-        ("median", WARMUP, 50, (5, 1)),
+        ("median", {}, 30, (5, 4)),  # after the first tenth of the rounds
+        ("median", WARMUP, 20, (5, 1)),
         ("median", {"n_startup_trials": 2}, 4, (2, 3)),
         ("median", {}, 2, None),
         ("percentile", {"n_startup_trials": 1}, 4, (1, 3)),

@@ -10,7 +10,7 @@ import pytest
 import raysim
 from raysim.tuning.tune import study_of
 from tests.test_readme import METHOD
-from tests.tuning.common import SPACE, make_study
+from tests.tuning.common import PRESET, SPACE, make_study
 
 PAGE = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 
@@ -88,7 +88,8 @@ def test_the_study_of_the_front_page_searches_a_method_of_ones_own(
     (tmp_path / "my_study.toml").write_text(written[1])
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    quick = {"rounds": 1, "local.epochs": 1, "fraction": 0.01, "dataset.name": "mnist"}
+    blobs = {f"{part}.name": PRESET[part]["name"] for part in ("dataset", "partition", "model")}
+    quick = {"rounds": 1, "local.epochs": 1, "clients": 20, **blobs}
     result = raysim.tune("my_study.toml", overrides=quick, trials=1)
     (row,) = result.trials.to_pylist()
     assert row["state"] == "complete" and row["method.beta"] == 0.9

@@ -103,7 +103,7 @@ def test_cells_of_the_papers_tables_that_share_runs():
     assert {"fa/cnn-cifar10-b=50", "mifl/resnet50-imagenet-b=64"} <= names
 
 
-SMALL = {"evaluation.clients": True, "fraction": 0.1, "rounds": 2}
+SMALL = {"evaluation.clients": True, "fraction": 0.1, "rounds": 2, "partition.limit": 20}
 ANALYSES = {
     "similarity 1": "analysis(cka, layer_1)",
     "similarity 2": "analysis(cka, layer_2)",
