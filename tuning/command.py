@@ -28,6 +28,7 @@ def tune(
     *,
     trials: int | None,
     jobs: int | None,
+    timeout: float | None,
     out: Path | None,
     storage: str | None,
     study_name: str | None,
@@ -42,6 +43,7 @@ def tune(
         options: Sampler, pruner and objectives.
         trials: Total number of trials; None takes that of the study.
         jobs: Number of slots; None takes as many as fit.
+        timeout: Seconds after which no trial begins.
         out: Folder of the trials' run directories and of the results; None is `runs/NAME`.
         storage: Database URL, or the @FILE that holds it; None creates a SQLite file in `out`.
         study_name: Name in the database; None takes that of the study or its file.
@@ -56,7 +58,7 @@ def tune(
         study, overrides, options, out=out, storage=storage, name=study_name
     ) as search:
         tuner = Tuner(search, out, PlainStudyOutput(console, search))
-        result = tuner.run(trials or study.table.trials, jobs)
+        result = tuner.run(trials or study.table.trials, jobs, timeout)
         with study_errors(search):
             plots = draw(search.study, options.objectives, out)
     _print_result(console, search, result, plots)

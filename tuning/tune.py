@@ -47,6 +47,7 @@ def tune(
     overrides: Mapping[str, Any] | None = None,
     trials: int | None = None,
     jobs: int | None = None,
+    timeout: float | None = None,
     out: str | Path | None = None,
     storage: str | None = None,
     name: str | None = None,
@@ -62,6 +63,7 @@ def tune(
         overrides: Values of all trials by dotted key; they are not searched.
         trials: Total number of trials; None takes that of the study.
         jobs: Number of slots; None takes as many as fit.
+        timeout: Seconds after which no trial begins; those that have begun are run to their end.
         out: Folder of the study; None is `runs/NAME`.
         storage: Database URL, or the @FILE that holds it; None creates a SQLite file in `out`.
         name: Name in the database; None takes that of the study or its file, else "study".
@@ -72,6 +74,8 @@ def tune(
     for option, value in (("trials", trials), ("jobs", jobs)):
         if value is not None and (type(value) is not int or not 1 <= value <= MOST):
             raise SettingsError(f"{option}={value}: must be an integer from 1 to {MOST}")
+    if timeout is not None and not timeout > 0:
+        raise SettingsError(f"timeout={timeout}: must be above 0")
     name = name or ("study" if isinstance(source, raysim.Settings) else Path(source).stem)
     folder = Path(out) if out else Path("runs") / name
     searched = study_of(source, study)
@@ -80,7 +84,7 @@ def tune(
         searched, overrides or {}, options, out=folder, storage=storage, name=name
     ) as search:
         tuner = Tuner(search, folder, StudyListener())
-        result = tuner.run(trials or searched.table.trials, jobs)
+        result = tuner.run(trials or searched.table.trials, jobs, timeout)
         settings = search.resolved.settings
         best = tuple(settings.override(trial.params) for trial in result.best)
         with study_errors(search):

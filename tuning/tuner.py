@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 
 from optuna.exceptions import StorageInternalError
 from optuna.trial import FrozenTrial, Trial, TrialState
@@ -102,16 +104,18 @@ class Tuner(RunQueue[TrialRun]):
         self._waiting: list[TrialRun] = []
         self._finished: defaultdict[int, list[Report]] = defaultdict(list)
         self._seconds: defaultdict[int, float] = defaultdict(float)
-        self._trials = 0
+        self._trials, self._deadline = 0, math.inf
         self.pausing = search.prunes
 
-    def run(self, trials: int, jobs: int | None) -> StudyResult:
+    def run(self, trials: int, jobs: int | None, timeout: float | None = None) -> StudyResult:
         """Run trials until the study has the given number.
 
         Args:
             trials: Total number of trials, including those of earlier calls; at most the points of
                 the grid for the grid sampler.
             jobs: Number of slots; None takes as many as fit.
+            timeout: Seconds after which no trial begins; those that have begun are run to their
+                end. None is no limit.
 
         Raises:
             SettingsError: the slots do not fit on the cluster.
@@ -130,6 +134,7 @@ class Tuner(RunQueue[TrialRun]):
             with open_slots(settings, jobs, self.listener.note) as slots:
                 done = self._trial_count - len(self._waiting)
                 self.listener.started(len(slots), done, trials)
+                self._deadline = math.inf if timeout is None else monotonic() + timeout
                 run_in_slots(slots, self)
                 return self._result(slots.busy)
 
@@ -177,6 +182,8 @@ class Tuner(RunQueue[TrialRun]):
 
     def remain(self) -> bool:
         """Return whether trials remain to be started."""
+        if monotonic() >= self._deadline:
+            return bool(self._waiting)
         return bool(self._waiting) or self._trial_count < self._trials
 
     def next(self) -> TrialRun:

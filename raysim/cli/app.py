@@ -139,6 +139,10 @@ def tune(
         typer.Option(min=1, max=10**6, help="total number of trials; default: the study's"),
     ] = None,
     jobs: Jobs = None,
+    timeout: Annotated[
+        int | None,
+        typer.Option(min=1, help="seconds after which no trial begins; default: no limit"),
+    ] = None,
     storage: Annotated[
         str | None,
         typer.Option(
@@ -179,6 +183,7 @@ def tune(
             found.options(sampler, pruner, objectives, seeds),
             trials=trials,
             jobs=jobs,
+            timeout=timeout,
             out=out,
             storage=storage,
             study_name=name,

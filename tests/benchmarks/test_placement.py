@@ -13,6 +13,7 @@ from tests.benchmarks.scaling.simulation import Costs
 FREE = Costs(send=0, receive=0, merge=0, node_merge=0, latency=0, call=0, pack=0)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("shared_ray")
 def test_all_cases_have_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(part, "WORKERS", (8,))

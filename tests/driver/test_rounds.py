@@ -235,7 +235,7 @@ def test_a_callers_own_number_of_threads_changes_no_bit(tmp_path, undisturbed):
     assert model_of(tmp_path) == model_of(undisturbed)
 
 
-EXITS = [("inline", "break", 0), ("ray", "break", 0), ("ray", "1 / 0", 1)]
+EXITS = [("inline", "break", 0), ("inline", "1 / 0", 1), ("ray", "break", 0), ("ray", "1 / 0", 1)]
 OPEN = """
 import sys
 from pathlib import Path
@@ -251,13 +251,8 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(
-    ("backend", "end", "code"),
-    [
-        ("inline", "1 / 0", 1),
-        *(pytest.param(*case, marks=pytest.mark.full) for case in EXITS),
-    ],
-)
+@pytest.mark.full
+@pytest.mark.parametrize(("backend", "end", "code"), EXITS)
 def test_a_process_ends_with_an_iteration_that_is_open(tmp_path, backend, end, code):
     program = OPEN.replace("END", end)
     done = subprocess.run(

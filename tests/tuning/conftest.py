@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
 from functools import partial
 
 import pytest
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
 
 from raysim.tuning.studies import STUDIES
 from tests.cli.test_app import raysim_command
@@ -37,3 +40,10 @@ def tune(raysim_command, tmp_path, monkeypatch):
     """Run `raysim tune blobs ...` in a fresh folder; return exit code, stdout and stderr."""
     monkeypatch.setitem(STUDIES, "blobs", make_study(tmp_path))
     return partial(raysim_command, "tune", "blobs", "--out", "out")
+
+
+@event.listens_for(Engine, "connect")
+def _write_without_waiting_for_the_disk(connection, _):
+    """Tests kill processes, never the machine: what SQLite has given to the system survives."""
+    if isinstance(connection, sqlite3.Connection):
+        connection.execute("PRAGMA synchronous=OFF")

@@ -61,6 +61,12 @@ def test_choices_of_several_types(tmp_path, local_slots, key, choices, column):
     assert set(result.trials["state"].to_pylist()) == {"complete"}
 
 
+@pytest.mark.parametrize("timeout", [0, -1.0, float("nan")])
+def test_wrong_timeouts(tmp_path, timeout):
+    with pytest.raises(raysim.SettingsError, match=f"timeout={timeout}: must be above 0"):
+        raysim.tune("fedavg-lr", out=tmp_path / "out", timeout=timeout)
+
+
 @pytest.mark.parametrize("given", [{"trials": 0}, {"trials": 1.5}, {"jobs": 0}, {"jobs": True}])
 def test_wrong_numbers(tmp_path, given):
     (name,) = given

@@ -36,6 +36,20 @@ def test_a_study(tmp_path, local_slots):
     assert again.summary["final_holdout_accuracy"] == best.value
 
 
+def test_no_trial_begins_after_the_timeout(tmp_path, local_slots, monkeypatch):
+    search, now = make_search(tmp_path), [0.0]
+    monkeypatch.setattr("raysim.tuning.tuner.monotonic", lambda: now[0])
+
+    def pass_a_minute(run):
+        now[0] += 60
+
+    local_slots.fault = pass_a_minute
+    make_tuner(search, tmp_path).run(5, 1, timeout=90)
+    assert [trial.state.name for trial in search.study.get_trials()] == ["COMPLETE"] * 2
+    make_tuner(search, tmp_path).run(3, 1)
+    assert len(search.study.get_trials()) == 3
+
+
 @pytest.mark.full
 def test_the_same_study_twice_gives_the_same_trials(tmp_path, local_slots):
     found = []
