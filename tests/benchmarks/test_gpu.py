@@ -45,6 +45,7 @@ def never(job, limit, device, log):
     raise AssertionError("it was done already")
 
 
+@pytest.mark.full
 def test_all_parts_write_their_tables(tmp_path, monkeypatch):
     monkeypatch.setenv("RAYSIM_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(command, "run_apart", directly)

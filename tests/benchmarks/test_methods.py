@@ -6,10 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from raysim.core.method import METHODS
 from tests.benchmarks.methods import ROWS, settings_of
 
 
+@pytest.mark.full
 def test_every_method_has_a_row_in_a_process_of_its_own():
     command = [sys.executable, "-m", "tests.benchmarks.methods", "--help"]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -199,6 +199,7 @@ def test_a_browser_sorts_and_highlights(runs, tmp_path):
     assert re.search(r"<output>1\.\d+, 0\.\d+</output>", dom)
 
 
+@pytest.mark.full
 def test_twenty_runs_of_a_thousand_rounds(write_run, tmp_path):
     """Under 5 MB, and opened by a headless browser in under 3 s."""
     rng = np.random.default_rng(0)

@@ -72,6 +72,7 @@ def test_a_trial_lost_while_it_was_enqueued_is_drawn_next(tmp_path):
     assert [trial[1] for trial in values(search)] == points[:2]
 
 
+@pytest.mark.full
 def test_tpe_learns(tmp_path):
     search = make_search(tmp_path)
     play(search, 30, accuracy=lambda params: -abs(params["local.lr"] - 0.3))
