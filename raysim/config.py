@@ -29,7 +29,7 @@ from raysim.analysis import analysis_names
 from raysim.core.components import C, Component, Registry, build_component, explain
 from raysim.core.data import DATASETS, MODELS, PARTITIONS, Dataset, Model, Partition
 from raysim.core.errors import SettingsError, visible
-from raysim.core.given import check_plain, parse_json, read_text, user_path
+from raysim.core.given import check_plain, or_none, parse_json, read_text, user_path
 from raysim.core.given.limits import MOST, SMALLEST_RESOURCE, Count, NodeLabels, RayName, Seed
 from raysim.core.method import METHODS, Method
 from raysim.core.rules import Weighting
@@ -275,12 +275,10 @@ def parse_override(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise SettingsError(f"{visible(repr(text))}: overrides are written dotted.key=value")
-    if value.strip().lower() == "none":
-        return key.strip(), None
     try:
         return key.strip(), parse_json(value)
     except ValueError:  # no JSON, or a number or nesting that no setting has
-        return key.strip(), value.strip()
+        return key.strip(), or_none(value.strip())
 
 
 def read_file(path: Path) -> dict[str, Any]:

@@ -88,10 +88,7 @@ def read_first(
             if key not in space:
                 raise SettingsError(f"{name}.{key}: is not searched; {suggest(key, list(space))}")
         values = _with_parents(name, values, space)
-        try:
-            settings.override(values)
-        except SettingsError as error:
-            raise SettingsError(f"{name}: {error}") from error
+        _check(name, settings, values)
         if values:
             found.append({key: typed(space[key], value) for key, value in values.items()})
     return tuple(found)
@@ -172,14 +169,14 @@ def _conditions(
             raise SettingsError(f"{name}: no such setting; {suggest(parent, sorted(known))}")
         else:
             for each in values:
-                _check(name, settings, parent, each)
+                _check(name, settings, {parent: each})
             holds = holds and known[parent] in values
     return found if holds else None
 
 
-def _check(name: str, settings: raysim.Settings, key: str, value: Any) -> None:
+def _check(name: str, settings: raysim.Settings, values: Mapping[str, Any]) -> None:
     try:
-        settings.override({key: value})
+        settings.override(values)
     except SettingsError as error:
         raise SettingsError(f"{name}: {error}") from error
 
