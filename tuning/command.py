@@ -11,10 +11,10 @@ from rich.table import Table
 
 from raysim.core.errors import RunError
 from raysim.tuning.plots import draw
-from raysim.tuning.samplers import SearchOptions
-from raysim.tuning.search import Search, bytes_sent
-from raysim.tuning.storage import error_line, is_missing_file, read_url
+from raysim.tuning.search.search import Search, bytes_sent
+from raysim.tuning.search.storage import error_line, is_missing_file, read_url
 from raysim.tuning.studies.ranges import format_range
+from raysim.tuning.studies.samplers import SearchOptions
 from raysim.tuning.studies.study import Study
 from raysim.tuning.tune import open_search
 from raysim.tuning.tuner import StudyListener, StudyResult, Tuner, study_errors

@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from raysim.core.given import override_text, read_text
-from raysim.tuning.samplers import SearchOptions
 from raysim.tuning.studies import STUDIES, find
 from raysim.tuning.studies.ranges import format_range
+from raysim.tuning.studies.samplers import SearchOptions
 
 
 def page(name: str) -> RenderableType:

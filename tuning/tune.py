@@ -14,11 +14,11 @@ import raysim
 from raysim.core.errors import SettingsError
 from raysim.core.given import user_path
 from raysim.storage.lock import make_folder
-from raysim.tuning.samplers import SearchOptions
-from raysim.tuning.search import Search
-from raysim.tuning.storage import read_url
+from raysim.tuning.search.search import Search
+from raysim.tuning.search.storage import read_url
 from raysim.tuning.studies import find, read_study, read_table
 from raysim.tuning.studies.ranges import of_one_type
+from raysim.tuning.studies.samplers import SearchOptions
 from raysim.tuning.studies.study import Study
 from raysim.tuning.tuner import StudyListener, Tuner, study_errors
 

@@ -19,12 +19,12 @@ from raysim.core.errors import MachineError, RunError
 from raysim.storage.atomic import write_json
 from raysim.tuning.events import add_bytes, describe
 from raysim.tuning.folder import StudyFolder
-from raysim.tuning.search import Search, best, bytes_sent
+from raysim.tuning.search.search import Search, best, bytes_sent
+from raysim.tuning.search.storage import RESUME
 from raysim.tuning.slots.pool import open_slots
 from raysim.tuning.slots.queue import RunQueue, run_in_slots
 from raysim.tuning.slots.report import Report, hinting
 from raysim.tuning.slots.slot import finished
-from raysim.tuning.storage import RESUME
 
 
 @contextmanager

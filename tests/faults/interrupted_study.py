@@ -18,7 +18,7 @@ import pytest
 import ray
 
 from raysim.cli import app
-from raysim.tuning.search import Search
+from raysim.tuning.search.search import Search
 from raysim.tuning.studies import STUDIES
 from tests.conftest import ActorStock
 from tests.faults.forked import Ended

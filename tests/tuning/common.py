@@ -13,11 +13,11 @@ from typing import Any
 from optuna.storages import RDBStorage
 
 import raysim
-from raysim.tuning.samplers import SearchOptions
-from raysim.tuning.search import Search
+from raysim.tuning.search.search import Search
 from raysim.tuning.slots.report import Report, SlotLost
 from raysim.tuning.slots.slot import SlotActor
 from raysim.tuning.studies import read_study
+from raysim.tuning.studies.samplers import SearchOptions
 from raysim.tuning.studies.study import Study
 from raysim.tuning.tuner import StudyListener, Tuner
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from raysim.config import parse_override
-from raysim.tuning.samplers import SearchOptions
+from raysim.tuning.studies.samplers import SearchOptions
 from raysim.tuning.tuner import StudyListener, Tuner
 from tests.tuning.common import make_search
 

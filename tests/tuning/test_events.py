@@ -11,7 +11,7 @@ from tensorboard.plugins.hparams.api_pb2 import Experiment, ListSessionGroupsReq
 from tensorboard.plugins.hparams.backend_context import Context
 from tensorboard.plugins.hparams.list_session_groups import Handler
 
-from raysim.tuning.samplers import SearchOptions
+from raysim.tuning.studies.samplers import SearchOptions
 from tests.tuning.common import make_search, make_tuner
 
 

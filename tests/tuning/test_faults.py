@@ -16,7 +16,7 @@ import pytest
 import ray
 
 import raysim
-from raysim.tuning.search import Search
+from raysim.tuning.search.search import Search
 from tests.tuning.common import make_search, make_tuner, summaries, values
 from tests.tuning.faults import RANDOM
 

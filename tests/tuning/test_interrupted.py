@@ -13,9 +13,9 @@ import pytest
 
 import raysim
 from raysim.core.errors import MachineError
-from raysim.tuning.samplers import SearchOptions
-from raysim.tuning.search import Search
+from raysim.tuning.search.search import Search
 from raysim.tuning.slots.report import Report, SlotLost
+from raysim.tuning.studies.samplers import SearchOptions
 from tests.tuning.common import make_search, make_tuner, summaries, values
 from tests.tuning.test_search import play
 

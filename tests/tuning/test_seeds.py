@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import raysim
-from raysim.tuning.samplers import SearchOptions
 from raysim.tuning.slots.report import Report
+from raysim.tuning.studies.samplers import SearchOptions
 from tests.tuning.common import LocalSlots, make_search, make_study, make_tuner, values
 
 QUICK = {"rounds": 2, "seed": 5}

@@ -9,8 +9,8 @@ import pytest
 
 import raysim
 from raysim.tuning.folder import StudyFolder
-from raysim.tuning.samplers import SearchOptions
 from raysim.tuning.slots.pool import open_slots
+from raysim.tuning.studies.samplers import SearchOptions
 from raysim.tuning.tuner import Tuner
 from tests.tuning.common import RecordingListener, make_search, make_tuner, summaries, values
 

@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 import raysim
 from raysim.core.errors import SettingsError
-from raysim.tuning.samplers import SearchOptions
 from raysim.tuning.studies.entries import read_entries
 from raysim.tuning.studies.reading import read_first, read_space
+from raysim.tuning.studies.samplers import SearchOptions
 from raysim.tuning.studies.space import Space
 
 HOLDOUT = 0.1

@@ -8,8 +8,8 @@ import optuna
 import pytest
 
 import raysim
-from raysim.tuning.samplers import SearchOptions
-from raysim.tuning.search import best
+from raysim.tuning.search.search import best
+from raysim.tuning.studies.samplers import SearchOptions
 from tests.tuning.common import make_search, values
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import raysim
-from raysim.tuning.storage import read_url
+from raysim.tuning.search.storage import read_url
 from tests.cli.test_app import one_line_error, raysim_command
 
 __all__ = ["raysim_command"]

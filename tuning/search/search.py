@@ -15,19 +15,14 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from raysim.config import parse
 from raysim.core.errors import RunError, SettingsError, without_passwords
-from raysim.storage.schema import renamed
-from raysim.tuning.samplers import OBJECTIVES, SearchOptions
-from raysim.tuning.storage import check_whole, error_line, is_missing_file, refusal
-from raysim.tuning.studies.space import Space
+from raysim.tuning.search.record import as_of_today, first_difference, record_of
+from raysim.tuning.search.storage import check_whole, error_line, is_missing_file, refusal
+from raysim.tuning.studies.samplers import OBJECTIVES, SearchOptions
 from raysim.tuning.studies.study import ResolvedStudy
 
 AVERAGED = ("final_holdout_accuracy", "final_accuracy", "bytes_up", "bytes_down")
 """What the summary of a trial of several runs has."""
-ONE_SEED = [1, "mean"]
-UNCOMPARED = {"engine", "out"}
-"""Settings in which the calls of one study may differ."""
 
 
 class Search:
@@ -88,7 +83,7 @@ class Search:
         self._storage.engine.dispose()
 
     def claim(self) -> None:
-        """Record settings, space, sampler and objectives, or compare them with those recorded.
+        """Record what the trials depend on, or compare it with what is recorded.
 
         The caller holds the lock of the study's folder.
 
@@ -96,32 +91,21 @@ class Search:
             RunError: the trials of the study have others.
         """
         found, empty = self.study.user_attrs, not self.study.get_trials(deepcopy=False)
-        if not empty:  # an earlier version recorded neither seeds nor first trials
-            found = {"seeds": ONE_SEED, **found}
-            if "first" not in found:
+        if not empty:
+            found = as_of_today(found)
+            if "first" not in found:  # an earlier version recorded none
                 self.resolved = replace(self.resolved, first=())
-        expected = {
-            "settings": self.resolved.settings.model_dump(mode="json", exclude=UNCOMPARED),
-            "space": _space_to_json(self.resolved.space),
-            "sampler": _sampler_record(self.options),
-            "objectives": list(self.options.objectives),
-            "first": [dict(trial) for trial in self.resolved.first],
-            "seeds": [self.options.seeds, self.options.over_seeds],
-        }
-        if isinstance(settings := found.get("settings"), Mapping):
-            found = {**found, "settings": _current(settings)}
+        expected = record_of(self.resolved, self.options)
         # No trial depends on those of an empty study, but its objectives cannot be changed.
         fixed = [key for key in expected if key in found and (key == "objectives" or not empty)]
         for key in fixed:
-            if found[key] != expected[key]:
-                difference = _first_difference(found[key], expected[key])
+            if difference := first_difference(found[key], expected[key]):
                 raise RunError(
                     f"study {self.study.study_name} in {without_passwords(self._url)} differs in"
                     f" {key} ({difference}); choose another --name"
                 )
-        for key, value in expected.items():
-            if key not in fixed:
-                self.study.set_user_attr(key, value)
+        for key in expected.keys() - {*fixed}:
+            self.study.set_user_attr(key, expected[key])
 
     def ask(self) -> Trial:
         """Return a new trial with its parameters.
@@ -252,38 +236,6 @@ class Search:
     def _sampler(self, number: int) -> BaseSampler:
         seed, common = self.resolved.settings.seed, self.resolved.space.common
         return self.options.build_sampler(seed, number, common)
-
-
-def _space_to_json(space: Space) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        key: optuna.distributions.distribution_to_json(space[key]) for key in space
-    }
-    for key, conditions in space.conditions.items():
-        when = {parent: list(values) for parent, values in conditions.items()}
-        found[key] = {"range": found[key], "when": when}
-    return found
-
-
-def _sampler_record(options: SearchOptions) -> Any:
-    given = options.sampler_options
-    return {"name": options.sampler, **given} if given else options.sampler
-
-
-def _current(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a study, which an earlier version may have written, as of today."""
-    current = renamed(settings)
-    try:
-        return parse(current).model_dump(mode="json", exclude=UNCOMPARED)
-    except SettingsError:  # the caller names the difference
-        return current
-
-
-def _first_difference(found: Any, expected: Any, prefix: str = "") -> str:
-    if isinstance(found, Mapping) and isinstance(expected, Mapping):
-        for key in {**found, **expected}:
-            if found.get(key) != expected.get(key):
-                return _first_difference(found.get(key), expected.get(key), f"{prefix}{key}.")
-    return f"{prefix.rstrip('.')}: {found}, here {expected}".removeprefix(": ")
 
 
 def bytes_sent(summary: Mapping[str, Any]) -> float:
