@@ -11,7 +11,7 @@ from rich.table import Table
 
 from raysim.core.errors import RunError
 from raysim.tuning.plots import draw
-from raysim.tuning.search.search import Search, bytes_sent
+from raysim.tuning.search.search import Search, bytes_sent, exceeded
 from raysim.tuning.search.storage import error_line, is_missing_file, read_url
 from raysim.tuning.studies.ranges import format_range
 from raysim.tuning.studies.samplers import SearchOptions
@@ -70,7 +70,10 @@ def _print_result(
 ) -> None:
     for path in plots:
         console.print(f"plot: {path}", highlight=False, soft_wrap=True)
-    console.print(best_trials(search, result))
+    if result.best or not search.options.constraints:
+        console.print(best_trials(search, result))
+    else:
+        console.print("no completed trial keeps the constraints of the study", highlight=False)
     if result.busy is not None:
         console.print(f"slots were busy for {result.busy:.0%} of the time while trials remained")
     for number, path in result.presets.items():
@@ -99,6 +102,7 @@ class PlainStudyOutput(StudyListener):
         error = trial.user_attrs.get("failed")
         values = ", ".join(f"{value:.6g}" for value in trial.values or ())
         outcome = error or values or f"after round {trial.last_step}"
+        outcome += "".join(f", too many {name}" for name in exceeded(trial))
         parameters = " ".join(
             f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}"
             for key, value in trial.params.items()

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pyarrow as pa
+from optuna.trial import FrozenTrial
 
 import raysim
 from raysim.core.errors import SettingsError
 from raysim.core.given import user_path
 from raysim.storage.lock import make_folder
-from raysim.tuning.search.search import Search
+from raysim.tuning.search.search import Search, exceeded
 from raysim.tuning.search.storage import read_url
 from raysim.tuning.studies import find, read_study, read_table
 from raysim.tuning.studies.ranges import of_one_type
@@ -26,14 +28,19 @@ MOST = 10**6
 """Most trials, and slots, of a study."""
 
 
+Callback = Callable[[optuna.Study, FrozenTrial], None]
+
+
 @dataclass(frozen=True)
 class StudyTrials:
     """Result of `raysim.tune`.
 
     Attributes:
         trials: A row per trial: `trial`, `state`, the objectives, `test_accuracy`, `run_dir`, and a
-            column per searched setting, null where the trial did not search it.
-        best: Settings of the best trial, or of each trial of the Pareto front.
+            column per searched setting, null where the trial did not search it; where the study
+            has constraints, `feasible`, null where the trial was not completed.
+        best: Settings of the best trial, or of each trial of the Pareto front; none where no trial
+            keeps the constraints.
     """
 
     trials: pa.Table
@@ -51,6 +58,7 @@ def tune(
     out: str | Path | None = None,
     storage: str | None = None,
     name: str | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> StudyTrials:
     """Run a study, or resume it in the same folder.
 
@@ -67,6 +75,8 @@ def tune(
         out: Folder of the study; None is `runs/NAME`.
         storage: Database URL, or the @FILE that holds it; None creates a SQLite file in `out`.
         name: Name in the database; None takes that of the study or its file, else "study".
+        callbacks: Called as those of `optuna.Study.optimize`, with the study and the trial that has
+            ended; after `study.stop()` no trial begins.
 
     Raises:
         RaysimError: something is wrong that you can mend; its message says what.
@@ -83,12 +93,23 @@ def tune(
     with open_search(
         searched, overrides or {}, options, out=folder, storage=storage, name=name
     ) as search:
-        tuner = Tuner(search, folder, StudyListener())
+        tuner = Tuner(search, folder, _Callbacks(search, callbacks))
         result = tuner.run(trials or searched.table.trials, jobs, timeout)
         settings = search.resolved.settings
         best = tuple(settings.override(trial.params) for trial in result.best)
         with study_errors(search):
             return StudyTrials(_table(search, tuner), best)
+
+
+class _Callbacks(StudyListener):
+    """Callbacks of a user, called with each trial that has ended."""
+
+    def __init__(self, search: Search, callbacks: Sequence[Callback]) -> None:
+        self._search, self._callbacks = search, callbacks
+
+    def trial_done(self, trial: FrozenTrial, seconds: float) -> None:
+        for callback in self._callbacks:
+            callback(self._search.study, trial)
 
 
 @contextmanager
@@ -140,9 +161,16 @@ def _table(search: Search, tuner: Tuner) -> pa.Table:
                 "state": trial.state.name.lower(),
                 **dict(zip(search.options.objectives, values, strict=True)),
                 "test_accuracy": summary.get("final_accuracy"),
+                **_feasible(trial, search),
                 "run_dir": str(tuner.folder.trial(trial.number)),
                 **{key: trial.params.get(key) for key in search.resolved.space},
             }
         )
     names = rows[0] if rows else {}
     return pa.table({name: of_one_type([row[name] for row in rows]) for name in names})
+
+
+def _feasible(trial: FrozenTrial, search: Search) -> dict[str, bool | None]:
+    if not search.options.constraints:
+        return {}
+    return {"feasible": not exceeded(trial) if trial.values else None}

@@ -182,7 +182,7 @@ class Tuner(RunQueue[TrialRun]):
 
     def remain(self) -> bool:
         """Return whether trials remain to be started."""
-        if monotonic() >= self._deadline:
+        if self.search.study.stopped or monotonic() >= self._deadline:
             return bool(self._waiting)
         return bool(self._waiting) or self._trial_count < self._trials
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
@@ -102,6 +104,13 @@ WRONG = {
     "far": ({"space": {"seed": {"low": 1, "high": 10**400}}}, "must be from -2"),
     "out": ({"space": {"out": ["a", "b"]}}, "study.space.out: cannot be searched; the study"),
     "holdout": ({"space": {"evaluation.holdout": [0.0, 0.1]}}, "holdout: cannot be searched"),
+    "constraint": (
+        {"constraints": {"byte": 1}},
+        "constraints.byte: no such setting; did you mean",
+    ),
+    "limit": ({"constraints": {"bytes": 0}}, "constraints.bytes=0: must be greater than 0"),
+    "nan": ({"constraints": {"seconds": math.nan}}, "constraints.seconds=NaN: must be a finite"),
+    "text": ({"constraints": {"bytes": "1e9"}}, 'constraints.bytes="1e9": must be a valid number'),
     "objectives": ({"objectives": "accuracy"}, 'objectives="accuracy": must be a valid list'),
 }
 
@@ -110,7 +119,9 @@ WRONG = {
 def test_wrong_tables(tmp_path, name):
     table, message = WRONG[name]
     with pytest.raises(raysim.SettingsError, match=message.replace("|", r"\|")) as caught:
-        make_study(tmp_path, **table).resolve({})
+        study = make_study(tmp_path, **table)
+        study.options()
+        study.resolve({})
     assert "\n" not in str(caught.value)
 
 

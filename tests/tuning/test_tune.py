@@ -61,6 +61,41 @@ def test_choices_of_several_types(tmp_path, local_slots, key, choices, column):
     assert set(result.trials["state"].to_pylist()) == {"complete"}
 
 
+def test_constraints_decide_which_trial_is_best(tmp_path, local_slots):
+    make_study(tmp_path)
+    settings = raysim.load_config(tmp_path / "blobs.json", {"rounds": 1})
+    table = {"space": {"rounds": [1, 3]}, "sampler": "grid", "objectives": ["accuracy", "bytes"]}
+    free = raysim.tune(settings, table, out=tmp_path / "free")
+    sent = {row["rounds"]: row["bytes"] for row in free.trials.to_pylist()}
+    assert "feasible" not in free.trials.column_names
+    table |= {"objectives": ["accuracy"], "pruner": "none", "constraints": {"bytes": sent[3] - 1}}
+    bounded = raysim.tune(settings, table, out=tmp_path / "bounded")
+    feasible = {row["rounds"]: row["feasible"] for row in bounded.trials.to_pylist()}
+    assert feasible == {1: True, 3: False} and [best.rounds for best in bounded.best] == [1]
+    table["constraints"]["bytes"] = sent[3]
+    with pytest.raises(raysim.RunError, match=r"differs in constraints \(bytes: "):
+        raysim.tune(settings, table, out=tmp_path / "bounded", trials=2)
+    table["constraints"] = {"seconds": 1e-9}
+    assert raysim.tune(settings, table, out=tmp_path / "none").best == ()
+
+
+def test_callbacks_see_each_trial_and_can_stop_the_study(tmp_path, local_slots):
+    make_study(tmp_path)
+    settings = raysim.load_config(tmp_path / "blobs.json", {"rounds": 1})
+    seen = []
+
+    def stop_after_two(study, trial):
+        seen.append((trial.number, trial.state.name, trial.params == study.trials[-1].params))
+        if trial.number == 1:
+            study.stop()
+
+    table = {"space": SPACE, "trials": 4}
+    result = raysim.tune(settings, table, out=tmp_path / "out", callbacks=[stop_after_two])
+    assert seen == [(0, "COMPLETE", True), (1, "COMPLETE", True)]
+    assert result.trials.num_rows == 2 and len(result.best) == 1
+    assert raysim.tune(settings, table, out=tmp_path / "out").trials.num_rows == 4
+
+
 @pytest.mark.parametrize("timeout", [0, -1.0, float("nan")])
 def test_wrong_timeouts(tmp_path, timeout):
     with pytest.raises(raysim.SettingsError, match=f"timeout={timeout}: must be above 0"):

@@ -14,7 +14,8 @@ from raysim.tuning.studies.samplers import SearchOptions
 from raysim.tuning.studies.space import Space
 from raysim.tuning.studies.study import ResolvedStudy
 
-ONE_SEED = [1, "mean"]
+ADDED = {"seeds": [1, "mean"], "constraints": {}}
+"""Keys that earlier versions did not record, and what their studies had."""
 UNCOMPARED = {"engine", "out"}
 """Settings in which the calls of one study may differ."""
 
@@ -29,12 +30,13 @@ def record_of(resolved: ResolvedStudy, options: SearchOptions) -> dict[str, Any]
         "objectives": list(options.objectives),
         "first": [dict(trial) for trial in resolved.first],
         "seeds": [options.seeds, options.over_seeds],
+        "constraints": dict(options.constraints),
     }
 
 
 def as_of_today(found: Mapping[str, Any]) -> dict[str, Any]:
     """Return the record of a study, which an earlier version may have written, as of today."""
-    current = {"seeds": ONE_SEED, **found}
+    current = {**ADDED, **found}
     if isinstance(settings := found.get("settings"), Mapping):
         current["settings"] = _current(settings)
     return current

@@ -21,8 +21,22 @@ from raysim.tuning.search.storage import check_whole, error_line, is_missing_fil
 from raysim.tuning.studies.samplers import OBJECTIVES, SearchOptions
 from raysim.tuning.studies.study import ResolvedStudy
 
-AVERAGED = ("final_holdout_accuracy", "final_accuracy", "bytes_up", "bytes_down")
+AVERAGED = ("final_holdout_accuracy", "final_accuracy", "bytes_up", "bytes_down", "seconds")
 """What the summary of a trial of several runs has."""
+
+
+class SearchedStudy(optuna.Study):
+    """Optuna study whose trials are run by a tuner, not by `optimize`.
+
+    Attributes:
+        stopped: Whether `stop` was called, after which no trial begins.
+    """
+
+    stopped: bool = False
+
+    def stop(self) -> None:
+        """Begin no further trial; callbacks call this."""
+        self.stopped = True
 
 
 class Search:
@@ -49,13 +63,11 @@ class Search:
         try:
             self._storage = RDBStorage(storage)
             check_whole(self._storage.engine)
-            self.study = optuna.create_study(
-                study_name=name,
-                storage=self._storage,
-                directions=[OBJECTIVES[objective] for objective in options.objectives],
-                pruner=pruner,
-                load_if_exists=True,
+            directions = [OBJECTIVES[objective] for objective in options.objectives]
+            optuna.create_study(
+                study_name=name, storage=self._storage, directions=directions, load_if_exists=True
             )
+            self.study = SearchedStudy(name, self._storage, pruner=pruner)
         except Exception as error:  # database drivers raise errors of their own
             raise RunError(f"{self.storage}: cannot be used: {refusal(storage, error)}") from error
 
@@ -187,12 +199,14 @@ class Search:
     def tell(self, trial: Trial, summary: Mapping[str, Any]) -> FrozenTrial:
         """Complete a trial with the summary of its run."""
         trial.set_user_attr("summary", dict(summary))
+        for name, most in self.options.constraints.items():
+            if name not in trial.constraints:  # a tuner that was killed here has set it
+                trial.set_constraint(name, quantity(summary, name) - most)
         return self.study.tell(trial.number, self.values(summary))
 
     def values(self, summary: Mapping[str, Any]) -> list[float]:
         """Return the values of the objectives in the summary of a run."""
-        values = {"accuracy": summary["final_holdout_accuracy"], "bytes": bytes_sent(summary)}
-        return [values[name] for name in self.options.objectives]
+        return [quantity(summary, name) for name in self.options.objectives]
 
     def combined(self, summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return the summary of a trial from those of its runs.
@@ -238,6 +252,19 @@ class Search:
         return self.options.build_sampler(seed, number, common)
 
 
+def exceeded(trial: FrozenTrial) -> list[str]:
+    """Return the constraints that a completed trial does not keep."""
+    return [name for name, excess in trial.constraints.items() if excess > 0]
+
+
+def quantity(summary: Mapping[str, Any], name: str) -> float:
+    """Return the quantity of an objective or a constraint in the summary of a run."""
+    if name == "bytes":
+        return bytes_sent(summary)
+    value: float = summary[{"accuracy": "final_holdout_accuracy"}.get(name, name)]
+    return value
+
+
 def bytes_sent(summary: Mapping[str, Any]) -> float:
     """Return the bytes that a run sent both ways."""
     sent: float = summary["bytes_up"] + summary["bytes_down"]
@@ -245,6 +272,6 @@ def bytes_sent(summary: Mapping[str, Any]) -> float:
 
 
 def best(search: Search) -> list[FrozenTrial]:
-    """Return the best trial, or the Pareto front, sorted by number."""
+    """Return the best trial, or the Pareto front, sorted by number; of those within constraints."""
     done = search.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
     return sorted(search.study.best_trials, key=lambda trial: trial.number) if done else []

@@ -84,6 +84,7 @@ class SearchOptions:
         over_seeds: One of STATISTICS, the accuracy of a trial of several runs.
         sampler_options: Arguments of Optuna's sampler.
         pruner_options: Arguments of Optuna's pruner.
+        constraints: Most bytes, and seconds, that the best trial may take, by name.
     """
 
     sampler: str = "tpe"
@@ -93,6 +94,7 @@ class SearchOptions:
     over_seeds: str = "mean"
     sampler_options: Mapping[str, Any] = field(default_factory=dict)
     pruner_options: Mapping[str, Any] = field(default_factory=dict)
+    constraints: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -100,7 +102,7 @@ class SearchOptions:
         sampler: str | Mapping[str, Any] | None,
         pruner: str | Mapping[str, Any] | None,
         objectives: tuple[str, ...],
-        **seeds: Any,
+        **more: Any,
     ) -> SearchOptions:
         """Return the options of a study file, where a table has a name and options.
 
@@ -116,11 +118,11 @@ class SearchOptions:
             objectives,
             sampler_options=sampler_options,
             pruner_options=pruner_options,
-            **seeds,
+            **more,
         )
 
     def check(self) -> None:
-        """Validate sampler, pruner and objectives.
+        """Validate all options.
 
         Raises:
             SettingsError: one is unknown or has a wrong option, or they cannot be combined.

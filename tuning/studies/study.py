@@ -19,6 +19,15 @@ HOLDOUT = 0.1
 """Default of `evaluation.holdout` in a study."""
 
 
+class Constraints(BaseModel):
+    """Most that the best trial of a study may take; a mean where a trial has several seeds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    bytes: float | None = Field(default=None, gt=0, description="bytes sent both ways")
+    seconds: float | None = Field(default=None, gt=0, description="seconds of its run")
+
+
 class StudyTable(BaseModel):
     """The table `[study]` of a study file."""
 
@@ -30,6 +39,7 @@ class StudyTable(BaseModel):
     pruner: str | dict[str, Any] | None = Field(default=None, description="the same")
     seeds: int = Field(default=1, ge=1, le=1000, strict=True, description="runs of a trial")
     over_seeds: str = Field(default="mean", description="mean, or lower: one standard error less")
+    constraints: Constraints = Field(default=Constraints(), description="of the best trial")
     trials: int = Field(default=50, ge=1, le=10**6, strict=True, description="number of trials")
     space: dict[str, Any] = Field(description="ranges by setting")
     first: list[dict[str, Any]] = Field(default=[], description="first trials")
@@ -70,6 +80,7 @@ class Study:
             tuple(names),
             seeds=self.table.seeds if seeds is None else seeds,
             over_seeds=self.table.over_seeds,
+            constraints=self.table.constraints.model_dump(exclude_none=True),
         )
         options.check()
         return options
