@@ -17,7 +17,7 @@ from raysim.tuning.search.search import Search
 from raysim.tuning.slots.report import Report, SlotLost
 from raysim.tuning.studies.samplers import SearchOptions
 from tests.tuning.common import make_search, make_tuner, summaries, values
-from tests.tuning.test_search import play
+from tests.tuning.search.test_search import play
 
 RANDOM = SearchOptions(sampler="random")
 ROUNDS = {"rounds": 2}
