@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from optuna.artifacts import FileSystemArtifactStore
 from rich.console import Console
-from rich.table import Table
 
-from raysim.core.errors import RunError
-from raysim.tuning.plots import draw
-from raysim.tuning.search.search import Search, bytes_sent, exceeded
-from raysim.tuning.search.storage import error_line, is_missing_file, read_url
+from raysim.core.errors import RunError, SettingsError
+from raysim.results.render import to_rich
+from raysim.tuning.artifacts import ARTIFACTS, attach
+from raysim.tuning.report import best_trials, write_report
+from raysim.tuning.search.search import Search, exceeded
+from raysim.tuning.search.storage import error_line, folder_of, is_missing_file, read_url
 from raysim.tuning.studies.ranges import format_range
 from raysim.tuning.studies.samplers import SearchOptions
 from raysim.tuning.studies.study import Study
@@ -60,18 +62,24 @@ def tune(
         tuner = Tuner(search, out, PlainStudyOutput(console, search))
         result = tuner.run(trials or study.table.trials, jobs, timeout)
         with study_errors(search):
-            plots = draw(search.study, options.objectives, out)
-    _print_result(console, search, result, plots)
+            files = write_report(search, result.best, out)
+            attach(search.study, files, tuner.artifacts)
+    _print_result(console, search, result, files)
     return result
 
 
 def _print_result(
-    console: Console, search: Search, result: StudyResult, plots: Sequence[Path]
+    console: Console, search: Search, result: StudyResult, files: Sequence[Path]
 ) -> None:
-    for path in plots:
-        console.print(f"plot: {path}", highlight=False, soft_wrap=True)
+    for path in files:
+        console.print(
+            f"{'page' if path.suffix == '.html' else 'plot'}: {path}",
+            highlight=False,
+            soft_wrap=True,
+            markup=False,
+        )
     if result.best or not search.options.constraints:
-        console.print(best_trials(search, result))
+        console.print(to_rich(best_trials(search, result.best)))
     else:
         console.print("no completed trial keeps the constraints of the study", highlight=False)
     if result.busy is not None:
@@ -115,39 +123,21 @@ class PlainStudyOutput(StudyListener):
         self._print(f"note: {text}")
 
 
-def best_trials(search: Search, result: StudyResult) -> Table:
-    """Return the table of the best trials; test accuracies had no influence on the selection."""
-    options = search.options
-    title = "best trial" if len(options.objectives) == 1 else "Pareto front"
-    if options.seeds > 1:
-        title += f", mean of {options.seeds} seeds"
-    if options.over_seeds == "lower":
-        title += ", held-out accuracy one standard error below it"
-    table = Table(title=title, title_justify="left", box=None)
-    names = ["trial", *search.resolved.space, "held-out accuracy", "test accuracy", "MB"]
-    for column in names:
-        table.add_column(column)
-    for trial in result.best:
-        summary = trial.user_attrs["summary"]
-        table.add_row(
-            str(trial.number),
-            *(
-                f"{value:.6g}" if isinstance(value, float) else str(value)
-                for value in (trial.params.get(key, "") for key in search.resolved.space)
-            ),
-            f"{summary['final_holdout_accuracy']:.2%}",
-            f"{summary['final_accuracy']:.2%}",
-            f"{bytes_sent(summary) / 1e6:.1f}",
-        )
-    return table
-
-
-def serve(storage: str, host: str, port: int) -> None:
+def serve(storage: str, host: str, port: int, artifacts: Path | None = None) -> None:
     """Serve the studies of a storage with optuna-dashboard until interrupted.
 
+    Args:
+        storage: Database URL, or the @FILE that holds it.
+        host: Address to listen on.
+        port: Port to listen on.
+        artifacts: Folder of the artifacts; None is that beside a database that is a file.
+
     Raises:
+        SettingsError: there is no such folder of artifacts.
         RunError: optuna-dashboard is not installed, or the storage cannot be used.
     """
+    if artifacts and not artifacts.is_dir():
+        raise SettingsError(f"--artifacts={artifacts}: must be a folder")
     try:
         from optuna_dashboard import run_server
     except ImportError as error:
@@ -157,8 +147,10 @@ def serve(storage: str, host: str, port: int) -> None:
     storage = read_url(storage)
     if is_missing_file(storage):
         raise RunError(f"{storage}: no such database; `raysim tune` creates one")
+    beside = folder_of(storage)
+    folder = artifacts or (beside and beside / ARTIFACTS)
     try:
-        run_server(storage, host=host, port=port)
+        run_server(storage, host, port, artifact_store=folder and FileSystemArtifactStore(folder))
     except Exception as error:  # database drivers and sockets raise errors of their own
         failure = f"{storage}: cannot be served at {host}:{port}"
         raise RunError(f"{failure}: {error_line(error)}") from error

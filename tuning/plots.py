@@ -1,48 +1,82 @@
-"""Plots of a study; they need matplotlib."""
+"""Plots of a study by Optuna; they need matplotlib and scikit-learn."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import optuna
 from optuna.trial import TrialState
 
+from raysim.results.report.charts import INK
+from raysim.tuning.studies.samplers import SearchOptions
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 MIN_TRIALS = 2
 """Completed trials that a plot of importances needs."""
+MOST_PAIRED = 4
+"""Most settings that are drawn against each other: the most important ones."""
 
 
-def draw(study: optuna.Study, objectives: tuple[str, ...], out: Path) -> list[Path]:
-    """Draw history or Pareto front, and importances; return the files, none without matplotlib."""
+@contextmanager
+def plots(study: optuna.Study, options: SearchOptions) -> Iterator[dict[str, Figure]]:
+    """Draw a study; yield its figures by name, none without a completed trial or matplotlib."""
     done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    if not find_spec("matplotlib") or not done:
-        return []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Optuna's experimental features, and matplotlib's own
-        plots = _plots(study, objectives, len(done))
-        paths = []
-        for name, axes in plots.items():
-            paths.append(out / f"{name}.png")
-            axes.figure.set_layout_engine("tight")
-            axes.figure.savefig(paths[-1], dpi=150)
-    return paths
-
-
-def _plots(study: optuna.Study, objectives: tuple[str, ...], done: int) -> dict[str, Any]:
+    if not (find_spec("matplotlib") and find_spec("sklearn")) or not done:
+        yield {}
+        return
     import matplotlib as mpl
 
     mpl.use("agg")
+    from matplotlib import pyplot as plt
+
+    with warnings.catch_warnings(), plt.style.context("default"):
+        warnings.simplefilter("ignore")  # Optuna's experimental features, and matplotlib's own
+        try:
+            yield {name: _figure(axes) for name, axes in _draw(study, options, len(done)).items()}
+        finally:
+            plt.close("all")
+
+
+def _draw(study: optuna.Study, options: SearchOptions, done: int) -> dict[str, Any]:
+    """Draw each plot and return its axes; of several objectives, the first is drawn."""
     from optuna.visualization import matplotlib as visual
 
-    plots: dict[str, Any] = {}
-    if len(objectives) > 1:
-        plots["pareto"] = visual.plot_pareto_front(study, target_names=list(objectives))
+    first: dict[str, Any] = {"target_name": options.objectives[0]}
+    if len(options.objectives) > 1:
+        first["target"] = lambda trial: trial.values[0]
+        names = list(options.objectives)
+        found: dict[str, Any] = {"pareto": visual.plot_pareto_front(study, target_names=names)}
     else:
-        plots["history"] = visual.plot_optimization_history(study)
+        found = {
+            "history": visual.plot_optimization_history(study, **first),
+            "curves": visual.plot_intermediate_values(study),
+        }
+    found["slice"] = visual.plot_slice(study, **first)
+    found["edf"] = visual.plot_edf(study, **first)
     if done >= MIN_TRIALS:
-        plots["importance"] = visual.plot_param_importances(
-            study, target=lambda trial: trial.values[0], target_name=objectives[0]
-        )
-    return plots
+        found["importance"] = visual.plot_param_importances(study, **first)
+        importances = optuna.importance.get_param_importances(study, target=first.get("target"))
+        paired = [*importances][:MOST_PAIRED]
+        if len(paired) > 1:
+            found["contour"] = visual.plot_contour(study, paired, **first)
+            found["parallel"] = visual.plot_parallel_coordinate(study, paired, **first)
+    return found
+
+
+def _figure(axes: Any) -> Figure:
+    """Return the figure of axes, or of an array of them, with text in the colour of the ink."""
+    from matplotlib.text import Text
+
+    figure: Figure = getattr(axes, "flat", [axes])[0].figure
+    figure.set_layout_engine("tight")
+    for each in figure.axes:
+        each.tick_params(colors=INK)
+    for text in figure.findobj(Text):
+        text.set(color=INK)
+    return figure

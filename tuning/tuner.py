@@ -17,6 +17,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from raysim.config import Settings
 from raysim.core.errors import MachineError, RunError
 from raysim.storage.atomic import write_json
+from raysim.storage.run_directory import RunDirectory
+from raysim.tuning.artifacts import ARTIFACTS, attach
 from raysim.tuning.events import add_bytes, describe
 from raysim.tuning.folder import StudyFolder
 from raysim.tuning.search.search import Search, best, bytes_sent
@@ -96,11 +98,15 @@ class Tuner(RunQueue[TrialRun]):
 
     The runs of a trial of several seeds go one after another, in `trials/0000/seed-0` and so on;
     the pruner judges the first.
+
+    Attributes:
+        artifacts: Folder of the artifacts: the model of each trial's first run, among others.
     """
 
     def __init__(self, search: Search, out: Path, listener: StudyListener) -> None:
         self.search, self.listener = search, listener
         self.folder = StudyFolder(out, search.options.seeds)
+        self.artifacts = (search.folder or out) / ARTIFACTS
         self._waiting: list[TrialRun] = []
         self._finished: defaultdict[int, list[Report]] = defaultdict(list)
         self._seconds: defaultdict[int, float] = defaultdict(float)
@@ -235,6 +241,8 @@ class Tuner(RunQueue[TrialRun]):
         if "bytes" in search.options.objectives:
             for folder, summary in zip(self.folder.runs(trial.number), summaries, strict=True):
                 add_bytes(folder, bytes_sent(summary), summary["rounds"])
+        models = [RunDirectory(run).model for run in self.folder.runs(trial.number)]
+        attach(trial, models[:1], self.artifacts)
         return search.tell(trial, search.combined(summaries))
 
     def _result(self, busy: float | None) -> StudyResult:

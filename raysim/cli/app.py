@@ -20,6 +20,7 @@ from raysim.cli.data import data
 from raysim.cli.figures import figure
 from raysim.cli.jobs import Address, Follow, job
 from raysim.cli.options import (
+    Artifacts,
     Force,
     Jobs,
     Overrides,
@@ -199,11 +200,12 @@ def dashboard(
     ],
     host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="port to listen on")] = 8080,
+    artifacts: Artifacts = None,
 ) -> None:
     """Serve the studies of a database with optuna-dashboard."""
     from raysim.tuning.command import serve
 
-    serve(storage, host, port)
+    serve(storage, host, port, artifacts)
 
 
 @app.command()

@@ -55,6 +55,14 @@ def usage_error(error: Any) -> RaysimError:
     return RaysimError(f"{error.format_message()} Given: {given}")
 
 
+Artifacts = Annotated[
+    Path | None,
+    typer.Option(
+        parser=path_option("--artifacts"),
+        metavar="PATH",
+        help="folder of models and plots; default: beside a database that is a file",
+    ),
+]
 RunDir = Annotated[
     Path, typer.Argument(parser=path_option("RUN_DIR"), metavar="RUN_DIR", help="the run directory")
 ]

@@ -149,6 +149,10 @@ USAGE = {
     ("dashboard",): ("'storage'",),
     ("dashboard", "sqlite:///x.db", "--port", "0"): ("--port", "0"),
     ("dashboard", "sqlite:///x.db", "--port", "99999"): ("--port", "99999"),
+    ("dashboard", "sqlite:///x.db", "--artifacts", "nowhere"): (
+        "--artifacts=nowhere: must be a f",
+    ),
+    ("dashboard", "sqlite:///x.db", "--artifacts", ""): ("--artifacts=", "at least one character"),
     ("submit",): ("COMMAND",),
     ("submit", "--", "list"): ("list: cannot be submitted",),
     ("submit", "--", "run"): ("'config'",),

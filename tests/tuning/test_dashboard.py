@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -88,19 +89,21 @@ def test_a_browser_shows_the_study(dashboard):
 
 
 def test_the_command_binds_to_this_machine_unless_asked_otherwise(tmp_path, monkeypatch):
-    found: list[tuple[str, int]] = []
+    found: list[tuple[str, int, Path]] = []
 
-    def run_server(storage: str, host: str, port: int) -> None:
-        found.append((host, port))
+    def run_server(storage: str, host: str, port: int, artifact_store: Any) -> None:
+        found.append((host, port, artifact_store._base_path))
 
     make_search(tmp_path)
     monkeypatch.setattr("optuna_dashboard.run_server", run_server)
-    for more in ([], ["--host", "0.0.0.0"]):  # noqa: S104
+    (other := tmp_path / "other").mkdir()
+    for more in ([], ["--host", "0.0.0.0", "--artifacts", str(other)]):  # noqa: S104
         command = ["raysim", "dashboard", f"sqlite:///{tmp_path / 'study.db'}", *more]
         monkeypatch.setattr(sys, "argv", command)
         with pytest.raises(SystemExit):
             main()
-    assert found == [("127.0.0.1", 8080), ("0.0.0.0", 8080)]  # noqa: S104
+    beside = tmp_path / "artifacts"
+    assert found == [("127.0.0.1", 8080, beside), ("0.0.0.0", 8080, other)]  # noqa: S104
 
 
 def test_a_database_that_is_not_there_is_not_made(tmp_path):

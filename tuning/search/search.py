@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
@@ -17,7 +18,13 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from raysim.core.errors import RunError, SettingsError, without_passwords
 from raysim.tuning.search.record import as_of_today, first_difference, record_of
-from raysim.tuning.search.storage import check_whole, error_line, is_missing_file, refusal
+from raysim.tuning.search.storage import (
+    check_whole,
+    error_line,
+    folder_of,
+    is_missing_file,
+    refusal,
+)
 from raysim.tuning.studies.samplers import OBJECTIVES, SearchOptions
 from raysim.tuning.studies.study import ResolvedStudy
 
@@ -75,6 +82,11 @@ class Search:
     def storage(self) -> str:
         """The storage as messages name it."""
         return f"storage={without_passwords(self._url)}"
+
+    @property
+    def folder(self) -> Path | None:
+        """Folder of the storage, if it is a file."""
+        return folder_of(self._url)
 
     def storage_failure(self, error: Exception) -> str:
         """Return the cause of an error of the storage in one line."""

@@ -69,6 +69,11 @@ def is_missing_file(storage: str) -> bool:
     return _is_sqlite_file(storage) and not Path(str(make_url(storage).database)).exists()
 
 
+def folder_of(storage: str) -> Path | None:
+    """Return the folder of a database that is a file; None for a server."""
+    return Path(str(make_url(storage).database)).parent if _is_sqlite_file(storage) else None
+
+
 def _is_sqlite_file(storage: str) -> bool:
     try:
         url = make_url(storage)

@@ -64,12 +64,12 @@ def curves(groups: Sequence[RunGroup], column: str, against: str, name: str) -> 
     ]
     if not any(found):
         return None
-    with _style(name):
+    with style_of(name):
         figure, axes = _axes(label)
         for number, each in enumerate(found):
             if each:
                 _draw(axes, each, number, f"{name}-g{number}")
-        return Chart(f"{column} against {label}", _svg(figure, name, groups), _limits(axes))
+        return Chart(f"{column} against {label}", to_svg(figure, name, groups), _limits(axes))
 
 
 def legend(groups: Sequence[RunGroup]) -> list[dict[str, str]]:
@@ -106,7 +106,7 @@ def _draw(axes: Axes, found: Sequence[Curve], number: int, gid: str) -> None:
 
 def deciles(groups: Sequence[RunGroup], name: str) -> Chart | None:
     """Draw the deciles of the clients' accuracies at the last evaluation, means over seeds."""
-    with _style(name):
+    with style_of(name):
         figure, axes = _axes("decile of the clients")
         drawn = False
         for number, group in enumerate(groups):
@@ -124,14 +124,14 @@ def deciles(groups: Sequence[RunGroup], name: str) -> Chart | None:
                 )
         if not drawn:
             return None
-        return Chart("accuracy of clients by decile", _svg(figure, name, groups), _limits(axes))
+        return Chart("accuracy of clients by decile", to_svg(figure, name, groups), _limits(axes))
 
 
 def heat_map(title: str, counts: npt.NDArray[Any], name: str) -> Chart:
     """Draw samples by client and class [K, C]."""
     from matplotlib.ticker import MaxNLocator
 
-    with _style(name):
+    with style_of(name):
         figure, axes = _axes("class")
         clients, classes = counts.shape
         edges = (-0.5, classes - 0.5, clients - 0.5, -0.5)
@@ -143,7 +143,7 @@ def heat_map(title: str, counts: npt.NDArray[Any], name: str) -> Chart:
             axis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(visible=False)
         figure.colorbar(image, label="samples")
-        return Chart(title, _svg(figure, name, ()))
+        return Chart(title, to_svg(figure, name, ()))
 
 
 def times(groups: Sequence[RunGroup], name: str) -> Chart | None:
@@ -177,7 +177,7 @@ def _bars(
     parts = list(dict.fromkeys(part for sums in found for part in sums))
     if not parts:
         return None
-    with _style(name):
+    with style_of(name):
         figure, axes = _axes("s", height=1.2 + 0.25 * len(groups))
         left = np.zeros(len(groups))
         for number, part in enumerate(parts):
@@ -187,10 +187,10 @@ def _bars(
         axes.set_yticks(range(len(groups)), [visible(g.label, SHOWN_LABEL) for g in groups])
         axes.invert_yaxis()
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.35), ncol=len(parts), frameon=False)
-        return Chart(title, _svg(figure, name, (), tight=True))
+        return Chart(title, to_svg(figure, name, (), tight=True))
 
 
-def _style(name: str) -> Any:
+def style_of(name: str) -> Any:
     """Return the context in which a chart is drawn, whatever styles a process or a user has set.
 
     Its ids depend on its name alone.
@@ -226,7 +226,9 @@ def _limits(axes: Axes) -> str:
     return json.dumps([*place.extents, *axes.get_xlim(), *axes.get_ylim()])
 
 
-def _svg(figure: Figure, name: str, groups: Sequence[RunGroup], *, tight: bool = False) -> str:
+def to_svg(
+    figure: Figure, name: str, groups: Sequence[RunGroup] = (), *, tight: bool = False
+) -> str:
     """Return the figure as an element whose ids begin with its name; curves get a title."""
     file = io.StringIO()
     about = dict.fromkeys(("Creator", "Date", "Format", "Type"))

@@ -47,20 +47,10 @@ def report(groups: Sequence[RunGroup], table: Grid, labels: Labels) -> str:
         table: Their comparison.
         labels: Labels of a run's training samples, for the heat maps.
     """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        autoescape=True,
-        loader=FileSystemLoader(FILES),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     records = [record for group in groups for record in group.records]
-    return environment.get_template("page.html").render(
+    return render(
+        "page.html",
         title=f"raysim: {table.title}",
-        style=(FILES / "page.css").read_text(encoding="utf-8"),
-        script=(FILES / "page.js").read_text(encoding="utf-8"),
         table=html_table(table),
         curves=_curves(groups),
         legend=charts.legend(groups),
@@ -72,6 +62,27 @@ def report(groups: Sequence[RunGroup], table: Grid, labels: Labels) -> str:
         environments=_environments(records),
         runs=html_table(_runs(records)),
     )
+
+
+def render(template: str, folder: Path = FILES, **values: Any) -> str:
+    """Return a page that loads nothing.
+
+    Args:
+        template: Its template, which extends `base.html`.
+        folder: Folder of the template.
+        values: `title`, and what the template names; text is escaped.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        autoescape=True,
+        loader=FileSystemLoader([folder, FILES]),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    style, script = ((FILES / f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
+    return environment.get_template(template).render(style=style, script=script, **values)
 
 
 def settings_table(groups: Sequence[RunGroup]) -> Grid:

@@ -1,0 +1,133 @@
+"""Plots, page and artifacts of a study."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from optuna.artifacts import get_all_artifact_meta
+from safetensors.numpy import load_file
+
+from raysim.core.errors import MachineError
+from raysim.tuning import report
+from raysim.tuning.plots import plots
+from raysim.tuning.search.search import best
+from raysim.tuning.studies.samplers import SearchOptions
+from tests.browser import document
+from tests.tuning.common import make_search, make_tuner
+
+ONE = {"history", "curves", "slice", "edf"}
+PAIRED = {"importance", "contour", "parallel"}
+
+
+def complete(search, accuracies, error=None):
+    """Run trials of given accuracies; one fails with an error."""
+    for accuracy in accuracies:
+        trial = search.ask()
+        search.report(trial, {1: accuracy / 2, 2: accuracy})
+        sent = int(1e6 * accuracy)
+        summary = {"final_holdout_accuracy": accuracy, "bytes_up": sent, "bytes_down": sent}
+        search.tell(trial, {**summary, "final_accuracy": accuracy - 0.25, "seconds": 2.5})
+    if error:
+        search.fail(search.ask(), error)
+
+
+def names(search):
+    with plots(search.study, search.options) as found:
+        return set(found)
+
+
+def test_plots_of_what_there_is(tmp_path):
+    search = make_search(tmp_path, SearchOptions("random"))
+    assert names(search) == set()
+    complete(search, [0.5])
+    assert names(search) == ONE
+    complete(search, [0.7, 0.6])
+    assert names(search) == ONE | PAIRED
+    (tmp_path / "line").mkdir()
+    line = make_search(tmp_path / "line", SearchOptions("random"), **{"method.mu": 0.1})
+    complete(line, [0.5, 0.7])
+    assert names(line) == ONE | {"importance"}
+    (tmp_path / "two").mkdir()
+    two = make_search(tmp_path / "two", SearchOptions("random", objectives=("accuracy", "bytes")))
+    complete(two, [0.5, 0.7])
+    assert names(two) == {"pareto", "slice", "edf"} | PAIRED
+
+
+def test_the_page_has_trials_plots_and_what_was_searched(tmp_path):
+    options = SearchOptions("random", constraints={"bytes": 1.3e6})
+    search = make_search(tmp_path, options)
+    complete(search, [0.5, 0.7, 0.6], error="<b>broken</b>")
+    files = report.write_report(search, best(search), tmp_path)
+    assert {path.stem for path in files} == {*ONE, *PAIRED, "report"}
+    assert all(path.read_bytes()[:4] == b"\x89PNG" for path in files[:-1])
+    text = files[-1].read_text()
+    rows = re.findall(r"<tr>(.*?)</tr>", text)
+    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in rows if "<td" in row]
+    ends = [["50.00%", "25.00%", "1.0", "2.5", "complete"]]
+    ends += [["70.00%", "45.00%", "1.4", "2.5", "complete, too many bytes"]]
+    ends += [["60.00%", "35.00%", "1.2", "2.5", "complete"]]
+    ends += [["", "", "", "", "fail: &lt;b&gt;broken&lt;/b&gt;"]]
+    assert [row[3:] for row in cells] == [ends[2], *ends]  # the best trial, then all
+    assert [row[0] for row in cells] == ["2", "0", "1", "2", "3"]
+    assert text.count("<svg") == len(files) - 1 and "http" not in re.sub(
+        r'xmlns\S*="[^"]*"', "", text
+    )
+    assert "<dt>constraints.bytes</dt><dd>1300000.0</dd>" in text
+    again = report.write_report(search, best(search), tmp_path)
+    assert again[-1].read_text() == text
+
+
+def test_no_trial_is_best_where_none_keeps_the_constraints(tmp_path):
+    search = make_search(tmp_path, SearchOptions("random", constraints={"seconds": 2}))
+    complete(search, [0.5, 0.7])
+    assert best(search) == []
+    assert report.best_trials(search, []).rows == ()
+
+
+@pytest.mark.full
+def test_a_browser_shows_the_page(tmp_path):
+    search = make_search(tmp_path, SearchOptions("random"))
+    complete(search, [0.5, 0.7])
+    *_, path = report.write_report(search, best(search), tmp_path)
+    assert "curves" in document(path.as_uri(), "best trial")
+
+
+def test_models_and_plots_are_artifacts_once(tmp_path, local_slots, tune):
+    quick = ["rounds=1", "--sampler", "random", "--pruner", "none"]
+    for trials in ("1", "2", "2"):
+        code, out, err = tune("--trials", trials, *quick)
+        assert (code, err) == (0, ""), err
+    assert "page: out/report.html" in out
+    store = tmp_path / "out" / "artifacts"
+    search = make_search(tmp_path, storage=f"sqlite:///{tmp_path / 'out' / 'study.db'}")
+    attached = {meta.filename: meta.artifact_id for meta in get_all_artifact_meta(search.study)}
+    assert {*attached} == {f"{name}.png" for name in ONE | PAIRED} | {"report.html"}
+    for name, artifact in attached.items():
+        assert (store / artifact).read_bytes() == (tmp_path / "out" / name).read_bytes()
+    for trial in search.study.get_trials():
+        (meta,) = get_all_artifact_meta(trial, storage=search.study._storage)
+        run = tmp_path / "out" / "trials" / f"{trial.number:04d}" / "model.safetensors"
+        assert meta.filename == run.name
+        assert (store / meta.artifact_id).samefile(run)  # a link takes no space
+        assert load_file(store / meta.artifact_id)
+    assert len([*store.iterdir()]) == len(attached) + 2
+
+
+def test_an_artifact_on_another_disk_is_a_copy(tmp_path, local_slots, monkeypatch):
+    def refuse(*paths):
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr("os.link", refuse)
+    search = make_search(tmp_path, SearchOptions("random"), rounds=1)
+    make_tuner(search, tmp_path).run(1, 1)
+    (artifact,) = (tmp_path / "artifacts").iterdir()
+    (run,) = (tmp_path / "out" / "trials").glob("*/model.safetensors")
+    assert artifact.read_bytes() == run.read_bytes() and not artifact.samefile(run)
+
+
+def test_artifacts_that_cannot_be_written(tmp_path, local_slots):
+    (tmp_path / "artifacts").write_text("in the way")
+    search = make_search(tmp_path, SearchOptions("random"), rounds=1)
+    with pytest.raises(MachineError, match=r"artifacts: cannot be written: .*resume"):
+        make_tuner(search, tmp_path).run(1, 1)
