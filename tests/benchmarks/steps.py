@@ -32,7 +32,7 @@ import raysim
 import raysim.methods
 import raysim.workloads
 from raysim.core.data import MODELS
-from raysim.core.method import METHODS
+from raysim.core.method import METHODS, Round
 from raysim.core.rules import Pass, Reduced
 from raysim.core.seeds import stream, torch_generator
 from raysim.core.tensors import Groups
@@ -103,7 +103,13 @@ class Stepper:
     def round(self) -> float:
         """Run a round; return the seconds of a local step in it."""
         self.seconds, self.steps = 0.0, 0
-        now = round_inputs(
+        state, _ = self.settings.method.round(self.inputs(), self.checkpoint.state)
+        self.checkpoint = replace(self.checkpoint, number=self.checkpoint.number + 1, state=state)
+        return self.seconds / self.steps
+
+    def inputs(self) -> Round:
+        """Return the input of the next round."""
+        return round_inputs(
             self.settings,
             self.network,
             self.checkpoint,
@@ -111,13 +117,10 @@ class Stepper:
             run=self.run,
             note=lambda note: None,
         )
-        state, _ = self.settings.method.round(now, self.checkpoint.state)
-        self.checkpoint = replace(self.checkpoint, number=self.checkpoint.number + 1, state=state)
-        return self.seconds / self.steps
 
-    def run(self, work: Pass) -> Reduced:
-        """Train the client in a pass."""
-        job = ClientJob(
+    def job(self, work: Pass) -> ClientJob:
+        """Return the client's job in a pass."""
+        return ClientJob(
             rules=work.rules,
             epochs=work.epochs_of(0),
             lr=work.lr_of(0),
@@ -131,6 +134,10 @@ class Stepper:
             torch_seed=0,
             generator=partial(torch_generator, 0),
         )
+
+    def run(self, work: Pass) -> Reduced:
+        """Train the client in a pass."""
+        job = self.job(work)
         start = process_time()
         upload, losses = self.trainer.run(job)
         if job.epochs:
