@@ -36,7 +36,13 @@ class Sgd:
     between them.
     """
 
-    def __init__(self, local: LocalSettings, lr: float) -> None:
+    def __init__(self, local: LocalSettings, lr: float | Tensor) -> None:
+        """Take the settings.
+
+        Args:
+            local: Momentum and weight decay.
+            lr: Learning rate; of stacked parameters [K, ...] also one for each of the stack [K].
+        """
         self._local, self._lr = local, lr
         self.velocity: list[Tensor] = []
 
@@ -63,4 +69,9 @@ class Sgd:
 
     def step(self, params: list[Tensor], directions: list[Tensor]) -> None:
         """Move the parameters against the directions."""
-        foreach_add_(params, directions, -self._lr)
+        if not isinstance(self._lr, Tensor):
+            foreach_add_(params, directions, -self._lr)
+            return
+        for param, direction in zip(params, directions, strict=True):
+            rates = self._lr.to(param.dtype).view(-1, *(1,) * (param.dim() - 1))
+            param.addcmul_(direction, rates, value=-1)

@@ -31,7 +31,14 @@ from raysim.training.sequential import SequentialTrainer
 from raysim.training.sgd import Sgd, objective, reported_objective
 from raysim.training.stacked.batch_norm import Padding, sample_numbers, with_padding
 from raysim.training.stacked.cuda_graphs import GraphedSteps, recorder_on
-from raysim.training.stacked.stacks import Tree, assign, split_by_layout, stack_sets, stack_trees
+from raysim.training.stacked.stacks import (
+    Tree,
+    assign,
+    learning_rates,
+    split_by_layout,
+    stack_sets,
+    stack_trees,
+)
 
 
 def unsupported_reason(network: nn.Module) -> str | None:
@@ -86,11 +93,8 @@ class _StackedTraining:
     def __init__(self, trainer: StackedTrainer, jobs: Sequence[ClientJob]) -> None:
         self.trainer, self.jobs = trainer, jobs
         job = self.job = jobs[0]
-        self.rules, self.sequential, self.local = (
-            job.rules,
-            trainer.sequential,
-            trainer.sequential.local,
-        )
+        self.rules, self.sequential = job.rules, trainer.sequential
+        self.local = trainer.sequential.local
         trainer.network.train_only(job.trainable)
         self.names = trainer.network.trainable_names(job.trainable)
         self.starts = [job.rules.start(j.broadcast, j.state, j.personal) for j in jobs]
@@ -101,7 +105,7 @@ class _StackedTraining:
             ]
         )
         self.tensors = stack_sets(self.starts)
-        self.sgd = Sgd(self.local, job.lr)
+        self.sgd = Sgd(self.local, learning_rates(jobs))
         other = job.rules.criterion or job.rules.penalties or self.local.temperature != 1
         self.loss_is_objective = not other
         views = [self._view_of(k) for k in range(len(jobs))]
@@ -132,7 +136,7 @@ class _StackedTraining:
             name: {key: tensor[k] for key, tensor in state.items()}
             for name, state in self.states.items()
         }
-        trained = Trained(len(own), self.job.lr, states, self.jobs[k].data)
+        trained = Trained(len(own), self.jobs[k].lr, states, self.jobs[k].data)
         with torch.no_grad():
             upload = self.rules.finish(self._view_of(k), trained)
         loss, value = figures[:, own]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 from torch import nn
@@ -12,6 +13,7 @@ from torch import nn
 import raysim
 from raysim.core.method import METHODS
 from raysim.methods.fedavg import FedAvg
+from raysim.methods.scaffold import Scaffold
 from raysim.testing.tasks import small_task
 from raysim.training.sequential import SequentialTrainer
 from raysim.training.stacked.cuda_graphs import CudaRecording, GraphRecorder
@@ -65,6 +67,18 @@ def no_loop(monkeypatch):
 
     run_loop = SequentialTrainer.run
     return lambda: monkeypatch.setattr(SequentialTrainer, "run", refuse)
+
+
+def stack_sizes(monkeypatch):
+    """Return a list to which every stack that is trained adds its number of clients."""
+
+    def start(self, trainer, jobs):
+        sizes.append(len(jobs))
+        init(self, trainer, jobs)
+
+    sizes, init = [], _StackedTraining.__init__
+    monkeypatch.setattr(_StackedTraining, "__init__", start)
+    return sizes
 
 
 def assert_same(alone, together):
@@ -160,18 +174,45 @@ def test_a_bad_client_does_not_take_its_group_along(tmp_path):
 class Unequal(FedAvg):
     """Clients train for 0, 1 or 2 epochs, at learning rates of their own."""
 
+    least: ClassVar[int] = 0
+
     def training_pass(self, now, state):
         work = super().training_pass(now, state)
-        epochs = {client: client % 3 for client in now.cohort}
+        epochs = {client: max(client % 3, self.least) for client in now.cohort}
         return replace(work, epochs=epochs, lr={client: 0.05 + client / 100 for client in epochs})
 
 
-def test_clients_of_unequal_work_are_stacked_too(tmp_path, no_loop):
-    method = "tests.training.stacked.test_trainer:Unequal"
-    alone, _ = run(tmp_path, method, "mlp", 0)
-    together, notes = run(tmp_path, method, "mlp", 7)
+class UnequalScaffold(Unequal, Scaffold):
+    """Clients train for 1 or 2 epochs; what they upload depends on their learning rates."""
+
+    least: ClassVar[int] = 1
+
+
+@pytest.mark.parametrize(
+    ("method", "local", "sizes"),
+    [
+        ("Unequal", {}, [2, 2]),
+        ("Unequal", {"local.momentum": 0.5, "local.nesterov": True}, [2, 2]),
+        ("UnequalScaffold", {}, [5, 2]),
+    ],
+)
+def test_clients_of_unequal_work_are_stacked_too(
+    tmp_path, monkeypatch, no_loop, method, local, sizes
+):
+    method = f"tests.training.stacked.test_trainer:{method}"
+    alone, _ = run(tmp_path, method, "mlp", 0, **local)
+    no_loop()
+    stacks = stack_sizes(monkeypatch)
+    together, notes = run(tmp_path, method, "mlp", 7, **local)
     assert not notes
     assert_same(alone, together)
+    assert stacks[-2:] == sizes  # those of one epoch, those of two
+
+
+def test_clients_whose_learning_rates_depend_on_their_samples_share_a_stack(tmp_path, monkeypatch):
+    stacks = stack_sizes(monkeypatch)
+    run(tmp_path, "fsvrg", "mlp", 7)
+    assert stacks[-1] == 7
 
 
 def test_batchnorm_without_momentum_is_no_group():
