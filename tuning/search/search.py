@@ -284,6 +284,11 @@ def bytes_sent(summary: Mapping[str, Any]) -> float:
 
 
 def best(search: Search) -> list[FrozenTrial]:
-    """Return the best trial, or the Pareto front, sorted by number; of those within constraints."""
+    """Return the best trial, or the Pareto front sorted by number; of those within constraints.
+
+    Of equal trials the first is the best one.
+    """
     done = search.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    return sorted(search.study.best_trials, key=lambda trial: trial.number) if done else []
+    front = search.study.best_trials if done else []
+    found = sorted(front, key=lambda trial: trial.number)
+    return found[:1] if len(search.options.objectives) == 1 else found

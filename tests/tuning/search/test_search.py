@@ -82,6 +82,12 @@ def test_tpe_learns(tmp_path):
     assert sum(later) / len(later) < 0.6 * sum(first) / len(first)
 
 
+def test_the_first_of_equal_trials_is_the_best(tmp_path):
+    search = make_search(tmp_path, SearchOptions("random"))
+    play(search, 4, accuracy=lambda params: 0.5)
+    assert [trial.number for trial in best(search)] == [0]
+
+
 def test_two_objectives_give_the_pareto_front(tmp_path):
     search = make_search(tmp_path, SearchOptions(objectives=("accuracy", "bytes")))
     figures = [(0.5, 10), (0.6, 10), (0.6, 30), (0.9, 50), (0.4, 5), (0.3, 8)]
