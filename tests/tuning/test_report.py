@@ -78,6 +78,21 @@ def test_the_page_has_trials_plots_and_what_was_searched(tmp_path):
     assert again[-1].read_text() == text
 
 
+def test_a_tuner_killed_between_constraint_and_value_sets_the_constraint_once(tmp_path):
+    search = make_search(tmp_path, SearchOptions("random", constraints={"seconds": 2}))
+    search.ask().set_constraint("seconds", 0.5)
+    (trial,) = search.running_trials()
+    summary = {"final_holdout_accuracy": 0.5, "bytes_up": 1, "bytes_down": 1, "seconds": 2.5}
+    assert search.tell(trial, summary).constraints == {"seconds": 0.5}  # Optuna warns of a second
+
+
+def test_the_most_important_settings_are_drawn_against_each_other(tmp_path, monkeypatch):
+    monkeypatch.setattr("raysim.tuning.plots.MOST_PAIRED", 1)
+    search = make_search(tmp_path, SearchOptions("random"))
+    complete(search, [0.5, 0.7, 0.6])
+    assert names(search) == ONE | {"importance"}
+
+
 def test_no_trial_is_best_where_none_keeps_the_constraints(tmp_path):
     search = make_search(tmp_path, SearchOptions("random", constraints={"seconds": 2}))
     complete(search, [0.5, 0.7])
