@@ -12,9 +12,10 @@ from raysim.core.errors import MachineError
 from raysim.tuning import report
 from raysim.tuning.plots import plots
 from raysim.tuning.search.search import best
+from raysim.tuning.studies import STUDIES
 from raysim.tuning.studies.samplers import SearchOptions
 from tests.browser import document
-from tests.tuning.common import make_search, make_tuner
+from tests.tuning.common import make_search, make_study, make_tuner
 
 ONE = {"history", "curves", "slice", "edf"}
 PAIRED = {"importance", "contour", "parallel"}
@@ -127,6 +128,14 @@ def test_models_and_plots_are_artifacts_once(tmp_path, local_slots, tune):
         assert (store / meta.artifact_id).samefile(run)  # a link takes no space
         assert load_file(store / meta.artifact_id)
     assert len([*store.iterdir()]) == len(attached) + 2
+
+
+def test_the_terminal_says_which_trials_take_too_much(tmp_path, local_slots, tune, monkeypatch):
+    study = make_study(tmp_path, constraints={"bytes": 1}, sampler="random", trials=1)
+    monkeypatch.setitem(STUDIES, "blobs", study)
+    code, out, err = tune("rounds=1")
+    assert (code, err) == (0, "") and "no completed trial keeps the constraints" in out
+    assert re.search(r"trial 0 complete: [0-9.]+, too many bytes  ", out)
 
 
 def test_an_artifact_on_another_disk_is_a_copy(tmp_path, local_slots, monkeypatch):

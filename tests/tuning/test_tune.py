@@ -68,7 +68,10 @@ def test_constraints_decide_which_trial_is_best(tmp_path, local_slots):
     free = raysim.tune(settings, table, out=tmp_path / "free")
     sent = {row["rounds"]: row["bytes"] for row in free.trials.to_pylist()}
     assert "feasible" not in free.trials.column_names
-    table |= {"objectives": ["accuracy"], "pruner": "none", "constraints": {"bytes": sent[3] - 1}}
+    table |= {"objectives": ["accuracy"], "pruner": "none"}
+    exact = {**table, "constraints": {"bytes": sent[3]}}
+    assert raysim.tune(settings, exact, out=tmp_path / "exact").best[0].rounds == 3
+    table["constraints"] = {"bytes": sent[3] - 1}
     bounded = raysim.tune(settings, table, out=tmp_path / "bounded")
     feasible = {row["rounds"]: row["feasible"] for row in bounded.trials.to_pylist()}
     assert feasible == {1: True, 3: False} and [best.rounds for best in bounded.best] == [1]
