@@ -70,7 +70,8 @@ def test_constraints_decide_which_trial_is_best(tmp_path, local_slots):
     assert "feasible" not in free.trials.column_names
     table |= {"objectives": ["accuracy"], "pruner": "none"}
     exact = {**table, "constraints": {"bytes": sent[3]}}
-    assert raysim.tune(settings, exact, out=tmp_path / "exact").best[0].rounds == 3
+    found = raysim.tune(settings, exact, out=tmp_path / "exact")
+    assert found.best[0].rounds == 3 and found.trials["feasible"].to_pylist() == [True, True]
     table["constraints"] = {"bytes": sent[3] - 1}
     bounded = raysim.tune(settings, table, out=tmp_path / "bounded")
     feasible = {row["rounds"]: row["feasible"] for row in bounded.trials.to_pylist()}
