@@ -111,7 +111,7 @@ class Tuner(RunQueue[TrialRun]):
         self._finished: defaultdict[int, list[Report]] = defaultdict(list)
         self._seconds: defaultdict[int, float] = defaultdict(float)
         self._trials, self._deadline = 0, math.inf
-        self.pausing = search.prunes
+        self.pausing = search.decisions.prunes
 
     def run(self, trials: int, jobs: int | None, timeout: float | None = None) -> StudyResult:
         """Run trials until the study has the given number.
@@ -168,7 +168,10 @@ class Tuner(RunQueue[TrialRun]):
                 )
 
     def _resume(self, trial: Trial) -> None:
-        """Queue the run with which a trial goes on; record a trial whose runs are all finished."""
+        """Queue the run with which a trial goes on; record a trial that has ended."""
+        if not self.search.decisions.judge_again(trial):
+            self.listener.trial_done(self.search.prune(trial), 0.0)
+            return
         for index, folder in enumerate(self.folder.runs(trial.number)):
             if not (folder / "summary.json").exists():
                 self._waiting.append(TrialRun(trial, index))
@@ -177,7 +180,11 @@ class Tuner(RunQueue[TrialRun]):
                 error = f"{folder} holds a run with another {differing}"
                 self.listener.trial_done(self.search.fail(trial, error), 0.0)
                 return
-            self._finished[trial.number].append(finished(folder))
+            report = finished(folder)
+            if not self.goes_on(TrialRun(trial, index), report):
+                self.listener.trial_done(self.search.prune(trial), 0.0)
+                return
+            self._finished[trial.number].append(report)
         self.listener.trial_done(self._complete(trial), 0.0)
 
     @property
@@ -208,16 +215,14 @@ class Tuner(RunQueue[TrialRun]):
 
     def goes_on(self, run: TrialRun, report: Report) -> bool:
         """Report evaluations to Optuna; return whether the pruner lets the trial go on."""
-        if run.index:
-            return True
-        self.search.report(run.trial, report.curve)
-        return not self.search.should_prune(run.trial)
+        return run.index > 0 or self.search.decisions.judge(run.trial, report.curve)
 
     def ended(self, run: TrialRun, report: Report, seconds: float) -> None:
         """Queue the next run of a trial, or record the trial, which has ended."""
         trial, found = run.trial, self._finished[run.trial.number]
         self._seconds[trial.number] += seconds
-        if report.summary is not None:
+        # The last evaluations of a run whose slot was lost reach the tuner with its end.
+        if report.summary is not None and self.goes_on(run, report):
             found.append(report)
             if len(found) < self.search.options.seeds:
                 self._waiting.append(TrialRun(trial, len(found)))
@@ -236,7 +241,6 @@ class Tuner(RunQueue[TrialRun]):
     def _complete(self, trial: Trial) -> FrozenTrial:
         """Record the results of a trial whose runs are finished."""
         search, reports = self.search, self._finished.pop(trial.number)
-        search.report(trial, reports[0].curve)
         summaries = [report.summary or {} for report in reports]
         if "bytes" in search.options.objectives:
             for folder, summary in zip(self.folder.runs(trial.number), summaries, strict=True):

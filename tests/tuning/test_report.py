@@ -25,7 +25,7 @@ def complete(search, accuracies, error=None):
     """Run trials of given accuracies; one fails with an error."""
     for accuracy in accuracies:
         trial = search.ask()
-        search.report(trial, {1: accuracy / 2, 2: accuracy})
+        search.decisions.judge(trial, {1: accuracy / 2, 2: accuracy})
         sent = int(1e6 * accuracy)
         summary = {"final_holdout_accuracy": accuracy, "bytes_up": sent, "bytes_down": sent}
         search.tell(trial, {**summary, "final_accuracy": accuracy - 0.25, "seconds": 2.5})

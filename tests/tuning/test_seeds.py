@@ -86,11 +86,11 @@ def test_the_pruner_judges_the_first_seed(tmp_path, slots, monkeypatch):
     search = make_search(tmp_path, options(pruner="median"), **QUICK)
     asked = []
 
-    def should_prune(trial):
+    def prune(study, trial):
         asked.append((trial.number, len(slots.started)))
         return trial.number == 1
 
-    monkeypatch.setattr(search, "should_prune", should_prune)
+    monkeypatch.setattr(search.study.pruner, "prune", prune)
     make_tuner(search, tmp_path).run(2, 1)
     assert [trial[2] for trial in values(search)] == ["COMPLETE", "PRUNED"]
     assert asked == [(0, 1), (0, 1), (1, 4)]  # two evaluations of the first seed, then one
@@ -107,7 +107,7 @@ def test_a_study_of_other_seeds_is_refused(tmp_path, slots):
 def test_a_study_that_records_no_seeds_has_one(tmp_path, local_slots):
     search = make_search(tmp_path, options(seeds=1), **QUICK)
     make_tuner(search, tmp_path).run(1, 1)
-    storage, number = search._storage, search.study._study_id
+    storage, number = search._storage, search._study_id
     with storage.engine.begin() as connection:  # a study that an earlier version wrote
         keys = "('seeds', 'first', 'constraints')"
         statement = f"DELETE FROM study_user_attributes WHERE key IN {keys}"  # noqa: S608

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -13,16 +12,18 @@ from typing import Any
 
 import optuna
 from optuna.samplers import BaseSampler, RandomSampler
-from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from raysim.core.errors import RunError, SettingsError, without_passwords
+from raysim.tuning.search.decisions import Decisions, copied
+from raysim.tuning.search.mirror import Mirror
 from raysim.tuning.search.record import as_of_today, first_difference, record_of
 from raysim.tuning.search.storage import (
-    check_whole,
+    close_storage,
     error_line,
     folder_of,
     is_missing_file,
+    open_storage,
     refusal,
 )
 from raysim.tuning.studies.samplers import OBJECTIVES, SearchOptions
@@ -65,16 +66,17 @@ class Search:
             raise SettingsError(f"seeds={options.seeds}: must be 1 where `seed` is searched")
         self.options, self.resolved, self._url = options, resolved, storage
         pruner = options.build_pruner(resolved.settings)
-        self._reported: defaultdict[int, set[int]] = defaultdict(set)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         try:
-            self._storage = RDBStorage(storage)
-            check_whole(self._storage.engine)
+            self._storage = open_storage(storage)
             directions = [OBJECTIVES[objective] for objective in options.objectives]
-            optuna.create_study(
+            found = optuna.create_study(
                 study_name=name, storage=self._storage, directions=directions, load_if_exists=True
             )
-            self.study = SearchedStudy(name, self._storage, pruner=pruner)
+            self._study_id = found._study_id
+            mirror = Mirror(found._storage, found._study_id)
+            self.study = SearchedStudy(name, mirror, pruner=pruner)
+            self.decisions = Decisions(self.study)
         except Exception as error:  # database drivers raise errors of their own
             raise RunError(f"{self.storage}: cannot be used: {refusal(storage, error)}") from error
 
@@ -96,15 +98,14 @@ class Search:
     def is_deleted(self) -> bool:
         """Return whether the study is no longer in its storage."""
         try:
-            self._storage.get_study_name_from_id(self.study._study_id)
+            self._storage.get_study_name_from_id(self._study_id)
         except KeyError:
             return True
         return False
 
     def close(self) -> None:
         """Close the connections to the storage."""
-        self._storage.remove_session()
-        self._storage.engine.dispose()
+        close_storage(self._storage)
 
     def claim(self) -> None:
         """Record what the trials depend on, or compare it with what is recorded.
@@ -162,7 +163,6 @@ class Search:
         self.study.sampler = RandomSampler()
         running = self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         for trial in running:
-            self._reported[trial.number].update(trial.intermediate_values)
             self._complete_draw(trial)
         return [Trial(self.study, trial._trial_id) for trial in running]
 
@@ -171,15 +171,9 @@ class Search:
         space, params = self.resolved.space, trial.params
         if all(key in params or not space.is_active(key, params) for key in space):
             return
-        # A copy of the study as it was: the draws before these decide them.
-        copy = optuna.create_study(
-            study_name=self.study.study_name,
-            directions=self.study.directions,
-            sampler=self._sampler(trial.number),
-            pruner=self.study.pruner,
-        )
         earlier = self.study.get_trials(deepcopy=False)[: trial.number]
-        copy.add_trials(earlier)
+        # The draws before these decide them.
+        copy = copied(self.study, earlier, self._sampler(trial.number))
         if planned := self._planned(earlier):
             copy.enqueue_trial(planned)
         again = copy.ask()
@@ -188,25 +182,6 @@ class Search:
             if key not in params:
                 value = space[key].to_internal_repr(drawn)
                 self.study._storage.set_trial_param(trial._trial_id, key, value, space[key])
-
-    @property
-    def prunes(self) -> bool:
-        """True if trials may be pruned."""
-        return self.options.pruner != "none"
-
-    def report(self, trial: Trial, curve: Mapping[int, float]) -> None:
-        """Report accuracies by round to Optuna, each round once: a lost trial repeats some."""
-        if len(self.options.objectives) > 1:
-            return
-        reported = self._reported[trial.number]
-        for step, accuracy in curve.items():
-            if step not in reported:
-                trial.report(accuracy, step)
-                reported.add(step)
-
-    def should_prune(self, trial: Trial) -> bool:
-        """Return whether the pruner stops a trial."""
-        return self.prunes and trial.should_prune()
 
     def tell(self, trial: Trial, summary: Mapping[str, Any]) -> FrozenTrial:
         """Complete a trial with the summary of its run."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic, perf_counter, sleep
@@ -22,6 +22,7 @@ from raysim.core.errors import MachineError, RunError
 from raysim.execution.cluster_health import NodeLostError
 from raysim.execution.process import mps_limits
 from raysim.storage.lock import lock_folder
+from raysim.storage.recorder import METRICS
 from raysim.storage.run_directory import RunDirectory
 from raysim.tuning.slots.report import Report, causes, error_line, machine_failure
 
@@ -32,10 +33,18 @@ LOCK_SECONDS = 30.0
 def finished(folder: Path) -> Report:
     """Return the report of a finished run."""
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    rows = pq.read_table(folder / "metrics.parquet").to_pylist()
+    return Report(_curve(_rows(folder)), summary)
+
+
+def _rows(folder: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pq.read_table(folder / METRICS).to_pylist()
+    return rows
+
+
+def _curve(rows: Iterable[Mapping[str, Any]]) -> dict[int, float]:
+    """Return the accuracy on the held-out samples by round, where it was evaluated."""
     found = {row["round"]: row.get("holdout_accuracy") for row in rows}
-    curve = {number: value for number, value in found.items() if value is not None}
-    return Report(curve, summary)
+    return {number: value for number, value in found.items() if value is not None}
 
 
 def _is_finished(settings: raysim.Settings) -> bool:
@@ -64,6 +73,8 @@ def _is_finished(settings: raysim.Settings) -> bool:
 def _reports(settings: dict[str, Any], pausing: bool) -> Generator[Report, None, None]:
     """Iterate over a run; yield a report at each evaluation if it pauses there, and of its end.
 
+    The first report of a resumed run has the evaluations before too: none may have been reported.
+
     Raises:
         NodeLostError: the slot's node is lost, and the run with it.
     """
@@ -72,11 +83,13 @@ def _reports(settings: dict[str, Any], pausing: bool) -> Generator[Report, None,
         config = parse(settings)
         if not _is_finished(config):
             with raysim.rounds(config, force=True) as rounds:
-                for row in rounds:
-                    if not pausing or (accuracy := row.get("holdout_accuracy")) is None:
+                for index, row in enumerate(rounds):
+                    resumed = index == 0 and row["round"] > 1
+                    curve = _curve(_rows(Path(str(config.out))) if resumed else [row])
+                    if not pausing or not curve:
                         continue
                     begun = perf_counter()
-                    yield Report({row["round"]: accuracy}, paused_seconds=paused_seconds)
+                    yield Report(curve, paused_seconds=paused_seconds)
                     paused_seconds = perf_counter() - begun
         end = finished(Path(str(config.out)))
     except Exception as error:

@@ -18,7 +18,7 @@ def play(search, trials, accuracy=lambda params: params["local.lr"]):
     for _ in range(trials):
         trial = search.ask()
         found = accuracy(trial.params)
-        search.report(trial, {1: found})
+        search.decisions.judge(trial, {1: found})
         sent = int(100 * found)
         summary = {"final_holdout_accuracy": found, "bytes_up": sent, "bytes_down": sent}
         search.tell(trial, summary)
@@ -105,8 +105,7 @@ def first_stop(search, accuracies=range(6)):
     for number in accuracies:
         trial = search.ask()
         for step in range(1, rounds + 1):
-            search.report(trial, {step: 0.9 - number / 10})
-            if search.should_prune(trial):
+            if not search.decisions.judge(trial, {step: 0.9 - number / 10}):
                 return number, step
         search.tell(trial, {"final_holdout_accuracy": 0.1, "bytes_up": 1, "bytes_down": 1})
     return None
@@ -142,8 +141,7 @@ def test_rounds_without_an_evaluation_do_not_count_as_evaluations(tmp_path):
         trial = search.ask()
         stops = []
         for step in range(3, 41, 3):
-            search.report(trial, {step: 0.9 - number / 10})
-            if search.should_prune(trial):
+            if not search.decisions.judge(trial, {step: 0.9 - number / 10}):
                 stops.append(step)
         search.tell(trial, {"final_holdout_accuracy": 0.1, "bytes_up": 1, "bytes_down": 1})
     assert stops[0] == 9
@@ -244,7 +242,7 @@ def test_a_half_drawn_trial_of_another_branch_is_completed(tmp_path):
     choice = search.resolved.space["method.name"]
     index = choice.to_internal_repr(held)
     search.study._storage.set_trial_param(trial._trial_id, "method.name", index, choice)
-    (found,) = other.running_trials()
+    (found,) = make_search(tmp_path, SearchOptions("random"), table=CONDITIONAL).running_trials()
     assert found.params["method.name"] == held
     assert ("method.mu" in found.params) == (held == "fedprox") and "local.lr" in found.params
 
@@ -256,8 +254,7 @@ def test_hyperband_stops_trials_among_the_first_five(tmp_path):
     for number in range(5):
         trial = search.ask()
         for step in range(1, 10):
-            search.report(trial, {step: 0.9 - number / 10})
-            if search.should_prune(trial):
+            if not search.decisions.judge(trial, {step: 0.9 - number / 10}):
                 stopped.append((number, step))
                 search.prune(trial)
                 break
@@ -270,10 +267,11 @@ def test_hyperband_stops_trials_among_the_first_five(tmp_path):
 def test_a_step_that_was_reported_before_is_not_reported_again(tmp_path):
     search = make_search(tmp_path)
     trial = search.ask()
-    search.report(trial, {1: 0.5, 2: 0.6})
-    (again,) = make_search(tmp_path).running_trials()
-    search.report(again, {1: 0.5, 3: 0.7})  # a warning would fail the test
-    assert values(search)[0][4] == {1: 0.5, 2: 0.6, 3: 0.7}
+    search.decisions.judge(trial, {1: 0.5, 2: 0.6})
+    resumed = make_search(tmp_path)
+    (again,) = resumed.running_trials()
+    resumed.decisions.judge(again, {1: 0.5, 3: 0.7})  # a warning would fail the test
+    assert values(make_search(tmp_path))[0][4] == {1: 0.5, 2: 0.6, 3: 0.7}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,73 @@
+"""Reports of evaluations to Optuna, and the pruner's decisions on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import optuna
+from optuna.pruners import NopPruner
+from optuna.samplers import BaseSampler, RandomSampler
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
+
+
+class Decisions:
+    """Evaluations of a study's running trials; each is reported and judged once."""
+
+    def __init__(self, study: optuna.Study) -> None:
+        self._study = study
+
+    @property
+    def prunes(self) -> bool:
+        """True if trials may be pruned."""
+        return not isinstance(self._study.pruner, NopPruner)
+
+    def judge(self, trial: Trial, curve: Mapping[int, float]) -> bool:
+        """Report accuracies by round in turn; return whether the pruner lets the trial go on.
+
+        Rounds that were reported before are left out: a lost trial repeats some.
+        """
+        if len(self._study.directions) > 1:
+            return True
+        reported = self._study._storage.get_trial(trial._trial_id).intermediate_values
+        for step in sorted(curve.keys() - reported.keys()):
+            trial.report(curve[step], step)
+            if self.prunes and trial.should_prune():
+                return False
+        return True
+
+    def judge_again(self, trial: Trial) -> bool:
+        """Return whether the pruner lets a trial go on that was running when its tuner ended.
+
+        That tuner may have acted on no decision about the last round that it reported, or have
+        recorded a part of one: successive halving and Hyperband write the rung of a trial, and do
+        not judge there again. Thus the decision is made on a copy, in which the trial begins anew.
+        """
+        if not self.prunes:
+            return True
+        trials = self._study.get_trials(deepcopy=False)
+        found = trials[trial.number]
+        params, distributions = found.params, found.distributions
+        anew = create_trial(state=TrialState.RUNNING, params=params, distributions=distributions)
+        copy = copied(self._study, (anew if each is found else each for each in trials))
+        again, pruned = Trial(copy, trial.number), False
+        for step, accuracy in sorted(found.intermediate_values.items()):
+            again.report(accuracy, step)
+            pruned = again.should_prune()
+        for key, value in copy.get_trials(deepcopy=False)[trial.number].system_attrs.items():
+            if key not in found.system_attrs:
+                self._study._storage.set_trial_system_attr(trial._trial_id, key, value)
+        return not pruned
+
+
+def copied(
+    study: optuna.Study, trials: Iterable[FrozenTrial], sampler: BaseSampler | None = None
+) -> optuna.Study:
+    """Return a study in memory that has these trials, numbered from 0."""
+    copy = optuna.create_study(
+        study_name=study.study_name,
+        directions=study.directions,
+        sampler=sampler or RandomSampler(),
+        pruner=study.pruner,
+    )
+    copy.add_trials(trials)
+    return copy
