@@ -14,7 +14,14 @@ from raysim.results.render import to_rich
 from raysim.tuning.artifacts import ARTIFACTS, attach
 from raysim.tuning.report import best_trials, write_report
 from raysim.tuning.search.search import Search, exceeded
-from raysim.tuning.search.storage import error_line, folder_of, is_missing_file, read_url
+from raysim.tuning.search.storage import (
+    error_line,
+    folder_of,
+    is_journal,
+    is_missing_file,
+    open_storage,
+    read_url,
+)
 from raysim.tuning.studies.ranges import format_range
 from raysim.tuning.studies.samplers import SearchOptions
 from raysim.tuning.studies.study import Study
@@ -47,7 +54,7 @@ def tune(
         jobs: Number of slots; None takes as many as fit.
         timeout: Seconds after which no trial begins.
         out: Folder of the trials' run directories and of the results; None is `runs/NAME`.
-        storage: Database URL, or the @FILE that holds it; None creates a SQLite file in `out`.
+        storage: Database URL, or the @FILE that holds it; None creates a file in `out`.
         study_name: Name in the database; None takes that of the study or its file.
         console: Console for messages.
 
@@ -150,7 +157,9 @@ def serve(storage: str, host: str, port: int, artifacts: Path | None = None) -> 
     beside = folder_of(storage)
     folder = artifacts or (beside and beside / ARTIFACTS)
     try:
-        run_server(storage, host, port, artifact_store=folder and FileSystemArtifactStore(folder))
+        served = open_storage(storage) if is_journal(storage) else storage
+        artifact_store = folder and FileSystemArtifactStore(folder)
+        run_server(served, host, port, artifact_store=artifact_store)
     except Exception as error:  # database drivers and sockets raise errors of their own
         failure = f"{storage}: cannot be served at {host}:{port}"
         raise RunError(f"{failure}: {error_line(error)}") from error

@@ -17,7 +17,7 @@ from raysim.core.errors import SettingsError
 from raysim.core.given import user_path
 from raysim.storage.lock import make_folder
 from raysim.tuning.search.search import Search, exceeded
-from raysim.tuning.search.storage import read_url
+from raysim.tuning.search.storage import default_storage, read_url
 from raysim.tuning.studies import find, read_study, read_table
 from raysim.tuning.studies.ranges import of_one_type
 from raysim.tuning.studies.samplers import SearchOptions
@@ -73,7 +73,7 @@ def tune(
         jobs: Number of slots; None takes as many as fit.
         timeout: Seconds after which no trial begins; those that have begun are run to their end.
         out: Folder of the study; None is `runs/NAME`.
-        storage: Database URL, or the @FILE that holds it; None creates a SQLite file in `out`.
+        storage: Database URL, or the @FILE that holds it; None creates a file in `out`.
         name: Name in the database; None takes that of the study or its file, else "study".
         callbacks: Called as those of `optuna.Study.optimize`, with the study and the trial that has
             ended; after `study.stop()` no trial begins.
@@ -122,7 +122,7 @@ def open_search(
     storage: str | None,
     name: str,
 ) -> Iterator[Search]:
-    """Open the search of a study in a database, or in a SQLite file of its folder.
+    """Open the search of a study in a database, or in a file of its folder.
 
     Raises:
         RaysimError: a setting, the storage or the folder does not allow the study.
@@ -130,7 +130,7 @@ def open_search(
     resolved = study.resolve(overrides)
     if storage is None:
         make_folder(out)
-        storage = f"sqlite:///{(out / 'study.db').absolute()}"
+        storage = default_storage(out)
     with closing(Search(name, read_url(storage), options, resolved)) as search:
         yield search
 

@@ -148,7 +148,7 @@ def tune(
         str | None,
         typer.Option(
             envvar="RAYSIM_STORAGE",
-            help="database URL, or @FILE that holds it; default: a SQLite file in --out",
+            help="database URL, or @FILE that holds it; default: a file in --out",
         ),
     ] = None,
     sampler: Annotated[

@@ -123,6 +123,8 @@ USAGE = {
     ("tune", "fedprox-mu", "--storage", "postgresql://h:x/y"): ("storage=postgresql://h:x/y",),
     ("tune", "fedprox-mu", "--storage", "sqlite:////proc/x.db"): ("storage=sqlite:////proc/x.db",),
     ("tune", "fedprox-mu", "--storage", LONG): ("storage=xxx",),
+    ("tune", "fedprox-mu", "--storage", "journal:"): ("storage=journal:", "names no file"),
+    ("tune", "fedprox-mu", "--storage", "journal:////proc/x"): ("storage=journal:////proc/x",),
     ("table",): ("'name'",),
     ("table", "nothing"): ("nothing: no such table",),
     ("table", LONG): ("xxx", "no such table"),

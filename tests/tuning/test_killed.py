@@ -26,9 +26,11 @@ WRITES = (
 TRIALS = 4
 
 
-def started(folder, pruner):
+def started(folder, pruner, journal=False):
     options = SearchOptions("random", pruner, pruner_options=PRUNERS[pruner])
-    search = make_search(folder, options, rounds=4, checkpoint_every=1, fraction=0.05)
+    storage = f"journal:///{folder / 'study.journal'}" if journal else None
+    settings = {"rounds": 4, "checkpoint_every": 1, "fraction": 0.05}
+    search = make_search(folder, options, storage, **settings)
     return search, make_tuner(search, folder)
 
 
@@ -54,15 +56,15 @@ def watch_writes(monkeypatch, search, kill_at=None):
     return seen
 
 
-def kill_and_resume(folder, pruner, monkeypatch, number):
+def kill_and_resume(folder, pruner, monkeypatch, number, journal=False):
     """Return the trials of a study whose tuner is killed before a write, and started again."""
     folder.mkdir()
-    search, tuner = started(folder, pruner)
+    search, tuner = started(folder, pruner, journal)
     with monkeypatch.context() as change, pytest.raises(Killed):
         watch_writes(change, search, number)
         tuner.run(TRIALS, 1)
     search.close()
-    search, tuner = started(folder, pruner)
+    search, tuner = started(folder, pruner, journal)
     tuner.run(TRIALS, 1)
     found = values(search)
     search.close()
@@ -98,6 +100,12 @@ def test_killed_at_any_write(straight, tmp_path, monkeypatch):
     pruner, expected, seen = straight
     for number in range(len(seen)):
         assert kill_and_resume(tmp_path / str(number), pruner, monkeypatch, number) == expected
+
+
+def test_killed_with_a_journal(straight, tmp_path, monkeypatch):
+    pruner, expected, seen = straight
+    number = len(seen) // 2
+    assert kill_and_resume(tmp_path / "journal", pruner, monkeypatch, number, True) == expected
 
 
 def test_evaluations_that_a_lost_slot_has_not_reported_are_judged(straight, tmp_path, local_slots):

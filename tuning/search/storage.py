@@ -1,4 +1,4 @@
-"""Database URLs of studies, and errors of their drivers."""
+"""Storages of studies, their URLs, and errors of their drivers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from sqlalchemy.engine import Engine, make_url
 from sqlalchemy.exc import ArgumentError
 
 from raysim.core.errors import RunError, SettingsError
+from raysim.tuning.search.file_systems import is_on_network
+from raysim.tuning.search.journal import open_journal
 
 NEWER_OPTUNA = "pip install -U optuna"
 """Advice of Optuna's own error where a newer version wrote the tables."""
@@ -46,10 +48,26 @@ def open_storage(storage: str) -> BaseStorage:
         RunError: its file is damaged.
         Exception: it cannot be used; database drivers raise errors of their own.
     """
+    file = _file(storage)
+    if is_journal(storage):
+        if file is None:
+            raise RunError("it names no file; four slashes begin a full path: journal:////FILE")
+        return open_journal(file)
     database = RDBStorage(storage)
     if database.engine.dialect.name == "sqlite":
-        _prepare(database.engine)
+        _prepare(database.engine, file is not None and is_on_network(file.parent))
     return database
+
+
+def default_storage(folder: Path) -> str:
+    """Return the URL of the storage in a study's folder: SQLite, or a journal on a network.
+
+    One that is there stays, also where the folder was moved.
+    """
+    kinds = {"study.db": "sqlite", "study.journal": "journal"}
+    there = [name for name in kinds if (folder / name).exists()]
+    name = (there or ["study.journal" if is_on_network(folder) else "study.db"])[0]
+    return f"{kinds[name]}:///{(folder / name).absolute()}"
 
 
 def close_storage(storage: BaseStorage) -> None:
@@ -59,8 +77,10 @@ def close_storage(storage: BaseStorage) -> None:
         storage.engine.dispose()
 
 
-def _prepare(engine: Engine) -> None:
+def _prepare(engine: Engine, on_network: bool) -> None:
     """Run SQLite's integrity check, and have it write ahead: one fsync a commit instead of four.
+
+    On a network it does not write ahead, for which the machines would have to share memory.
 
     Raises:
         RunError: the file is damaged.
@@ -69,7 +89,7 @@ def _prepare(engine: Engine) -> None:
         found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalars().all()
         if found != ["ok"]:
             raise RunError(f"damaged file: {' '.join(map(str, found))}")
-        connection.exec_driver_sql("PRAGMA journal_mode=WAL")
+        connection.exec_driver_sql(f"PRAGMA journal_mode={'DELETE' if on_network else 'WAL'}")
 
 
 def refusal(storage: str, error: Exception) -> str:
@@ -79,24 +99,33 @@ def refusal(storage: str, error: Exception) -> str:
         return f"a newer Optuna wrote it; use the newer one: {NEWER_OPTUNA}"
     if isinstance(error, ImportError):
         return cause
-    if _is_sqlite_file(storage) and not is_missing_file(storage) and "locked" not in cause:
+    if _file(storage) and not is_missing_file(storage) and "locked" not in cause:
         return f"{cause}; restore the file, or choose another --out (and --storage, if it is given)"
     return f"{cause}; {RESUME}"
 
 
 def is_missing_file(storage: str) -> bool:
-    """Return whether a URL names a SQLite file that does not exist; opening would create it."""
-    return _is_sqlite_file(storage) and not Path(str(make_url(storage).database)).exists()
+    """Return whether a URL names a file that does not exist; opening would create it."""
+    file = _file(storage)
+    return file is not None and not file.exists()
 
 
 def folder_of(storage: str) -> Path | None:
     """Return the folder of a database that is a file; None for a server."""
-    return Path(str(make_url(storage).database)).parent if _is_sqlite_file(storage) else None
+    file = _file(storage)
+    return file and file.parent
 
 
-def _is_sqlite_file(storage: str) -> bool:
+def is_journal(storage: str) -> bool:
+    """Return whether a URL names a journal."""
+    return storage.startswith("journal:")
+
+
+def _file(storage: str) -> Path | None:
+    """Return the file of a SQLite database or a journal; None for a server."""
     try:
         url = make_url(storage)
     except (ArgumentError, ValueError):
-        return False
-    return url.get_backend_name() == "sqlite" and bool(url.database)
+        return None
+    is_file = url.get_backend_name() == "sqlite" or is_journal(storage)
+    return Path(url.database) if is_file and url.database else None
