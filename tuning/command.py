@@ -38,6 +38,7 @@ def tune(
     trials: int | None,
     jobs: int | None,
     timeout: float | None,
+    retry_failed: bool,
     out: Path | None,
     storage: str | None,
     study_name: str | None,
@@ -53,6 +54,7 @@ def tune(
         trials: Total number of trials; None takes that of the study.
         jobs: Number of slots; None takes as many as fit.
         timeout: Seconds after which no trial begins.
+        retry_failed: Try failed trials again, as new ones.
         out: Folder of the trials' run directories and of the results; None is `runs/NAME`.
         storage: Database URL, or the @FILE that holds it; None creates a file in `out`.
         study_name: Name in the database; None takes that of the study or its file.
@@ -67,7 +69,7 @@ def tune(
         study, overrides, options, out=out, storage=storage, name=study_name
     ) as search:
         tuner = Tuner(search, out, PlainStudyOutput(console, search))
-        result = tuner.run(trials or study.table.trials, jobs, timeout)
+        result = tuner.run(trials or study.table.trials, jobs, timeout, retry_failed)
         with study_errors(search):
             files = write_report(search, result.best, out)
             attach(search.study, files, tuner.artifacts)

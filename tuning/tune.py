@@ -55,6 +55,7 @@ def tune(
     trials: int | None = None,
     jobs: int | None = None,
     timeout: float | None = None,
+    retry_failed: bool = False,
     out: str | Path | None = None,
     storage: str | None = None,
     name: str | None = None,
@@ -72,6 +73,7 @@ def tune(
         trials: Total number of trials; None takes that of the study.
         jobs: Number of slots; None takes as many as fit.
         timeout: Seconds after which no trial begins; those that have begun are run to their end.
+        retry_failed: Try each failed trial again that has not been, as a new trial beside `trials`.
         out: Folder of the study; None is `runs/NAME`.
         storage: Database URL, or the @FILE that holds it; None creates a file in `out`.
         name: Name in the database; None takes that of the study or its file, else "study".
@@ -94,7 +96,7 @@ def tune(
         searched, overrides or {}, options, out=folder, storage=storage, name=name
     ) as search:
         tuner = Tuner(search, folder, _Callbacks(search, callbacks))
-        result = tuner.run(trials or searched.table.trials, jobs, timeout)
+        result = tuner.run(trials or searched.table.trials, jobs, timeout, retry_failed)
         settings = search.resolved.settings
         best = tuple(settings.override(trial.params) for trial in result.best)
         with study_errors(search):

@@ -113,7 +113,13 @@ class Tuner(RunQueue[TrialRun]):
         self._trials, self._deadline = 0, math.inf
         self.pausing = search.decisions.prunes
 
-    def run(self, trials: int, jobs: int | None, timeout: float | None = None) -> StudyResult:
+    def run(
+        self,
+        trials: int,
+        jobs: int | None,
+        timeout: float | None = None,
+        retry_failed: bool = False,
+    ) -> StudyResult:
         """Run trials until the study has the given number.
 
         Args:
@@ -122,6 +128,8 @@ class Tuner(RunQueue[TrialRun]):
             jobs: Number of slots; None takes as many as fit.
             timeout: Seconds after which no trial begins; those that have begun are run to their
                 end. None is no limit.
+            retry_failed: Try each failed trial again that has not been, as a new trial; these are
+                beside `trials`.
 
         Raises:
             SettingsError: the slots do not fit on the cluster.
@@ -131,7 +139,10 @@ class Tuner(RunQueue[TrialRun]):
         """
         with study_errors(self.search), self.folder.lock(self.search.study):
             self.search.claim()
-            self._trials = trials = int(min(trials, self.search.most_trials()))
+            if retry_failed:
+                self.search.retry_failed()
+            trials = int(min(trials, self.search.most_trials())) + self.search.retries
+            self._trials = trials
             self._check_records()
             describe(self.folder.path, self.search.resolved.space, self.search.options.objectives)
             for trial in self.search.running_trials():

@@ -144,6 +144,9 @@ def tune(
         int | None,
         typer.Option(min=1, help="seconds after which no trial begins; default: no limit"),
     ] = None,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="try failed trials again, as new trials")
+    ] = False,
     storage: Annotated[
         str | None,
         typer.Option(
@@ -185,6 +188,7 @@ def tune(
             trials=trials,
             jobs=jobs,
             timeout=timeout,
+            retry_failed=retry_failed,
             out=out,
             storage=storage,
             study_name=name,

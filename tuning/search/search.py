@@ -32,6 +32,9 @@ from raysim.tuning.studies.study import ResolvedStudy
 AVERAGED = ("final_holdout_accuracy", "final_accuracy", "bytes_up", "bytes_down", "seconds")
 """What the summary of a trial of several runs has."""
 
+RETRY_OF = "retry_of"
+"""Attribute of a trial that tries a failed one again: the number of that one."""
+
 
 class SearchedStudy(optuna.Study):
     """Optuna study whose trials are run by a tuner, not by `optimize`.
@@ -139,24 +142,38 @@ class Search:
         interrupted study continues with the same trials.
         """
         trials = self.study.get_trials(deepcopy=False)
-        number = len(trials)
-        # A tuner that was killed after enqueue_trial left its trial waiting.
-        waiting = any(trial.state is TrialState.WAITING for trial in trials)
+        # Failed trials that are tried again, and the trial of a tuner killed after enqueue_trial.
+        waiting = [trial.number for trial in trials if trial.state is TrialState.WAITING]
         if not waiting and (planned := self._planned(trials)):
             self.study.enqueue_trial(planned)
-        self.study.sampler = self._sampler(number - waiting)
+        self.study.sampler = self._sampler(min(waiting, default=len(trials)))
         trial = self.study.ask()
         self.resolved.space.draw(trial)
         return trial
 
     def _planned(self, earlier: Sequence[FrozenTrial]) -> dict[str, Any]:
         """Return the values that the next trial does not draw: a first trial, or a grid point."""
-        if len(earlier) < len(first := self._first):
-            return dict(first[len(earlier)])
+        begun = sum(RETRY_OF not in trial.user_attrs for trial in earlier)
+        if begun < len(first := self._first):
+            return dict(first[begun])
         if self.options.sampler != "grid":
             return {}
         done = [trial.params for trial in earlier]
         return next((point for point in self._points if point not in done), {})
+
+    def retry_failed(self) -> None:
+        """Enqueue the parameters of each failed trial once more, as a new trial that names it."""
+        trials = self.study.get_trials(deepcopy=False)
+        tried = {trial.user_attrs.get(RETRY_OF) for trial in trials}
+        for trial in trials:
+            if trial.state is TrialState.FAIL and trial.number not in tried:
+                self.study.enqueue_trial(trial.params, user_attrs={RETRY_OF: trial.number})
+
+    @property
+    def retries(self) -> int:
+        """Number of trials that try a failed one again."""
+        trials = self.study.get_trials(deepcopy=False)
+        return sum(RETRY_OF in trial.user_attrs for trial in trials)
 
     def running_trials(self) -> list[Trial]:
         """Return the trials that were running when an earlier tuner ended."""
@@ -174,7 +191,7 @@ class Search:
         earlier = self.study.get_trials(deepcopy=False)[: trial.number]
         # The draws before these decide them.
         copy = copied(self.study, earlier, self._sampler(trial.number))
-        if planned := self._planned(earlier):
+        if planned := trial.system_attrs.get("fixed_params"):
             copy.enqueue_trial(planned)
         again = copy.ask()
         space.draw(again)  # as the killed tuner drew, unless other trials have ended since
