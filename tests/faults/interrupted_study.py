@@ -18,7 +18,7 @@ import pytest
 import ray
 
 from raysim.cli import app
-from raysim.tuning.search.search import Search
+from raysim.tuning.search.decisions import Decisions
 from raysim.tuning.studies import STUDIES
 from tests.conftest import ActorStock
 from tests.faults.forked import Ended
@@ -47,14 +47,15 @@ class InterruptedStudy:
         STUDIES["blobs"] = make_study(self.path.parent)  # type: ignore[index]
         ended = self.resume(self.undisturbed)
         assert not ended.code, ended.errors
-        report = Search.report
+        judge = Decisions.judge
 
-        def dying(search: Search, trial: optuna.Trial, curve: Mapping[int, float]) -> None:
-            report(search, trial, curve)
+        def dying(study: Decisions, trial: optuna.Trial, curve: Mapping[int, float]) -> bool:
+            goes_on = judge(study, trial, curve)
             if trial.number == KILLED_TRIAL and max(curve, default=0) >= KILLED_ROUND:
                 raise Killed
+            return goes_on
 
-        with mock.patch.object(Search, "report", dying):
+        with mock.patch.object(Decisions, "judge", dying):
             ended = self.resume(self.path)
         assert "Killed" in ended.errors, ended.errors
 

@@ -171,10 +171,11 @@ def test_a_tuner_killed_inside_ask(tmp_path, monkeypatch, sampler, drawn):
         search.ask()
     half = search.study.get_trials()[-1]
     assert half.state.name == "RUNNING" and len(half.params) == drawn
-    (trial,) = make_search(tmp_path, options).running_trials()
+    resumed = make_search(tmp_path, options)
+    (trial,) = resumed.running_trials()
     expected = whole.study.get_trials()[1].params
     assert trial.number == 1 and trial.params == expected
-    assert search.study.get_trials()[-1].params == expected
+    assert resumed.study.get_trials()[-1].params == expected
 
 
 def test_a_deleted_database_stops_the_study(tmp_path, local_slots):

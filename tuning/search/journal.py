@@ -9,11 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from optuna.exceptions import StorageInternalError
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
-from raysim.core.errors import RunError
+from raysim.core.errors import MachineError, RunError
 
 BEGIN = b'{"op_code":'
 """Begin of each line."""
@@ -22,18 +21,31 @@ BEGIN = b'{"op_code":'
 class _Journal(JournalFileBackend):
     """Journal whose file is not made anew while it is in use."""
 
+    def __init__(self, storage: str, path: Path, lock: JournalFileOpenLock) -> None:
+        super().__init__(str(path), lock)
+        self._storage, self._path = storage, path
+
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         """Append changes, each in a line.
 
         Raises:
-            StorageInternalError: the file is gone.
+            MachineError: the file is gone.
         """
-        if not Path(self._file_path).exists():
-            raise StorageInternalError(f"{self._file_path}: the file is gone")
+        check_there(self._storage, self._path)
         super().append_logs(logs)
 
 
-def open_journal(path: Path) -> JournalStorage:
+def check_there(storage: str, path: Path) -> None:
+    """Check that the file of an open storage is there: its process could write on without a name.
+
+    Raises:
+        MachineError: it is gone.
+    """
+    if not path.exists():
+        raise MachineError(f"storage={storage}: the file is gone")
+
+
+def open_journal(storage: str, path: Path) -> JournalStorage:
     """Open a journal, or create it; a line that a killed process left half written is dropped.
 
     Raises:
@@ -41,7 +53,7 @@ def open_journal(path: Path) -> JournalStorage:
         OSError: it cannot be read or written.
     """
     lock = JournalFileOpenLock(str(path))
-    journal = _Journal(str(path), lock)
+    journal = _Journal(storage, path, lock)
     lock.acquire()
     try:
         _drop_half_line(path)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from optuna.storages import BaseStorage, RDBStorage
+from sqlalchemy import event
 from sqlalchemy.engine import Engine, make_url
 from sqlalchemy.exc import ArgumentError
 
 from raysim.core.errors import RunError, SettingsError
 from raysim.tuning.search.file_systems import is_on_network
-from raysim.tuning.search.journal import open_journal
+from raysim.tuning.search.journal import check_there, open_journal
 
 NEWER_OPTUNA = "pip install -U optuna"
 """Advice of Optuna's own error where a newer version wrote the tables."""
@@ -52,10 +53,12 @@ def open_storage(storage: str) -> BaseStorage:
     if is_journal(storage):
         if file is None:
             raise RunError("it names no file; four slashes begin a full path: journal:////FILE")
-        return open_journal(file)
+        return open_journal(storage, file)
     database = RDBStorage(storage)
     if database.engine.dialect.name == "sqlite":
         _prepare(database.engine, file is not None and is_on_network(file.parent))
+        if file is not None:
+            event.listen(database.engine, "begin", lambda _: check_there(storage, file))
     return database
 
 
