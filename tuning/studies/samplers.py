@@ -218,7 +218,7 @@ def _named(kind: str, given: str | Mapping[str, Any]) -> tuple[str, dict[str, An
         return given, {}
     if not isinstance(name := given.get("name"), str):
         problem = f"={visible(str(name))}: must be a word" if "name" in given else ": must be given"
-        raise SettingsError(f"{kind}.name{problem}")
+        raise SettingsError(f"study.{kind}.name{problem}")
     return name, {key: value for key, value in given.items() if key != "name"}
 
 
@@ -231,16 +231,16 @@ def _check(
     for key, value in options.items():
         if key not in allowed:
             hint = suggest(key, sorted(allowed)) if allowed else "it has none"
-            raise SettingsError(f"{kind}.{visible(key)}: no such option of {name}; {hint}")
+            raise SettingsError(f"study.{kind}.{visible(key)}: no such option of {name}; {hint}")
         kinds = allowed[key].split(" | ")
         if not any(_is_of(value, each) for each in kinds):
             raise SettingsError(
-                f"{kind}.{key}={visible(str(value))}: must be {' or '.join(kinds)} with"
+                f"study.{kind}.{key}={visible(str(value))}: must be {' or '.join(kinds)} with"
                 f" {kind}={name}"
             )
         least = LEAST.get(key, 0)
         if kinds == ["int"] and value < least:
-            raise SettingsError(f"{kind}.{key}={value}: must be {least} or more")
+            raise SettingsError(f"study.{kind}.{key}={value}: must be {least} or more")
     if options:
         defaults = {"percentile": PERCENTILE} if name == "percentile" else {}
         _build(kind, name, known[name], {**defaults, **options})
