@@ -20,6 +20,9 @@ RANDOM = SearchOptions(sampler="random")
 class Printing(StudyListener):
     """Listener that prints notes at once: its process may be killed."""
 
+    def started(self, slots: int, done: int, trials: int) -> None:
+        print(f"{slots} slots", flush=True)
+
     def note(self, text: str) -> None:
         print(text, flush=True)
 
@@ -27,4 +30,5 @@ class Printing(StudyListener):
 if __name__ == "__main__":
     folder, overrides = Path(sys.argv[1]), dict(map(parse_override, sys.argv[3:]))
     search = make_search(folder, RANDOM, **overrides)
-    Tuner(search, folder / "out", Printing()).run(int(sys.argv[2]), None)
+    result = Tuner(search, folder / "out", Printing()).run(int(sys.argv[2]), None)
+    print(f"busy {result.busy}")

@@ -51,11 +51,14 @@ def done(folder: Path) -> int:
     return len(summaries(folder))
 
 
-def start_tuner(folder: Path, trials: int, overrides: dict[str, Any]) -> subprocess.Popen[bytes]:
-    """Start a tuner on the cluster of this process; its notes are in `FOLDER/notes`."""
+def start_tuner(
+    folder: Path, trials: int, overrides: dict[str, Any], address: str | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a tuner on a cluster, or on that of this process; its notes are in `FOLDER/notes`."""
     words = [f"{key}={value}" for key, value in overrides.items()]
     command = [sys.executable, "-m", "tests.tuning.faults", str(folder), str(trials), *words]
-    environment = os.environ | {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}
+    address = address or ray.get_runtime_context().gcs_address
+    environment = os.environ | {"RAY_ADDRESS": address}
     with (folder / "notes").open("wb") as notes:
         return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=notes)
 
