@@ -26,7 +26,8 @@ def task() -> raysim.Task:
 @pytest.fixture(scope="module")
 def run(task: raysim.Task, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("run")
-    names = ["kl_activations", "label_information", "temperature", "weight_divergence"]
+    names = ["kl_activations", "label_heat_map", "label_information", "temperature"]
+    names += ["weight_divergence"]
     overrides = {"analysis": names, "local.temperature": TEMPERATURE}
     raysim.run(make_settings(path, **STANDING, **overrides), task)
     return path
@@ -79,11 +80,75 @@ def test_gradient_norm_at_the_first_layer_is_that_at_the_temperature(run, task):
         assert row["distance_before"] == row["distance_after"]  # of a step of no length
 
 
-def test_a_step_on_a_sample_moves_it(task, tmp_path):
-    far = {"analysis": "temperature", "local.temperature": 0.05}
+def passed(model, x):
+    """Return the activations and the logits of an input."""
+    hidden = np.maximum(model["hidden.0.weight"] @ x + model["hidden.0.bias"], 0)
+    return hidden, model["head.weight"] @ hidden + model["head.bias"]
+
+
+def distance(model, x):
+    """Return the first step along the sign of the input's gradient that changes the class."""
+    hidden, logits = passed(model, x)
+    error = softmax(logits) - np.eye(3)[logits.argmax()]
+    sign = np.sign(model["hidden.0.weight"].T @ (model["head.weight"].T @ error * (hidden > 0)))
+    steps = np.logspace(-4, 0, 100)
+    return next((t for t in steps if passed(model, x + t * sign)[1].argmax() != logits.argmax()), 1)
+
+
+def test_distance_after_a_step_down_the_loss_of_a_sample(task, tmp_path):
+    """The step is p - lr dl/dp, l being the sample's loss at T."""
+    far = {"analysis": "temperature", "local.temperature": 0.05, "local.lr": 0.02}
     raysim.run(make_settings(tmp_path, rounds=1, fraction=1.0, **far), task)
-    found = rows(tmp_path, "temperature")
+    path = tmp_path / "model.safetensors"
+    model = {name: tensor.double().numpy() for name, tensor in load_file(path).items()}
+    x, y = task.clients[2]
+    found = [row for row in rows(tmp_path, "temperature") if row["client"] == 2]
+    assert len(found) == len(y)
+    for n, row in enumerate(found):
+        hidden, logits = passed(model, x[n])
+        error = (softmax(logits / 0.05) - np.eye(3)[y[n]]) / 0.05
+        back = model["head.weight"].T @ error * (hidden > 0)
+        step = {
+            "head.weight": np.outer(error, hidden),
+            "head.bias": error,
+            "hidden.0.weight": np.outer(back, x[n]),
+            "hidden.0.bias": back,
+        }
+        moved = {name: model[name] - 0.02 * step[name] for name in model}
+        assert row["distance_before"] == pytest.approx(distance(model, x[n]), rel=0.1)
+        assert row["distance_after"] == pytest.approx(distance(moved, x[n]), rel=0.1)
     assert any(row["distance_before"] != row["distance_after"] for row in found)
+
+
+def test_samples_of_each_client_and_class(run, task):
+    found = {(row["client"], row["label"]): row["samples"] for row in rows(run, "label_heat_map")}
+    counted = {
+        (client, label): int((y == label).sum())
+        for client, (_, y) in enumerate(task.clients)
+        for label in range(3)
+        if (y == label).any()
+    }
+    assert found == counted and sum(found.values()) == 59
+
+
+def test_divergence_from_a_reference_is_not_that_from_the_initial_model(task, tmp_path):
+    """W_d = (1 - cos(reference, model)) / ||reference||, of the weights of a layer."""
+    reference, path = tmp_path / "reference", tmp_path / "run"
+    raysim.run(make_settings(reference, rounds=3, fraction=1.0), task)
+    chosen = {"analysis": "weight_divergence", "reference": str(reference)}
+    raysim.run(make_settings(path, rounds=1, fraction=1.0, **chosen), task)
+    models = [load_file(each / "model.safetensors") for each in (reference, path)]
+    for row in rows(path, "weight_divergence"):
+        parts = [
+            np.concatenate(
+                [t.double().numpy().ravel() for n, t in m.items() if n == f"{row['path']}.weight"]
+            )
+            for m in models
+        ]
+        before, after = parts
+        cosine = before @ after / np.linalg.norm(before) / np.linalg.norm(after)
+        expected = (1 - cosine) / np.linalg.norm(before)
+        assert expected > 1e-5 and row["divergence"] == pytest.approx(expected, rel=1e-3)
 
 
 def test_information_of_labels(run, task):
