@@ -122,7 +122,7 @@ class Foreman:
         self._work: Work | None = None
         self._total = PartialSum()
         self._results: list[WorkerResult | FailedItem] = []
-        self._cost = 0.0
+        self._merge_seconds: dict[Call, float] = dict.fromkeys(get_args(Call), 0.0)
 
     def location(self) -> dict[str, Any]:
         """Return process, host and node of this actor."""
@@ -179,7 +179,7 @@ class Foreman:
                     wakeup = self._this_actor.wait_for_order.remote()
                     self._take(self._orders.get())
                 elif event and work:
-                    self._collect(self._actors.apply(event, work))
+                    self._collect(work.call, self._actors.apply(event, work))
                 self._answer()
         except BaseException as error:
             self._fail(RuntimeError(str(error)) if isinstance(error, NoActorError) else error)
@@ -199,18 +199,20 @@ class Foreman:
         """Begin a call of the executor."""
         self._backlog = Backlog(self._speeds[order.name])
         self._backlog.hold_seconds = self._directions.hold_seconds
-        self._backlog.schedule.hold_seconds = hold_seconds(self._cost, self._node_workers.workers)
+        self._backlog.schedule.hold_seconds = hold_seconds(
+            self._merge_seconds[order.name], self._node_workers.workers
+        )
         self._barred = self._actors.renew_failing(self._directions.failed_at)
         return Work(order.name, order.message[:1], self._backlog)
 
-    def _collect(self, results: list[WorkerResult | FailedItem]) -> None:
-        """Add up the sums of results."""
+    def _collect(self, call: Call, results: list[WorkerResult | FailedItem]) -> None:
+        """Add up the sums of a call's results."""
         for result in results:
             if isinstance(result, WorkerResult):
                 begun = perf_counter()
                 self._total.merge(result.partial_sum)
                 result.partial_sum = PartialSum()
-                self._cost = perf_counter() - begun
+                self._merge_seconds[call] = perf_counter() - begun
             self._results.append(result)
 
     def _answer(self) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 HOLD_SECONDS = 10.0
 """Seconds of work after which a worker hands over its sum, if that costs little."""
 HAND_OVER_SHARE, MERGE_SHARE = 0.02, 0.2
-"""Largest parts that handing over takes of a worker's time, and of its driver's or foreman's."""
+"""Most seconds of adding sums up for each second of a worker's work, and of its receiver's time."""
 
 
 def hold_seconds(cost: float, workers: int) -> float:
     """Return the seconds of work after which workers hand over; more is never lost with one.
 
     Args:
-        cost: Measured seconds of handing over one sum, those of adding it up included.
+        cost: Seconds that the receiver, a driver or foreman, took to add up one sum. Packing takes
+            a worker about as long; Ray moves sums in processes of its own.
         workers: Workers whose sums one process adds up.
     """
     return max(HOLD_SECONDS, cost / HAND_OVER_SHARE, workers * cost / MERGE_SHARE)

@@ -86,7 +86,8 @@ class ActorPool:
         self._node_workers: dict[int, NodeWorkers] = {}
         self._broadcasts = Broadcasts()
         self._speeds = {name: Speeds() for name in get_args(Call)}
-        self._hand_over_seconds = 0.0
+        # What adding up one sum cost the driver last: that of an evaluation is small.
+        self._merge_seconds = dict.fromkeys(self._speeds, 0.0)
         self._described = False
         self._last_replan = self._last_drain_look = perf_counter()
         self._drained: set[str] = set()
@@ -118,12 +119,12 @@ class ActorPool:
         """
         with self._watch("broadcast"):
             self._actors.cluster.check_store()
-            put = self._put(message, Directions(costs, failed_at or {}, self._hold_seconds()))
+            put = self._put(message, Directions(costs, failed_at or {}, self._hold_seconds(call)))
         with self._watch("placement"):
             self._use_new_nodes()
             barred = self._actors.renew_failing(failed_at or {})
             schedule = Schedule(costs, self._speeds[call], barred)
-            schedule.hold_seconds = self._hold_seconds()
+            schedule.hold_seconds = self._hold_seconds(call)
             work = Work(call, put, schedule)
             self._actors.leave(self._draining(), schedule, work)
             self._actors.begin(work)
@@ -138,7 +139,7 @@ class ActorPool:
             begun = perf_counter()
             yield from results
             if results:
-                self._hand_over_seconds = perf_counter() - begun
+                self._merge_seconds[call] = perf_counter() - begun
 
     def close(self) -> None:
         """Stop the actors."""
@@ -146,8 +147,8 @@ class ActorPool:
         if self._demand:
             self._demand.close()
 
-    def _hold_seconds(self) -> float:
-        return hold_seconds(self._hand_over_seconds, len(self._actors.handles))
+    def _hold_seconds(self, call: Call) -> float:
+        return hold_seconds(self._merge_seconds[call], len(self._actors.handles))
 
     def _put(self, message: Any, directions: Directions) -> list[Reference]:
         """Put a message into the object store, and what foremen are told beside it."""

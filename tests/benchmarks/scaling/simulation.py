@@ -185,7 +185,7 @@ class SimulatedDriver(Manager):
         self._network_free = 0.0
         with self._decides():
             self.book = Schedule(play.costs, speeds, clock=lambda: self.free)
-        self.book.hold_seconds = play.hold_seconds(len(managed))
+        self.book.hold_seconds = hold_seconds(play.each.merge, len(managed))
 
     def _arrive(
         self, arrived: float, number: int, seconds: float, handed_over: Sequence[Item]
@@ -207,8 +207,8 @@ class SimulatedForeman(Manager):
         self._replies: dict[int, Reply] = {}
         self.merge = play.each.node_merge
         self.book: Backlog = Backlog(speeds, lambda: self.free)
-        self.book.schedule.hold_seconds = play.hold_seconds(len(managed))
-        self.book.hold_seconds = play.hold_seconds(foremen)
+        self.book.schedule.hold_seconds = hold_seconds(self.merge, len(managed))
+        self.book.hold_seconds = hold_seconds(play.each.merge, foremen)
 
     def call(self, arrives: float, assignment: Assignment, reply: Reply) -> None:
         """Take items in; reply when there is room for more, or all is done."""
@@ -277,10 +277,6 @@ class Play:
             for managed, own in zip(workers, nodes, strict=False)
         ]
         self._driver = SimulatedDriver(self, foremen or workers[0], speeds)
-
-    def hold_seconds(self, managed: int) -> float:
-        """Return how long workers, or foremen, hold what they have."""
-        return hold_seconds(self.each.pack + self.each.merge + self.each.transfer, managed)
 
     def to_the_end(self) -> SimulatedRound:
         """Play it to the end."""

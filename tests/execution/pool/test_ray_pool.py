@@ -9,19 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 from ray.exceptions import ActorDiedError, RayTaskError
 
 from raysim.core.errors import MachineError
+from raysim.execution.base import Call
 from raysim.execution.cluster_health import NodeLostError
-from raysim.execution.messages import FailedItem
+from raysim.execution.messages import Directions, FailedItem, WorkerResult
 from raysim.execution.pool import actor, actors, broadcasts, foreman, ray_pool
 from raysim.execution.pool.actors import MAX_DEATHS
+from raysim.execution.pool.dealing import Speeds
 from raysim.execution.resources import ActorPlan
 from raysim.storage.trace import Stopwatch
 from tests.tasks import make_settings
@@ -488,3 +491,35 @@ def test_actors_are_added_in_the_groups_that_have_found_a_place(tmp_path, fake_r
     assert groups == [f"{A} 0", *(f"{B} {number}" for number in range(5)), f"{C} 0", f"{C} 1"]
     pool.close()
     assert demand.closed
+
+
+def test_an_evaluation_does_not_change_how_long_sums_are_held(tmp_path, fake_ray, monkeypatch):
+    """Its results are small; 1.5 s to add one up let a sum be held for fifty times as long."""
+    clock, told, put = [0.0], [], fake_ray.put
+    monkeypatch.setattr(ray_pool, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(fake_ray, "put", lambda value: (told.append(value), put(value))[1])
+    pool = pool_on(tmp_path, *[{A: 2, B: 2}] * 9)
+    calls: list[tuple[Call, float]] = [("train", 1.5), ("evaluate", 0.0), ("train", 1.5)]
+    for call, seconds in calls:
+        for _ in pool.map(call, None, {(0,): 1.0}, lambda done: None):
+            clock[0] += seconds
+    held = [value.hold_seconds for value in told if isinstance(value, Directions)]
+    assert held == pytest.approx([10.0, 10.0, 75.0])
+
+
+def test_an_evaluation_does_not_change_how_long_a_foreman_s_workers_hold_sums(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(foreman, "perf_counter", lambda: clock[0])
+    found: Any = foreman.Foreman(A, 4, 1.0, 0.0)
+    found._actors = SimpleNamespace(renew_failing=lambda failed_at: {})
+    found._speeds = dict.fromkeys(get_args(Call), Speeds(4))
+    found._directions = Directions({}, {}, 10.0)
+    held = []
+    calls: list[tuple[Call, float]] = [("train", 1.5), ("evaluate", 0.0), ("train", 1.5)]
+    for call, seconds in calls:
+        work = found._begin(foreman._Order(call, [], [], False))
+        held.append(work.schedule.schedule.hold_seconds)
+        merge = partial(lambda seconds, other: clock.append(clock.pop() + seconds), seconds)
+        found._total = SimpleNamespace(merge=merge)
+        found._collect(call, [WorkerResult("here 1")])
+    assert held == pytest.approx([10.0, 10.0, 75.0])
