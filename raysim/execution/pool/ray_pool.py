@@ -159,8 +159,8 @@ class ActorPool:
             raise MachineError(f"Ray's object store cannot hold a broadcast: {error}") from error
 
     def _use_new_nodes(self) -> None:
-        """Add the actors that nodes have room for which joined since the last look."""
-        grows = self._engine.actors == "auto" or self._demand
+        """Add the actors that nodes have room for since the last look, if there may be more."""
+        grows = self._engine.actors == "auto" or self._demand or self._workers < self._plan.actors
         if not grows or perf_counter() - self._last_replan < JOIN_SECONDS:
             return
         self._last_replan = perf_counter()
@@ -178,12 +178,18 @@ class ActorPool:
                 self._drained = draining_node_ids()
         return self._drained
 
+    @property
+    def _workers(self) -> int:
+        """Number of workers; it falls where a lost node's move to one that has room for fewer."""
+        places = map(self._node_workers.get, range(len(self._actors.handles)))
+        return sum(place.workers if place else 1 for place in places)
+
     def _grow(self, plan: ActorPlan) -> None:
         """Add actors up to a plan: a foreman for the workers of a node, or the workers.
 
         A node that is alone has no foreman, unless others are to join it.
         """
-        missing = plan.actors - sum(handle.width for handle in self._actors.handles)
+        missing = plan.actors - self._workers
         more = self._demand is not None and plan.actors < len(self._demand)
         several = not self._in_group and (len(plan.by_node) > 1 or more)
         if self._demand or (several and max(plan.by_node.values()) > 1):

@@ -30,7 +30,7 @@ from raysim.storage.trace import Stopwatch
 from tests.tasks import make_settings
 
 BAD = (3,)
-A, B, C = (digit * 56 for digit in "abc")
+A, B, C, D = (digit * 56 for digit in "abcd")
 """Ids of nodes."""
 
 
@@ -159,7 +159,7 @@ def fake_ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     monkeypatch.setattr(actors, "ray", fake)
     monkeypatch.setattr(foreman, "ray", fake)
     monkeypatch.setattr(broadcasts, "ray", fake)
-    monkeypatch.setattr(ray_pool, "alive_node_ids", lambda: {"node", A, B, C})
+    monkeypatch.setattr(ray_pool, "alive_node_ids", lambda: {"node", A, B, C, D})
     monkeypatch.setattr(ray_pool, "draining_node_ids", set)
     monkeypatch.setattr(actors, "ClusterHealth", FakeCluster)
     monkeypatch.setattr(ray_pool, "get_current_placement_group", lambda: None)
@@ -429,6 +429,24 @@ def test_a_foreman_whose_node_is_lost_goes_to_another_node(
     assert clients_of(found) == [(client,) for client in range(5)]
     assert fake_ray.begun == begun and len(calls) == 1
     assert pool._actors.handles[0].vacant == (begun == 2)
+
+
+@pytest.mark.parametrize("actors", ["auto", 8])
+def test_workers_of_a_lost_node_are_made_up_for_on_several(tmp_path, fake_ray, monkeypatch, actors):
+    monkeypatch.setattr(ray_pool, "JOIN_SECONDS", 0.0)
+    fake_ray.call = dies(1, [])
+    room = {B: 4, C: 2, D: 2}
+    plans = [{A: 4, B: 4}, *[room] * 9]
+    pool = pool_on(tmp_path, *plans, **{"engine.actors": actors})
+    pool.describe()
+    monkeypatch.setattr(FakeCluster, "lost", lambda self, node: node == A)
+    monkeypatch.setattr(ray_pool, "alive_node_ids", lambda: {B, C, D})
+    for _ in range(4):
+        costs = {BAD: 9.0, **{(client,): 1.0 for client in range(9) if (client,) != BAD}}
+        found = list(pool.map("train", None, costs, lambda done: None))
+        assert clients_of(found) == sorted(costs)
+    places = pool._node_workers.values()
+    assert sorted((place.node, place.workers) for place in places) == sorted(room.items())
 
 
 @pytest.mark.parametrize("workers", [2, 3])
