@@ -478,6 +478,7 @@ class FakeDemand:
     def __init__(self, *by_node: dict[str, int]) -> None:
         self._following = iter(by_node)
         self._placed: dict[str, int] = {}
+        self.renewed: list[str] = []
         self.closed = False
 
     def __len__(self) -> int:
@@ -490,6 +491,9 @@ class FakeDemand:
     def free(self, node: str, used: Any) -> tuple[str, ...]:
         every = (f"{node} {number}" for number in range(self._placed[node]))
         return tuple(group for group in every if group not in used)
+
+    def renew(self, groups: tuple[str, ...]) -> None:
+        self.renewed += groups
 
     def close(self) -> None:
         self.closed = True
@@ -509,6 +513,41 @@ def test_actors_are_added_in_the_groups_that_have_found_a_place(tmp_path, fake_r
     assert groups == [f"{A} 0", *(f"{B} {number}" for number in range(5)), f"{C} 0", f"{C} 1"]
     pool.close()
     assert demand.closed
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("soon", [True, False])
+def test_room_is_asked_for_anew_where_a_node_is_drained(
+    tmp_path, fake_ray, monkeypatch, workers, soon
+):
+    """Ray may need a while to place the new groups: their actors wait, the others go on."""
+    monkeypatch.setattr(ray_pool, "DRAIN_SECONDS", 0.0)
+    monkeypatch.setattr(actors, "WATCH_SECONDS", 0.0)
+    draining: list[set[str]] = [set()]
+    monkeypatch.setattr(ray_pool, "draining_node_ids", lambda: draining[0])
+
+    def call(items: list[tuple[int, ...]], give: bool) -> Any:
+        draining[0] = {A}
+        return 0.1, None
+
+    fake_ray.call, fake_ray.nodes = call, {1: A, 2: B, 3: C}
+    later = [{B: workers, C: workers}]
+    demand: Any = FakeDemand(
+        {A: workers, B: workers}, *([] if soon else [{B: workers}] * 3), *later
+    )
+    spec: Any = SimpleNamespace(settings=make_settings(tmp_path, **{"engine.actors": 2 * workers}))
+    pool = ray_pool.ActorPool(spec, demand.plan, Stopwatch(False), demand)
+    costs = {(client,): 1.0 for client in range(40)}
+    found = list(pool.map("train", None, costs, lambda done: None))
+    assert clients_of(found) == sorted(costs)
+    worked = [item for _, items in fake_ray.worked for item in items]
+    assert sorted(worked) == sorted(costs)  # nothing was taken back
+    assert demand.renewed == [f"{A} {number}" for number in range(workers)]
+    places = pool._node_workers.values()
+    assert [(place.node, place.workers) for place in places] == [(C, workers), (B, workers)]
+    groups = [group for place in places for group in place.groups]
+    assert groups == [f"{node} {number}" for node in (C, B) for number in range(workers)]
+    assert fake_ray.begun == 3
 
 
 def test_an_evaluation_does_not_change_how_long_sums_are_held(tmp_path, fake_ray, monkeypatch):
