@@ -34,8 +34,8 @@ def kill_slots(count: int) -> None:
 
 @pytest.mark.full
 def test_64_trials_in_8_slots_outlive_tuner_slots_and_a_node(tmp_path, local_slots):
-    slots = {"engine.cpus_per_actor": 0.5, "method.seconds": 0.5}
-    with cluster(2, cores=2) as nodes:
+    slots = {"engine.cpus_per_actor": 1, "method.seconds": 0.5}
+    with cluster(2, cores=4) as nodes:
         first = start_tuner(tmp_path, TRIALS, SETTINGS | slots, nodes.address)
         wait_until(lambda: done(tmp_path) >= 4, first)
         kill_slots(2)
