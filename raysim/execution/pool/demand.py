@@ -8,7 +8,8 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+import json
+from collections.abc import Callable, Container, Iterable, Iterator
 from time import perf_counter, sleep
 from typing import Any
 
@@ -24,7 +25,13 @@ from raysim.config import EngineSettings
 from raysim.core.errors import SettingsError
 from raysim.execution.autoscaler import autoscaler_runs, unmet
 from raysim.execution.cluster_health import alive_nodes, draining_node_ids
-from raysim.execution.resources import ActorPlan, bundle_of, plan_actors, with_whole_cores
+from raysim.execution.resources import (
+    ACCELERATOR,
+    ActorPlan,
+    bundle_of,
+    plan_actors,
+    with_whole_cores,
+)
 
 LOOK_SECONDS = 0.5
 """Seconds in which Ray places all groups for which there is room."""
@@ -90,7 +97,7 @@ class Demand:
         """
         begun = looked = perf_counter()
         placed, before, noted = self.plan().actors, 0, False
-        needs = ", ".join(f"{amount:g} {name}" for name, amount in self.bundle.items())
+        needs = ", ".join(self._needs())
         asked = f"engine.actors={self._engine.actors}"
         while placed < len(self) and (not placed or placed > before):
             now = perf_counter()
@@ -105,6 +112,16 @@ class Demand:
             placed, before = self.plan().actors, placed
         if placed < len(self):
             note(f"{asked}: {placed} have room; Ray is asked to start nodes for the others")
+
+    def _needs(self) -> Iterator[str]:
+        """Yield what an actor needs of its node, by the settings that say so beside CPU and GPU."""
+        for name, amount in self.bundle.items():
+            if not name.startswith(ACCELERATOR):
+                yield f"{amount:g} {name}"
+        if kind := self._engine.accelerator_type:
+            yield f"engine.accelerator_type={kind}"
+        if labels := self._engine.node_labels:
+            yield f"engine.node_labels={json.dumps(labels)}"
 
     def _held_by_a_node(self) -> bool:
         """Return whether a node could hold an actor that others left it room for."""

@@ -164,6 +164,18 @@ def test_what_no_node_type_holds_is_refused_unless_a_busy_node_does(groups, node
     assert groups.removed == [0, 1, 2]
 
 
+def test_what_no_node_type_has_is_named_as_it_was_set(groups):
+    looks = iter(range(20))
+    groups.looks = lambda: setattr(groups, "unmet", [{"new"}] if next(looks) > 3 else [])
+    asked = engine(actors=3, gpus_per_actor=0.5, accelerator_type="A100", node_labels={"zone": "b"})
+    lines: list[str] = []
+    with pytest.raises(SettingsError) as caught:
+        plan_pool(asked, 10, lines.append)
+    needs = '1 CPU, 0.5 GPU, engine.accelerator_type=A100, engine.node_labels={"zone": "b"}'
+    assert lines == [f"engine.actors=3: waiting for a node with room for an actor, {needs}"]
+    assert str(caught.value) == f"engine.actors=3: no node type of the cluster has {needs}"
+
+
 def test_a_run_starts_when_ray_has_placed_all_that_it_can(groups):
     steps = iter([{}, {0: A}, {0: A, 1: A, 2: B}, {0: A, 1: A, 2: B, 3: B}])
     groups.looks = lambda: groups.places.update(next(steps, {}))
