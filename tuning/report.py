@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -80,8 +79,8 @@ def _page(search: Search, found: Sequence[FrozenTrial], charts: Sequence[Chart])
         best=html_table(best_trials(search, found)),
         plots=charts,
         trials=html_table(_table(search, trials, "trials")),
-        search=[(key, _text(value)) for key, value in dotted(record).items()],
-        settings=[(key, _text(value)) for key, value in settings.items()],
+        search=[(key, report.text_of(value)) for key, value in dotted(record).items()],
+        settings=[(key, report.text_of(value)) for key, value in settings.items()],
     )
 
 
@@ -122,7 +121,3 @@ def _number(value: float, form: str) -> Entry:
 
 def _entry(value: Any) -> Entry:
     return _number(value, ".6g") if isinstance(value, float) else Entry(str(value))
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=str)

@@ -4,6 +4,6 @@ The same runs give the same bytes. Names and settings of runs are text of others
 charts escape them.
 """
 
-from raysim.results.report.page import check_extras, render, report
+from raysim.results.report.page import check_extras, render, report, text_of
 
-__all__ = ["check_extras", "render", "report"]
+__all__ = ["check_extras", "render", "report", "text_of"]

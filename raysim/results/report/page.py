@@ -89,7 +89,7 @@ def settings_table(groups: Sequence[RunGroup]) -> Grid:
     """Return the settings that differ: a row per group, a column per setting."""
     keys = differing_keys([group.settings for group in groups])
     rows = tuple(
-        (Entry(group.label), *(Entry(_text(group.settings.get(key, "-"))) for key in keys))
+        (Entry(group.label), *(Entry(text_of(group.settings.get(key, "-"))) for key in keys))
         for group in groups
     )
     return Grid("Settings that differ, apart from the seed", ("run", *keys), rows)
@@ -139,7 +139,7 @@ def _common(groups: Sequence[RunGroup]) -> list[tuple[str, str]]:
     """Return the settings that all groups share."""
     differing = differing_keys([group.settings for group in groups])
     first = groups[0].settings
-    return [(key, _text(value)) for key, value in first.items() if key not in differing]
+    return [(key, text_of(value)) for key, value in first.items() if key not in differing]
 
 
 def _environments(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
@@ -147,7 +147,7 @@ def _environments(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for record in records:
         known = record.environment
-        facts = [(name, _text(known[name])) for name in FACTS if name in known]
+        facts = [(name, text_of(known[name])) for name in FACTS if name in known]
         if isinstance(actors := known.get("actors"), list):
             facts.append(("actors", str(len(actors))))
         each = found.setdefault(json.dumps(facts), {"facts": facts, "runs": []})
@@ -173,6 +173,7 @@ def _runs(records: Sequence[RunRecord]) -> Grid:
     return Grid("Runs", header, rows)
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """Return a setting or a fact in one line."""
     text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
     return visible(text, 2_000)
