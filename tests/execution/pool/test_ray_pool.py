@@ -449,10 +449,8 @@ def test_workers_of_a_lost_node_are_made_up_for_on_several(tmp_path, fake_ray, m
     assert sorted((place.node, place.workers) for place in places) == sorted(room.items())
 
 
-@pytest.mark.parametrize("workers", [2, 3])
-def test_actors_of_a_node_that_is_drained_hand_over_and_go_to_another(
-    tmp_path, fake_ray, monkeypatch, workers
-):
+def drain_the_first_node(fake_ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have Ray drain the node of the first actor as soon as an item has been trained."""
     monkeypatch.setattr(ray_pool, "DRAIN_SECONDS", 0.0)
     draining: list[set[str]] = [set()]
     monkeypatch.setattr(ray_pool, "draining_node_ids", lambda: draining[0])
@@ -462,6 +460,13 @@ def test_actors_of_a_node_that_is_drained_hand_over_and_go_to_another(
         return 0.1, None
 
     fake_ray.call, fake_ray.nodes = call, {1: A, 2: B, 3: C}
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_actors_of_a_node_that_is_drained_hand_over_and_go_to_another(
+    tmp_path, fake_ray, monkeypatch, workers
+):
+    drain_the_first_node(fake_ray, monkeypatch)
     pool = pool_on(tmp_path, {A: workers, B: workers}, *[{B: workers, C: workers}] * 9)
     costs = {(client,): 1.0 for client in range(40)}
     found = list(pool.map("train", None, costs, lambda done: None))
@@ -521,16 +526,8 @@ def test_room_is_asked_for_anew_where_a_node_is_drained(
     tmp_path, fake_ray, monkeypatch, workers, soon
 ):
     """Ray may need a while to place the new groups: their actors wait, the others go on."""
-    monkeypatch.setattr(ray_pool, "DRAIN_SECONDS", 0.0)
     monkeypatch.setattr(actors, "WATCH_SECONDS", 0.0)
-    draining: list[set[str]] = [set()]
-    monkeypatch.setattr(ray_pool, "draining_node_ids", lambda: draining[0])
-
-    def call(items: list[tuple[int, ...]], give: bool) -> Any:
-        draining[0] = {A}
-        return 0.1, None
-
-    fake_ray.call, fake_ray.nodes = call, {1: A, 2: B, 3: C}
+    drain_the_first_node(fake_ray, monkeypatch)
     later = [{B: workers, C: workers}]
     demand: Any = FakeDemand(
         {A: workers, B: workers}, *([] if soon else [{B: workers}] * 3), *later
