@@ -256,8 +256,8 @@ class Tuner(RunQueue[TrialRun]):
         if "bytes" in search.options.objectives:
             for folder, summary in zip(self.folder.runs(trial.number), summaries, strict=True):
                 add_bytes(folder, bytes_sent(summary), summary["rounds"])
-        models = [RunDirectory(run).model for run in self.folder.runs(trial.number)]
-        attach(trial, models[:1], self.artifacts)
+        first, *_ = self.folder.runs(trial.number)
+        attach(trial, [RunDirectory(first).model], self.artifacts)
         return search.tell(trial, search.combined(summaries))
 
     def _result(self, busy: float | None) -> StudyResult:

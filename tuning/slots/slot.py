@@ -84,9 +84,11 @@ def _reports(settings: dict[str, Any], pausing: bool) -> Generator[Report, None,
         if not _is_finished(config):
             with raysim.rounds(config, force=True) as rounds:
                 for index, row in enumerate(rounds):
+                    if not pausing:
+                        continue
                     resumed = index == 0 and row["round"] > 1
                     curve = _curve(_rows(Path(str(config.out))) if resumed else [row])
-                    if not pausing or not curve:
+                    if not curve:
                         continue
                     begun = perf_counter()
                     yield Report(curve, paused_seconds=paused_seconds)
