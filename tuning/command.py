@@ -13,7 +13,8 @@ from raysim.core.errors import RunError, SettingsError
 from raysim.results.render import to_rich
 from raysim.tuning.artifacts import ARTIFACTS, attach
 from raysim.tuning.report import best_trials, write_report
-from raysim.tuning.search.search import Search, exceeded
+from raysim.tuning.search.results import exceeded
+from raysim.tuning.search.search import Search
 from raysim.tuning.search.storage import (
     error_line,
     folder_of,

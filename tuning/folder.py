@@ -1,9 +1,9 @@
-"""Study folders: the run directories of the trials, the lock, and the study's id."""
+"""Study folders: the run directories of the trials, the locks of tuners, and the study's id."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -13,23 +13,34 @@ from optuna.trial import FrozenTrial, Trial
 
 from raysim.core.errors import MachineError, RunError
 from raysim.core.given import parse_json
-from raysim.storage.atomic import sweep, write_json
-from raysim.storage.lock import lock_folder
+from raysim.storage.atomic import remove, sweep, write_json
+from raysim.storage.lock import is_locked, lock_folder
 from raysim.storage.recorder import dotted
 from raysim.storage.run_directory import RunDirectory
 from raysim.storage.schema import GRIDS, SCHEMA, check_schema
+
+PATIENCE = 600.0
+"""Seconds of waiting for another tuner that starts, or draws a trial."""
 
 
 class StudyFolder:
     """Folder of one study; `study.json` and the study's storage hold the same id.
 
     The id keeps a study from using the runs of another one, and two tuners with different folders
-    from sharing a study.
+    from sharing a study. Tuners that share a study share its folder; each locks a folder of its own
+    in it, by which the others see that it is at work.
     """
 
-    def __init__(self, path: Path, seeds: int = 1) -> None:
-        self.path, self._seeds = path, seeds
-        self._about = path / GRIDS["study"]
+    def __init__(self, path: Path, seeds: int = 1, tuner: str | None = None) -> None:
+        """Name a folder.
+
+        Args:
+            path: The folder.
+            seeds: Runs of a trial.
+            tuner: Id of this tuner where others may use the folder at the same time.
+        """
+        self.path, self._seeds, self._tuner = path, seeds, tuner
+        self._about, self._tuners = path / GRIDS["study"], path / "tuners"
 
     def trial(self, number: int) -> Path:
         """Return the folder of a trial as an absolute path: slots run elsewhere."""
@@ -64,18 +75,51 @@ class StudyFolder:
             return None
 
     @contextmanager
-    def lock(self, study: optuna.Study) -> Iterator[None]:
-        """Lock the folder for this process and this study; the lock ends with the process.
+    def use(self) -> Iterator[None]:
+        """Use the folder in this process; what it has locked ends with the process.
 
         Raises:
-            RunError: another tuner holds the lock, the folder holds another study or one of a newer
-                version, or the study has another folder.
+            RunError: another tuner uses the folder, which is not shared.
         """
-        with lock_folder(self.path, "another tuner is using this folder"):
-            sweep(self.path)
-            self._match(study)
+        with ExitStack() as stack:
+            if self._tuner is None:
+                stack.enter_context(lock_folder(self.path, "another tuner is using this folder"))
+                sweep(self.path)
+            else:
+                with self.alone():
+                    if not self._others():
+                        sweep(self.path)
+                    own = self._tuners / self._tuner
+                    stack.callback(remove, own)
+                    stack.enter_context(lock_folder(own, "another tuner has this id"))
             self._make_trials()
             yield
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Let no other tuner start or draw a trial meanwhile.
+
+        Raises:
+            RunError: another one has done so for too long.
+        """
+        if self._tuner is None:
+            yield
+            return
+        held = f"another tuner has been starting, or drawing a trial, for {PATIENCE:g} seconds"
+        with lock_folder(self.path, held, PATIENCE):
+            yield
+
+    def at_work(self) -> list[str]:
+        """Return the ids of the tuners that share the folder and live."""
+        return [] if self._tuner is None else [self._tuner, *self._others()]
+
+    def _others(self) -> list[str]:
+        """Return the other tuners that live, and remove what killed ones have left."""
+        others = [path for path in self._tuners.glob("*") if path.name != self._tuner]
+        for path in others:
+            if not is_locked(path):
+                remove(path)
+        return [path.name for path in others if path.exists()]
 
     def _make_trials(self) -> None:
         """Make the folder of the run directories.
@@ -91,8 +135,13 @@ class StudyFolder:
                 f"{path}: no folder that can be written: {error.strerror}"
             ) from error
 
-    def _match(self, study: optuna.Study) -> None:
-        """Check that folder and study belong together; a new study gets this folder."""
+    def match(self, study: optuna.Study) -> None:
+        """Check that folder and study belong together; a new study gets this folder.
+
+        Raises:
+            RunError: the folder holds another study or one of a newer version, or the study has
+                another folder.
+        """
         name, known, found = study.study_name, study.user_attrs.get("folder"), self._read()
         if found is None and known is None:
             new = uuid4().hex

@@ -18,7 +18,8 @@ from raysim.storage.atomic import replace_file
 from raysim.storage.recorder import dotted
 from raysim.tuning.plots import plots
 from raysim.tuning.search.record import record_of
-from raysim.tuning.search.search import Search, exceeded, quantity
+from raysim.tuning.search.results import exceeded, quantity
+from raysim.tuning.search.search import Search
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,7 +16,8 @@ import raysim
 from raysim.core.errors import SettingsError
 from raysim.core.given import user_path
 from raysim.storage.lock import make_folder
-from raysim.tuning.search.search import Search, exceeded
+from raysim.tuning.search.results import exceeded
+from raysim.tuning.search.search import Search
 from raysim.tuning.search.storage import default_storage, read_url
 from raysim.tuning.studies import find, read_study, read_table
 from raysim.tuning.studies.ranges import of_one_type

@@ -21,7 +21,8 @@ from raysim.storage.run_directory import RunDirectory
 from raysim.tuning.artifacts import ARTIFACTS, attach
 from raysim.tuning.events import add_bytes, describe
 from raysim.tuning.folder import StudyFolder
-from raysim.tuning.search.search import Search, best, bytes_sent
+from raysim.tuning.search.results import best, bytes_sent
+from raysim.tuning.search.search import Search
 from raysim.tuning.search.storage import RESUME
 from raysim.tuning.slots.pool import open_slots
 from raysim.tuning.slots.queue import RunQueue, run_in_slots
@@ -105,12 +106,14 @@ class Tuner(RunQueue[TrialRun]):
 
     def __init__(self, search: Search, out: Path, listener: StudyListener) -> None:
         self.search, self.listener = search, listener
-        self.folder = StudyFolder(out, search.options.seeds)
+        self.folder = StudyFolder(
+            out, search.options.seeds, search.tuner if search.is_shared else None
+        )
         self.artifacts = (search.folder or out) / ARTIFACTS
         self._waiting: list[TrialRun] = []
         self._finished: defaultdict[int, list[Report]] = defaultdict(list)
         self._seconds: defaultdict[int, float] = defaultdict(float)
-        self._trials, self._deadline = 0, math.inf
+        self._trials, self._deadline = 0.0, math.inf
         self.pausing = search.decisions.prunes
 
     def run(
@@ -137,23 +140,35 @@ class Tuner(RunQueue[TrialRun]):
                 the next call resumes the study.
             RunError: the folder is used by another tuner, or belongs to another study.
         """
-        with study_errors(self.search), self.folder.lock(self.search.study):
-            self.search.claim()
-            if retry_failed:
-                self.search.retry_failed()
-            trials = int(min(trials, self.search.most_trials())) + self.search.retries
-            self._trials = trials
-            self._check_records()
-            describe(self.folder.path, self.search.resolved.space, self.search.options.objectives)
-            for trial in self.search.running_trials():
-                self._resume(trial)
+        with study_errors(self.search), self.folder.use():
+            self._trials = min(trials, self.search.most_trials())
+            with self.folder.alone():
+                self._start(retry_failed)
             settings = self.search.resolved.settings
             with open_slots(settings, jobs, self.listener.note) as slots:
-                done = self._trial_count - len(self._waiting)
-                self.listener.started(len(slots), done, trials)
+                found = self.search.study.get_trials(deepcopy=False)
+                done = sum(trial.state.is_finished() for trial in found)
+                self.listener.started(len(slots), done, self._total)
                 self._deadline = math.inf if timeout is None else monotonic() + timeout
                 run_in_slots(slots, self)
                 return self._result(slots.busy)
+
+    def _start(self, retry_failed: bool) -> None:
+        """Check the study as it is now, and queue what is left of the trials that had begun."""
+        search, folder = self.search, self.folder
+        search.refresh()
+        folder.match(search.study)
+        search.claim()
+        if retry_failed:
+            search.retry_failed()
+        self._check_records()
+        describe(folder.path, search.resolved.space, search.options.objectives)
+        self._take_over()
+
+    def _take_over(self) -> None:
+        """Resume the trials of tuners that were killed."""
+        for trial in self.search.take_over(self.folder.at_work()):
+            self._resume(trial)
 
     def _check_records(self) -> None:
         """Compare completed trials with the run directories that are still there.
@@ -199,20 +214,29 @@ class Tuner(RunQueue[TrialRun]):
         self.listener.trial_done(self._complete(trial), 0.0)
 
     @property
-    def _trial_count(self) -> int:
-        """Number of trials that have begun."""
-        trials = self.search.study.get_trials(deepcopy=False)
-        return sum(trial.state is not TrialState.WAITING for trial in trials)
+    def _total(self) -> int:
+        """Number of trials with which the study ends."""
+        return int(self._trials) + self.search.retries
 
     def remain(self) -> bool:
         """Return whether trials remain to be started."""
         if self.search.study.stopped or monotonic() >= self._deadline:
             return bool(self._waiting)
-        return bool(self._waiting) or self._trial_count < self._trials
+        trials = self.search.study.get_trials(deepcopy=False)
+        begun = sum(trial.state is not TrialState.WAITING for trial in trials)
+        return bool(self._waiting) or begun < self._total
 
-    def next(self) -> TrialRun:
+    def next(self) -> TrialRun | None:
         """Return the next run of a trial that has begun, or the first of a new one."""
-        return self._waiting.pop(0) if self._waiting else TrialRun(self.search.ask(), 0)
+        if self._waiting:
+            return self._waiting.pop(0)
+        with self.folder.alone():
+            if self.search.is_shared:
+                self.search.refresh()
+                self._take_over()
+            if self._waiting:
+                return self._waiting.pop(0)
+            return TrialRun(self.search.ask(), 0) if self.remain() else None
 
     def settings(self, run: TrialRun) -> Settings:
         """Return the settings of a run."""
@@ -262,7 +286,7 @@ class Tuner(RunQueue[TrialRun]):
 
     def _result(self, busy: float | None) -> StudyResult:
         """Write the settings of the best trials as files for `raysim run`."""
-        found, presets = best(self.search), {}
+        found, presets = best(self.search.study), {}
         for trial in found:
             name = (
                 "best" if len(self.search.options.objectives) == 1 else f"best-{trial.number:04d}"

@@ -47,20 +47,21 @@ def make_new_folder(path: Path) -> Path:
 
 
 @contextmanager
-def lock_folder(path: Path, held: str) -> Iterator[None]:
+def lock_folder(path: Path, held: str, seconds: float = 0.0) -> Iterator[None]:
     """Make a folder and hold its lock; the operating system releases that of a killed process.
 
     Args:
         path: The folder.
         held: The message where another process holds the lock.
+        seconds: Seconds of waiting for another process.
 
     Raises:
         RunError: the folder cannot be written, or another process holds the lock.
     """
     make_folder(path)
-    lock = FileLock(path / LOCK, blocking=False, thread_local=False)  # any thread may release it
+    lock = FileLock(path / LOCK, thread_local=False)  # any thread may release it
     try:
-        lock.acquire()
+        lock.acquire(seconds)
     except Timeout as error:
         raise RunError(f"out={path}: {held}") from error
     except OSError as error:
@@ -71,3 +72,14 @@ def lock_folder(path: Path, held: str) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a process holds the lock of a folder that exists."""
+    lock = FileLock(path / LOCK)
+    try:
+        lock.acquire(0.0)
+    except Timeout:
+        return True
+    lock.release()
+    return False

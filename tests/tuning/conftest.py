@@ -12,8 +12,9 @@ from sqlalchemy.engine import Engine
 from raysim.tuning.studies import STUDIES
 from tests.cli.test_app import raysim_command
 from tests.tuning.common import LocalSlots, make_study
+from tests.tuning.postgresql import postgresql
 
-__all__ = ["raysim_command"]
+__all__ = ["postgresql", "raysim_command"]
 
 
 @pytest.fixture(scope="session")

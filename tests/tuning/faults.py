@@ -1,6 +1,6 @@
 """A tuner in a process of its own, to be killed.
 
-`python -m tests.tuning.faults FOLDER TRIALS [dotted.key=value ...]`
+`python -m tests.tuning.faults FOLDER TRIALS [--storage=URL] [dotted.key=value ...]`
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from tests.tuning.common import make_search
 
 RANDOM = SearchOptions(sampler="random")
 """Draws that do not depend on which trial ended first."""
+OPTION = "--storage="
+"""Option of the study's database; default: a file in the folder."""
 
 
 class Printing(StudyListener):
@@ -28,7 +30,9 @@ class Printing(StudyListener):
 
 
 if __name__ == "__main__":
-    folder, overrides = Path(sys.argv[1]), dict(map(parse_override, sys.argv[3:]))
-    search = make_search(folder, RANDOM, **overrides)
-    result = Tuner(search, folder / "out", Printing()).run(int(sys.argv[2]), None)
+    folder, trials, *words = sys.argv[1:]
+    given = [word.removeprefix(OPTION) for word in words if word.startswith(OPTION)]
+    overrides = dict(parse_override(word) for word in words if not word.startswith(OPTION))
+    search = make_search(Path(folder), RANDOM, (given or [None])[0], **overrides)
+    result = Tuner(search, Path(folder) / "out", Printing()).run(int(trials), None)
     print(f"busy {result.busy}")

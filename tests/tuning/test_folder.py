@@ -16,7 +16,8 @@ def started(folder):
     """Return a search with one trial, and its folder."""
     search = make_search(folder)
     out = StudyFolder(folder / "out")
-    with out.lock(search.study):
+    with out.use():
+        out.match(search.study)
         search.claim()
         search.ask()
     return search, out
@@ -42,7 +43,8 @@ def test_a_study_of_the_version_before_goes_on(tmp_path):
     del settings["on_client_error"]  # as if it had been added since
     search.study.set_user_attr("settings", settings)
     again = make_search(tmp_path)
-    with out.lock(again.study):
+    with out.use():
+        out.match(again.study)
         again.claim()
         again.ask()
     assert len(again.study.get_trials()) == 2
@@ -65,8 +67,8 @@ def test_a_study_of_a_newer_version_is_refused_in_one_line(tmp_path):
     search, out = started(tmp_path)
     text = json.dumps(about(out) | {"schema": SCHEMA + 1})
     (out.path / "study.json").write_text(text)
-    with pytest.raises(raysim.RunError) as caught, out.lock(search.study):
-        pass
+    with pytest.raises(raysim.RunError) as caught:
+        out.match(search.study)
     assert str(caught.value).startswith(f"{out.path / 'study.json'}: schema=2 was written by a new")
     assert (out.path / "study.json").read_text() == text
 
@@ -75,16 +77,13 @@ def test_a_study_of_a_newer_version_is_refused_in_one_line(tmp_path):
 def test_a_damaged_study_file_is_named(tmp_path, content):
     search, out = started(tmp_path)
     (out.path / "study.json").write_text(content)
-    with (
-        pytest.raises(raysim.RunError, match=r"study.json: damaged file: .*; restore it"),
-        out.lock(search.study),
-    ):
-        pass
+    with pytest.raises(raysim.RunError, match=r"study.json: damaged file: .*; restore it"):
+        out.match(search.study)
 
 
 def test_half_written_files_are_deleted(tmp_path):
     search, out = started(tmp_path)
     half = out.path / ".best.json.node.4711.aside"
     half.touch()
-    with out.lock(search.study):
+    with out.use():
         assert not half.exists()

@@ -172,7 +172,7 @@ def test_a_tuner_killed_inside_ask(tmp_path, monkeypatch, sampler, drawn):
     half = search.study.get_trials()[-1]
     assert half.state.name == "RUNNING" and len(half.params) == drawn
     resumed = make_search(tmp_path, options)
-    (trial,) = resumed.running_trials()
+    (trial,) = resumed.take_over()
     expected = whole.study.get_trials()[1].params
     assert trial.number == 1 and trial.params == expected
     assert resumed.study.get_trials()[-1].params == expected
@@ -211,7 +211,9 @@ def test_a_locked_database_stops_the_study_which_goes_on_later(tmp_path, local_s
 
 def test_a_refused_tuner_changes_nothing(tmp_path):
     first = make_search(tmp_path)
-    with make_tuner(first, tmp_path).folder.lock(first.study):
+    folder = make_tuner(first, tmp_path).folder
+    with folder.use():
+        folder.match(first.study)
         first.claim()
         before = first.study.user_attrs
         second = make_search(tmp_path, rounds=9)

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 from raysim.core.errors import MachineError
 from raysim.tuning import report
 from raysim.tuning.plots import plots
-from raysim.tuning.search.search import best
+from raysim.tuning.search.results import best
 from raysim.tuning.studies import STUDIES
 from raysim.tuning.studies.samplers import SearchOptions
 from tests.browser import document
@@ -59,7 +59,7 @@ def test_the_page_has_trials_plots_and_what_was_searched(tmp_path):
     options = SearchOptions("random", constraints={"bytes": 1.3e6})
     search = make_search(tmp_path, options)
     complete(search, [0.5, 0.7, 0.6], error="<b>broken</b>")
-    files = report.write_report(search, best(search), tmp_path)
+    files = report.write_report(search, best(search.study), tmp_path)
     assert {path.stem for path in files} == {*ONE, *PAIRED, "report"}
     assert all(path.read_bytes()[:4] == b"\x89PNG" for path in files[:-1])
     text = files[-1].read_text()
@@ -75,14 +75,14 @@ def test_the_page_has_trials_plots_and_what_was_searched(tmp_path):
         r'xmlns\S*="[^"]*"', "", text
     )
     assert "<dt>constraints.bytes</dt><dd>1300000.0</dd>" in text
-    again = report.write_report(search, best(search), tmp_path)
+    again = report.write_report(search, best(search.study), tmp_path)
     assert again[-1].read_text() == text
 
 
 def test_a_tuner_killed_between_constraint_and_value_sets_the_constraint_once(tmp_path):
     search = make_search(tmp_path, SearchOptions("random", constraints={"seconds": 2}))
     search.ask().set_constraint("seconds", 0.5)
-    (trial,) = search.running_trials()
+    (trial,) = search.take_over()
     summary = {"final_holdout_accuracy": 0.5, "bytes_up": 1, "bytes_down": 1, "seconds": 2.5}
     assert search.tell(trial, summary).constraints == {"seconds": 0.5}  # Optuna warns of a second
 
@@ -97,7 +97,7 @@ def test_the_most_important_settings_are_drawn_against_each_other(tmp_path, monk
 def test_no_trial_is_best_where_none_keeps_the_constraints(tmp_path):
     search = make_search(tmp_path, SearchOptions("random", constraints={"seconds": 2}))
     complete(search, [0.5, 0.7])
-    assert best(search) == []
+    assert best(search.study) == []
     assert report.best_trials(search, []).rows == ()
 
 
@@ -105,7 +105,7 @@ def test_no_trial_is_best_where_none_keeps_the_constraints(tmp_path):
 def test_a_browser_shows_the_page(tmp_path):
     search = make_search(tmp_path, SearchOptions("random"))
     complete(search, [0.5, 0.7])
-    *_, path = report.write_report(search, best(search), tmp_path)
+    *_, path = report.write_report(search, best(search.study), tmp_path)
     assert "curves" in document(path.as_uri(), "best trial")
 
 

@@ -83,8 +83,8 @@ def test_a_trial_that_fails_does_not_end_the_study(tmp_path, local_slots):
 
 def test_a_second_tuner_is_refused(tmp_path):
     search = make_search(tmp_path)
-    locked = make_tuner(search, tmp_path).folder.lock(search.study)
-    with locked, pytest.raises(raysim.RunError, match="another tuner is using this folder"):
+    refused = pytest.raises(raysim.RunError, match="another tuner is using this folder")
+    with make_tuner(search, tmp_path).folder.use(), refused:
         make_tuner(search, tmp_path).run(1, 1)
 
 
@@ -96,10 +96,11 @@ def test_a_folder_that_cannot_be_made(tmp_path):
 
 def test_a_study_and_its_folder_belong_together(tmp_path):
     search, out = make_search(tmp_path), tmp_path / "out"
-    with StudyFolder(out).lock(search.study):
+    folder = StudyFolder(out)
+    with folder.use():
+        folder.match(search.study)
         search.ask()
-    with StudyFolder(out.rename(tmp_path / "moved")).lock(search.study):  # which changes nothing
-        pass
+    StudyFolder(out.rename(tmp_path / "moved")).match(search.study)  # which changes nothing
     with pytest.raises(raysim.RunError, match="study blobs has its trials in another folder"):
         make_tuner(search, tmp_path).run(1, 1)
     other = make_search(tmp_path, storage=f"sqlite:///{tmp_path / 'other.db'}")

@@ -1,7 +1,8 @@
 """Study of a database, kept in memory: changes go to the database first, and nothing is read again.
 
 Optuna's own cache reads every unfinished trial again, with all its evaluations, at each decision of
-a pruner, because another process may have changed them. Here the trials are this process's.
+a pruner, because another process may have changed them. Here a trial has one tuner that changes it;
+those of other tuners are read before one is drawn.
 """
 
 from __future__ import annotations
@@ -18,8 +19,13 @@ class Mirror(InMemoryStorage):
     """One study of a database in memory; a trial's id here is its number."""
 
     def __init__(self, database: BaseStorage, study_id: int) -> None:
-        super().__init__()
         self._database, self._study_id = database, study_id
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read the study anew, as other processes have left it."""
+        super().__init__()
+        database, study_id = self._database, self._study_id
         self._ids: list[int] = []
         name = database.get_study_name_from_id(study_id)
         own = super().create_new_study(database.get_study_directions(study_id), name)

@@ -1,14 +1,14 @@
-"""Search over settings with Optuna's samplers, pruners and storage, in one process only."""
+"""Search over settings with Optuna's samplers, pruners and storage."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
+from uuid import uuid4
 
 import optuna
 from optuna.samplers import BaseSampler, RandomSampler
@@ -18,22 +18,25 @@ from raysim.core.errors import RunError, SettingsError, without_passwords
 from raysim.tuning.search.decisions import Decisions, copied
 from raysim.tuning.search.mirror import Mirror
 from raysim.tuning.search.record import as_of_today, first_difference, record_of
+from raysim.tuning.search.results import combined, quantity
 from raysim.tuning.search.storage import (
     close_storage,
     error_line,
     folder_of,
     is_missing_file,
+    is_server,
     open_storage,
     refusal,
 )
 from raysim.tuning.studies.samplers import OBJECTIVES, SearchOptions
 from raysim.tuning.studies.study import ResolvedStudy
 
-AVERAGED = ("final_holdout_accuracy", "final_accuracy", "bytes_up", "bytes_down", "seconds")
-"""What the summary of a trial of several runs has."""
-
 RETRY_OF = "retry_of"
 """Attribute of a trial that tries a failed one again: the number of that one."""
+
+
+TUNER = "tuner"
+"""Attribute of a trial: the id of the tuner that runs it."""
 
 
 class SearchedStudy(optuna.Study):
@@ -51,7 +54,11 @@ class SearchedStudy(optuna.Study):
 
 
 class Search:
-    """An Optuna study; only this process talks to its storage."""
+    """An Optuna study; each of its trials is changed by one tuner only.
+
+    Attributes:
+        tuner: Id of the tuner of this process.
+    """
 
     def __init__(
         self, name: str, storage: str, options: SearchOptions, resolved: ResolvedStudy
@@ -68,6 +75,7 @@ class Search:
         if options.seeds > 1 and "seed" in resolved.space:
             raise SettingsError(f"seeds={options.seeds}: must be 1 where `seed` is searched")
         self.options, self.resolved, self._url = options, resolved, storage
+        self.tuner = uuid4().hex
         pruner = options.build_pruner(resolved.settings)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         try:
@@ -77,8 +85,8 @@ class Search:
                 study_name=name, storage=self._storage, directions=directions, load_if_exists=True
             )
             self._study_id = found._study_id
-            mirror = Mirror(found._storage, found._study_id)
-            self.study = SearchedStudy(name, mirror, pruner=pruner)
+            self._mirror = Mirror(found._storage, found._study_id)
+            self.study = SearchedStudy(name, self._mirror, pruner=pruner)
             self.decisions = Decisions(self.study)
         except Exception as error:  # database drivers raise errors of their own
             raise RunError(f"{self.storage}: cannot be used: {refusal(storage, error)}") from error
@@ -92,6 +100,15 @@ class Search:
     def folder(self) -> Path | None:
         """Folder of the storage, if it is a file."""
         return folder_of(self._url)
+
+    @property
+    def is_shared(self) -> bool:
+        """True if several tuners may run the study at once."""
+        return is_server(self._url)
+
+    def refresh(self) -> None:
+        """Read what other tuners have changed."""
+        self._mirror.refresh()
 
     def storage_failure(self, error: Exception) -> str:
         """Return the cause of an error of the storage in one line."""
@@ -113,7 +130,7 @@ class Search:
     def claim(self) -> None:
         """Record what the trials depend on, or compare it with what is recorded.
 
-        The caller holds the lock of the study's folder.
+        The caller has locked the study's folder.
 
         Raises:
             RunError: the trials of the study have others.
@@ -148,6 +165,7 @@ class Search:
             self.study.enqueue_trial(planned)
         self.study.sampler = self._sampler(min(waiting, default=len(trials)))
         trial = self.study.ask()
+        trial.set_user_attr(TUNER, self.tuner)
         self.resolved.space.draw(trial)
         return trial
 
@@ -175,13 +193,17 @@ class Search:
         trials = self.study.get_trials(deepcopy=False)
         return sum(RETRY_OF in trial.user_attrs for trial in trials)
 
-    def running_trials(self) -> list[Trial]:
-        """Return the trials that were running when an earlier tuner ended."""
+    def take_over(self, at_work: Collection[str] = ()) -> list[Trial]:
+        """Return the running trials of tuners that are not at work; they are this tuner's now."""
         self.study.sampler = RandomSampler()
         running = self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-        for trial in running:
+        left = [trial for trial in running if trial.user_attrs.get(TUNER) not in at_work]
+        for trial in left:
             self._complete_draw(trial)
-        return [Trial(self.study, trial._trial_id) for trial in running]
+        found = [Trial(self.study, trial._trial_id) for trial in left]
+        for each in found:
+            each.set_user_attr(TUNER, self.tuner)
+        return found
 
     def _complete_draw(self, trial: FrozenTrial) -> None:
         """Draw the parameters that a tuner had not drawn yet when it was killed inside `ask`."""
@@ -213,18 +235,8 @@ class Search:
         return [quantity(summary, name) for name in self.options.objectives]
 
     def combined(self, summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the summary of a trial from those of its runs.
-
-        Of several runs it has means over the seeds, and as `final_holdout_accuracy` the accuracy by
-        which the trial is judged.
-        """
-        if len(summaries) == 1:
-            return dict(summaries[0])
-        means = {key: mean(each[key] for each in summaries) for key in AVERAGED}
-        if self.options.over_seeds == "lower":
-            spread = stdev(each["final_holdout_accuracy"] for each in summaries)
-            means["final_holdout_accuracy"] -= spread / math.sqrt(len(summaries))
-        return means
+        """Return the summary of a trial from those of its runs; see `results.combined`."""
+        return combined(summaries, self.options.over_seeds)
 
     def prune(self, trial: Trial) -> FrozenTrial:
         """Mark a trial as pruned."""
@@ -254,33 +266,3 @@ class Search:
     def _sampler(self, number: int) -> BaseSampler:
         seed, common = self.resolved.settings.seed, self.resolved.space.common
         return self.options.build_sampler(seed, number, common)
-
-
-def exceeded(trial: FrozenTrial) -> list[str]:
-    """Return the constraints that a completed trial does not keep."""
-    return [name for name, excess in trial.constraints.items() if excess > 0]
-
-
-def quantity(summary: Mapping[str, Any], name: str) -> float:
-    """Return the quantity of an objective or a constraint in the summary of a run."""
-    if name == "bytes":
-        return bytes_sent(summary)
-    value: float = summary[{"accuracy": "final_holdout_accuracy"}.get(name, name)]
-    return value
-
-
-def bytes_sent(summary: Mapping[str, Any]) -> float:
-    """Return the bytes that a run sent both ways."""
-    sent: float = summary["bytes_up"] + summary["bytes_down"]
-    return sent
-
-
-def best(search: Search) -> list[FrozenTrial]:
-    """Return the best trial, or the Pareto front sorted by number; of those within constraints.
-
-    Of equal trials the first is the best one.
-    """
-    done = search.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    front = search.study.best_trials if done else []
-    found = sorted(front, key=lambda trial: trial.number)
-    return found[:1] if len(search.options.objectives) == 1 else found

@@ -119,6 +119,11 @@ def folder_of(storage: str) -> Path | None:
     return file and file.parent
 
 
+def is_server(storage: str) -> bool:
+    """Return whether a URL names a database server, which many processes may use at once."""
+    return not is_journal(storage) and make_url(storage).get_backend_name() != "sqlite"
+
+
 def is_journal(storage: str) -> bool:
     """Return whether a URL names a journal."""
     return storage.startswith("journal:")

@@ -36,8 +36,8 @@ class RunQueue(ABC, Generic[R]):
         """Return whether a run can be started; where none can, another must be running."""
 
     @abstractmethod
-    def next(self) -> R:
-        """Return the next run to start; called where runs remain and a slot is free."""
+    def next(self) -> R | None:
+        """Return the next run to start, or None; called where a slot is free."""
 
     @abstractmethod
     def settings(self, run: R) -> raysim.Settings:
@@ -141,10 +141,11 @@ class ReferencedRuns(RunQueue[R]):
         """Return whether a run can be started."""
         return any(map(self._is_ready, self.waiting))
 
-    def next(self) -> R:
+    def next(self) -> R | None:
         """Return the first run that waits for no reference."""
-        run = next(filter(self._is_ready, self.waiting))
-        self.waiting.remove(run)
+        run = next(filter(self._is_ready, self.waiting), None)
+        if run is not None:
+            self.waiting.remove(run)
         return run
 
     def ended(self, run: R, report: Report, seconds: float) -> None:
@@ -209,14 +210,9 @@ def run_in_slots(slots: SlotPool, queue: RunQueue[R]) -> None:
     lost: list[R] = []
     losses: Counter[R] = Counter()
     while True:
-        while slots.has_free() and (lost or queue.remain()):
-            run = lost.pop(0) if lost else queue.next()
-            try:
-                settings = queue.settings(run)
-            except SettingsError as wrong:  # the values that a trial has drawn
-                queue.ended(run, Report(error=str(wrong)), 0.0)
-                continue
-            running[slots.start(settings, queue.pausing)] = run, perf_counter()
+        while slots.has_free() and (run := lost.pop(0) if lost else queue.next()) is not None:
+            if (slot := _start(slots, queue, run)) is not None:
+                running[slot] = run, perf_counter()
         if not running and not lost and not queue.remain():
             return
         if (found := slots.wait()) is None:
@@ -240,6 +236,16 @@ def run_in_slots(slots: SlotPool, queue: RunQueue[R]) -> None:
         else:
             error = f"lost its slot {MAX_LOSSES} times: {report.cause}"
             queue.ended(run, Report(error=error), perf_counter() - begun)
+
+
+def _start(slots: SlotPool, queue: RunQueue[R], run: R) -> Slot | None:
+    """Start a run in a free slot; return None where the values that a trial has drawn are wrong."""
+    try:
+        settings = queue.settings(run)
+    except SettingsError as wrong:
+        queue.ended(run, Report(error=str(wrong)), 0.0)
+        return None
+    return slots.start(settings, queue.pausing)
 
 
 def _goes_on(queue: RunQueue[R], run: R, report: Report) -> bool:

@@ -68,10 +68,11 @@ class TableRuns(ReferencedRuns[TableRun]):
         """Return a run's cell and seed."""
         return run.planned.label_of(run.seed)
 
-    def next(self) -> TableRun:
+    def next(self) -> TableRun | None:
         """Return the next run, without its failure of an earlier command."""
         run = super().next()
-        self._folder.clear_failure(run.planned, run.seed)
+        if run is not None:
+            self._folder.clear_failure(run.planned, run.seed)
         return run
 
     def record(self, run: TableRun, error: str | None) -> None:

@@ -68,10 +68,10 @@ def test_a_line_that_was_half_written_is_written_anew(tmp_path, journal):
     expected, lines = values(search), path.read_bytes().splitlines(keepends=True)
     for size in (1, 5, 40, len(lines[-1]) - 1):
         path.write_bytes(b"".join(lines[:-1]) + lines[-1][:size])
-        (trial,) = make_search(tmp_path, RANDOM, url).running_trials()  # its end was not written
+        (trial,) = make_search(tmp_path, RANDOM, url).take_over()  # its end was not written
         again = make_search(tmp_path, RANDOM, url)
         summary = {"final_holdout_accuracy": trial.params["local.lr"], "bytes_up": 0}
-        again.tell(again.running_trials()[0], summary | {"bytes_down": 0})
+        again.tell(again.take_over()[0], summary | {"bytes_down": 0})
         assert values(make_search(tmp_path, RANDOM, url)) == expected
 
 

@@ -8,7 +8,7 @@ import optuna
 import pytest
 
 import raysim
-from raysim.tuning.search.search import best
+from raysim.tuning.search.results import best
 from raysim.tuning.studies.samplers import SearchOptions
 from tests.tuning.common import make_search, values
 
@@ -85,7 +85,7 @@ def test_tpe_learns(tmp_path):
 def test_the_first_of_equal_trials_is_the_best(tmp_path):
     search = make_search(tmp_path, SearchOptions("random"))
     play(search, 4, accuracy=lambda params: 0.5)
-    assert [trial.number for trial in best(search)] == [0]
+    assert [trial.number for trial in best(search.study)] == [0]
 
 
 def test_two_objectives_give_the_pareto_front(tmp_path):
@@ -95,8 +95,8 @@ def test_two_objectives_give_the_pareto_front(tmp_path):
         summary = {"final_holdout_accuracy": accuracy, "bytes_up": sent, "bytes_down": sent}
         search.tell(search.ask(), summary)
     # Worse or equal in both than another: 0, 2 and 5.
-    assert [trial.number for trial in best(search)] == [1, 3, 4]
-    assert best(search)[1].values == [0.9, 100]
+    assert [trial.number for trial in best(search.study)] == [1, 3, 4]
+    assert best(search.study)[1].values == [0.9, 100]
 
 
 def first_stop(search, accuracies=range(6)):
@@ -203,7 +203,10 @@ CONDITIONAL = {
 }
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random", "qmc", "nsga2"])
+@pytest.mark.parametrize(
+    "sampler",
+    ["tpe", "qmc", *(pytest.param(name, marks=pytest.mark.full) for name in ("random", "nsga2"))],
+)
 def test_a_conditional_setting_is_drawn_where_it_is_searched(tmp_path, sampler):
     def after(trials, folder):
         search = make_search(folder, SearchOptions(sampler), table=CONDITIONAL)
@@ -228,7 +231,7 @@ def test_a_resumed_trial_draws_only_what_it_searches(tmp_path):
     before = {trial.number: dict(trial.params) for trial in running}
     play(search, 6)
     again = make_search(tmp_path, SearchOptions("tpe"), table=CONDITIONAL)
-    assert {trial.number: trial.params for trial in again.running_trials()} == before
+    assert {trial.number: trial.params for trial in again.take_over()} == before
     assert {"fedavg", "fedprox"} == {params["method.name"] for params in before.values()}
 
 
@@ -242,7 +245,7 @@ def test_a_half_drawn_trial_of_another_branch_is_completed(tmp_path):
     choice = search.resolved.space["method.name"]
     index = choice.to_internal_repr(held)
     search.study._storage.set_trial_param(trial._trial_id, "method.name", index, choice)
-    (found,) = make_search(tmp_path, SearchOptions("random"), table=CONDITIONAL).running_trials()
+    (found,) = make_search(tmp_path, SearchOptions("random"), table=CONDITIONAL).take_over()
     assert found.params["method.name"] == held
     assert ("method.mu" in found.params) == (held == "fedprox") and "local.lr" in found.params
 
@@ -269,7 +272,7 @@ def test_a_step_that_was_reported_before_is_not_reported_again(tmp_path):
     trial = search.ask()
     search.decisions.judge(trial, {1: 0.5, 2: 0.6})
     resumed = make_search(tmp_path)
-    (again,) = resumed.running_trials()
+    (again,) = resumed.take_over()
     resumed.decisions.judge(again, {1: 0.5, 3: 0.7})  # a warning would fail the test
     assert values(make_search(tmp_path))[0][4] == {1: 0.5, 2: 0.6, 3: 0.7}
 

@@ -51,6 +51,7 @@ print(slot.parse(json.load(sys.stdin)).method.title)
 """
 
 
+@pytest.mark.full
 def test_a_fresh_process_knows_the_built_in_names():
     chosen = raysim.load_config("fedmax-synthetic")
     done = subprocess.run(

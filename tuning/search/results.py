@@ -1,0 +1,59 @@
+"""Results of trials: quantities of objectives and constraints, and the best trials."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import mean, stdev
+from typing import Any
+
+import optuna
+from optuna.trial import FrozenTrial, TrialState
+
+AVERAGED = ("final_holdout_accuracy", "final_accuracy", "bytes_up", "bytes_down", "seconds")
+"""What the summary of a trial of several runs has."""
+
+
+def combined(summaries: Sequence[Mapping[str, Any]], over_seeds: str) -> dict[str, Any]:
+    """Return the summary of a trial from those of its runs.
+
+    Of several runs it has means over the seeds, and as `final_holdout_accuracy` the accuracy by
+    which the trial is judged: their mean, or with "lower" the mean less its standard error.
+    """
+    if len(summaries) == 1:
+        return dict(summaries[0])
+    means = {key: mean(each[key] for each in summaries) for key in AVERAGED}
+    if over_seeds == "lower":
+        spread = stdev(each["final_holdout_accuracy"] for each in summaries)
+        means["final_holdout_accuracy"] -= spread / math.sqrt(len(summaries))
+    return means
+
+
+def exceeded(trial: FrozenTrial) -> list[str]:
+    """Return the constraints that a completed trial does not keep."""
+    return [name for name, excess in trial.constraints.items() if excess > 0]
+
+
+def quantity(summary: Mapping[str, Any], name: str) -> float:
+    """Return the quantity of an objective or a constraint in the summary of a run."""
+    if name == "bytes":
+        return bytes_sent(summary)
+    value: float = summary[{"accuracy": "final_holdout_accuracy"}.get(name, name)]
+    return value
+
+
+def bytes_sent(summary: Mapping[str, Any]) -> float:
+    """Return the bytes that a run sent both ways."""
+    sent: float = summary["bytes_up"] + summary["bytes_down"]
+    return sent
+
+
+def best(study: optuna.Study) -> list[FrozenTrial]:
+    """Return the best trial, or the Pareto front sorted by number; of those within constraints.
+
+    Of equal trials the first is the best one.
+    """
+    done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    front = study.best_trials if done else []
+    found = sorted(front, key=lambda trial: trial.number)
+    return found[:1] if len(study.directions) == 1 else found
