@@ -56,6 +56,7 @@ def seen(folder: Path) -> list[int]:
     return [int(line) for line in (folder / "seen").read_text().split()]
 
 
+@pytest.mark.full
 def test_all_parts_run_whatever_became_of_the_one_before(toy):
     code, lines = full(toy)
     assert code == 1 and sorted(seen(toy)) == list(range(15))

@@ -80,6 +80,7 @@ def test_an_interrupted_command_checkpoints(tmp_path, stop):
     assert 3 <= done < 400 and rows == list(range(1, done + 1))
 
 
+@pytest.mark.full
 def test_a_second_interruption_does_not_lose_the_checkpoint(tmp_path):
     """One at once, as of timeout(1), and one in the middle of the checkpoint."""
     process = start(tmp_path, *RUN, patch=SLOW_SAVE)

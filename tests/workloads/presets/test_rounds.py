@@ -123,7 +123,7 @@ def test_twins_differ_in_their_schedule_alone():
 SLOW = {
     *("dnc-colour-fedma", "dnc-imbalance-fedma", "dnc-shakespeare-fedma", "mifl-imagenet"),
     *("fedmax-aptos-noniid", "fedmax-xray-iid", "fedmax-xray-noniid"),
-    *("dnc-colour-prepass", "dnc-imbalance"),
+    *("dnc-colour-prepass", "dnc-imbalance", "dnc-single-class", "dnc-shakespeare"),
 }
 """Seconds each; what they have is in other presets and tests: VGG9, ResNet-50, char-lstm, FedMA,
 images by colour, and classes out of proportion."""
