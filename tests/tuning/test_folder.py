@@ -82,7 +82,7 @@ def test_a_damaged_study_file_is_named(tmp_path, content):
 
 
 def test_half_written_files_are_deleted(tmp_path):
-    search, out = started(tmp_path)
+    _, out = started(tmp_path)
     half = out.path / ".best.json.node.4711.aside"
     half.touch()
     with out.use():
