@@ -12,6 +12,7 @@ from raysim.workloads.figures.figure import Figure, FigureRun
 from raysim.workloads.presets.dnc import DNC
 from raysim.workloads.presets.fedfusion import FEDFUSION
 from raysim.workloads.presets.fedmax import FEDMAX
+from raysim.workloads.presets.fedmmd import FEDMMD
 from raysim.workloads.presets.flexchill import FLEXCHILL
 from raysim.workloads.presets.mnist import MIFL
 
@@ -43,6 +44,28 @@ HEAT_MAP: dict[str, Any] = {
     "axis": "samples",
     "settings": {"rounds": 1, "target_accuracy": None},
 }
+
+
+def _fedmmd(number: str, preset: str, *strengths: float) -> Figure:
+    """Return a plot of FedMMD's figure 4; the strengths are those of the L2 penalties."""
+    l2 = {
+        f"L2, lam {lam:g}": {"method.name": "two_stream_l2", "method.lam": lam} for lam in strengths
+    }
+    runs = {"FedAvg": FEDAVG, "FedMMD": {}, **l2}
+    return Figure(
+        "Test accuracy",
+        FEDMMD,
+        f"figure {number}",
+        preset,
+        tuple(FigureRun(label, settings) for label, settings in runs.items()),
+        "curves",
+        "metrics",
+        ("test_accuracy",),
+        "test accuracy",
+        {"target_accuracy": None},
+    )
+
+
 MIFL_RUNS = (FigureRun("FedAvg", FEDAVG), FigureRun("MIFL", {"method.name": "mifl"}))
 
 FIGURES = {
@@ -188,6 +211,14 @@ FIGURES = {
         (FigureRun("CIFAR-10"),),
         **HEAT_MAP,
     ),
+    "flexchill-15": Figure(
+        "Samples of each client and class where CKA is measured",
+        FLEXCHILL,
+        "figure 15",
+        "flexchill-cifar10-cka",
+        (FigureRun("CIFAR-10"),),
+        **HEAT_MAP,
+    ),
     "mifl-3": Figure(
         "Samples of each client and class",
         MIFL,
@@ -225,6 +256,10 @@ FIGURES = {
         "mutual information [nats]",
         {"target_accuracy": None, "rounds": 100},
     ),
+    "fedmmd-4a": _fedmmd("4a", "fedmmd-cifar10-binary", 0.1, 0.01),
+    "fedmmd-4b": _fedmmd("4b", "fedmmd-cifar10-iid", 0.1, 0.01),
+    "fedmmd-4c": _fedmmd("4c", "fedmmd-mnist-binary", 0.001),
+    "fedmmd-4d": _fedmmd("4d", "fedmmd-mnist-noniid", 0.001),
     "fedfusion-6": Figure(
         "Accuracy of clients that join, by their local epochs",
         FEDFUSION,
