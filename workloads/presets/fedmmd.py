@@ -1,9 +1,9 @@
 """Presets of FedMMD: one for each plot of its figure 4.
 
 The figures fedmmd-4a to fedmmd-4d vary the method (FedAvg; two_stream_l2 with lam=0.1 and 0.01, on
-MNIST 0.001) from these. The learning rates cannot be read for certain in the scan: here 2e-2 on CIFAR-10 and 1e-2 on
-MNIST. The code of the authors' earlier paper has 2e-3 and 1e-4. It drops activations out on
-CIFAR-10 for FedAvg alone, on MNIST for no method; here no method does.
+MNIST 0.001) from these. The learning rates cannot be read for certain in the scan: here 2e-2 on
+CIFAR-10 and 1e-2 on MNIST. The code of the authors' earlier paper has 2e-3 and 1e-4. It drops
+activations out on CIFAR-10 for FedAvg alone, on MNIST for no method; here no method does.
 """
 
 from __future__ import annotations
