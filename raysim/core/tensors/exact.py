@@ -164,9 +164,11 @@ def _add_with_rounder(totals: Tensor, flats: Sequence[Tensor], factor: float) ->
         for start in range(0, len(values), BLOCK):
             block = values[start : start + BLOCK]
             n = len(block)
-            np.multiply(block, factor, out=scaled[:n], dtype=np.float64)
-            scaled[:n] += ROUNDER
-            sums[at : at + n] += bits[:n]
+            product, total = scaled[:n], sums[at : at + n]
+            np.copyto(product, block)  # a product of float32 in float64 is cast in small pieces
+            product *= factor
+            product += ROUNDER
+            total += bits[:n]
             at += n
 
 
