@@ -51,7 +51,7 @@ def _fedmmd(number: str, preset: str, *strengths: float) -> Figure:
     l2 = {
         f"L2, lam {lam:g}": {"method.name": "two_stream_l2", "method.lam": lam} for lam in strengths
     }
-    runs = {"FedAvg": FEDAVG, "FedMMD": {}, **l2}
+    runs: dict[str, dict[str, Any]] = {"FedAvg": FEDAVG, "FedMMD": {}, **l2}
     return Figure(
         "Test accuracy",
         FEDMMD,
