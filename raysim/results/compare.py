@@ -131,7 +131,9 @@ def group_runs(records: Sequence[RunRecord], metrics: Sequence[Metric] = ()) -> 
     found: dict[str, list[RunRecord]] = {}
     settings: list[dict[str, Any]] = []
     for record in records:
-        own = result_settings(record) | (reference_settings(record) if by_reference else {})
+        own = result_settings(record.settings) | (
+            reference_settings(record) if by_reference else {}
+        )
         kind = [own, record.own_task, record.state == RUNNING]
         text = json.dumps(kind, sort_keys=True, default=str)
         key, again = text, 1

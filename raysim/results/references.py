@@ -30,7 +30,7 @@ def reference_settings(record: RunRecord) -> dict[str, Any]:
         return {}
     if (reference := _with_model(Path(folder), digest)) is None:
         return {UNREAD: digest[:SHOWN_DIGITS] if digest else folder}
-    settings = {**result_settings(reference), "own_task": reference.own_task}
+    settings = {**result_settings(reference.settings), "own_task": reference.own_task}
     return {f"reference.{key}": value for key, value in settings.items()}
 
 

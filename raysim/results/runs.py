@@ -186,13 +186,9 @@ def is_divergence(error: str) -> bool:
     return bool(DIVERGED.search(error))
 
 
-def result_settings(record: RunRecord) -> dict[str, Any]:
-    """Return the settings on which the model depends, the seed left out."""
-    return {
-        key: value
-        for key, value in record.settings.items()
-        if key != "seed" and decides_result(key)
-    }
+def result_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of settings by dotted key on which the model depends, the seed left out."""
+    return {k: value for k, value in settings.items() if k != "seed" and decides_result(k)}
 
 
 def _settings(directory: RunDirectory) -> tuple[dict[str, Any], bool]:

@@ -89,7 +89,8 @@ class ResultTable:
         cells: Cell by row and column; one that is missing was not run.
         notes: Lines that every output prints, as that rounds were shortened.
         ratio_to: Row to whose mean the ratio is shown of cells that count rounds, bytes or seconds
-            to a target; "" shows none.
+            to a target; "" shows none. It has cells also where it is not among the rows.
+        reference_row: Row with whose models the others are compared; it is never the best.
     """
 
     title: str
@@ -100,6 +101,7 @@ class ResultTable:
     cells: Mapping[tuple[str, str], ResultCell]
     notes: tuple[str, ...] = ()
     ratio_to: str = ""
+    reference_row: str = ""
 
     def cell(self, row: str, column: str) -> ResultCell:
         """Return a cell, an empty one where there is none."""
@@ -122,16 +124,17 @@ class ResultTable:
         """Return the rows to be set in bold: of each metric, the best and its equals.
 
         Rows are compared in which every seed has a value, over the seeds that they share; values in
-        rounds of a method's own are compared with none.
+        rounds of a method's own are compared with none, nor is `reference_row`.
         """
         found: frozenset[str] = frozenset()
         cells = {row: self.cell(row, column) for row in self.rows}
         for metric in {self.metric_of(cell) for cell in cells.values()}:
             alike = {row: cell for row, cell in cells.items() if self.metric_of(cell) == metric}
-            if len(rounds := {self.own_round_of(cell) for cell in alike.values()}) > 1:
+            if len({self.own_round_of(cell) for cell in alike.values()}) > 1:
                 alike = {row: cell for row, cell in alike.items() if not self.own_round_of(cell)}
             compared = {row: cell.measured for row, cell in alike.items() if cell.is_complete}
-            if len(compared) > 1 or len(rounds) == 1:
+            compared.pop(self.reference_row, None)
+            if len(compared) > 1:
                 found |= statistics.best_rows(compared, larger=metric.larger_is_better)
         return found
 
@@ -157,7 +160,7 @@ class ResultTable:
 
     def _ratio(self, row: str, column: str, own: float | None, base: float | None) -> float | None:
         metric, of_base = (self.metric_of(self.cell(each, column)) for each in (row, self.ratio_to))
-        if self.ratio_to not in self.rows or row == self.ratio_to:
+        if row == self.ratio_to:
             return None
         if not own or not base or metric.target is None or metric != of_base:
             return None

@@ -126,7 +126,7 @@ def test_folders_that_are_none(tmp_path, write_run):
 
 def test_settings_on_which_a_result_depends(write_run):
     first, second = (
-        result_settings(read_run(write_run(name, **overrides)))
+        result_settings(read_run(write_run(name, **overrides)).settings)
         for name, overrides in {
             "a": {"seed": 1, "engine.actors": 2, "checkpoint_every": 3},
             "b": {"seed": 2, "trace": True},

@@ -81,7 +81,6 @@ def test_notes_say_what_is_shown():
         "*: fewer than 3 seeds.",
         "2/3: of three seeds two have a value, and the mean is theirs; such a cell has no ratio.",
         "In brackets: the published value.",
-        "2.00x: half of what b needs, by the means over the seeds of both.",
         "a: local.lr=0.1",
         "b: the published value is suspect: bad scan",
         "c: best(test_accuracy): the largest test_accuracy over the rounds.",
@@ -114,10 +113,17 @@ def test_bold():
         ("not run", "x"): ResultCell(),
     }
     table = table_of(cells)
-    assert table.best("x") == {"best", "alike", "other"}
+    assert table.best("x") == {"best", "alike"}  # "other" is compared with none
     bold = {row[0].text: row[1].bold for row in grid_of(table).rows}
-    assert [name for name, is_bold in bold.items() if is_bold] == ["best", "alike", "other"]
+    assert [name for name, is_bold in bold.items() if is_bold] == ["best", "alike"]
     assert any("paired bootstrap over seeds (95%)" in note for note in grid_of(table).notes)
+
+
+def test_a_reference_is_never_the_best():
+    cells = {(row, "x"): ResultCell({0: value}) for row, value in (("a", 0.5), ("b", 0.7))}
+    reference = {("iid", "x"): ResultCell({0: 0.9})}
+    assert table_of(cells | reference, reference_row="iid").best("x") == {"b"}
+    assert table_of(cells | reference).best("x") == {"iid"}
 
 
 def test_fewer_rounds_are_better():
@@ -139,6 +145,13 @@ def test_ratios():
     assert texts[1] == "50.0 ± 14.1 (n=2)* 2.00x [80 2.50x]"
     assert texts[2] == "- (0/1, 1 not reached)"
     assert texts[3] == "10.0 (1/2, 1 not reached)* [100 2.00x]"
+    legend = "2.00x: half of what base needs, by the means over the seeds of both."
+    assert legend in grid_of(table).notes
+    alone = replace(table, rows=("fast",))  # the base has cells, but is not shown
+    assert [row[1].text for row in grid_of(alone).rows] == [texts[1]]
+    published = {("fast", "x"): cells["fast", "x"], ("base", "x"): ResultCell(published=200)}
+    (row,) = grid_of(replace(table, rows=("fast",), cells=published)).rows
+    assert row[1].text == "50.0 ± 14.1 (n=2)* [80 2.50x]"
     turned = table_of(cells, **ROUNDS, ratio_to="sometimes")
     assert {turned.ratio(row, "x") for row in table.rows} == {None}
 
@@ -190,11 +203,12 @@ def test_runs_in_progress_are_not_compared():
         ("base", "x"): ResultCell({0: 100.0}),
         ("on", "x"): ResultCell({0: 50.0}, in_progress=True),
         ("before", "x"): ResultCell({0: None}, in_progress=True),
+        ("slow", "x"): ResultCell({0: 120.0}),
     }
     table = table_of(cells, **ROUNDS, ratio_to="base")
     assert table.best("x") == {"base"} and table.ratio("on", "x") is None
     texts = [row[1].text for row in grid_of(table).rows]
-    assert texts[1:] == ["50.0 (n=1)*", "- (0/1, 1 not reached so far)"]
+    assert texts[1:3] == ["50.0 (n=1)*", "- (0/1, 1 not reached so far)"]
 
 
 def test_figures_that_count_nothing_have_no_ratio():

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 
@@ -16,6 +17,12 @@ from tests.tuning.faults import RANDOM
 from tests.tuning.test_faults import PATIENCE, ROOT, check, done, wait_until
 
 ROUNDS = {"rounds": 2}
+WAITING = {
+    "method.name": "tests.tuning.waiting:Waiting",
+    "rounds": 12,
+    "fraction": 0.05,
+    "evaluation.every": 2,
+}
 
 
 @pytest.fixture
@@ -93,21 +100,28 @@ def test_no_tuner_draws_while_another_does(another, monkeypatch):
 def test_three_tuners_of_which_one_is_killed(postgresql, tmp_path, shared_ray, local_slots):
     import ray
 
-    url, trials = postgresql.new_database("killed"), 24
+    url, trials = postgresql.new_database("killed"), 32
+    slots = {"engine.gpus_per_actor": 0.5, "method.seconds": 0.5}
+    words = [f"{key}={value}" for key, value in (WAITING | slots).items()]
     command = [sys.executable, "-m", "tests.tuning.faults", str(tmp_path), str(trials)]
-    words = [f"--storage={url}", "rounds=8"]
     environment = os.environ | {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}
-    tuners = [subprocess.Popen([*command, *words], cwd=ROOT, env=environment) for _ in range(3)]
-    wait_until(lambda: done(tmp_path) >= 4, tuners[0])
-    tuners[0].kill()
-    for tuner in tuners[1:]:
+    start = partial(
+        subprocess.Popen, [*command, f"--storage={url}", *words], cwd=ROOT, env=environment
+    )
+    first = start()
+    wait_until(lambda: done(tmp_path) >= 2, first)  # it has all slots
+    others = [start(), start()]
+    wait_until(lambda: len([*tmp_path.glob("out/tuners/*")]) == 3, first)
+    first.kill()
+    assert first.wait() == -9
+    for tuner in others:
         assert tuner.wait(PATIENCE) == 0
-    search = make_search(tmp_path, RANDOM, url, rounds=8)
-    if any(trial.state.name == "RUNNING" for trial in search.study.get_trials()):
-        make_tuner(search, tmp_path).run(trials, None)  # of the killed one, when the others ended
+    search = make_search(tmp_path, RANDOM, url, **WAITING | slots)
     check(search, tmp_path, trials)
+    tuners = {trial.user_attrs["tuner"] for trial in search.study.get_trials()}
+    assert len(tuners) == 3
     (tmp_path / "straight").mkdir()
-    alone = make_search(tmp_path / "straight", RANDOM, rounds=8)
+    alone = make_search(tmp_path / "straight", RANDOM, **WAITING | {"method.seconds": 0.0})
     make_tuner(alone, tmp_path / "straight").run(trials, 1)
     assert values(search) == values(alone)
     search.close()

@@ -15,6 +15,7 @@ from raysim.results.render.grid import shown
 from raysim.results.runs import is_divergence, read_run, result_settings
 from raysim.results.tables import ResultCell, ResultTable, differing_settings
 from raysim.storage.atomic import replace_file
+from raysim.storage.recorder import dotted
 from raysim.tuning.changes import changed_settings
 from raysim.tuning.tables.cells import PlannedCell, PlannedRun
 from raysim.tuning.tables.folder import TableFolder
@@ -34,13 +35,11 @@ class _Ended:
         values: Values of a finished run, by metric.
         error: Why it has none, where it or its reference failed or diverged.
         diverged: Whether it diverged itself.
-        settings: Settings on which the result depends, by dotted key.
     """
 
     values: Mapping[str, float | None] = field(default_factory=dict)
     error: str = ""
     diverged: bool = False
-    settings: Mapping[str, Any] | None = None
 
 
 class TableResults:
@@ -84,6 +83,9 @@ class TableResults:
         paper = self._plan.table
         ended = {cell: self._runs_of(cell) for cell in self._shown}
         places = {_place(cell) for cell in self._shown}
+        # Published values of the baseline serve for ratios also where its row is not shown.
+        baseline = [cell for cell in self._plan.cells if cell.paper.row == paper.baseline]
+        known = dict.fromkeys([*ended, *baseline])
         return ResultTable(
             title=f"{paper.title} ({paper.source})",
             metric=paper.metric,
@@ -91,11 +93,12 @@ class TableResults:
             rows=tuple(row for row in paper.rows if row in {row for row, _ in places}),
             columns=tuple(name for name in paper.columns if name in {name for _, name in places}),
             cells=_with_differences(
-                {_place(cell): self._result_cell(cell, runs) for cell, runs in ended.items()},
-                {_place(cell): _first_settings(runs) for cell, runs in ended.items()},
+                {_place(cell): self._result_cell(cell, ended.get(cell, {})) for cell in known},
+                {_place(cell): _settings_of(cell) for cell, runs in ended.items() if runs},
             ),
             notes=tuple(self._notes(ended)),
             ratio_to=paper.baseline,
+            reference_row=paper.reference_row,
         )
 
     def _runs_of(self, cell: PlannedCell) -> dict[int, _Ended]:
@@ -122,7 +125,7 @@ class TableResults:
         record = read_run(self._folder.path_of(run, seed))
         metrics = dict.fromkeys(map(self._plan.table.metric_of, self._cells_of(run)))
         values = {metric: parse_metric(metric).of(record) for metric in metrics}
-        return _Ended(values, settings=result_settings(record))
+        return _Ended(values)
 
     def _result_cell(self, cell: PlannedCell, runs: Mapping[int, _Ended]) -> ResultCell:
         paper, metric = cell.paper, self._plan.table.metric_of(cell.paper)
@@ -172,12 +175,13 @@ def _place(cell: PlannedCell) -> Place:
     return cell.paper.row, cell.paper.column
 
 
-def _first_settings(runs: Mapping[int, _Ended]) -> Mapping[str, Any] | None:
-    return next((run.settings for run in runs.values() if run.settings), None)
+def _settings_of(cell: PlannedCell) -> dict[str, Any]:
+    """Return the settings of a cell's runs on which their models depend, the seed left out."""
+    return result_settings(dotted(cell.run.settings.to_dict()))
 
 
 def _with_differences(
-    cells: Mapping[Place, ResultCell], settings: Mapping[Place, Mapping[str, Any] | None]
+    cells: Mapping[Place, ResultCell], settings: Mapping[Place, Mapping[str, Any]]
 ) -> dict[Place, ResultCell]:
     """Return cells with the settings in which they differ from the other rows of their column.
 
@@ -186,7 +190,7 @@ def _with_differences(
     """
     found = dict(cells)
     for column in dict.fromkeys(column for _, column in cells):
-        rows = {row: given for (row, name), given in settings.items() if name == column and given}
+        rows = {row: given for (row, name), given in settings.items() if name == column}
         differing = differing_settings(rows, dict.fromkeys(rows, _of_rows(rows)))
         for row, values in differing.items():
             found[row, column] = replace(found[row, column], differing=values)

@@ -162,7 +162,8 @@ def _cell_text(table: ResultTable, row: str, column: str, footnotes: Footnotes, 
 
 def _legend(table: ResultTable) -> Iterator[str]:
     """Yield the notes that say how to read the cells."""
-    cells = [table.cell(row, column) for row in table.rows for column in table.columns]
+    places = [(row, column) for row in table.rows for column in table.columns]
+    cells = [table.cell(*place) for place in places]
     yield table.metric_of(ResultCell()).definition
     if any(cell.seeds for cell in cells):
         yield SPREAD_NOTE
@@ -176,7 +177,7 @@ def _legend(table: ResultTable) -> Iterator[str]:
         yield f"2/3: of three seeds two have a value{theirs}."
     if any(cell.published is not None for cell in cells):
         yield "In brackets: the published value."
-    if table.ratio_to:
+    if any(table.ratio(*place) or table.published_ratio(*place) for place in places):
         yield f"2.00x: half of what {table.ratio_to} needs, by the means over the seeds of both."
 
 

@@ -43,3 +43,15 @@ def test_a_setting_that_differs_in_every_row_is_named_unless_it_makes_the_rows(
     cells = pq.read_table(tmp_path / "out/table.parquet").to_pylist()
     expected = [[f"local.lr={rate}"] if as_methods else [] for rate in RATES]
     assert [cell["differing"] for cell in cells] == expected
+
+
+def test_the_settings_of_a_row_whose_runs_diverged_are_named(table, slots, tmp_path, monkeypatch):
+    rows = {
+        name: {"local.lr": rate, "method.name": method}
+        for (name, method), rate in zip(METHODS.items(), (0.1, 0.1, 1e12), strict=True)
+    }
+    monkeypatch.setitem(TABLES, NAME, make_table(tmp_path, rows, {"IID": {"rounds": 1}}))
+    assert table("--seeds", "1")[0] == 0
+    cells = pq.read_table(tmp_path / "out/table.parquet").to_pylist()
+    assert [cell["diverged"] for cell in cells] == [0, 0, 1]
+    assert [cell["differing"] for cell in cells] == [[], [], ["local.lr=1000000000000.0"]]
