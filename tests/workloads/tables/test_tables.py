@@ -212,6 +212,8 @@ def test_suspect_figures_say_why():
         ("fedmmd-fig4", 2),
         ("fedfusion-fig6", 4),
         ("flexchill-1", 1),  # twice
+        ("flexchill-1", 18),  # losses
+        ("flexchill-2", 18),
         ("mifl-2b", 1),
         ("mifl-4", 4),  # CIFAR-10's 80%
         ("mifl-5", 6),  # FSVRG
