@@ -5,28 +5,19 @@ What a paper's figure varies is in the runs; deviations from it are in the notes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from raysim.workloads.figures.figure import Figure, FigureRun
+from raysim.workloads.figures.figure import HEAT_MAP, Figure, FigureRun
+from raysim.workloads.figures.flexchill import FLEXCHILL_FIGURES
 from raysim.workloads.presets.dnc import DNC
 from raysim.workloads.presets.fedfusion import FEDFUSION
 from raysim.workloads.presets.fedmax import FEDMAX
 from raysim.workloads.presets.fedmmd import FEDMMD
-from raysim.workloads.presets.flexchill import FLEXCHILL
 from raysim.workloads.presets.mnist import MIFL
 
-TEMPERATURES = (4.0, 1.0, 0.25, 0.05)
 FEDAVG = {"method.name": "fedavg"}
 
 
-def _temperatures(values: Sequence[float] = TEMPERATURES, **more: Any) -> tuple[FigureRun, ...]:
-    return tuple(
-        FigureRun(f"T={value:g}", {"local.temperature": value}, **more) for value in values
-    )
-
-
-REFERENCE = FigureRun("reference", {"partition.name": "iid", "local.temperature": 1.0}, drawn=False)
 PREPASS = FigureRun("pre-pass", {**FEDAVG, "rounds": 5}, drawn=False)
 DIVERGENCE: dict[str, Any] = {
     "paper": DNC,
@@ -36,13 +27,6 @@ DIVERGENCE: dict[str, Any] = {
     "values": ("divergence",),
     "axis": "weight divergence",
     "note": "In full, the pre-pass has 5 rounds and the run 8; its first 5 repeat the pre-pass.",
-}
-HEAT_MAP: dict[str, Any] = {
-    "draw": "heat_map",
-    "table": "label_heat_map",
-    "values": ("samples",),
-    "axis": "samples",
-    "settings": {"rounds": 1, "target_accuracy": None},
 }
 
 
@@ -100,6 +84,21 @@ FIGURES = {
         "",
         options={"rounds": (1, 2, 3, 4, 5, 6, 9, 12, 15)},
     ),
+    "dnc-4": Figure(
+        "Accuracy by the epochs of fine-tuning",
+        DNC,
+        "figure 4",
+        "dnc-colour",
+        tuple(
+            FigureRun(f"Ep{share:g}", {"method.finetune_epochs": round(20 * share)})
+            for share in (0.1, 0.2, 0.5, 1.0)
+        ),
+        "curves",
+        "metrics",
+        ("test_accuracy",),
+        "test accuracy",
+        note="Chosen: the shares of the other group's 20 epochs, but for the printed 0.1.",
+    ),
     "dnc-5": Figure(
         "Weight divergence by layer from a pre-pass, colour skew",
         reference="figure 5",
@@ -124,101 +123,7 @@ FIGURES = {
         preset="dnc-imbalance",
         **DIVERGENCE,
     ),
-    "flexchill-1": Figure(
-        "Gradient norms at the first layer, of samples classified rightly and wrongly",
-        FLEXCHILL,
-        "figure 1",
-        "flexchill-cifar10",
-        _temperatures(),
-        "distribution",
-        "temperature",
-        ("gradient_norm",),
-        "gradient norm",
-        {"rounds": 10, "evaluation.every": 10, "evaluation.clients": False},
-        {"log": True, "split": ("correct", "classified rightly", "classified wrongly")},
-        "The model of the last round, on 20 samples of each client of the round; the paper takes"
-        " 50,000 samples and does not say at which model.",
-    ),
-    "flexchill-2": Figure(
-        "Change of the distance to the decision boundary by a step on a misclassified sample",
-        FLEXCHILL,
-        "figure 2",
-        "flexchill-cifar10",
-        _temperatures(),
-        "distribution",
-        "temperature",
-        ("distance_after", "distance_before"),
-        "distance after the step - before it",
-        {"rounds": 10, "evaluation.every": 10, "evaluation.clients": False},
-        {"only": ("correct", False)},
-        "The model of the last round; the paper takes an initial network.",
-    ),
-    "flexchill-4": Figure(
-        "Accuracy at the clients: median and deciles 1 to 9",
-        FLEXCHILL,
-        "figure 4b",
-        "flexchill-cifar10",
-        _temperatures(),
-        "deciles",
-        "metrics",
-        tuple(f"client_accuracy_d{tenth}" for tenth in range(1, 10)),
-        "accuracy of a client",
-        note="The paper draws the mean.",
-    ),
-    "flexchill-5": Figure(
-        "Linear CKA by layer of the global model and an IID reference",
-        FLEXCHILL,
-        "figure 5, table 8",
-        "flexchill-cifar10-cka",
-        (REFERENCE, *_temperatures(reference="reference")),
-        "similarity_to_reference",
-        "cka",
-        ("cka",),
-        "CKA with the reference",
-        {"evaluation.every": 10},
-    ),
-    "flexchill-6": Figure(
-        "Linear CKA of the clients' models at the layer before the last",
-        FLEXCHILL,
-        "figures 6, 16 to 19",
-        "flexchill-cifar10-cka",
-        (REFERENCE, *_temperatures((1.0, 0.05), reference="reference")),
-        "similarity",
-        "cka",
-        ("cka",),
-        "CKA",
-        {"evaluation.every": 1},
-        {"rounds": (1, 5, 50, 100), "layer": -2},
-        "All layers are in the tables of the runs.",
-    ),
-    "flexchill-7": Figure(
-        "Change of the clients' accuracy by the aggregation",
-        FLEXCHILL,
-        "figure 7",
-        "flexchill-cifar10",
-        _temperatures(),
-        "curves",
-        "aggregation_drop",
-        ("accuracy_after", "accuracy_before"),
-        "accuracy after - before",
-        options={"split": ("participant", "clients of the round", "other clients")},
-    ),
-    "flexchill-8": Figure(
-        "Samples of each client and class",
-        FLEXCHILL,
-        "figure 8",
-        "flexchill-cifar10",
-        (FigureRun("CIFAR-10"),),
-        **HEAT_MAP,
-    ),
-    "flexchill-15": Figure(
-        "Samples of each client and class where CKA is measured",
-        FLEXCHILL,
-        "figure 15",
-        "flexchill-cifar10-cka",
-        (FigureRun("CIFAR-10"),),
-        **HEAT_MAP,
-    ),
+    **FLEXCHILL_FIGURES,
     "mifl-3": Figure(
         "Samples of each client and class",
         MIFL,

@@ -75,3 +75,13 @@ class Figure:
         """Return the settings of a run that differ from its preset's."""
         analysis = {} if self.table == "metrics" or not run.drawn else {"analysis": self.table}
         return {**analysis, **self.settings, **run.settings}
+
+
+HEAT_MAP: dict[str, Any] = {
+    "draw": "heat_map",
+    "table": "label_heat_map",
+    "values": ("samples",),
+    "axis": "samples",
+    "settings": {"rounds": 1, "target_accuracy": None},
+}
+"""Fields of a figure of the samples of each client and class."""

@@ -1,0 +1,129 @@
+"""Figures of FLex&Chill."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from raysim.workloads.figures.figure import HEAT_MAP, Figure, FigureRun
+from raysim.workloads.presets.flexchill import FLEXCHILL
+
+TEMPERATURES = (4.0, 1.0, 0.25, 0.05)
+ALL = (4.0, 2.0, 1.0, 0.5, 0.25, 0.05)
+
+
+def _temperatures(values: Sequence[float] = TEMPERATURES, **more: Any) -> tuple[FigureRun, ...]:
+    return tuple(
+        FigureRun(f"T={value:g}", {"local.temperature": value}, **more) for value in values
+    )
+
+
+REFERENCE = FigureRun("reference", {"partition.name": "iid", "local.temperature": 1.0}, drawn=False)
+
+
+def _between_clients(reference: str, layer: int, temperatures: Sequence[float]) -> Figure:
+    """Return the similarity of the clients' models at a layer."""
+    return Figure(
+        "Linear CKA of the clients' models at a layer",
+        FLEXCHILL,
+        reference,
+        "flexchill-cifar10-cka",
+        (REFERENCE, *_temperatures(temperatures, reference="reference")),
+        "similarity",
+        "cka",
+        ("cka",),
+        "CKA",
+        {"evaluation.every": 1},
+        {"rounds": (1, 5, 50, 100), "layer": layer},
+        "All layers are in the tables of the runs.",
+    )
+
+
+FLEXCHILL_FIGURES = {
+    "flexchill-1": Figure(
+        "Gradient norms at the first layer, of samples classified rightly and wrongly",
+        FLEXCHILL,
+        "figure 1",
+        "flexchill-cifar10",
+        _temperatures(),
+        "distribution",
+        "temperature",
+        ("gradient_norm",),
+        "gradient norm",
+        {"rounds": 10, "evaluation.every": 10, "evaluation.clients": False},
+        {"log": True, "split": ("correct", "classified rightly", "classified wrongly")},
+        "The model of the last round, on 20 samples of each client of the round; the paper takes"
+        " 50,000 samples and does not say at which model.",
+    ),
+    "flexchill-2": Figure(
+        "Change of the distance to the decision boundary by a step on a misclassified sample",
+        FLEXCHILL,
+        "figure 2",
+        "flexchill-cifar10",
+        _temperatures(),
+        "distribution",
+        "temperature",
+        ("distance_after", "distance_before"),
+        "distance after the step - before it",
+        {"rounds": 10, "evaluation.every": 10, "evaluation.clients": False},
+        {"only": ("correct", False)},
+        "The model of the last round; the paper takes an initial network.",
+    ),
+    "flexchill-4": Figure(
+        "Accuracy at the clients: median and deciles 1 to 9",
+        FLEXCHILL,
+        "figure 4b",
+        "flexchill-cifar10",
+        _temperatures(),
+        "deciles",
+        "metrics",
+        tuple(f"client_accuracy_d{tenth}" for tenth in range(1, 10)),
+        "accuracy of a client",
+        note="The paper draws the mean.",
+    ),
+    "flexchill-5": Figure(
+        "Linear CKA by layer of the global model and an IID reference",
+        FLEXCHILL,
+        "figure 5, table 8",
+        "flexchill-cifar10-cka",
+        (REFERENCE, *_temperatures(reference="reference")),
+        "similarity_to_reference",
+        "cka",
+        ("cka",),
+        "CKA with the reference",
+        {"evaluation.every": 10},
+    ),
+    "flexchill-6": _between_clients("figure 6", -2, (1.0, 0.05)),
+    "flexchill-7": Figure(
+        "Change of the clients' accuracy by the aggregation",
+        FLEXCHILL,
+        "figure 7",
+        "flexchill-cifar10",
+        _temperatures(),
+        "curves",
+        "aggregation_drop",
+        ("accuracy_after", "accuracy_before"),
+        "accuracy after - before",
+        options={"split": ("participant", "clients of the round", "other clients")},
+    ),
+    "flexchill-8": Figure(
+        "Samples of each client and class",
+        FLEXCHILL,
+        "figure 8",
+        "flexchill-cifar10",
+        (FigureRun("CIFAR-10"),),
+        **HEAT_MAP,
+    ),
+    "flexchill-15": Figure(
+        "Samples of each client and class where CKA is measured",
+        FLEXCHILL,
+        "figure 15",
+        "flexchill-cifar10-cka",
+        (FigureRun("CIFAR-10"),),
+        **HEAT_MAP,
+    ),
+    **{
+        f"flexchill-{number}": _between_clients(f"figure {number}", layer, ALL)
+        for number, layer in ((16, 0), (17, 1), (18, -2), (19, -1))  # of four layers
+    },
+}
