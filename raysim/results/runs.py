@@ -25,7 +25,7 @@ from raysim.core.method import METHODS
 from raysim.storage.checkpoints import Checkpoints
 from raysim.storage.recorder import ANALYSIS, dotted
 from raysim.storage.run_directory import RunDirectory
-from raysim.storage.schema import current_settings
+from raysim.storage.schema import GRIDS, current_settings
 from raysim.storage.tables.parted import read_table
 
 State = Literal["finished", "running", "diverged", "failed"]
@@ -197,12 +197,21 @@ def _settings(directory: RunDirectory) -> tuple[dict[str, Any], bool]:
     if values is None or "own_task" not in values:
         values = Checkpoints(directory.checkpoints).config()
     if values is None or "own_task" not in values:
-        raise RunError(f"{directory.path}: holds no run")
+        raise RunError(f"{directory.path}: holds no run{_runs_below(directory.path)}")
     settings = dotted(current_settings(directory.config, values))
     own_task = bool(settings.pop("own_task"))
     if type(settings.get("seed")) is not int:
         raise RunError(f"{directory.config}: seed={settings.get('seed')!r} is no seed")
     return settings, own_task
+
+
+def _runs_below(path: Path) -> str:
+    """Return where the runs are of a folder of a table, a figure or a study, in words."""
+    for kind, name in GRIDS.items():
+        if (path / name).exists():
+            runs = sorted(config.parent for config in path.glob("**/config.json"))
+            return f" but those of a {kind}{f', such as {runs[0]}; name them' if runs else ''}"
+    return ""
 
 
 def _metrics(directory: RunDirectory, note: Callable[[str], None]) -> pa.Table:

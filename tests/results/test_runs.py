@@ -118,6 +118,10 @@ def test_folders_that_are_none(tmp_path, write_run):
     with pytest.raises(RunError, match="holds no run"):
         read_run(tmp_path)
     run = write_run()
+    (tmp_path / "table.json").write_text("{}")
+    found = pytest.raises(RunError, match=f"holds no run but those of a table, such as {run}; name")
+    with found:
+        read_run(tmp_path)
     with pytest.raises(SettingsError, match="is given twice"):
         read_runs([run, run.parent / "." / "run"])
     with pytest.raises(SettingsError, match="at least one"):
