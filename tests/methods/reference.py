@@ -1,9 +1,9 @@
 """A run in NumPy at settings that are not the defaults, for oracles of methods.
 
 Partial participation, clients of unequal sizes and numbers of steps, short last batches, a
-temperature, momentum, weight decay and a decaying learning rate. The cohorts are read from the
-run's table, the batches from the documented random streams; all else is worked out in float64 and
-shares no code with the engine.
+temperature, momentum, weight decay and a learning rate that decays to its least value. The cohorts
+are read from the run's table, the batches from the documented random streams; all else is worked
+out in float64 and shares no code with the engine.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from tests.tasks import make_settings, make_task
 
 SIZES = (3, 40, 17, 8, 25)
 EPOCHS, BATCH, LR, DECAY, MOMENTUM, WEIGHT_DECAY, T = 2, 8, 0.1, 0.9, 0.5, 0.01, 2.0
+LR_MIN, DECAYS = 0.85, 2
+"""The least learning rate in units of the first, and the decays after which it is reached."""
 OVERRIDES = {
     "rounds": 4,
     "fraction": 0.6,
@@ -52,11 +54,13 @@ class Reference:
 
     def __init__(self, tmp_path, overrides, momentum=MOMENTUM, model=SmallNet, first=start_of):
         task = make_task(SIZES, model)
-        settings = OVERRIDES | {"local.momentum": momentum} | overrides
+        least = {"local.lr_min": LR_MIN * overrides.get("local.lr", LR)}
+        settings = OVERRIDES | least | {"local.momentum": momentum} | overrides
         self.result = raysim.run(make_settings(tmp_path / "run", **settings), task)
         self.start = first(task)
         self.clients = [(x.astype(np.float64), y) for x, y in task.clients]
         self.momentum, self.first_lr = momentum, settings["local.lr"]
+        self.decays = DECAYS if settings["local.lr_min"] else settings["rounds"]
         rows = pq.read_table(self.result.run_dir / "clients.parquet").to_pylist()
         self.passes = [{} for _ in range(settings["rounds"])]
         for row in rows:
@@ -67,7 +71,7 @@ class Reference:
         assert len({*map(tuple, self.cohorts)}) > 1
 
     def lr(self, number):
-        return self.first_lr * DECAY**number
+        return self.first_lr * DECAY ** min(number, self.decays)
 
     def batches(self, number, index, client, epochs):
         """The rows of each batch; `index` is the pass."""

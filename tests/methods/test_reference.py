@@ -140,7 +140,7 @@ def fsvrg(reference, lr_of):
 
 
 def test_fsvrg_with_scaled_steps(tmp_path):
-    overrides = {"method.name": "fsvrg", "method.h": 0.4}
+    overrides = {"method.name": "fsvrg", "method.h": 0.4, "local.lr_min": 0.0}
     reference = Reference(tmp_path, overrides, momentum=0.0)
 
     def lr_of(number, client):
