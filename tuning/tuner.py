@@ -104,6 +104,8 @@ class Tuner(RunQueue[TrialRun]):
         artifacts: Folder of the artifacts: the model of each trial's first run, among others.
     """
 
+    forced = True
+
     def __init__(self, search: Search, out: Path, listener: StudyListener) -> None:
         self.search, self.listener = search, listener
         self.folder = StudyFolder(

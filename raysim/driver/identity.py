@@ -28,12 +28,11 @@ from raysim.core.tensors.digests import arrays_digest, bytes_of, tensors_digest
 from raysim.driver.context import RunContext
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
-from raysim.storage.checkpoints import Checkpoint
+from raysim.storage.checkpoints import FORMULA, Checkpoint
 from raysim.storage.environment import by_environment, environment, unknown_environment
 
 SAMPLED_CLIENTS = 1000
 ENVIRONMENTS = "environments"
-FORMULA = "revision of the method's formula"
 SHOWN_DIGITS = 12
 
 
@@ -94,7 +93,7 @@ def accepted(found: Checkpoint, context: RunContext) -> Checkpoint:
 
 def _difference(found: Checkpoint, context: RunContext) -> str | None:
     """Return in what a checkpoint's identity differs from the run's, its actors' and driver's."""
-    sealed = {FORMULA: 1, **found.identity}  # earlier versions sealed nothing
+    sealed = {FORMULA: 1, **found.identity}
     parts = [
         f"{name} was {_short(sealed[name])} (here {_short(value)})"
         for name, value in context.identity.items()

@@ -116,7 +116,8 @@ def _measured(record: RunRecord) -> str:
 def group_runs(records: Sequence[RunRecord], metrics: Sequence[Metric] = ()) -> list[RunGroup]:
     """Group runs by their settings; a second run of one seed is in another group.
 
-    So are runs in progress: a mean of their values and of final ones would be neither.
+    So are runs in progress, because a mean of their values and of final ones would be neither, and
+    runs by another revision of their method's formula.
 
     Args:
         records: The runs.
@@ -134,7 +135,7 @@ def group_runs(records: Sequence[RunRecord], metrics: Sequence[Metric] = ()) -> 
         own = result_settings(record.settings) | (
             reference_settings(record) if by_reference else {}
         )
-        kind = [own, record.own_task, record.state == RUNNING]
+        kind = [own, record.own_task, record.state == RUNNING, record.revision]
         text = json.dumps(kind, sort_keys=True, default=str)
         key, again = text, 1
         while any(other.seed == record.seed for other in found.get(key, ())):
@@ -248,13 +249,21 @@ def _short(value: Any) -> str:
 
 
 def _with_unique_labels(groups: Sequence[RunGroup]) -> list[RunGroup]:
-    """Return groups, of equal labels the later ones with a number; runs in progress say so."""
+    """Return groups whose labels differ.
+
+    Of equal ones, runs in progress and revisions of the formula say so; the rest have a number.
+    """
     ended = {group.label for group in groups if not group.in_progress}
+    revisions: dict[str, set[int | None]] = {}
+    for group in groups:
+        revisions.setdefault(group.label, set()).add(group.records[0].revision)
     seen: Counter[str] = Counter()
     found = []
     for group in groups:
         label = group.label
-        label += ", in progress" if group.in_progress and label in ended else ""
+        if len(revisions[label]) > 1:
+            label += f", formula of revision {group.records[0].revision or 'unknown'}"
+        label += ", in progress" if group.in_progress and group.label in ended else ""
         seen[label] += 1
         found.append(
             replace(group, label=label if seen[label] == 1 else f"{label} ({seen[label]})")

@@ -56,7 +56,7 @@ class RunRecord:
             on. "diverged" where a client's update or a loss is not finite, "failed" where a client
             stopped the run.
         environment: `environment.json`; empty where it cannot be read.
-        notes: Lines about files that are damaged.
+        notes: Lines about damaged files, and about what a run was forced to accept.
     """
 
     path: Path
@@ -91,6 +91,11 @@ class RunRecord:
     def reference_digest(self) -> str | None:
         """Digest of the model of the reference, where a checkpoint seals it."""
         return self._sealed("model of the reference")
+
+    @property
+    def revision(self) -> int | None:
+        """Revision of the method's formula, where a checkpoint seals it."""
+        return Checkpoints(RunDirectory(self.path).checkpoints).revision()
 
     @property
     def rounds(self) -> int:
@@ -143,6 +148,7 @@ def read_run(path: Path) -> RunRecord:
     metrics = _metrics(directory, notes.append)
     target = settings.get("target_accuracy")
     summary = _json(directory.summary) if directory.is_finished(target) else None
+    notes += [f"{path}: forced to go on {what}" for what in (summary or {}).get("forced", ())]
     return RunRecord(
         path=path,
         settings=settings,

@@ -39,6 +39,8 @@ from raysim.storage.recorder import METRICS, SealedTables
 
 KEPT_CHECKPOINTS = 2
 STATE, CLIENTS, ABOUT = "state.safetensors", "clients.safetensors", "state.json"
+FORMULA = "revision of the method's formula"
+"""Its name in an identity; earlier versions sealed none, and are of the first."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,10 @@ class Checkpoints:
     def identity(self) -> dict[str, Any]:
         """Return the identity at the newest readable checkpoint; empty without one."""
         return self._newest("identity") or {}
+
+    def revision(self) -> int | None:
+        """Return the revision of the method's formula, None without a checkpoint."""
+        return int(self.identity().get(FORMULA, 1)) if self.numbers() else None
 
     def _newest(self, name: str) -> dict[str, Any] | None:
         for number in reversed(self.numbers()):

@@ -23,7 +23,7 @@ from raysim.core.client_indices import ClientIndices, ListedIndices
 from raysim.core.errors import RunError, SettingsError
 from raysim.core.given import may_change, parse_json
 from raysim.storage.atomic import is_leftover, replace_file, sweep, write_json
-from raysim.storage.checkpoints import Checkpoints
+from raysim.storage.checkpoints import FORMULA, Checkpoints
 from raysim.storage.environment import by_environment, environment, installed_version
 from raysim.storage.lock import LOCK, lock_folder, make_new_folder
 from raysim.storage.plugins import SEALS, Plugins, modules_of
@@ -87,11 +87,16 @@ class RunDirectory:
             return False
 
     def holds_finished(self, settings: Settings) -> bool:
-        """Return whether a finished run with equal settings is here."""
+        """Return whether a finished run with equal settings and formulas is here."""
         if not self.config.exists() or not self.is_finished(settings.target_accuracy):
             return False
         found, own_task = self.read_config()
-        return not own_task and difference_from(found, settings) is None
+        return not (own_task or difference_from(found, settings) or self.other_revision(settings))
+
+    def other_revision(self, settings: Settings) -> str | None:
+        """Return the revision of the method's formula here, where it is not that of settings."""
+        sealed, own = Checkpoints(self.checkpoints).revision(), settings.method.revision
+        return None if sealed in (None, own) else f"{FORMULA} {sealed} (here {own})"
 
     def check(
         self,
@@ -135,7 +140,9 @@ class RunDirectory:
         if found_task != own_task:
             raise RunError(f"out={self.path}: holds a run of another task; choose another `out`")
         if self.is_finished(settings.target_accuracy):
-            raise RunError(f"out={self.path}: holds a finished run; choose another `out`")
+            other = self.other_revision(settings)
+            which = f" with {other}" if other else ""
+            raise RunError(f"out={self.path}: holds a finished run{which}; choose another `out`")
 
     @contextmanager
     def lock(self, settings: Settings, own_task: bool) -> Iterator[None]:

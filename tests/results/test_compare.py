@@ -220,3 +220,15 @@ def test_a_run_before_its_first_round_has_no_values(grouped):
     _, (row,) = table_of(grouped(a={}))
     assert row["rounds"] == "0 of 5, 1 running"
     assert row["time [s]"] == "- (0/1, 1 without a value so far)"
+
+
+def test_runs_by_another_formula_are_apart(write_run, monkeypatch):
+    revisions = {"a": 1, "b": 1, "c": 2, "d": None}
+    records = [read_run(write_run(name, seed=i)) for i, name in enumerate(revisions)]
+    revision = property(lambda record: revisions[record.path.name])
+    monkeypatch.setattr("raysim.results.runs.RunRecord.revision", revision)
+    assert {g.label: [r.path.name for r in g.records] for g in group_runs(records)} == {
+        "fedavg, formula of revision 1": ["a", "b"],
+        "fedavg, formula of revision 2": ["c"],
+        "fedavg, formula of revision unknown": ["d"],
+    }

@@ -14,7 +14,7 @@ import torch
 
 from raysim.core.errors import RunError
 from raysim.core.method import ServerState
-from raysim.storage.checkpoints import Checkpoint, Checkpoints
+from raysim.storage.checkpoints import FORMULA, Checkpoint, Checkpoints
 from raysim.storage.client_states import NEVER
 
 CLIENTS = 3
@@ -287,3 +287,13 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="round_000001: cannot be written"):
         Checkpoints(tmp_path / "file/checkpoints").save(checkpoint(1))
+
+
+@pytest.mark.parametrize(("identity", "revision"), [({}, 1), ({FORMULA: 3}, 3)])
+def test_the_revision_of_the_formula_is_sealed_and_at_first_it_was_not(
+    tmp_path, identity, revision
+):
+    checkpoints = Checkpoints(tmp_path)
+    assert checkpoints.revision() is None
+    checkpoints.save(replace(checkpoint(1), identity=identity))
+    assert checkpoints.revision() == revision

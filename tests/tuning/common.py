@@ -113,11 +113,11 @@ class LocalSlots:
     def has_free(self) -> bool:
         return bool(self._free)
 
-    def start(self, settings: raysim.Settings, pausing: bool) -> SlotActor:
+    def start(self, settings: raysim.Settings, pausing: bool, forced: bool) -> SlotActor:
         slot, run = self._free.pop(0), self._key(Path(settings.out))
         self.started.append(run)
         values = settings.override({"engine.backend": "inline"}).to_dict()
-        self._due.append((slot, lambda: self.fault(run) or slot.start(values, pausing)))
+        self._due.append((slot, lambda: self.fault(run) or slot.start(values, pausing, forced)))
         return slot
 
     def unpause(self, slot: SlotActor) -> None:

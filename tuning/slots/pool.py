@@ -95,12 +95,12 @@ class SlotPool:
         """Return whether a slot has started and has no run."""
         return bool(self._free)
 
-    def start(self, settings: raysim.Settings, pausing: bool) -> Slot:
+    def start(self, settings: raysim.Settings, pausing: bool, forced: bool = False) -> Slot:
         """Start a run in a free slot; see `SlotActor.start`."""
         slot = self._free.pop(0)
         self._usage.run_started(slot)
         values = settings.override(slot.engine).to_dict()
-        self._calls[slot.actor.start.remote(values, pausing)] = slot
+        self._calls[slot.actor.start.remote(values, pausing, forced)] = slot
         return slot
 
     def unpause(self, slot: Slot) -> None:

@@ -27,9 +27,11 @@ class RunQueue(ABC, Generic[R]):
 
     Attributes:
         pausing: Whether a run pauses after each evaluation until `goes_on` has decided.
+        forced: Whether a resumed run goes on where its data, versions or machine are others.
     """
 
     pausing: bool = False
+    forced: bool = False
 
     @abstractmethod
     def remain(self) -> bool:
@@ -245,15 +247,17 @@ def _start(slots: SlotPool, queue: RunQueue[R], run: R) -> Slot | None:
     except SettingsError as wrong:
         queue.ended(run, Report(error=str(wrong)), 0.0)
         return None
-    return slots.start(settings, queue.pausing)
+    return slots.start(settings, queue.pausing, queue.forced)
 
 
 def _goes_on(queue: RunQueue[R], run: R, report: Report) -> bool:
-    """Return whether a run goes on after a report.
+    """Return whether a run goes on after a report, whose notes are shown.
 
     Raises:
         MachineError: disk, memory or cluster failed.
     """
+    for note in report.notes:
+        queue.note(f"{queue.name(run)}: {note}")
     if report.machine_error is not None:
         raise MachineError(f"{queue.name(run)}: {report.machine_error}")
     return report.is_evaluation and queue.goes_on(run, report)

@@ -30,6 +30,7 @@ class Report:
         error: Error message if the run failed.
         machine_error: Error message if disk, memory or cluster failed: the run can be resumed.
         paused_seconds: Duration of the pause at the evaluation before.
+        notes: Lines of the run for the user since the report before.
     """
 
     curve: Mapping[int, float] = field(default_factory=dict)
@@ -37,6 +38,7 @@ class Report:
     error: str | None = None
     machine_error: str | None = None
     paused_seconds: float = 0.0
+    notes: tuple[str, ...] = ()
 
     @property
     def is_evaluation(self) -> bool:

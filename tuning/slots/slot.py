@@ -70,7 +70,25 @@ def _is_finished(settings: raysim.Settings) -> bool:
             sleep(0.2)
 
 
-def _reports(settings: dict[str, Any], pausing: bool) -> Generator[Report, None, None]:
+class _Notes(raysim.Listener):
+    """Listener that keeps a run's notes until they are taken."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, None] = {}
+
+    def note(self, text: str) -> None:
+        """Keep a note; of equal ones the first."""
+        self._kept[text] = None
+
+    def take(self) -> tuple[str, ...]:
+        """Return the notes since the last call."""
+        found, self._kept = tuple(self._kept), {}
+        return found
+
+
+def _reports(
+    settings: dict[str, Any], pausing: bool, forced: bool
+) -> Generator[Report, None, None]:
     """Iterate over a run; yield a report at each evaluation if it pauses there, and of its end.
 
     The first report of a resumed run has the evaluations before too: none may have been reported.
@@ -78,11 +96,11 @@ def _reports(settings: dict[str, Any], pausing: bool) -> Generator[Report, None,
     Raises:
         NodeLostError: the slot's node is lost, and the run with it.
     """
-    paused_seconds = 0.0
+    paused_seconds, notes = 0.0, _Notes()
     try:
         config = parse(settings)
         if not _is_finished(config):
-            with raysim.rounds(config, force=True) as rounds:
+            with raysim.rounds(config, force=forced, listener=notes) as rounds:
                 for index, row in enumerate(rounds):
                     if not pausing:
                         continue
@@ -91,12 +109,12 @@ def _reports(settings: dict[str, Any], pausing: bool) -> Generator[Report, None,
                     if not curve:
                         continue
                     begun = perf_counter()
-                    yield Report(curve, paused_seconds=paused_seconds)
+                    yield Report(curve, paused_seconds=paused_seconds, notes=notes.take())
                     paused_seconds = perf_counter() - begun
         end = finished(Path(str(config.out)))
     except Exception as error:
         end = _failure(error)
-    yield replace(end, paused_seconds=paused_seconds)
+    yield replace(end, paused_seconds=paused_seconds, notes=notes.take())
 
 
 def _failure(error: Exception) -> Report:
@@ -125,19 +143,20 @@ class SlotActor:
         found: str = ray.get_runtime_context().get_node_id()
         return found
 
-    def start(self, settings: dict[str, Any], pausing: bool) -> Report:
+    def start(self, settings: dict[str, Any], pausing: bool, forced: bool = False) -> Report:
         """Start a run; return the report of its first pause, or of its end.
 
         Args:
             settings: Settings of the run.
             pausing: Pause after each evaluation until `unpause` or `stop` is called.
+            forced: Go on where the data, versions or machine of a resumed run are others.
         """
         engine = settings["engine"]
         if engine["backend"] == "inline":
             os.environ.update(mps_limits(engine["gpus_per_actor"]))  # before CUDA starts
             if not torch.cuda.is_available():
                 engine["gpus_per_actor"] = 0.0  # GPUs declared to Ray but absent
-        self._reports = _reports(settings, pausing)
+        self._reports = _reports(settings, pausing, forced)
         return next(self._reports)
 
     def unpause(self) -> Report:

@@ -52,12 +52,13 @@ class TableFolder:
         """Return whether a run is finished; the folder may have been moved since.
 
         Raises:
-            RunError: it is, with other settings.
+            RunError: it is, with other settings or another formula.
         """
         directory, settings = RunDirectory(self.path_of(run, seed)), self.settings(run, seed)
         if not directory.is_finished(settings.target_accuracy):
             return False
-        if difference := difference_from(directory.read_config()[0], settings):
+        difference = difference_from(directory.read_config()[0], settings)
+        if difference := difference or directory.other_revision(settings):
             raise RunError(
                 f"{directory.path}: holds a finished run with {difference}; restore it, or delete"
                 " it to run it again"
@@ -76,10 +77,12 @@ class TableFolder:
     def own_failure(self, run: PlannedRun, seed: int) -> str | None:
         """Return the error of a run that failed or diverged; None of one that was not started."""
         path = self.path_of(run, seed)
+        if self.is_finished(run, seed):  # perhaps after it failed, by `raysim resume`
+            return infinite_loss(path)
         try:
             return str(parse_json((path / FAILED).read_text(encoding="utf-8"))["error"])
         except FileNotFoundError:
-            return infinite_loss(path) if self.is_finished(run, seed) else None
+            return None
         except (OSError, ValueError, LookupError, TypeError):
             return "its record is damaged"
 

@@ -35,11 +35,13 @@ class _Ended:
         values: Values of a finished run, by metric.
         error: Why it has none, where it or its reference failed or diverged.
         diverged: Whether it diverged itself.
+        notes: Lines that a reader must know.
     """
 
     values: Mapping[str, float | None] = field(default_factory=dict)
     error: str = ""
     diverged: bool = False
+    notes: tuple[str, ...] = ()
 
 
 class TableResults:
@@ -125,7 +127,7 @@ class TableResults:
         record = read_run(self._folder.path_of(run, seed))
         metrics = dict.fromkeys(map(self._plan.table.metric_of, self._cells_of(run)))
         values = {metric: parse_metric(metric).of(record) for metric in metrics}
-        return _Ended(values)
+        return _Ended(values, notes=record.notes)
 
     def _result_cell(self, cell: PlannedCell, runs: Mapping[int, _Ended]) -> ResultCell:
         paper, metric = cell.paper, self._plan.table.metric_of(cell.paper)
@@ -166,6 +168,9 @@ class TableResults:
             for cell, found in ended.items()
             for seed, run in found.items()
             if run.error
+        )
+        yield from dict.fromkeys(
+            note for found in ended.values() for run in found.values() for note in run.notes
         )
         if paper.note:
             yield paper.note
