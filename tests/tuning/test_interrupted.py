@@ -68,6 +68,25 @@ def test_a_full_disk_stops_the_study_which_goes_on_later(
     assert values(search) == straight and local_slots.started == [0, 1, 1]
 
 
+def test_trials_are_forced_to_go_on(tmp_path, local_slots, monkeypatch):
+    rounds = raysim.rounds
+
+    def interrupted(*args, **kwargs):
+        with rounds(*args, **kwargs) as run:
+            next(run)
+        raise MachineError("the disk is full")
+
+    with monkeypatch.context() as disk:
+        disk.setattr("raysim.rounds", interrupted)
+        with pytest.raises(MachineError, match="the disk is full"):
+            started(tmp_path)[1].run(1, None)
+    monkeypatch.setattr("raysim.methods.fedprox.FedProx.revision", 99)
+    search, tuner = started(tmp_path)
+    tuner.run(1, None)
+    summary = summaries(tmp_path)[0]
+    assert states(search) == ["COMPLETE"] and "(here 99)" in summary["forced"][0]
+
+
 def test_the_command_says_it_in_one_line_and_another_code(tune, local_slots):
     local_slots.fault = lambda number: Report(machine_error="the disk is full")
     code, _, err = tune("--trials", "3")
