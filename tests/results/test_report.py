@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
+from dataclasses import replace
 from html.parser import HTMLParser
 from time import perf_counter
 
@@ -16,7 +18,7 @@ from raysim.core.client_indices import ListedIndices
 from raysim.core.errors import SettingsError
 from raysim.results import report
 from raysim.results.compare import compared_metrics, comparison, group_runs
-from raysim.results.report import page
+from raysim.results.report import charts, page
 from raysim.results.report.curves import POINTS, Curve, curve_of, mean_curve, thinned
 from raysim.results.report.partitions import class_counts
 from raysim.results.runs import read_run
@@ -160,6 +162,51 @@ def test_curves_by_hand(write_run):
     assert mean_curve([ones[0], Curve(np.array([9.0]), np.array([1.0]))]) is None
     long = Curve(np.arange(10_000.0), np.arange(10_000.0))
     assert len(thinned(long).x) == POINTS and thinned(long).x[[0, -1]].tolist() == [0, 9999]
+
+
+def shapes(chart):
+    """Return how often each line or area is in a chart."""
+    return Counter(re.findall(r'<path d="[^"]*"[^>]*>', chart.svg))
+
+
+def test_runs_that_diverged_or_failed_are_in_no_mean(write_run):
+    """A thin line is all that they add; it lies within the limits of the others."""
+    names = [f"client_accuracy_d{d}" for d in range(1, 10)]
+    traced = "worker_training_seconds"
+
+    def record(seed, accuracies, **columns):
+        rows = make_rows(accuracies, **columns)
+        return read_run(write_run(f"run {seed}", rows, seed=seed))
+
+    ended = [
+        record(
+            seed, [0.2, 0.4, end], **{name: [0.1, None, end] for name in names}, **{traced: [1] * 3}
+        )
+        for seed, end in enumerate((0.7, 0.8))
+    ]
+    columns = {**{name: [0.5] * 2 for name in names}, traced: [2] * 2, "seconds": [9.0] * 2}
+    diverged = record(
+        2, [0.5, 0.6], train_loss=[1.0, float("nan")], worker_sum_seconds=[1, 1], **columns
+    )
+    failed = replace(record(3, [0.3, 0.4], **columns), state="failed")
+    lost = [diverged, failed]
+    assert [run.state for run in (*ended, *lost)] == [*["finished"] * 2, "diverged", "failed"]
+
+    def drawn(records):
+        groups = group_runs(records)
+        parts = (charts.deciles(groups, "d"), charts.times(groups, "t"), charts.phases(groups, "p"))
+        return shapes(charts.curves(groups, "test_accuracy", "round", "c")), parts
+
+    for kept in (ended, ended[1:]):
+        (lines, parts), (all_lines, all_parts) = drawn(kept), drawn([*kept, *lost])
+        assert None not in parts and all_parts == parts
+        added = all_lines - lines
+        assert not lines - all_lines
+        assert len(added) == 2 + (len(kept) == 1)  # one alone has no thin line of its own
+        assert all("stroke-width: 0.6" in line for line in added)
+    lines, parts = drawn(lost)
+    assert sum("stroke-width: 1.6" in line for line in lines) == 0 and parts == (None,) * 3
+    assert sum("stroke-width: 0.6" in line for line in lines) == 2
 
 
 def test_a_missing_package_is_named(monkeypatch):

@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from raysim.core.errors import visible
-from raysim.results.compare import RunGroup
+from raysim.results.compare import ENDED, RunGroup
 from raysim.results.report.curves import Curve, curve_of, mean_curve, thinned
+from raysim.results.runs import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,19 +57,20 @@ class Chart:
 
 
 def curves(groups: Sequence[RunGroup], column: str, against: str, name: str) -> Chart | None:
-    """Draw a column's curves: thin lines of runs, the mean, and a band of one deviation."""
+    """Draw a column's curves: thin lines of all runs, the mean, and a band of one deviation."""
     label, scale = AGAINST[against]
-    found = [
-        [Curve(c.x * scale, c.y) for r in group.records if (c := curve_of(r, column, against))]
-        for group in groups
-    ]
-    if not any(found):
+
+    def found(records: Sequence[RunRecord]) -> list[Curve]:
+        curves = [curve_of(record, column, against) for record in records]
+        return [Curve(curve.x * scale, curve.y) for curve in curves if curve]
+
+    drawn = [(found(group.records), found(_averaged(group))) for group in groups]
+    if not any(every for every, _ in drawn):
         return None
     with style_of(name):
         figure, axes = _axes(label)
-        for number, each in enumerate(found):
-            if each:
-                _draw(axes, each, number, f"{name}-g{number}")
+        for number, (every, averaged) in enumerate(drawn):
+            _draw(axes, every, averaged, number, f"{name}-g{number}")
         return Chart(f"{column} against {label}", to_svg(figure, name, groups), _limits(axes))
 
 
@@ -90,15 +92,23 @@ def _dashes(number: int) -> str:
     return [*DASHES][number // COLOURS % len(DASHES)]
 
 
-def _draw(axes: Axes, found: Sequence[Curve], number: int, gid: str) -> None:
-    """Draw the curves of a group, whose ids begin with `gid`."""
+def _averaged(group: RunGroup) -> list[RunRecord]:
+    """Return the runs of which means are taken, as in the table: none that diverged or failed."""
+    return [record for record in group.records if record.state not in ENDED]
+
+
+def _draw(
+    axes: Axes, every: Sequence[Curve], averaged: Sequence[Curve], number: int, gid: str
+) -> None:
+    """Draw all curves of a group and the mean of some of them; ids begin with `gid`."""
     look: dict[str, Any] = {"color": f"C{number % COLOURS}", "linestyle": _dashes(number)}
-    for k, curve in enumerate(map(thinned, found if len(found) > 1 else ())):
+    alone = len(every) == len(averaged) == 1  # its mean is the run
+    for k, curve in enumerate(map(thinned, () if alone else every)):
         axes.plot(curve.x, curve.y, linewidth=0.6, alpha=0.5, gid=f"{gid}-{k}", **look)
-    if (mean := mean_curve(found)) is None:
+    if not averaged or (mean := mean_curve(averaged)) is None:
         return
     axes.plot(mean.x, mean.mean, linewidth=1.6, gid=f"{gid}-mean", **look)
-    if len(found) > 1:
+    if len(averaged) > 1:
         low, high = mean.mean - mean.deviation, mean.mean + mean.deviation
         fill: dict[str, Any] = {"color": look["color"], "alpha": 0.15, "linewidth": 0}
         axes.fill_between(mean.x, low, high, gid=f"{gid}-band", **fill)
@@ -110,7 +120,7 @@ def deciles(groups: Sequence[RunGroup], name: str) -> Chart | None:
         figure, axes = _axes("decile of the clients")
         drawn = False
         for number, group in enumerate(groups):
-            runs = [[r.points(f"client_accuracy_d{d}") for d in TENTHS] for r in group.records]
+            runs = [[r.points(f"client_accuracy_d{d}") for d in TENTHS] for r in _averaged(group)]
             values = [[points[-1][1] for points in each] for each in runs if all(each)]
             if values:
                 drawn = True
@@ -155,7 +165,7 @@ def times(groups: Sequence[RunGroup], name: str) -> Chart | None:
 def phases(groups: Sequence[RunGroup], name: str) -> Chart | None:
     """Draw the workers' seconds by phase of the runs that were traced, means over seeds."""
     columns = dict.fromkeys(
-        column for g in groups for r in g.records for column in r.metrics.column_names
+        column for g in groups for r in _averaged(g) for column in r.metrics.column_names
     )
     names = {c: match[1] for c in columns if (match := WORKER.fullmatch(c))}
     return _bars("seconds of workers by phase", groups, [_sums(g, names) for g in groups], name)
@@ -163,7 +173,7 @@ def phases(groups: Sequence[RunGroup], name: str) -> Chart | None:
 
 def _sums(group: RunGroup, columns: Mapping[str, str]) -> dict[str, float]:
     """Return the sums of columns over the rounds, means over seeds; of traced runs alone."""
-    runs = [r for r in group.records if columns and {*columns} <= {*r.metrics.column_names}]
+    runs = [r for r in _averaged(group) if columns and {*columns} <= {*r.metrics.column_names}]
     return {
         label: float(np.mean([sum(value for _, value in r.points(column)) for r in runs]))
         for column, label in columns.items()
