@@ -51,16 +51,19 @@ def is_separated(first: Sequence[float], second: Sequence[float]) -> bool:
 def best_rows(rows: Mapping[str, Mapping[int, float]], *, larger: bool) -> frozenset[str]:
     """Return the best row, and from five seeds on those that are not separated from it.
 
-    Rows are compared over the seeds that all of them have; without one, none is the best.
+    Rows of fewer seeds than others are left out. None is the best where no two are compared, or
+    where these have different seeds: their means would not be those of the cells.
 
     Args:
         rows: Value by seed of each row.
         larger: Whether the larger mean is the better.
     """
-    seeds = shared_seeds(*rows.values())
-    if not seeds:
+    most = max(map(len, rows.values()), default=0)
+    compared = {row: values for row, values in rows.items() if len(values) == most}
+    seeds = shared_seeds(*compared.values())
+    if not seeds or len(seeds) < most or len(compared) < 2:
         return frozenset()
-    paired = {row: [values[seed] for seed in seeds] for row, values in rows.items()}
+    paired = {row: [values[seed] for seed in seeds] for row, values in compared.items()}
     means = {row: mean(values) for row, values in paired.items()}
     best = (max if larger else min)(means.values())
     top = [row for row in means if means[row] == best]

@@ -123,8 +123,8 @@ class ResultTable:
     def best(self, column: str) -> frozenset[str]:
         """Return the rows to be set in bold: of each metric, the best and its equals.
 
-        Rows are compared in which every seed has a value, over the seeds that they share; values in
-        rounds of a method's own are compared with none, nor is `reference_row`.
+        Rows are compared in which every seed has a value, those of the most seeds if these are the
+        same; values in rounds of a method's own are compared with none, nor is `reference_row`.
         """
         found: frozenset[str] = frozenset()
         cells = {row: self.cell(row, column) for row in self.rows}
@@ -134,8 +134,7 @@ class ResultTable:
                 alike = {row: cell for row, cell in alike.items() if not self.own_round_of(cell)}
             compared = {row: cell.measured for row, cell in alike.items() if cell.is_complete}
             compared.pop(self.reference_row, None)
-            if len(compared) > 1:
-                found |= statistics.best_rows(compared, larger=metric.larger_is_better)
+            found |= statistics.best_rows(compared, larger=metric.larger_is_better)
         return found
 
     def ratio(self, row: str, column: str) -> float | None:

@@ -51,14 +51,22 @@ BY_SEED = {
 def test_rows_that_are_not_separated_from_the_best():
     assert best_rows(BY_SEED, larger=True) == {"best", "alike"}
     assert best_rows(BY_SEED, larger=False) == {"worse"}
-    assert best_rows({}, larger=True) == best_rows({"a": {}}, larger=True) == frozenset()
+    for rows in ({}, {"a": {}}, {"a": {}, "b": {}}, {"a": {0: 1.0}}):
+        assert best_rows(rows, larger=True) == frozenset()
 
 
-def test_rows_of_unequal_seeds_are_compared_over_those_of_all():
-    lucky = {"lucky": {0: 0.90, 1: 0.92, 7: 1.0}, "better": {0: 0.91, 1: 0.92, 8: 0.5}}
-    assert best_rows(lucky, larger=True) == {"better"}
+def test_rows_of_fewer_seeds_than_others_are_not_compared():
+    """Of seed 0 alone, `alike` is the best row."""
+    one = {"only": {0: 0.60}}
+    for rows in ({**BY_SEED, **one}, {**one, **BY_SEED}, {**BY_SEED, "only": {0: 1.0, 7: 1.0}}):
+        assert best_rows(rows, larger=True) == {"best", "alike"}
     longer = {**BY_SEED, "best": BY_SEED["best"] | {5: 0.1}}
-    assert best_rows(longer, larger=True) == {"best", "alike"}
+    assert best_rows(longer, larger=True) == frozenset()
+
+
+def test_no_row_is_the_best_where_those_of_the_most_seeds_have_others():
+    lucky = {"lucky": {0: 0.90, 1: 0.92, 7: 1.0}, "better": {0: 0.91, 1: 0.92, 8: 0.5}}
+    assert best_rows(lucky, larger=True) == frozenset()
     assert best_rows({"a": {0: 1.0}, "b": {1: 2.0}}, larger=True) == frozenset()
 
 

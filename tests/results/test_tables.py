@@ -77,7 +77,8 @@ def test_notes_say_what_is_shown():
         "30 rounds of 500",
         "final(test_accuracy): the last value of test_accuracy.",
         "Cells: mean ± sample deviation over n seeds.",
-        "Bold: the best of the rows in which every seed has a value, over seeds that they share.",
+        "Bold: the best of the rows in which every seed has a value; rows with fewer seeds than"
+        " others, or with other seeds, are not compared.",
         "*: fewer than 3 seeds.",
         "2/3: of three seeds two have a value, and the mean is theirs; such a cell has no ratio.",
         "In brackets: the published value.",
@@ -109,6 +110,7 @@ def test_bold():
         ("alike", "x"): five(0.91, 0.91, 0.92, 0.92, 0.93),
         ("worse", "x"): five(0.80, 0.81, 0.82, 0.80, 0.81),
         ("lucky", "x"): ResultCell({0: 0.99}, diverged=4),
+        ("begun", "x"): ResultCell({2: 0.50}),  # of its seed, "alike" is the best
         ("other", "x"): ResultCell({0: 0.1}, metric="final(client_accuracy_d1)"),
         ("not run", "x"): ResultCell(),
     }
@@ -186,14 +188,14 @@ def test_rounds_of_other_kinds_are_not_compared():
     assert table_of(never, **ROUNDS).best("x") == {"fast"}
 
 
-def test_rows_are_compared_over_the_seeds_that_they_share():
+def test_rows_of_other_seeds_have_a_ratio_and_are_not_compared():
     """By their own means, `hard` needs more rounds than `base`; of seed 1 both have, fewer."""
     cells = {
         ("base", "x"): ResultCell({0: 10.0, 1: 100.0}),
         ("hard", "x"): ResultCell({1: 80.0, 2: 90.0}),
     }
     table = table_of(cells, **ROUNDS, ratio_to="base")
-    assert table.best("x") == {"hard"} and table.ratio("hard", "x") == 100 / 80
+    assert table.best("x") == frozenset() and table.ratio("hard", "x") == 100 / 80
     apart = table_of({**cells, ("hard", "x"): ResultCell({2: 5.0})}, **ROUNDS, ratio_to="base")
     assert apart.best("x") == frozenset() and apart.ratio("hard", "x") is None
 

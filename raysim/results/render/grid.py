@@ -15,11 +15,12 @@ from raysim.results.tables import SCALES, ResultCell, ResultTable
 DECIMALS: Mapping[str, int] = {"%": 2, "rounds": 1, "KB": 1, "MB": 1, "GB": 2, "s": 1}
 FEW_NOTE = f"*: fewer than {statistics.FEW} seeds."
 SPREAD_NOTE = "Cells: mean ± sample deviation over n seeds."
-BOLD_NOTE = "Bold: the best of the rows in which every seed has a value, over seeds that they share"
+BOLD_NOTE = "Bold: the best of the rows in which every seed has a value"
 BOOTSTRAP_NOTE = (
-    f"; from {statistics.SEEDS_FOR_BOOTSTRAP} of these on, all rows that a paired bootstrap over"
-    f" seeds ({statistics.CONFIDENCE:.0%}) does not separate from it"
+    f"; from {statistics.SEEDS_FOR_BOOTSTRAP} seeds on, all rows that a paired bootstrap over seeds"
+    f" ({statistics.CONFIDENCE:.0%}) does not separate from it"
 )
+SEEDS_NOTE = "; rows with fewer seeds than others, or with other seeds, are not compared."
 OWN_ROUND_NOTE = "a round is {}: its measured rounds are not compared with those of other methods."
 LONGEST = 10_000
 """Most characters of an entry."""
@@ -169,7 +170,7 @@ def _legend(table: ResultTable) -> Iterator[str]:
         yield SPREAD_NOTE
         most = max(len(cell.measured) for cell in cells)
         enough = most >= statistics.SEEDS_FOR_BOOTSTRAP
-        yield f"{BOLD_NOTE}{BOOTSTRAP_NOTE if enough else ''}."
+        yield f"{BOLD_NOTE}{BOOTSTRAP_NOTE if enough else ''}{SEEDS_NOTE}"
     if any(0 < len(cell.measured) < statistics.FEW for cell in cells):
         yield FEW_NOTE
     if any(len(cell.measured) < cell.seeds for cell in cells):
