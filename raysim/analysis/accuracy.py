@@ -52,7 +52,8 @@ class AggregationDrop(Analysis):
 
     Before it a participant has the model that it has trained, another client the global model of
     the round before; after it all have the new global model. Where clients keep models of their own
-    as well (Ditto), those are left out: they are not aggregated.
+    as well (Ditto), those are left out: they are not aggregated. A client of the cohort that was
+    dropped, or whose trained model could not be measured, has no row.
     """
 
     needs: ClassVar[tuple[Need, ...]] = ("classes", "client_accuracy")
@@ -64,11 +65,12 @@ class AggregationDrop(Analysis):
 
     def rows(self, found: MeasuredRound) -> Columns:
         """Return a row per evaluated client: whether it took part, and both accuracies."""
-        before, after = {**found.accuracy_before()}, found.accuracy()
+        after = found.accuracy()
         participants = {
             client: float(values["accuracy"]) for client, values in found.trained.items()
         }
-        before |= participants
+        others = found.accuracy_before().items()
+        before = participants | {c: value for c, value in others if c not in found.cohort}
         clients = [client for client in sorted(after) if client in before]
         return {
             "client": np.array(clients),

@@ -8,13 +8,15 @@ import pytest
 import torch
 
 import raysim
+from raysim.analysis import accuracy
 from raysim.analysis.activations import KlActivations
 from raysim.analysis.base import MeasuredRound
 from raysim.core.rules import Trained, View
 from raysim.storage.tables import parted
 from tests.driver.analyses.common import EVERYTHING, SIZES, settings, tables
 from tests.driver.test_lost_files import StopAfter
-from tests.tasks import Notes, make_settings, make_task, model_of
+from tests.driver.test_run import Poisoned
+from tests.tasks import UNEQUAL, Notes, make_settings, make_task, model_of
 
 QUICK = ("activations", "kl_activations", "weight_divergence")
 
@@ -95,3 +97,34 @@ def test_figures_that_are_not_finite_leave_the_client_in_the_round(runs, tmp_pat
     assert model_of(tmp_path / "a") == model_of(tmp_path / "b")
     [found] = tables(tmp_path / "b").values()
     assert [row["client"] for row in found] == [0, 2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("fault", ["part", "training"])
+def test_a_client_of_the_cohort_without_a_trained_model_is_no_other_client(
+    tmp_path, monkeypatch, fault
+):
+    """It has no row in the rounds whose cohort it is in, and all others have theirs."""
+
+    def part(view: View, trained: Trained) -> Any:
+        if len(trained.data.y) == UNEQUAL[2]:
+            raise ValueError("a bug")
+        return measured(view, trained)
+
+    options = {"analysis": "aggregation_drop", "evaluation.clients": True, "fraction": 0.5}
+    undisturbed, broken = tmp_path / "undisturbed", tmp_path / "broken"
+    raysim.run(make_settings(undisturbed, **options), make_task(UNEQUAL))
+    if fault == "part":
+        measured = accuracy._own_accuracy
+        monkeypatch.setattr(accuracy, "_own_accuracy", part)
+    else:
+        name = f"{Poisoned.__module__}:{Poisoned.__qualname__}"
+        options |= {"method.name": name, "on_client_error": "drop"}
+    raysim.run(make_settings(broken, **options), make_task(UNEQUAL))
+    expected = tables(undisturbed)["aggregation_drop"]
+    rows = [row for row in expected if row["client"] != 2 or not row["participant"]]
+    assert 0 < len(expected) - len(rows) < 5  # rounds with client 2, of five
+    found = tables(broken)["aggregation_drop"]
+    if fault == "training":  # the global model is another one
+        keys = ("round", "client", "participant")
+        rows, found = ([{key: row[key] for key in keys} for row in each] for each in (rows, found))
+    assert found == rows
