@@ -47,7 +47,7 @@ class Reference:
     Attributes:
         result: What the run returned.
         start: The first global weights.
-        clients: Per client, its inputs in float64 and labels.
+        clients: Per client, the inputs in float64 and labels that it trains on.
         passes: Per round and pass, the clients that trained.
         cohorts: Per round, the clients that trained in its last pass.
     """
@@ -58,7 +58,13 @@ class Reference:
         settings = OVERRIDES | least | {"local.momentum": momentum} | overrides
         self.result = raysim.run(make_settings(tmp_path / "run", **settings), task)
         self.start = first(task)
-        self.clients = [(x.astype(np.float64), y) for x, y in task.clients]
+        share = overrides.get("evaluation.holdout", 0)
+        held = [held_out(client, n, share) for client, n in enumerate(SIZES)]
+        self.clients = [
+            (np.delete(x.astype(np.float64), rows, 0), np.delete(y, rows))
+            for (x, y), rows in zip(task.clients, held, strict=True)
+        ]
+        self.sizes = [len(y) for _, y in self.clients]
         self.momentum, self.first_lr = momentum, settings["local.lr"]
         self.decays = DECAYS if settings["local.lr_min"] else settings["rounds"]
         rows = pq.read_table(self.result.run_dir / "clients.parquet").to_pylist()
@@ -75,13 +81,13 @@ class Reference:
 
     def batches(self, number, index, client, epochs):
         """The rows of each batch; `index` is the pass."""
-        draws, n = stream(0, "batches", number, index, client), SIZES[client]
+        draws, n = stream(0, "batches", number, index, client), self.sizes[client]
         for _ in range(epochs):
             order = draws.permutation(n) if n > BATCH else np.arange(n)
             yield from np.split(order, range(BATCH, n, BATCH))
 
     def steps(self, client):
-        return EPOCHS * -(-SIZES[client] // BATCH)
+        return EPOCHS * -(-self.sizes[client] // BATCH)
 
     def train(
         self,
@@ -125,8 +131,8 @@ class Reference:
 
     def mean(self, cohort, values):
         """The mean of clients' tensors, weighted by their samples."""
-        total = sum(SIZES[client] for client in cohort)
-        weights = [SIZES[client] / total for client in cohort]
+        total = sum(self.sizes[client] for client in cohort)
+        weights = [self.sizes[client] / total for client in cohort]
         return weighted(values, weights)
 
     def fedavg(self, penalty=None):
@@ -140,6 +146,12 @@ class Reference:
 
             w = self.mean(cohort, [self.train(w, number, k, slope) for k in cohort])
         return w
+
+
+def held_out(client, n, share):
+    """The rows that a client of n samples holds out: at least one where any is."""
+    count = max(round(share * n), 1) if share else 0
+    return stream(0, "holdout", client).choice(n, count, replace=False, shuffle=False)
 
 
 def plain(w, x, y):

@@ -184,14 +184,23 @@ def place(weights, atoms, width):
 
 
 @pytest.mark.parametrize(
-    ("gamma", "average", "weighting"),
-    [(1.5, "mean", "examples"), (1e-3, "mean", "uniform"), (2.5, "posterior", "examples")],
+    ("gamma", "average", "weighting", "holdout"),
+    [
+        (1.5, "mean", "examples", 0),
+        (1e-3, "mean", "uniform", 0),
+        (2.5, "posterior", "examples", 0),
+        (1.5, "mean", "examples", 0.3),
+    ],
 )
-def test_rounds_equal_numpy(tmp_path, gamma, average, weighting):
-    """Steps so large that neurons of clients grow apart: layers widen, and narrow again."""
+def test_rounds_equal_numpy(tmp_path, gamma, average, weighting, holdout):
+    """Steps so large that neurons of clients grow apart: layers widen, and narrow again.
+
+    Rows of the last layer are weighted by samples of their class, without those held out.
+    """
     beliefs = {"sigma": 0.2, "sigma0": 0.5, "gamma": gamma}
     own = {f"method.{name}": value for name, value in beliefs.items()} | {"local.lr": 1.0}
     overrides = {"method.name": "fedma", "method.average": average, "weighting": weighting, **own}
+    overrides["evaluation.holdout"] = holdout
     first = partial(start_of, names=NAMES)
     reference = Reference(tmp_path, overrides, model=narrow, first=first)
     options = {"posterior": average == "posterior", "uniform": weighting == "uniform"}
