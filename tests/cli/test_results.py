@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from html.parser import HTMLParser
 
 from raysim.cli import results
@@ -25,7 +28,10 @@ class Figures(HTMLParser):
 
 
 def test_runs_are_compared_and_reported(raysim_command, monkeypatch, tmp_path):  # noqa: F811
-    """A run of a preset, of which the report draws the partition as well."""
+    """A run of a preset, of which the report draws the partition as well.
+
+    Another process, with another order of sets, gives the same bytes.
+    """
     monkeypatch.setattr(results.console, "width", 200)
     for seed in (0, 1):
         words = ("run", "mnist-fedavg", *QUICK, f"seed={seed}", f"out=run {seed}")
@@ -41,6 +47,10 @@ def test_runs_are_compared_and_reported(raysim_command, monkeypatch, tmp_path): 
     figures.feed(text)
     assert "mnist, iid, seed 0 (run 0)" in figures.captions
     assert "raysim run &#x27;run 0/config.json&#x27; out=none" in text
+    command = [sys.executable, "-m", "raysim", "report", "run 0", "run 1", "-o", "other.html"]
+    other = {**os.environ, "PYTHONHASHSEED": "1", "OMP_NUM_THREADS": "2"}
+    subprocess.run(command, check=True, env=other)
+    assert (tmp_path / "other.html").read_bytes() == (tmp_path / "page.html").read_bytes()
     code, out, _ = raysim_command("run", "run 0/config.json", "out=again")  # as the page says
     assert code == 0
     again = (tmp_path / "again/model.safetensors").read_bytes()
