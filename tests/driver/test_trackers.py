@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 import subprocess
 import sys
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -156,46 +158,58 @@ def test_the_tracker_changes_no_result_and_may_change(tmp_path, kept):
     assert result.metrics["test_loss"].equals(plain.metrics["test_loss"])
 
 
+KNOWN = {"mlflow": 1, "wandb": 2}
+"""Last round in `tracker.json` when a run goes on: MLflow's as after a kill before it is noted."""
 TWICE = """
 import json
 import sys
 from pathlib import Path
-from tests.driver.test_trackers import run
+from tests.driver.test_trackers import KNOWN, run
 
-path, name = Path(sys.argv[1]), sys.argv[2]
-run(path, stop=2, tracker=name)
-for checkpoint in (path / "checkpoints").iterdir():
-    checkpoint.rename(path / checkpoint.name)
-known = json.loads((path / "tracker.json").read_text())
-known[name]["round"] = int(sys.argv[3])
-(path / "tracker.json").write_text(json.dumps(known))
-run(path, tracker=name)
+for name in sys.argv[2:]:
+    path = Path(sys.argv[1]) / name
+    run(path, stop=2, tracker=name)
+    for checkpoint in (path / "checkpoints").iterdir():
+        checkpoint.rename(path / checkpoint.name)
+    known = json.loads((path / "tracker.json").read_text())
+    known[name]["round"] = KNOWN[name]
+    (path / "tracker.json").write_text(json.dumps(known))
+    run(path, tracker=name)
 """
 
 
-def run_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, known: str) -> None:
-    """Run in a process of its own, whose warnings are no errors; the second time, go on.
+def test_mlflow_on_a_folder_and_wandb_offline(tmp_path):
+    """One process, whose warnings are no errors, tracks runs that are interrupted and go on."""
+    names = [name for name in KNOWN if find_spec(name)]
+    if not names:
+        pytest.skip("needs: pip install 'raysim[mlflow,wandb]'")
+    places = {
+        "MLFLOW_TRACKING_URI": (tmp_path / "store").as_uri(),
+        "MLFLOW_ALLOW_FILE_STORE": "true",
+        "WANDB_MODE": "offline",
+        "WANDB_DIR": str(tmp_path),
+    }
+    command = [sys.executable, "-c", TWICE, str(tmp_path / "runs"), *names]
+    subprocess.run(command, check=True, capture_output=True, env={**os.environ, **places})
+    for name in names:
+        {"mlflow": check_mlflow, "wandb": check_wandb}[name](tmp_path)
 
-    Args:
-        known: Replaces the last round in `tracker.json`.
-    """
-    command = [sys.executable, "-c", TWICE, str(tmp_path / "run"), name, known]
-    subprocess.run(command, check=True, capture_output=True)
 
-
-@pytest.mark.full
-def test_mlflow_on_a_folder(tmp_path, monkeypatch):
-    """The last round is MLflow's own knowledge, as after a kill between logging and noting it."""
-    pytest.importorskip("mlflow", reason="needs: pip install 'raysim[mlflow]'")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "store").as_uri())
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    run_twice(tmp_path, monkeypatch, "mlflow", "1")
-    (run_folder,) = {p.parent for p in (tmp_path / "store").glob("*/*/metrics")}
+def check_mlflow(folder: Path) -> None:
+    """Check that one run of MLflow's has every round once, the settings and the summary."""
+    (run_folder,) = {path.parent for path in (folder / "store").glob("*/*/metrics")}
     loss = (run_folder / "metrics/train_loss").read_text().split()
     assert loss[2::3] == ["1", "2", "3", "4"]
     assert (run_folder / "params/local.batch_size").read_text() == "8"
     final = (run_folder / "metrics/summary/final_accuracy").read_text().split()
     assert len(final) == 3 and final[2] == "4"
+
+
+def check_wandb(folder: Path) -> None:
+    """Check that two files of one run of W&B's have every round once."""
+    files = sorted(folder.glob("wandb/offline-run-*/run-*.wandb"))
+    assert len(files) == 2 and len({path.name for path in files}) == 1
+    assert [step for path in files for step in wandb_steps(path)] == [1, 2, 3, 4]
 
 
 @pytest.mark.full
@@ -212,18 +226,6 @@ def test_runs_that_make_the_first_experiment_at_the_same_time_share_it(tmp_path,
         late._client, "get_experiment_by_name", lambda n: answers.pop() if answers else find(n)
     )
     assert first._experiment() == late._experiment()
-
-
-@pytest.mark.full
-def test_wandb_offline(tmp_path, monkeypatch):
-    pytest.importorskip("wandb", reason="needs: pip install 'raysim[wandb]'")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
-    run_twice(tmp_path, monkeypatch, "wandb", "2")
-    files = sorted(tmp_path.glob("wandb/offline-run-*/run-*.wandb"))
-    assert len(files) == 2 and len({path.name for path in files}) == 1
-    steps = [step for path in files for step in wandb_steps(path)]
-    assert steps == [1, 2, 3, 4]
 
 
 def wandb_steps(path: Path) -> list[int]:
