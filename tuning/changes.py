@@ -1,8 +1,9 @@
-"""Changes of a published table or figure that its command takes: fewer rounds, other settings."""
+"""Changes of a published table or figure that its command takes: fewer runs or rounds, settings."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from raysim.core.errors import SettingsError
@@ -39,6 +40,18 @@ def shortened(rounds: Mapping[str, int], most: int) -> dict[str, int]:
     if longest <= most:
         return dict(rounds)
     return {name: max(count * most // longest, 1) for name, count in rounds.items()}
+
+
+def has_words(only: Sequence[str], text: str) -> bool:
+    """Return whether a text has all words of `--only`, repeated or separated by commas.
+
+    Words are whole: `iid` is not in `noniid`, nor `E=1` in `E=10`.
+    """
+    part = r"[\w.=&'-]"
+    words = [word.strip() for each in only for word in each.split(",")]
+    return all(
+        re.search(rf"(?<!{part}){re.escape(word)}(?!{part})", text, re.IGNORECASE) for word in words
+    )
 
 
 def changed_settings(overrides: Mapping[str, Any]) -> list[str]:

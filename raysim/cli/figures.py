@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from raysim.cli.options import Jobs, Overrides, ProfileName, Rounds, changes, path_option
+from raysim.cli.options import Jobs, Only, Overrides, ProfileName, Rounds, changes, path_option
 from raysim.cli.output import resumable
 
 console = Console()
@@ -18,6 +18,7 @@ def figure(
     name: Annotated[str, typer.Argument(help="a figure; see raysim list figures")],
     overrides: Overrides = None,
     *,
+    only: Only = None,
     rounds: Rounds = None,
     jobs: Jobs = None,
     out: Annotated[
@@ -37,6 +38,7 @@ def figure(
         command.figure(
             name,
             changes(overrides, profile),
+            only=only or (),
             rounds=rounds,
             jobs=jobs,
             out=out or Path("runs") / f"figure-{name}",

@@ -69,6 +69,13 @@ RunDir = Annotated[
 Jobs = Annotated[
     int | None, typer.Option(min=1, max=10**6, help="number of slots; default: as many as fit")
 ]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="words that the row and column of a cell, or the name of a figure's run, must"
+        " contain: A,B or repeated"
+    ),
+]
 Rounds = Annotated[
     int | None,
     typer.Option(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from raysim.cli.options import Jobs, Overrides, ProfileName, Rounds, StudyFolder, changes
+from raysim.cli.options import Jobs, Only, Overrides, ProfileName, Rounds, StudyFolder, changes
 from raysim.cli.output import resumable
 
 if TYPE_CHECKING:
@@ -21,10 +21,7 @@ def table(
     name: Annotated[str, typer.Argument(help="a table; see raysim list tables")],
     overrides: Overrides = None,
     *,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(help="words that the row and column of a cell must contain: A,B or repeated"),
-    ] = None,
+    only: Only = None,
     rounds: Rounds = None,
     seeds: Annotated[
         int | None, typer.Option(min=1, max=10**6, help="seeds of each cell; default: the table's")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ def figure(
     name: str,
     overrides: Mapping[str, Any],
     *,
+    only: Sequence[str],
     rounds: int | None,
     jobs: int | None,
     out: Path,
@@ -38,6 +39,7 @@ def figure(
     Args:
         name: The figure.
         overrides: Settings of all runs by dotted key.
+        only: Words that the names of the runs must have.
         rounds: Rounds of the longest run; None leaves those of the figure.
         jobs: Number of slots; None takes as many as fit.
         out: Folder of the runs and of the drawings.
@@ -47,12 +49,14 @@ def figure(
         RaysimError: an option, a setting, the data, the folder or the cluster does not allow it, or
             a run failed, after the others have been drawn.
     """
-    plan = make_plan(name, overrides, rounds, out)
+    plan = make_plan(name, overrides, rounds, out, only)
     check_packages()
     plan.check()
     with hinting(RESUME), lock_folder(out, "another raysim figure is using this folder"):
         _check_claim(out, name)
         runs = FigureRuns(plan, line)
+        for run, missing in plan.missing.items():
+            runs.note(f"{run} cannot be run: {missing}")
         runs.check()
         write_json(out / GRIDS["figure"], {"schema": SCHEMA, "figure": name})
         if runs.remain():
@@ -81,17 +85,17 @@ def _draw(plan: FigurePlan, runs: FigureRuns, folder: Path, line: Callable[[str]
         RunError: none has.
     """
     figure, notes, failed = plan.figure, plan.notes, {**runs.failed}
-    drawn = [run.label for run in figure.runs if run.drawn]
+    drawn = [run.name for run in figure.runs if run.drawn and run.name in plan.settings]
     tables: dict[str, Mapping[str, Any]] = {}
-    for label in (each for each in drawn if each not in failed):
+    for run in (each for each in drawn if each not in failed):
         try:
-            tables[label] = columns(plan.directory(label).path, figure)
+            tables[run] = columns(plan.directory(run).path, figure)
         except RunError as error:
-            failed[label] = str(error)
-            runs.note(f"{label}: {error}")
+            failed[run] = str(error)
+            runs.note(f"{run}: {error}")
     if not tables:
         raise RunError(f"{plan.name}: all runs failed; {drawn[0]}: {failed[drawn[0]]}; {RESUME}")
-    if lacking := [label for label in drawn if label in failed]:
+    if lacking := [run for run in drawn if run in failed]:
         notes.append(f"Failed and left out: {'; '.join(lacking)}.")
     canvas = draw(figure, tables, notes)
     for suffix in FORMATS:

@@ -1,21 +1,21 @@
-"""Plan of a figure: the settings of its runs, and what of them was shortened or changed."""
+"""Plan of a figure: the settings of its runs, and what of them was left out or changed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import raysim
 from raysim.config import Settings
-from raysim.core.errors import SettingsError
+from raysim.core.errors import SettingsError, visible
 from raysim.storage.run_directory import RunDirectory
-from raysim.tuning.changes import changed_settings, check_overrides, shortened
+from raysim.tuning.changes import changed_settings, check_overrides, has_words, shortened
 from raysim.workloads.datasets.fetch import data_root
 from raysim.workloads.datasets.prepared import missing_files
 from raysim.workloads.figures import find
-from raysim.workloads.figures.figure import Figure
+from raysim.workloads.figures.figure import Figure, FigureRun
 
 FIXED = dict.fromkeys(("analysis", "reference"), "the figure")
 """What settles settings that cannot be changed, by key."""
@@ -28,49 +28,58 @@ class FigurePlan:
     Attributes:
         name: Its name.
         figure: The figure.
-        settings: Settings of each run, by label.
-        full_rounds: Rounds of each run where nothing is shortened, by label.
+        settings: Settings of each chosen run that has its data, by name.
+        missing: The files that a chosen run lacks, by its name.
+        full_rounds: Rounds of each run where nothing is shortened, by name.
         overrides: Settings of all runs by dotted key, as they were given.
     """
 
     name: str
     figure: Figure
     settings: Mapping[str, Settings]
+    missing: Mapping[str, str]
     full_rounds: Mapping[str, int]
     overrides: Mapping[str, Any]
 
-    def directory(self, label: str) -> RunDirectory:
+    def directory(self, run: str) -> RunDirectory:
         """Return the directory of a run."""
-        return RunDirectory(Path(str(self.settings[label].out)))
+        return RunDirectory(Path(str(self.settings[run].out)))
 
-    def is_finished(self, label: str) -> bool:
+    def is_finished(self, run: str) -> bool:
         """Return whether a run with these settings is finished."""
-        return self.directory(label).holds_finished(self.settings[label])
+        return self.directory(run).holds_finished(self.settings[run])
 
     def check(self) -> None:
-        """Check that each run has its data, and is finished or can be started or resumed.
+        """Check that a run has its data, and that each that has is finished or can be started.
 
         Raises:
-            SettingsError: one lacks data.
+            SettingsError: all lack data.
             RunError: a run directory holds something else.
         """
-        for label, settings in self.settings.items():
-            if missing := missing_files(settings.dataset, data_root()):
-                raise SettingsError(f"{self.name}: {label} cannot be run: {missing}")
-            if not self.is_finished(label):
-                self.directory(label).check(settings, own_task=False)
+        if not self.settings:
+            run, missing = next(iter(self.missing.items()))
+            raise SettingsError(f"{self.name}: {run} cannot be run: {missing}")
+        for run, settings in self.settings.items():
+            if not self.is_finished(run):
+                self.directory(run).check(settings, own_task=False)
 
     @property
     def notes(self) -> list[str]:
-        """Lines about what the command's options shorten and change."""
-        longest = max(self.full_rounds, key=lambda label: self.full_rounds[label])
+        """Lines about runs that are left out, and what the command's options shorten and change."""
+        longest = max(self.settings, key=lambda run: self.full_rounds[run])
         rounds, full = self.settings[longest].rounds, self.full_rounds[longest]
         found = [f"Shortened to {rounds} of {full} rounds."] if rounds < full else []
+        if self.missing:
+            found.append(f"Left out, without their data: {'; '.join(self.missing)}.")
         return found + changed_settings(self.overrides)
 
 
 def make_plan(
-    name: str, overrides: Mapping[str, Any], rounds: int | None, folder: Path
+    name: str,
+    overrides: Mapping[str, Any],
+    rounds: int | None,
+    folder: Path,
+    only: Sequence[str] = (),
 ) -> FigurePlan:
     """Resolve the settings of a figure's runs.
 
@@ -79,20 +88,41 @@ def make_plan(
         overrides: Settings of all runs by dotted key.
         rounds: Rounds of the longest run, the others in proportion; None leaves them.
         folder: Folder of the run directories; slots run elsewhere, and get absolute paths.
+        only: Words that the names of the runs must have; a reference of one is run, too.
 
     Raises:
-        SettingsError: there is no such figure, or an override is wrong.
+        SettingsError: there is no such figure, an override is wrong, or no run is chosen.
     """
     figure = find(name)
     check_overrides("figure", overrides, FIXED)
-    folders = {run.label: str(folder.absolute() / run.folder) for run in figure.runs}
+    chosen = _chosen(name, figure.runs, only)
+    folders = {run.name: str(folder.absolute() / run.folder) for run in figure.runs}
     settings, full = {}, {}
     for run in figure.runs:
         preset, own = run.preset or figure.preset, figure.overrides(run)
-        placed = {"out": folders[run.label], "reference": folders.get(run.reference)}
-        settings[run.label] = raysim.load_config(preset, {**own, **overrides, **placed})
-        full[run.label] = settings[run.label].rounds
+        placed = {"out": folders[run.name], "reference": folders.get(run.reference)}
+        settings[run.name] = raysim.load_config(preset, {**own, **overrides, **placed})
+        full[run.name] = settings[run.name].rounds
     if rounds is not None:
         fewer = shortened(full, rounds)
         settings = {k: each.override({"rounds": fewer[k]}) for k, each in settings.items()}
-    return FigurePlan(name, figure, settings, full, overrides)
+    found = {k: missing_files(settings[k].dataset, data_root()) for k in settings if k in chosen}
+    known = {k: settings[k] for k, missing in found.items() if not missing}
+    missing = {k: missing for k, missing in found.items() if missing}
+    return FigurePlan(name, figure, known, missing, full, overrides)
+
+
+def _chosen(figure: str, runs: Sequence[FigureRun], only: Sequence[str]) -> set[str]:
+    """Return the names of the chosen runs and of their references.
+
+    Raises:
+        SettingsError: none is chosen.
+    """
+    chosen = [run for run in runs if run.drawn and has_words(only, run.name)]
+    if not chosen:
+        names = "; ".join(run.name for run in runs if run.drawn)
+        raise SettingsError(
+            f"--only={visible(','.join(only))}: no run of {figure} has all these words in its name:"
+            f" {names}"
+        )
+    return {name for run in chosen for name in (run.name, run.reference)}

@@ -11,19 +11,19 @@ from raysim.tuning.slots.queue import ReferencedRuns
 
 
 class FigureRuns(ReferencedRuns[str]):
-    """Queue of the runs of a figure that are not finished, by label, in the figure's order."""
+    """Queue of the runs of a figure that are not finished, by name, in the figure's order."""
 
     def __init__(self, plan: FigurePlan, line: Callable[[str], None]) -> None:
-        left = [label for label in plan.settings if not plan.is_finished(label)]
+        left = [run for run in plan.settings if not plan.is_finished(run)]
         super().__init__(plan.name, left, len(plan.settings), line)
-        for label in {*plan.settings} - {*left}:
-            if error := infinite_loss(plan.directory(label).path):
-                self.failed[label] = error
+        for run in {*plan.settings} - {*left}:
+            if error := infinite_loss(plan.directory(run).path):
+                self.failed[run] = error
         self._plan = plan
-        self._references = {run.label: run.reference for run in plan.figure.runs}
+        self._references = {run.name: run.reference for run in plan.figure.runs}
 
     def reference(self, run: str) -> str | None:
-        """Return the label of the run with whose model a run is compared."""
+        """Return the name of the run with whose model a run is compared."""
         return self._references[run]
 
     def settings(self, run: str) -> Settings:
@@ -31,7 +31,7 @@ class FigureRuns(ReferencedRuns[str]):
         return self._plan.settings[run]
 
     def name(self, run: str) -> str:
-        """Return a run's label."""
+        """Return a run's name."""
         return run
 
     def record(self, run: str, error: str | None) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from raysim.core.errors import SettingsError, visible
-from raysim.tuning.changes import check_overrides, shortened
+from raysim.tuning.changes import check_overrides, has_words, shortened
 from raysim.tuning.tables.cells import PlannedCell, PlannedRun, ResolvedCell, planned_cells
 from raysim.workloads.tables import PaperCell, PaperTable
 
@@ -77,12 +76,12 @@ def make_plan(table: PaperTable, options: TableOptions) -> TablePlan:
     """
     fixed = {"reference": f"the row {table.reference_row}"} if table.reference_row else {}
     check_overrides("table", options.overrides, fixed)
-    words = [word for text in options.only for word in text.split(",")]
-    resolved = [found for cell in table.cells if (found := _resolved(cell, words, options))]
+    resolved = [found for cell in table.cells if (found := _resolved(cell, options))]
     if not any(cell.chosen for cell in resolved):
         raise SettingsError(
-            f"--only={visible(','.join(words))}: no cell of {table.name} has all these words in its"
-            f" row and column; rows: {'; '.join(table.rows)}; columns: {'; '.join(table.columns)}"
+            f"--only={visible(','.join(options.only))}: no cell of {table.name} has all these words"
+            f" in its row and column; rows: {'; '.join(table.rows)}; columns:"
+            f" {'; '.join(table.columns)}"
         )
     if options.rounds is not None:
         resolved = _shortened(resolved, options.rounds)
@@ -90,10 +89,9 @@ def make_plan(table: PaperTable, options: TableOptions) -> TablePlan:
     return TablePlan(table, options, cells, options.seeds or table.seeds)
 
 
-def _resolved(cell: PaperCell, words: Sequence[str], options: TableOptions) -> ResolvedCell | None:
+def _resolved(cell: PaperCell, options: TableOptions) -> ResolvedCell | None:
     """Return a cell with its settings; None of one that is not chosen and has no such settings."""
-    place = f"{cell.row} {cell.column}"
-    chosen = all(_is_in(word.strip(), place) for word in words)
+    chosen = has_words(options.only, f"{cell.row} {cell.column}")
     try:
         settings = cell.resolve(options.overrides)
     except SettingsError:
@@ -117,9 +115,3 @@ def _shortened(cells: Sequence[ResolvedCell], most: int) -> list[ResolvedCell]:
         for cell in cells
         for rounds in [fewer[cell.paper.column][cell.paper.row]]
     ]
-
-
-def _is_in(word: str, place: str) -> bool:
-    """Return whether a whole word is in a text: `iid` is not in `noniid`, nor `E=1` in `E=10`."""
-    part = r"[\w.=&'-]"
-    return bool(re.search(rf"(?<!{part}){re.escape(word)}(?!{part})", place, re.IGNORECASE))

@@ -1,7 +1,8 @@
 """Figures of the papers: each a few runs of a preset with analyses, and how they are drawn.
 
-`raysim figure NAME` runs and draws one; `raysim list figures` prints them all. A figure is data,
-in `definitions` and `flexchill`; `drawing` has one function a kind of drawing.
+`raysim figure NAME` runs and draws one; `raysim list figures` prints them all. A figure is data, in
+`definitions`, `flexchill` and, of the runs of a table, `curves`; `kinds` has one function a kind of
+drawing.
 """
 
 from __future__ import annotations

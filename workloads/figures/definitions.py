@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from raysim.workloads.figures.curves import CURVES
 from raysim.workloads.figures.figure import HEAT_MAP, Figure, FigureRun
 from raysim.workloads.figures.flexchill import FLEXCHILL_FIGURES
 from raysim.workloads.presets.dnc import DNC
@@ -49,8 +50,6 @@ def _fedmmd(number: str, preset: str, *strengths: float) -> Figure:
         {"target_accuracy": None},
     )
 
-
-MIFL_RUNS = (FigureRun("FedAvg", FEDAVG), FigureRun("MIFL", {"method.name": "mifl"}))
 
 FIGURES = {
     "fedmax-2": Figure(
@@ -124,6 +123,7 @@ FIGURES = {
         **DIVERGENCE,
     ),
     **FLEXCHILL_FIGURES,
+    **CURVES,
     "mifl-3": Figure(
         "Samples of each client and class",
         MIFL,
@@ -131,20 +131,6 @@ FIGURES = {
         "mifl-mnist-2nn-iid",
         (FigureRun("IID"), FigureRun("non-IID", preset="mifl-mnist-2nn-noniid")),
         **HEAT_MAP,
-    ),
-    "mifl-6": Figure(
-        "Mutual information of labels and predicted classes",
-        MIFL,
-        "figures 6a and 6b",
-        "mifl-mnist-2nn-iid",
-        MIFL_RUNS,
-        "curves",
-        "label_information",
-        ("test", "train"),
-        "mutual information [nats]",
-        {"local.epochs": 1, "local.batch_size": "full", "target_accuracy": None},
-        {"apart": ("test samples", "training samples")},
-        "Of the paper's values of C, only 0.1 is drawn.",
     ),
     "mifl-7": Figure(
         "Mutual information of each client's trained model and the one it received",

@@ -15,11 +15,12 @@ class FigureRun:
     """A run of a figure.
 
     Attributes:
-        label: Its name in the figure.
+        label: Its name in the legend.
         settings: Its own settings, by dotted key.
         preset: Its preset, where it is another than the figure's.
-        reference: Label of the run before it with whose model it is compared.
+        reference: Name of the run before it with whose model it is compared.
         drawn: Whether it is drawn, or serves as a reference alone.
+        panel: Title of the panel in which it is drawn, where curves are drawn in several.
     """
 
     label: str
@@ -27,11 +28,17 @@ class FigureRun:
     preset: str = ""
     reference: str = ""
     drawn: bool = True
+    panel: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its name among the runs of the figure."""
+        return f"{self.label}, {self.panel}" if self.panel else self.label
 
     @property
     def folder(self) -> str:
         """Name of its run directory within the figure's folder."""
-        return portable_name(self.label)
+        return portable_name(self.name)
 
 
 @dataclass(frozen=True)
@@ -47,7 +54,7 @@ class Figure:
         draw: Kind of drawing, of `drawing.KINDS`.
         table: The analysis that is drawn, or `metrics`.
         values: The columns that are drawn.
-        axis: Label of the axis of the values.
+        axis: Label of the axis of the values; empty where each part of the values has its own.
         settings: Settings of all runs, by dotted key.
         options: Options of the drawing.
         note: Deviations from the paper's figure.

@@ -69,7 +69,7 @@ FLEXCHILL_FIGURES = {
         {"only": ("correct", False)},
         "The model of the last round; the paper takes an initial network.",
     ),
-    "flexchill-4": Figure(
+    "flexchill-4b": Figure(
         "Accuracy at the clients: median and deciles 1 to 9",
         FLEXCHILL,
         "figure 4b",
@@ -79,7 +79,7 @@ FLEXCHILL_FIGURES = {
         "metrics",
         tuple(f"client_accuracy_d{tenth}" for tenth in range(1, 10)),
         "accuracy of a client",
-        note="The paper draws the mean.",
+        note="The paper draws the mean, as flexchill-4 does.",
     ),
     "flexchill-5": Figure(
         "Linear CKA by layer of the global model and an IID reference",
@@ -111,7 +111,11 @@ FLEXCHILL_FIGURES = {
         FLEXCHILL,
         "figure 8",
         "flexchill-cifar10",
-        (FigureRun("CIFAR-10"),),
+        (
+            FigureRun("FEMNIST", preset="flexchill-femnist"),
+            FigureRun("CIFAR-10"),
+            FigureRun("CIFAR-100", preset="flexchill-cifar100"),
+        ),
         **HEAT_MAP,
     ),
     "flexchill-15": Figure(

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 Values = npt.NDArray[Any]
 Columns = Mapping[str, Values]
 Tables = Mapping[str, Columns]
-"""Per run, by label, the columns of the table that is drawn."""
+"""Per run, by its name, the columns of the table that is drawn."""
 EQUAL = 1e-13
 """Divergence below which a model is that of the reference, but for rounding."""
 PANEL = 3.4
 """Width and height of a panel, in inches."""
 ABREAST = 3
-"""Rounds of a run that are drawn side by side."""
+"""Panels that are drawn side by side: of curves, or the rounds of a run."""
 
 
 def _panels(canvas: Canvas, rows: int, columns: int) -> list[Axes]:
@@ -72,27 +72,50 @@ def _shown(rounds: Iterable[int], wanted: Sequence[int]) -> list[int]:
 
 
 def _curves(canvas: Canvas, figure: Figure, tables: Tables) -> None:
-    """Draw the mean of each round's rows against the rounds."""
+    """Draw the mean of each round's rows against the rounds.
+
+    Runs of a panel share it. Parts of the rows stand side by side; below each other, where there
+    are several panels. A line's colour is that of its label, whichever runs are missing.
+    """
+    labels = [*dict.fromkeys(run.label for run in figure.runs if run.drawn)]
+    runs = [run for run in figure.runs if run.name in tables]
+    known = {run.panel for run in runs}
+    panels = [each for each in dict.fromkeys(run.panel for run in figure.runs) if each in known]
+    parts = _parts(figure, tables)
+    abreast, step = len(parts), 1
+    if len(panels) > 1:
+        abreast = min(len(panels), ABREAST)
+        step = -(-len(panels) // abreast) * abreast
+    places = _panels(canvas, step * len(parts) // abreast, abreast)
+    for axes in places:
+        axes.set_axis_off()
+    for place, (title, lines) in enumerate(parts.items()):
+        for position, panel in enumerate(panels):
+            axes = places[place * step + position]
+            axes.set_axis_on()
+            for run in runs:
+                if run.panel == panel:
+                    drawn = _by_round(*lines[run.name])
+                    colour = f"C{labels.index(run.label)}"
+                    axes.plot(*drawn, label=run.label, color=colour, marker=".")
+            if figure.options.get("log"):
+                axes.set_yscale("log")
+            above = "\n".join(filter(None, (panel, title if figure.axis else "")))
+            axes.set(xlabel="round", ylabel=figure.axis or title, title=above)
+
+
+def _parts(figure: Figure, tables: Tables) -> dict[str, dict[str, tuple[Columns, Values]]]:
+    """Return the rows and the values of each run, by the title of a part of them and its name."""
     if titles := figure.options.get("apart"):
-        parts = {
-            title: {label: (columns, columns[name]) for label, columns in tables.items()}
-            for title, name in zip(titles, figure.values, strict=True)
+        return {
+            title: {name: (columns, columns[value]) for name, columns in tables.items()}
+            for title, value in zip(titles, figure.values, strict=True)
         }
-    else:
-        titles = [*_split(figure, next(iter(tables.values())))]
-        found = {label: _split(figure, columns) for label, columns in tables.items()}
-        parts = {
-            title: {
-                label: (each[title], _values(figure, each[title])) for label, each in found.items()
-            }
-            for title in titles
-        }
-    for axes, (title, lines) in zip(_panels(canvas, 1, len(parts)), parts.items(), strict=True):
-        for label, (columns, values) in lines.items():
-            axes.plot(*_by_round(columns, values), label=label, marker=".")
-        if figure.options.get("log"):
-            axes.set_yscale("log")
-        axes.set(xlabel="round", ylabel=figure.axis, title=title)
+    found = {name: _split(figure, columns) for name, columns in tables.items()}
+    return {
+        title: {name: (each[title], _values(figure, each[title])) for name, each in found.items()}
+        for title in next(iter(found.values()))
+    }
 
 
 def _layers(canvas: Canvas, figure: Figure, tables: Tables) -> None:

@@ -30,7 +30,7 @@ def page(name: str) -> RenderableType:
     runs = Table("run", "preset", "settings", box=None)
     for run in found.runs:
         settings = " ".join(override_text(*each) for each in found.overrides(run).items())
-        runs.add_row(run.label, run.preset or found.preset, Text(settings))
+        runs.add_row(run.name, run.preset or found.preset, Text(settings))
     lines = [found.title, found.source, found.paper.citation, found.note]
     presets = dict.fromkeys(run.preset or found.preset for run in found.runs)
     others = Text(f"all others, and deviations: raysim list presets {' | '.join(presets)}")

@@ -156,6 +156,47 @@ def test_runs_are_compared_with_the_reference_of_the_figure(tmp_path):
     assert runs.waiting == ["T=4", "T=1", "T=0.25", "T=0.05"] and runs.remain()
 
 
+def test_chosen_runs_are_run_and_drawn_with_their_references(figure, slots, tmp_path):
+    assert figure(*SHORT, "--only", "fedavg")[0] == 0
+    assert slots.started == ["pre-pass", "fedavg"]
+    slots.started.clear()
+    words = ("partition.name=iid", "--only")
+    assert figure(*words, "non-iid", name="mifl-3", out="chosen")[0] == 0
+    assert slots.started == ["non-iid"]  # whose name has not the whole word iid
+    drawing = tmp_path / "chosen/mifl-3.svg"
+    assert drawing.read_bytes().count(b"<!-- IID -->") == 0
+    assert figure("partition.name=iid", name="mifl-3", out="chosen")[0] == 0
+    assert slots.started == ["non-iid", "iid"]
+    assert drawing.read_bytes().count(b"<!-- IID -->") == 1
+
+
+def test_the_choice_of_runs_changes_no_settings(tmp_path):
+    every = make_plan("mifl-6a", {}, 100, tmp_path)
+    some = make_plan("mifl-6a", {}, 100, tmp_path, ["C=0.1", "fa"])
+    assert [*some.settings] == ["FA, 2nn iid E=1 B=inf C=0.1"]
+    assert some.settings.items() <= every.settings.items()
+    assert some.notes == ["Shortened to 66 of 2000 rounds."]
+
+
+def test_runs_without_their_data_are_left_out_and_said(figure, slots, tmp_path, monkeypatch):
+    lacking = ["", "letters missing"]
+    monkeypatch.setattr("raysim.tuning.figures.plan.missing_files", lambda *_: lacking.pop(0))
+    code, said, err = figure("partition.name=iid", name="mifl-3")
+    assert (code, err, slots.started) == (0, "", ["iid"])
+    assert "note: non-IID cannot be run: letters missing\n" in said
+    assert "mifl-3: 1 runs, 0 done" in said and "\nLeft out, without their data: non-IID.\n" in said
+    drawn = (tmp_path / "out/mifl-3.svg").read_bytes()
+    assert b"Left out, without their data: non-IID." in drawn and b"<!-- non-IID -->" not in drawn
+
+
+def test_data_that_cannot_be_fetched_is_that_of_some_panels(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYSIM_DATA", str(tmp_path))
+    plan = make_plan("fedmax-5", {}, None, tmp_path)
+    assert {run.split()[1] for run in plan.settings} == {"cifar10"}
+    assert {run.split()[1] for run in plan.missing} == {"femnist", "cifar100"}
+    assert (len(plan.settings), len(plan.missing)) == (6, 12)
+
+
 def test_a_folder_has_one_command_at_a_time(figure, tmp_path):
     with lock_folder(tmp_path / "out", "held"):
         code, _, err = figure(*SHORT)

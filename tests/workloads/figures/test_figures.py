@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from io import StringIO
-from itertools import combinations
+from itertools import combinations, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +29,21 @@ def test_a_figure_resolves(name):
     figure = FIGURES[name]
     assert figure.draw in KINDS
     assert figure.table in {"metrics", *ANALYSES}
-    labels = [run.label for run in figure.runs]
-    assert len({run.folder for run in figure.runs}) == len(labels)
+    names = [run.name for run in figure.runs]
+    assert len({run.folder for run in figure.runs}) == len({*names}) == len(names)
+    datasets = {}
     for place, run in enumerate(figure.runs):
-        assert run.reference == "" or run.reference in labels[:place]
+        assert run.reference == "" or run.reference in names[:place]
         settings = raysim.load_config(run.preset or figure.preset, figure.overrides(run))
         assert settings.analysis == (
             () if figure.table == "metrics" or not run.drawn else (figure.table,)
         )
-        assert settings.dataset.title == raysim.load_config(figure.preset).dataset.title
+        datasets[run.name] = settings.dataset.title
+        assert datasets[run.name] == datasets.get(run.reference, datasets[run.name])
+        if figure.table == "metrics":
+            metrics = {f"test_{name}" for name in ("loss", *settings.dataset.scoring.metrics)}
+            for column in {*figure.values} - metrics - {"train_loss"}:
+                assert column.startswith("client_accuracy_") and settings.evaluation.clients
 
 
 def test_the_settings_on_a_page_can_be_typed():
@@ -45,8 +52,8 @@ def test_the_settings_on_a_page_can_be_typed():
         console.print(page(name))
         lines = console.export_text(clear=True).splitlines()
         for run in figure.runs:
-            [line] = [each for each in lines if each.startswith(f" {run.label}  ")]
-            preset, *typed = shlex.split(line.removeprefix(f" {run.label} "))
+            [line] = [each for each in lines if each.startswith(f" {run.name}  ")]
+            preset, *typed = shlex.split(line.removeprefix(f" {run.name} "))
             found = raysim.load_config(preset, dict(map(parse_override, typed)))
             expected = run.preset or figure.preset
             assert found == raysim.load_config(expected, figure.overrides(run))
@@ -57,6 +64,14 @@ def test_a_page_names_the_presets_with_deviations():
     console.print(page("mifl-3"))
     others = "all others, and deviations: raysim list presets mifl-mnist-2nn-iid | "
     assert f"{others}mifl-mnist-2nn-noniid" in console.export_text()
+
+
+def test_the_list_of_all_figures_of_the_papers_names_each_that_is_drawn():
+    lines = (Path(__file__).parents[3] / "workloads/README.md").read_text().splitlines()
+    start = lines.index("| paper | figure | counterpart |")
+    table = list(takewhile(lambda line: line.startswith("|"), lines[start + 2 :]))
+    named = [name for line in table for name in re.findall(r"`([a-z]+-\d+[a-z]?)`", line)]
+    assert sorted(named) == sorted(FIGURES)
 
 
 @pytest.fixture(scope="module")
@@ -75,14 +90,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_figure_is_drawn(name, run):
     figure = FIGURES[name]
     columns = read_columns(run, figure)
-    labels = [each.label for each in figure.runs if each.drawn]
-    canvas = draw(figure, dict.fromkeys(labels, columns), ["shortened"])
+    names = [each.name for each in figure.runs if each.drawn]
+    canvas = draw(figure, dict.fromkeys(names, columns), ["shortened"])
     drawn = [a for a in canvas.axes if a.lines or a.collections or a.images or a.patches]
     assert drawn
     title, note = (" ".join(t.split()) for t in (canvas.get_suptitle(), canvas.get_supxlabel()))
     assert (title, note) == (f"{figure.title} {figure.source}", "shortened")
     if name == "fedmax-2":
-        again = draw(figure, dict.fromkeys(labels, columns), ["shortened"])
+        again = draw(figure, dict.fromkeys(names, columns), ["shortened"])
         for suffix in ("svg", "png"):
             content = rendered(canvas, suffix)
             assert content == rendered(again, suffix)
@@ -110,12 +125,49 @@ def test_curves_are_the_means_of_the_rounds():
         "kl_mean_client": np.array([1.0, 3.0, 5.0, np.nan, 2.0]),
         "kl_client_mean": np.array([2.0, 4.0, 6.0, 8.0, 1.0]),
     }
-    canvas = draw(FIGURES["fedmax-2"], {"a": columns})
+    canvas = draw(FIGURES["fedmax-2"], {"FedMAX, gamma 0": columns})
     found = {a.get_title(): [line.get_xydata().tolist() for line in a.lines] for a in canvas.axes}
     assert found == {
         "KL(mean || client)": [[[1, 2], [2, 5], [3, 2]]],
         "KL(client || mean)": [[[1, 3], [2, 7], [3, 1]]],
     }
+
+
+def test_curves_have_a_panel_for_each_column_and_the_colour_of_their_row():
+    """A run that is missing shifts no colour and no panel."""
+    columns = {"round": np.array([1, 2]), "test_accuracy": np.array([0.1, 0.2])}
+    figure, tables = FIGURES["flexchill-9"], {}
+    for number, run in enumerate(figure.runs):
+        tables[run.name] = {**columns, "test_loss": np.array([number, number])}
+    del tables["T=4, FedProx"]
+    canvas = draw(figure, tables)
+    panels = [(axes.get_title(), axes.get_ylabel()) for axes in canvas.axes]
+    assert panels == [
+        ("FedProx", "test accuracy"),
+        ("SCAFFOLD", "test accuracy"),
+        ("FedProx", "test loss"),
+        ("SCAFFOLD", "test loss"),
+    ]
+    lines = [{each.get_label(): each for each in axes.lines} for axes in canvas.axes]
+    assert [*lines[0]] == [*lines[2]] == ["T=2", "T=1", "T=0.5", "T=0.25", "T=0.05"]
+    assert [*lines[1]] == [*lines[3]] == ["T=4", *lines[0]]
+    for label, line in lines[0].items():
+        assert {each[label].get_color() for each in lines} == {line.get_color()}
+    assert len({line.get_color() for line in lines[1].values()}) == 6
+    assert {line.get_ydata()[0] for line in lines[0].values()} == {0.1}
+    found = [lines[place]["T=2"].get_ydata()[0] for place in (2, 3)]
+    order = [run.name for run in figure.runs]
+    assert found == [order.index("T=2, FedProx"), order.index("T=2, SCAFFOLD")]
+
+
+def test_panels_of_curves_are_wrapped_and_each_part_begins_a_row():
+    figure = FIGURES["flexchill-10"]
+    columns = {name: np.array([1.0]) for name in ("round", *figure.values)}
+    canvas = draw(figure, dict.fromkeys((run.name for run in figure.runs), columns))
+    shown = [axes.get_title() if axes.axison else "" for axes in canvas.axes]
+    batches = [f"B={size}" for size in (8, 16, 32, 64, 128)]
+    assert shown == [*batches, "", *batches, ""]
+    assert canvas.axes[6].get_ylabel() == "test loss"
 
 
 def test_a_t_sne_does_not_depend_on_the_number_of_threads():
