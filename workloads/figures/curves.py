@@ -11,7 +11,7 @@ from raysim.workloads.tables import find
 
 ACCURACY = {"test_accuracy": "test accuracy"}
 CLIENT_ACCURACY = {"client_accuracy_mean": "mean accuracy of the clients"}
-MACRO_F1 = {"test_macro_f1": "macro F1"}
+MACRO_F1 = {"test_macro_f1": "test macro F1"}
 TEST_LOSS = {**ACCURACY, "test_loss": "test loss"}
 TRAIN_LOSS = {**ACCURACY, "train_loss": "training loss"}
 TO_TARGET = "A curve ends where its run in the table does: at the target, or where it gives up."
@@ -40,10 +40,10 @@ def _table_curves(
     cells = [cell for cell in source.cells if re.search(columns, cell.column)]
     names = [*values.values()]
     fields: dict[str, Any] = {
-        "title": ", ".join(names).capitalize(),
+        "title": " and ".join(names).capitalize(),
         "table": "metrics",
         "axis": "" if len(names) > 1 else names[0],
-        "options": {"apart": names},
+        "options": {"apart": names} if len(names) > 1 else {},
     }
     return Figure(
         paper=source.paper,

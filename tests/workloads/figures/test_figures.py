@@ -170,6 +170,20 @@ def test_panels_of_curves_are_wrapped_and_each_part_begins_a_row():
     assert canvas.axes[6].get_ylabel() == "test loss"
 
 
+def test_the_axis_of_one_value_names_it_and_the_title_of_its_parts_each_of_several():
+    columns = {name: np.array([1.0]) for name in ("round", "test_accuracy", "test", "train")}
+    found = {}
+    for name in ("dnc-8", "mifl-6a"):
+        run = FIGURES[name].runs[0]
+        axes = draw(FIGURES[name], {run.name: columns}).axes
+        found[name] = [(each.get_title(), each.get_ylabel()) for each in axes]
+    panel, axis = "2nn iid E=1 B=inf C=0.0", "mutual information [nats]"
+    assert found == {
+        "dnc-8": [("cifar10 skew 95-5", "test accuracy")],
+        "mifl-6a": [(f"{panel}\ntest samples", axis), (f"{panel}\ntraining samples", axis)],
+    }
+
+
 def test_a_t_sne_does_not_depend_on_the_number_of_threads():
     """BLAS adds 512 activations in another order with two threads, and points move far."""
     draws, activations = np.random.default_rng(0), np.empty(200, dtype=object)
