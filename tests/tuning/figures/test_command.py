@@ -161,13 +161,13 @@ def test_chosen_runs_are_run_and_drawn_with_their_references(figure, slots, tmp_
     assert slots.started == ["pre-pass", "fedavg"]
     slots.started.clear()
     words = ("partition.name=iid", "--only")
-    assert figure(*words, "non-iid", name="mifl-3", out="chosen")[0] == 0
-    assert slots.started == ["non-iid"]  # whose name has not the whole word iid
+    assert figure(*words, "iid", name="mifl-3", out="chosen")[0] == 0
+    assert slots.started == ["iid"]  # a whole word, which is not in non-iid
     drawing = tmp_path / "chosen/mifl-3.svg"
-    assert drawing.read_bytes().count(b"<!-- IID -->") == 0
+    assert drawing.read_bytes().count(b"<!-- non-IID -->") == 0
     assert figure("partition.name=iid", name="mifl-3", out="chosen")[0] == 0
-    assert slots.started == ["non-iid", "iid"]
-    assert drawing.read_bytes().count(b"<!-- IID -->") == 1
+    assert slots.started == ["iid", "non-iid"]
+    assert drawing.read_bytes().count(b"<!-- non-IID -->") == 1
 
 
 def test_the_choice_of_runs_changes_no_settings(tmp_path):
