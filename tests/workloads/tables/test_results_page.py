@@ -1,0 +1,66 @@
+"""The Python of RESULTS.md, as it stands there, on files whose figures are known."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import raysim
+from raysim.testing.tasks import SmallNet, samples
+from tests.tasks import make_settings
+
+PAGE = (Path(__file__).parents[3] / "workloads/tables/RESULTS.md").read_text(encoding="utf-8")
+ROUNDS, DIVERGENCE, LOGITS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+def printed(code: str, run: Path, capsys: pytest.CaptureFixture[str]) -> list[float]:
+    """Run code on a run directory and return the numbers that it prints."""
+    assert '"RUN/' in code
+    (run / "snippet.py").write_text(code.replace('"RUN/', f'"{run}/'))
+    runpy.run_path(str(run / "snippet.py"))
+    text = re.sub(r"float64|tensor", "", capsys.readouterr().out)
+    return [float(number) for number in re.findall(r"-?\d+\.?\d*(?:e-?\d+)?", text)]
+
+
+def test_figures_of_rounds(tmp_path, capsys):
+    accuracy = [n / 100 for n in range(1, 61)]
+    accuracy[50] = 0.2  # 50% in round 50
+    pq.write_table(pa.table({"test_accuracy": accuracy}), tmp_path / "metrics.parquet")
+    found = printed(ROUNDS, tmp_path, capsys)
+    assert found == pytest.approx([5, 10, 40.5, 50 - 20])
+
+
+def test_medians_of_divergences(tmp_path, capsys):
+    """Of rounds 1 to 50, 51 to 100 and so on; files of parts as a run writes them."""
+    folder = tmp_path / "analysis/kl_activations.parquet"
+    folder.mkdir(parents=True)
+    rounds = np.arange(1, 201)
+    table = {"round": rounds, "kl_mean_client": 1.0 * rounds, "kl_client_mean": 2.0 * rounds}
+    pq.write_table(pa.table(table), folder / "part.parquet")
+    medians = [[last, last - 24.5, 2 * last - 49] for last in (50, 100, 150, 200)]
+    assert printed(DIVERGENCE, tmp_path, capsys) == pytest.approx(np.ravel(medians))
+
+
+def test_deviation_of_logits_and_loss_at_the_temperature_of_training(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("RAYSIM_DATA", str(tmp_path / "data"))
+    parts = {"dataset.name": "tests.blobs:Blobs", "model.name": "tests.blobs:Linear"}
+    run = tmp_path / "run"
+    params = raysim.run(
+        make_settings(run, rounds=1, fraction=0.02, **parts, **{"local.temperature": 0.25})
+    ).params
+    network = SmallNet()
+    network.load_state_dict(params)
+    x, y = map(torch.as_tensor, samples(2500, 2))
+    with torch.no_grad():
+        logits = network(x / 2).double().numpy()
+    scaled = logits / 0.25
+    losses = np.log(np.exp(scaled).sum(axis=1)) - scaled[np.arange(2500), y]
+    found = printed(LOGITS, run, capsys)
+    assert found == pytest.approx([logits.std(), losses.mean()], abs=1e-4)
