@@ -166,7 +166,7 @@ def test_curves_by_hand(write_run):
 
 def shapes(chart):
     """Return how often each line or area is in a chart."""
-    return Counter(re.findall(r"<path [^>]*>", chart.svg))
+    return Counter(re.findall(r"<(?:path|use) [^>]*>", chart.svg))
 
 
 def test_runs_that_diverged_or_failed_are_in_no_mean(write_run):
@@ -200,6 +200,7 @@ def test_runs_that_diverged_or_failed_are_in_no_mean(write_run):
     for kept in (ended, ended[1:]):
         (lines, parts), (all_lines, all_parts) = drawn(kept), drawn([*kept, *lost])
         assert None not in parts and all_parts == parts
+        assert sum("opacity: 0.15" in line for line in lines) == (len(kept) > 1)  # the band
         added = all_lines - lines
         assert not lines - all_lines
         assert len(added) == 2 + (len(kept) == 1)  # one alone has no thin line of its own
