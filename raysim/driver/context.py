@@ -19,6 +19,7 @@ from raysim.execution.worker import WorkerSpec
 from raysim.federation.federation import Federation
 from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_states import ClientStates
+from raysim.storage.environment import node_differences
 from raysim.storage.run_directory import RunDirectory
 from raysim.storage.trace import Stopwatch
 
@@ -88,3 +89,23 @@ class RunContext(CheckedRun):
     run_dir: RunDirectory
     executor: Executor
     force: bool = False
+
+    def note_workers(self, before: Mapping[str, Any], committed: Checkpoint) -> dict[str, Any]:
+        """Write where the work runs whenever that has changed; return it.
+
+        Args:
+            before: Where it ran so far; empty before the first round.
+            committed: The last committed round.
+        """
+        workers = self.executor.describe()
+        if workers == before:
+            return workers
+        more: dict[str, Any] = {"stack_size": committed.stack_size, "forced": committed.forced}
+        self.run_dir.save_environment(**workers, **more)
+        difference = node_differences(workers["actors"])
+        if difference and difference != node_differences(before.get("actors", [])):
+            self.listener.note(difference)
+        declared = (actor for actor in workers["actors"] if actor.get("gpus"))
+        if not before and any(actor["device"] == "cpu" for actor in declared):
+            self.listener.note("GPUs are declared to Ray but absent: actors train on the CPU")
+        return workers

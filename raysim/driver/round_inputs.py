@@ -28,6 +28,7 @@ def round_inputs(
     sizes: npt.NDArray[np.int64],
     run: Callable[[Pass], Reduced],
     note: Callable[[str], None],
+    cohort: tuple[int, ...] | None = None,
 ) -> Round:
     """Return the input of `Method.round`; it depends on seed, round and committed state alone.
 
@@ -38,6 +39,7 @@ def round_inputs(
         sizes: Samples that each client trains on [K].
         run: Runs a pass.
         note: Shows the user one line.
+        cohort: The clients that start, where rounds overlap; None draws the method's cohort.
 
     Raises:
         RunError: the method's cohort is empty, or not of distinct clients.
@@ -45,14 +47,14 @@ def round_inputs(
     number = before.number
     return Round(
         number=number,
-        cohort=draw_cohort(settings, before),
+        cohort=draw_cohort(settings, before) if cohort is None else cohort,
         clients=len(before.losses),
         epochs=settings.local.epochs,
         lr=settings.local.lr_at(number),
         lr_at=settings.local.lr_at,
         weighting=settings.weighting,
         network=network,
-        steps=partial(_steps, settings.local, sizes, has_batch_norm(network)),
+        steps=partial(local_steps, settings.local, sizes, has_batch_norm(network)),
         run=run,
         sample=partial(_sample, settings, before),
         generator=partial(_generator, settings.seed, number),
@@ -60,7 +62,10 @@ def round_inputs(
     )
 
 
-def _steps(local: LocalSettings, sizes: npt.NDArray[np.int64], joins: bool, client: int) -> int:
+def local_steps(
+    local: LocalSettings, sizes: npt.NDArray[np.int64], joins: bool, client: int
+) -> int:
+    """Return the local steps of a client, whose last batch `joins` says may take a sample more."""
     return local.epochs * len(batch_bounds(int(sizes[client]), local.batch_size, joins))
 
 

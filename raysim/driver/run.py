@@ -13,6 +13,8 @@ from raysim.core.errors import DamagedStateError, MachineError, RunError
 from raysim.core.exits import delay_signals
 from raysim.core.method import Round, ServerState
 from raysim.driver.analyses.round_analyses import RoundAnalyses
+from raysim.driver.asynchronous.opening import asynchronous_rounds
+from raysim.driver.asynchronous.rounds import AsynchronousRounds
 from raysim.driver.context import Result, RunContext
 from raysim.driver.evaluation import Evaluation
 from raysim.driver.identity import accepted, with_environments
@@ -24,7 +26,6 @@ from raysim.execution.process import release_freed_memory
 from raysim.storage.atomic import write_json
 from raysim.storage.checkpoints import Checkpoint, Checkpoints, save_tensors
 from raysim.storage.client_states import updated
-from raysim.storage.environment import node_differences
 from raysim.storage.recorder import Row, RunRecorder
 from raysim.storage.summary import summarise
 from raysim.storage.trace import DRIVER, TraceWriter
@@ -151,6 +152,11 @@ class Run:
             stack_size=self.committed.stack_size or 1,
         )
 
+    @cached_property
+    def _asynchronous(self) -> AsynchronousRounds | None:
+        """The rounds, where they overlap; from the last checkpoint on."""
+        return asynchronous_rounds(self._passes, self.context.network, self.committed)
+
     def _round(self, before: Checkpoint) -> None:
         """Run, evaluate, record and, where it is due, checkpoint one round."""
         start = perf_counter()
@@ -158,7 +164,9 @@ class Run:
         checkpointed = self.checkpoints.numbers()
         needed_from = checkpointed[0] if checkpointed else number
         runner = RoundRunner(self._passes, number, before.state, before.versions, needed_from)
-        analyses = RoundAnalyses(context.analyses, runner, due=self._is_due(number + 1))
+        overlapping = self._asynchronous
+        run = partial(overlapping.run, runner) if overlapping else runner.run
+        analyses = RoundAnalyses(context.analyses, runner, run, due=self._is_due(number + 1))
         now = self._inputs(before, analyses)
         method = self.settings.method
         with calling(method, "round"):
@@ -174,6 +182,7 @@ class Run:
             state=state,
             losses=before.losses.copy(),
             versions=updated(before.versions, runner.written),
+            in_flight=overlapping.commit(number) if overlapping else None,
         )
         evaluation, evaluation_seconds = self._evaluate(before, after, now, analyses)
         row: Row = {
@@ -190,7 +199,7 @@ class Run:
             workers = len(context.executor.describe()["actors"])
             evaluation_spans = {**evaluation.spans, DRIVER: context.watch.take()}
             row |= self.trace.round(after.number, seconds, workers, spans, evaluation_spans)
-        self._note_workers()
+        self.workers = context.note_workers(self.workers, self.committed)
         self._commit(after, row, runner, evaluation)
 
     def _inputs(self, before: Checkpoint, analyses: RoundAnalyses) -> Round:
@@ -202,6 +211,7 @@ class Run:
             sizes=context.federation.training_sizes,
             run=analyses.run,
             note=context.listener.note,
+            cohort=self._asynchronous.cohort(before.number) if self._asynchronous else None,
         )
 
     @delay_signals()
@@ -245,24 +255,6 @@ class Run:
         accuracy = rows[-1].get("test_accuracy") if rows else None
         reached = target is not None and accuracy is not None and accuracy >= target
         return self.committed.number >= self.settings.rounds or reached
-
-    def _note_workers(self) -> None:
-        """Write where the work runs whenever that has changed."""
-        before, self.workers = self.workers, self.context.executor.describe()
-        if self.workers == before:
-            return
-        committed = self.committed
-        workers = {**self.workers, "stack_size": committed.stack_size, "forced": committed.forced}
-        self.context.run_dir.save_environment(**workers)
-        difference = node_differences(self.workers["actors"])
-        if difference and difference != node_differences(before.get("actors", [])):
-            self.context.listener.note(difference)
-        if before:
-            return
-        if any(actor.get("gpus") and actor["device"] == "cpu" for actor in self.workers["actors"]):
-            self.context.listener.note(
-                "GPUs are declared to Ray but absent: actors train on the CPU"
-            )
 
     def _save(self) -> None:
         """Write model and checkpoint; the row has their seconds before the checkpoint is seen."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from raysim.config import Settings
 from raysim.driver.analyses.run_analyses import Analyses
+from raysim.driver.asynchronous.opening import check_asynchrony
 from raysim.driver.context import CheckedRun, Result, RunContext
 from raysim.driver.evaluation import Evaluator
 from raysim.driver.identity import identity_of
@@ -112,6 +113,7 @@ def check_run(settings: Settings, federation: Federation, run_dir: RunDirectory)
     check_space(settings, states, initial.state)
     evaluator = Evaluator(settings, federation)
     analyses = Analyses(settings, federation, network, initial)
+    check_asynchrony(settings, initial.state, analyses.parts)
     return CheckedRun(
         settings=settings,
         federation=federation,

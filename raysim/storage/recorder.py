@@ -232,7 +232,7 @@ def dotted(values: Mapping[str, Any], prefix: str = "") -> Row:
 
 
 def _client_table(number: int, columns: Columns) -> pa.Table:
-    integers = ("client", "samples", "steps", "pass")
+    integers = ("client", "samples", "steps", "pass", "version", "staleness")
     typed = {n: v.astype(np.int64) if n in integers else v for n, v in columns.items()}
     return _table(number, typed)
 
