@@ -54,7 +54,7 @@ def round_inputs(
         lr_at=settings.local.lr_at,
         weighting=settings.weighting,
         network=network,
-        steps=partial(local_steps, settings.local, sizes, has_batch_norm(network)),
+        steps=partial(_steps, settings.local, sizes, has_batch_norm(network)),
         run=run,
         sample=partial(_sample, settings, before),
         generator=partial(_generator, settings.seed, number),
@@ -62,10 +62,7 @@ def round_inputs(
     )
 
 
-def local_steps(
-    local: LocalSettings, sizes: npt.NDArray[np.int64], joins: bool, client: int
-) -> int:
-    """Return the local steps of a client, whose last batch `joins` says may take a sample more."""
+def _steps(local: LocalSettings, sizes: npt.NDArray[np.int64], joins: bool, client: int) -> int:
     return local.epochs * len(batch_bounds(int(sizes[client]), local.batch_size, joins))
 
 

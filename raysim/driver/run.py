@@ -155,7 +155,7 @@ class Run:
     @cached_property
     def _asynchronous(self) -> AsynchronousRounds | None:
         """The rounds, where they overlap; from the last checkpoint on."""
-        return asynchronous_rounds(self._passes, self.context.network, self.committed)
+        return asynchronous_rounds(self._passes, self.committed)
 
     def _round(self, before: Checkpoint) -> None:
         """Run, evaluate, record and, where it is due, checkpoint one round."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from functools import partial
+from collections.abc import Collection
 
 import numpy as np
-from torch import nn
+import numpy.typing as npt
 
 from raysim.config import Settings
 from raysim.core.errors import SettingsError
@@ -17,9 +16,7 @@ from raysim.driver.asynchronous.draws import Draws, always
 from raysim.driver.asynchronous.plan import Plan
 from raysim.driver.asynchronous.rounds import AsynchronousRounds
 from raysim.driver.passes import PassContext
-from raysim.driver.round_inputs import local_steps
 from raysim.storage.checkpoints import Checkpoint
-from raysim.training.network import has_batch_norm
 
 
 def check_asynchrony(settings: Settings, state: ServerState, parts: Collection[str]) -> None:
@@ -68,24 +65,21 @@ def _draws_uniformly(settings: Settings, state: ServerState, number: int) -> boo
     return [*settings.method.cohort(given, state)] == expected.uniform()
 
 
-def asynchronous_rounds(
-    context: PassContext, network: nn.Module, committed: Checkpoint
-) -> AsynchronousRounds | None:
+def asynchronous_rounds(context: PassContext, committed: Checkpoint) -> AsynchronousRounds | None:
     """Return the rounds of a run from a checkpoint on; None if they do not overlap."""
     settings, under_way = context.settings, committed.in_flight
     asynchrony = settings.method.asynchrony(settings.cohort_size)
     if asynchrony is None:
         return None
     queue = Queue.from_json(under_way.queue) if under_way else Queue()
-    steps = partial(local_steps, settings.local, context.sizes, has_batch_norm(network))
-    plan = Plan(asynchrony, _equal_devices(settings, steps), queue, settings.rounds)
+    plan = Plan(asynchrony, _equal_devices(settings, context.sizes), queue, settings.rounds)
     return AsynchronousRounds(context, plan, under_way)
 
 
-def _equal_devices(settings: Settings, steps: Callable[[int], int]) -> Clock:
-    """Return the clock of devices that are always available; each local step takes one tick."""
+def _equal_devices(settings: Settings, sizes: npt.NDArray[np.int64]) -> Clock:
+    """Return the clock of devices that are always available: a tick a sample and local epoch."""
     return Clock(
         draw=Draws(settings.seed, settings.clients, always),
-        fly=lambda client, tick: (tick + max(steps(client), 1), False),
+        fly=lambda client, tick: (tick + settings.local.epochs * int(sizes[client]), False),
         wake=lambda tick, busy: None,
     )

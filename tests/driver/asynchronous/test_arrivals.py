@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
-from itertools import count
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 from raysim import RunError
 from raysim.core.method import Asynchrony
 from raysim.driver.asynchronous.arrivals import Clock, Queue, plan_round
+from tests.driver.asynchronous.reference import Log, walk
 
 ROUNDS = 12
 
@@ -61,47 +61,6 @@ class Fleet:
         return Clock(self.draw, self.fly, self.wake)
 
 
-@dataclass
-class Log:
-    """Starts, arrivals that count and others, of one round: client, version and tick of start."""
-
-    started: list[Any] = field(default_factory=list)
-    arrived: list[Any] = field(default_factory=list)
-    dropped: list[Any] = field(default_factory=list)
-
-
-def walk(fleet: Fleet, buffer: int, concurrency: int, max_staleness: int | None) -> list[Log]:
-    """Return the rounds, by looking at every client at every tick."""
-    under_way: dict[int, tuple[int, int, int, bool]] = {}
-    buffered: list[int] = []
-    logs, version, refill = [Log()], 0, 0
-    for tick in count():
-        for client in range(fleet.clients):
-            version_of, start, arrival, lost = under_way.get(client, (0, 0, -1, False))
-            if arrival != tick:
-                continue
-            del under_way[client]
-            stale = max_staleness is not None and version - version_of > max_staleness
-            place = logs[-1].dropped if lost or stale else logs[-1].arrived
-            place.append((client, version_of, start, tick))
-            if not (lost or stale):
-                buffered.append(client)
-            if len(buffered) == buffer:
-                buffered, refill, version = [], 0, version + 1
-                logs.append(Log())
-            if version == ROUNDS:
-                return logs[:-1]
-        missing = concurrency - len(under_way)
-        if missing:
-            drawn = fleet.draw(version, refill, missing, {*under_way, *buffered}, tick)
-            refill += len(drawn) > 0
-            for client in drawn:
-                arrival, lost = fleet.fly(client, tick)
-                under_way[client] = (version, tick, arrival, lost)
-                logs[-1].started.append((client, version, tick, arrival))
-    raise AssertionError("unreachable")
-
-
 def plans(fleet: Fleet, asynchrony: Asynchrony, through: Callable[[Queue], Queue]) -> list[Log]:
     """Return the planned rounds as logs; `through` sees the queue between two rounds."""
     queue, logs = Queue(), []
@@ -137,7 +96,7 @@ def test_plans_equal_a_walk_tick_by_tick(data):
     )
     through = data.draw(st.sampled_from([written_and_read, lambda queue: queue]))
     found = plans(fleet, Asynchrony(buffer, concurrency, most), through)
-    assert found == walk(fleet, buffer, concurrency, most)
+    assert found == walk(fleet, (buffer, concurrency, most), ROUNDS)
 
 
 @settings(max_examples=50)
