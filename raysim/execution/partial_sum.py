@@ -56,7 +56,8 @@ class PartialSum:
             RunError: a value is not finite or out of range, or the upload has other tensors than
                 those before it; the message names the tensor.
         """
-        sums = flatten(upload.sums)
+        # By name: a resumed run has a state's tensors in another order than a network's.
+        sums = dict(sorted(flatten(upload.sums).items()))
         layout = Layout.of(sums)
         if self.sum and self.sum.layout != layout:
             other = _difference(layout, self.sum.layout)
