@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 from raysim.core.components import Component, Registry
 
@@ -13,6 +14,9 @@ if TYPE_CHECKING:  # `raysim.config` imports this without pyarrow and scipy
 class Clock(Component):
     """A virtual clock; its fields are its settings."""
 
+    has_time: ClassVar[bool] = False
+    """Whether a run has virtual seconds and joules."""
+
     def fleet(self, clients: int, seed: int) -> Fleet | None:
         """Return the devices of K clients; None where there is no virtual time.
 
@@ -20,6 +24,10 @@ class Clock(Component):
             DataError: a table cannot be read, or lacks a client.
         """
         return None
+
+    def files(self) -> dict[str, Path]:
+        """Return the files that it reads, by setting; they decide a run's bits."""
+        return {}
 
 
 CLOCKS: Registry[Clock] = Registry("clock", Clock)

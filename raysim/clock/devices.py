@@ -7,13 +7,28 @@ of a client in a pass. Profiles are drawn from the seed, client by client, from 
 distributions of `kind`, or read from `table`. Their sources are printed in
 `raysim/clock/profiles.py`: those of phones are FLASH's measurements (Yang et al., WWW 2021);
 `cross-silo` and `iot` are round numbers of ours.
+
+Policies of the server, for each pass of a round:
+
+- `wait`: it waits for all; clients that are away begin when they are available. The cohort is the
+  method's, and so is every bit of the result.
+- `deadline`: results that come later than `deadline` seconds do not count (Bonawitz et al.,
+  "Towards Federated Learning at Scale", MLSys 2019).
+- `partial`: clients do as many of their epochs as end before the deadline, as the stragglers of
+  FedProx (Li et al., MLSys 2020); those that do not end one are late.
+- `over_selection`: m + `extra` clients are asked, the first m results count (Bonawitz et al.).
+
+Under all but `wait` the cohort is drawn from clients that are available when the round begins; a
+client that has begun stays. Where none is available, time goes on until one is. A client drops out
+with probability `dropout`, at a uniform fraction of its work. A round in which no result counts
+takes its time and leaves the model as it is.
 """
 
 from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -28,6 +43,7 @@ from raysim.clock.base import Clock
 from raysim.clock.fleet import Fleet
 from raysim.clock.profiles import ProfileSource, read_columns
 from raysim.core.given import user_path
+from raysim.core.given.limits import MOST
 
 
 def _absolute(setting: str, path: str) -> str:
@@ -39,6 +55,8 @@ class Devices(Clock):
 
     Costs a count of the FLOPs of each kind of step, once, and microseconds a client and round.
     """
+
+    has_time: ClassVar[bool] = True
 
     kind: Literal["phones", "cross-silo", "iot"] = Field(
         default="phones", description="kind of devices of which profiles are drawn"
@@ -65,6 +83,29 @@ class Devices(Clock):
         default=0.0, ge=0, le=1, description="probability that a client drops out of a round"
     )
 
+    policy: Literal["wait", "deadline", "partial", "over_selection"] = Field(
+        default="wait", description="when the server goes on, and whose results count"
+    )
+    deadline: float | None = Field(
+        default=None, gt=0, le=1e9, description="seconds of a pass; of deadline and partial"
+    )
+    extra: int = Field(
+        default=0, ge=0, le=MOST, description="clients asked on top of m; of over_selection"
+    )
+
+    @model_validator(mode="after")
+    def _policy_has_its_settings(self) -> Self:
+        if (self.deadline is not None) != (timed := self.policy in ("deadline", "partial")):
+            given = "none" if self.deadline is None else f"{self.deadline:g}"
+            allowed = "a number of seconds" if timed else "none"
+            raise ValueError(f"deadline={given}: must be {allowed} with clock.policy={self.policy}")
+        if bool(self.extra) != (self.policy == "over_selection"):
+            allowed = "0" if self.extra else "at least 1"
+            raise ValueError(
+                f"extra={self.extra}: must be {allowed} with clock.policy={self.policy}"
+            )
+        return self
+
     @model_validator(mode="after")
     def _one_availability(self) -> Self:
         if self.windows is not None and self.on_hours is not None:
@@ -80,6 +121,11 @@ class Devices(Clock):
         columns = {} if self.table is None else read_columns(Path(self.table), clients)
         source = ProfileSource(seed, self.kind, self.spread, columns)
         return Fleet(source, self._availability(clients, seed), self.dropout)
+
+    def files(self) -> dict[str, Path]:
+        """Return the tables, by setting."""
+        given = {"clock.table": self.table, "clock.windows": self.windows}
+        return {setting: Path(path) for setting, path in given.items() if path is not None}
 
     def _availability(self, clients: int, seed: int) -> Availability:
         if self.windows is not None:

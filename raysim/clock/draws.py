@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtri
 
 from raysim.core.seeds import torch_seed
 
@@ -40,6 +39,8 @@ def uniforms(seed: int, purpose: str, *keys: Any) -> Floats:
 
 def normals(seed: int, purpose: str, *keys: Any) -> Floats:
     """Return standard normal numbers, one for each key, as `uniforms` does."""
+    from scipy.special import ndtri  # 0.2 s, for runs with a clock
+
     found: Floats = ndtri(uniforms(seed, purpose, *keys))
     return found
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from dataclasses import replace
 from functools import cached_property, partial
 from time import perf_counter
 from typing import Any
 
-from raysim.core.components import calling, checked
 from raysim.core.errors import DamagedStateError, MachineError, RunError
 from raysim.core.exits import delay_signals
-from raysim.core.method import Round, ServerState
+from raysim.core.method import Round
 from raysim.driver.analyses.round_analyses import RoundAnalyses
 from raysim.driver.context import Result, RunContext
 from raysim.driver.evaluation import Evaluation
@@ -20,6 +19,8 @@ from raysim.driver.listener import Started
 from raysim.driver.passes import PassContext, RoundRunner
 from raysim.driver.round_inputs import round_inputs
 from raysim.driver.stacking import decide_stack_size
+from raysim.driver.virtual.clock import VirtualRound
+from raysim.driver.virtual.method_round import method_round
 from raysim.execution.process import release_freed_memory
 from raysim.storage.atomic import write_json
 from raysim.storage.checkpoints import Checkpoint, Checkpoints, save_tensors
@@ -28,13 +29,6 @@ from raysim.storage.environment import node_differences
 from raysim.storage.recorder import Row, RunRecorder
 from raysim.storage.summary import summarise
 from raysim.storage.trace import DRIVER, TraceWriter
-
-NEXT_STATE = "the next ServerState and a dict of metrics"
-
-
-def _is_next_state(found: Any) -> bool:
-    state, metrics = found
-    return isinstance(state, ServerState) and isinstance(metrics, Mapping)
 
 
 class Run:
@@ -159,11 +153,13 @@ class Run:
         needed_from = checkpointed[0] if checkpointed else number
         runner = RoundRunner(self._passes, number, before.state, before.versions, needed_from)
         analyses = RoundAnalyses(context.analyses, runner, due=self._is_due(number + 1))
-        now = self._inputs(before, analyses)
-        method = self.settings.method
-        with calling(method, "round"):
-            found = method.round(now, before.state)
-        state, metrics = checked(method, "round", found, _is_next_state, NEXT_STATE)
+        clock = context.clock and context.clock.round(self.recorder.rows, runner, analyses.run)
+        now = self._inputs(before, clock or analyses)
+        if clock:
+            now = replace(now, cohort=clock.cohort(now.cohort))
+        state, metrics = method_round(
+            self.settings.method, now, before.state, context.listener.note
+        )
         runner.finish()
         context.states.delete(runner.obsolete)
         seconds = perf_counter() - start
@@ -179,6 +175,7 @@ class Run:
         row: Row = {
             "round": after.number,
             **runner.log.figures(),
+            **(clock.figures() if clock else {}),
             **evaluation.figures,
             "lr": now.lr,
             "seconds": seconds,
@@ -193,14 +190,14 @@ class Run:
         self._note_workers()
         self._commit(after, row, runner, evaluation)
 
-    def _inputs(self, before: Checkpoint, analyses: RoundAnalyses) -> Round:
+    def _inputs(self, before: Checkpoint, passes: VirtualRound | RoundAnalyses) -> Round:
         context = self.context
         return round_inputs(
             self.settings,
             context.network,
             before,
             sizes=context.federation.training_sizes,
-            run=analyses.run,
+            run=passes.run,
             note=context.listener.note,
         )
 

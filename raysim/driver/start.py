@@ -16,6 +16,7 @@ from raysim.driver.preflight import check_space, initial_checkpoint
 from raysim.driver.rounds import RoundIterator
 from raysim.driver.run import Run
 from raysim.driver.trackers import tracked
+from raysim.driver.virtual.clock import open_clock
 from raysim.execution.process import threads_of
 from raysim.execution.ray_runtime import make_executor, ray_runtime
 from raysim.federation.federation import Federation
@@ -112,6 +113,7 @@ def check_run(settings: Settings, federation: Federation, run_dir: RunDirectory)
     check_space(settings, states, initial.state)
     evaluator = Evaluator(settings, federation)
     analyses = Analyses(settings, federation, network, initial)
+    clock = open_clock(settings, federation, network, states)
     return CheckedRun(
         settings=settings,
         federation=federation,
@@ -120,5 +122,6 @@ def check_run(settings: Settings, federation: Federation, run_dir: RunDirectory)
         states=states,
         evaluator=evaluator,
         analyses=analyses,
-        identity=identity_of(settings.method, federation, network, analyses.reference),
+        identity=identity_of(settings, federation, network, analyses.reference),
+        clock=clock,
     )
