@@ -14,6 +14,7 @@ from raysim.config import Settings
 from raysim.driver.analyses.run_analyses import Analyses
 from raysim.driver.evaluation import Evaluator
 from raysim.driver.listener import Listener
+from raysim.driver.virtual.clock import VirtualClock
 from raysim.execution.base import Executor
 from raysim.execution.worker import WorkerSpec
 from raysim.federation.federation import Federation
@@ -54,6 +55,7 @@ class CheckedRun:
         evaluator: Evaluates the global model.
         analyses: The analyses of its evaluated rounds.
         identity: What decides the bits of its result, but for the executor.
+        clock: Its virtual clock, if it has one.
     """
 
     settings: Settings
@@ -64,6 +66,7 @@ class CheckedRun:
     evaluator: Evaluator
     analyses: Analyses
     identity: Mapping[str, Any]
+    clock: VirtualClock | None
 
     @property
     def spec(self) -> WorkerSpec:

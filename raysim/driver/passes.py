@@ -217,12 +217,12 @@ class RoundRunner:
             total_weight=len(clients) if uniform else int(self.context.sizes[clients].sum()),
             broadcast=PackedTensors.of(work.broadcast),
             initial_state=PackedTensors.of(settings.method.client_init(self.state)),
-            versions=self._versions(clients),
+            versions=self.versions(clients),
             personal={client: PackedTensors.of(own) for client, own in work.personal.items()},
             needed_from=self.needed_from,
         )
 
-    def _versions(self, clients: list[int]) -> dict[int, tuple[StateVersion, ...]]:
+    def versions(self, clients: list[int]) -> dict[int, tuple[StateVersion, ...]]:
         """Return the versions to read: of each client's state, then of its round state."""
         participants = set(clients)
         found = latest_versions(self.latest, clients)

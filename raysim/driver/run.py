@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from dataclasses import replace
 from functools import cached_property, partial
 from time import perf_counter
 from typing import Any
 
-from raysim.core.components import calling, checked
 from raysim.core.errors import DamagedStateError, MachineError, RunError
 from raysim.core.exits import delay_signals
-from raysim.core.method import Round, ServerState
+from raysim.core.method import Round
 from raysim.driver.analyses.round_analyses import RoundAnalyses
 from raysim.driver.asynchronous.opening import asynchronous_rounds
 from raysim.driver.asynchronous.rounds import AsynchronousRounds
@@ -22,6 +21,8 @@ from raysim.driver.listener import Started
 from raysim.driver.passes import PassContext, RoundRunner
 from raysim.driver.round_inputs import round_inputs
 from raysim.driver.stacking import decide_stack_size
+from raysim.driver.virtual.clock import VirtualRound
+from raysim.driver.virtual.method_round import method_round
 from raysim.execution.process import release_freed_memory
 from raysim.storage.atomic import write_json
 from raysim.storage.checkpoints import Checkpoint, Checkpoints, save_tensors
@@ -29,13 +30,6 @@ from raysim.storage.client_states import updated
 from raysim.storage.recorder import Row, RunRecorder
 from raysim.storage.summary import summarise
 from raysim.storage.trace import DRIVER, TraceWriter
-
-NEXT_STATE = "the next ServerState and a dict of metrics"
-
-
-def _is_next_state(found: Any) -> bool:
-    state, metrics = found
-    return isinstance(state, ServerState) and isinstance(metrics, Mapping)
 
 
 class Run:
@@ -155,7 +149,7 @@ class Run:
     @cached_property
     def _asynchronous(self) -> AsynchronousRounds | None:
         """The rounds, where they overlap; from the last checkpoint on."""
-        return asynchronous_rounds(self._passes, self.committed)
+        return asynchronous_rounds(self.context, self._passes, self.committed)
 
     def _round(self, before: Checkpoint) -> None:
         """Run, evaluate, record and, where it is due, checkpoint one round."""
@@ -164,14 +158,10 @@ class Run:
         checkpointed = self.checkpoints.numbers()
         needed_from = checkpointed[0] if checkpointed else number
         runner = RoundRunner(self._passes, number, before.state, before.versions, needed_from)
-        overlapping = self._asynchronous
-        run = partial(overlapping.run, runner) if overlapping else runner.run
-        analyses = RoundAnalyses(context.analyses, runner, run, due=self._is_due(number + 1))
-        now = self._inputs(before, analyses)
-        method = self.settings.method
-        with calling(method, "round"):
-            found = method.round(now, before.state)
-        state, metrics = checked(method, "round", found, _is_next_state, NEXT_STATE)
+        now, analyses, clock = self._begin(before, runner)
+        state, metrics = method_round(
+            self.settings.method, now, before.state, context.listener.note
+        )
         runner.finish()
         context.states.delete(runner.obsolete)
         seconds = perf_counter() - start
@@ -182,12 +172,13 @@ class Run:
             state=state,
             losses=before.losses.copy(),
             versions=updated(before.versions, runner.written),
-            in_flight=overlapping.commit(number) if overlapping else None,
+            in_flight=self._asynchronous.commit(number) if self._asynchronous else None,
         )
         evaluation, evaluation_seconds = self._evaluate(before, after, now, analyses)
         row: Row = {
             "round": after.number,
             **runner.log.figures(),
+            **(clock.figures() if clock else {}),
             **evaluation.figures,
             "lr": now.lr,
             "seconds": seconds,
@@ -202,17 +193,28 @@ class Run:
         self.workers = context.note_workers(self.workers, self.committed)
         self._commit(after, row, runner, evaluation)
 
-    def _inputs(self, before: Checkpoint, analyses: RoundAnalyses) -> Round:
-        context = self.context
-        return round_inputs(
+    def _begin(
+        self, before: Checkpoint, runner: RoundRunner
+    ) -> tuple[Round, RoundAnalyses, VirtualRound | None]:
+        """Return a round's input, its analyses and, where rounds do not overlap, its clock."""
+        context, overlapping = self.context, self._asynchronous
+        run = partial(overlapping.run, runner) if overlapping else runner.run
+        due = self._is_due(before.number + 1)
+        analyses = RoundAnalyses(context.analyses, runner, run, due=due)
+        clock = None
+        if context.clock and not overlapping:
+            clock = context.clock.round(self.recorder.rows, runner, analyses.run)
+        now = round_inputs(
             self.settings,
             context.network,
             before,
             sizes=context.federation.training_sizes,
-            run=analyses.run,
+            run=(clock or analyses).run,
             note=context.listener.note,
-            cohort=self._asynchronous.cohort(before.number) if self._asynchronous else None,
+            cohort=overlapping.cohort(before.number) if overlapping else None,
         )
+        now = replace(now, cohort=clock.cohort(now.cohort)) if clock else now
+        return now, analyses, clock
 
     @delay_signals()
     def _commit(

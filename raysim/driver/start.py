@@ -17,6 +17,7 @@ from raysim.driver.preflight import check_space, initial_checkpoint
 from raysim.driver.rounds import RoundIterator
 from raysim.driver.run import Run
 from raysim.driver.trackers import tracked
+from raysim.driver.virtual.clock import open_clock
 from raysim.execution.process import threads_of
 from raysim.execution.ray_runtime import make_executor, ray_runtime
 from raysim.federation.federation import Federation
@@ -114,6 +115,7 @@ def check_run(settings: Settings, federation: Federation, run_dir: RunDirectory)
     evaluator = Evaluator(settings, federation)
     analyses = Analyses(settings, federation, network, initial)
     check_asynchrony(settings, initial.state, analyses.parts)
+    clock = open_clock(settings, federation, network, states)
     return CheckedRun(
         settings=settings,
         federation=federation,
@@ -122,5 +124,6 @@ def check_run(settings: Settings, federation: Federation, run_dir: RunDirectory)
         states=states,
         evaluator=evaluator,
         analyses=analyses,
-        identity=identity_of(settings.method, federation, network, analyses.reference),
+        identity=identity_of(settings, federation, network, analyses.reference),
+        clock=clock,
     )

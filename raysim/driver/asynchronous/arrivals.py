@@ -70,6 +70,7 @@ class PlannedRound:
 
     Attributes:
         number: Rounds before this one, which is the version from which clients start in it.
+        begin: Tick at which it begins.
         started: Clients that start, in the order of their draws.
         arrived: Clients whose updates make the next version, in the order of their arrival.
         dropped: Clients that arrived without a usable update: too stale, or lost.
@@ -77,6 +78,7 @@ class PlannedRound:
     """
 
     number: int
+    begin: int
     started: tuple[Flight, ...]
     arrived: tuple[Flight, ...]
     dropped: tuple[Flight, ...]
@@ -125,7 +127,8 @@ def plan_round(asynchrony: Asynchrony, clock: Clock, queue: Queue) -> PlannedRou
             arrived.append(flight)
             if len(arrived) == asynchrony.buffer:
                 after = Queue(number + 1, tick, tuple(flights))
-                return PlannedRound(number, (*started,), (*arrived,), (*dropped,), after)
+                ended = ((*started,), (*arrived,), (*dropped,))
+                return PlannedRound(number, queue.tick, *ended, after)
         free = asynchrony.concurrency - len(flights)
         busy = {flight.client for flight in (*flights, *arrived)}
         drawn = clock.draw(number, refill, free, busy, tick) if free else ()

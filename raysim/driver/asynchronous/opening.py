@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
+from raysim.clock.devices import Devices
 from raysim.config import Settings
 from raysim.core.errors import SettingsError
-from raysim.core.method import Sampling, ServerState
+from raysim.core.method import Round, Sampling, ServerState
+from raysim.core.rules import Pass, Reduced
 from raysim.core.seeds import stream
-from raysim.driver.asynchronous.arrivals import Clock, Queue
-from raysim.driver.asynchronous.draws import Draws, always
+from raysim.driver.asynchronous.arrivals import Queue
 from raysim.driver.asynchronous.plan import Plan
 from raysim.driver.asynchronous.rounds import AsynchronousRounds
-from raysim.driver.passes import PassContext
+from raysim.driver.asynchronous.times import DeviceTimes, equal_devices, pass_of
+from raysim.driver.context import RunContext
+from raysim.driver.listener import Listener
+from raysim.driver.passes import PassContext, RoundRunner
+from raysim.driver.round_inputs import round_inputs
+from raysim.driver.virtual.clock import VirtualClock
 from raysim.storage.checkpoints import Checkpoint
 
 
@@ -48,6 +54,12 @@ def check_asynchrony(settings: Settings, state: ServerState, parts: Collection[s
         raise SettingsError(f"{key} clients without state, which their order would change")
     if not all(_draws_uniformly(settings, state, number) for number in range(3)):
         raise SettingsError(f"{key} clients that are drawn uniformly; it has a cohort of its own")
+    clock = settings.clock
+    if isinstance(clock, Devices) and clock.policy != "wait":
+        raise SettingsError(
+            f"clock.policy={clock.policy}: must be wait with method.name={method.title}:"
+            " asynchronous rounds wait for no client"
+        )
     if parts:
         raise SettingsError(
             f"analysis={min(parts)}: measures the cohort of a round; with"
@@ -65,21 +77,44 @@ def _draws_uniformly(settings: Settings, state: ServerState, number: int) -> boo
     return [*settings.method.cohort(given, state)] == expected.uniform()
 
 
-def asynchronous_rounds(context: PassContext, committed: Checkpoint) -> AsynchronousRounds | None:
-    """Return the rounds of a run from a checkpoint on; None if they do not overlap."""
-    settings, under_way = context.settings, committed.in_flight
+def asynchronous_rounds(
+    run: RunContext, passes: PassContext, committed: Checkpoint
+) -> AsynchronousRounds | None:
+    """Return the rounds of a run from a checkpoint on; None if they do not overlap.
+
+    Args:
+        run: The run.
+        passes: What the passes of all rounds share.
+        committed: The checkpoint.
+    """
+    settings, under_way = run.settings, committed.in_flight
     asynchrony = settings.method.asynchrony(settings.cohort_size)
     if asynchrony is None:
         return None
+    times = _device_times(run, run.clock, passes, committed) if run.clock else None
+    clock = times.clock(settings.seed) if times else equal_devices(settings, passes.sizes)
     queue = Queue.from_json(under_way.queue) if under_way else Queue()
-    plan = Plan(asynchrony, _equal_devices(settings, context.sizes), queue, settings.rounds)
-    return AsynchronousRounds(context, plan, under_way)
+    plan = Plan(asynchrony, clock, queue, settings.rounds)
+    return AsynchronousRounds(passes, plan, times, under_way)
 
 
-def _equal_devices(settings: Settings, sizes: npt.NDArray[np.int64]) -> Clock:
-    """Return the clock of devices that are always available: a tick a sample and local epoch."""
-    return Clock(
-        draw=Draws(settings.seed, settings.clients, always),
-        fly=lambda client, tick: (tick + settings.local.epochs * int(sizes[client]), False),
-        wake=lambda tick, busy: None,
-    )
+def _device_times(
+    run: RunContext, clock: VirtualClock, passes: PassContext, committed: Checkpoint
+) -> DeviceTimes:
+    """Return the times of all clients in the pass of the next round."""
+    everyone = range(run.settings.clients)
+
+    def inputs(runs: Callable[[Pass], Reduced]) -> Round:
+        return round_inputs(
+            run.settings,
+            run.network,
+            committed,
+            sizes=passes.sizes,
+            run=runs,
+            note=Listener().note,
+            cohort=(0,),
+        )
+
+    work = replace(pass_of(run.settings, inputs, committed.state), clients=everyone)
+    runner = RoundRunner(passes, committed.number, committed.state, committed.versions, 0)
+    return DeviceTimes.of(clock, work, runner)

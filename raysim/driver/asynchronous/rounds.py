@@ -13,12 +13,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from raysim.core.errors import RunError, SettingsError
+from raysim.core.errors import SettingsError
 from raysim.core.rules import Pass, Reduced
 from raysim.core.tensors.packed import PackedGroup, PackedTensors
 from raysim.driver.asynchronous.arrivals import Flight, PlannedRound, Queue
 from raysim.driver.asynchronous.plan import Plan
+from raysim.driver.asynchronous.times import DeviceTimes
 from raysim.driver.passes import PassContext, RoundRunner, bytes_down
+from raysim.driver.virtual.method_round import LostRoundError
 from raysim.execution.base import Item
 from raysim.execution.messages import Entry, PassMessage
 from raysim.execution.partial_sum import Columns, PartialSum, Sums
@@ -44,15 +46,22 @@ class _Version:
 class AsynchronousRounds:
     """The rounds of one run, for a method whose rounds overlap."""
 
-    def __init__(self, context: PassContext, plan: Plan, in_flight: InFlight | None) -> None:
+    def __init__(
+        self,
+        context: PassContext,
+        plan: Plan,
+        times: DeviceTimes | None,
+        in_flight: InFlight | None,
+    ) -> None:
         """Continue with the clients that were under way at a checkpoint, if there is one.
 
         Args:
             context: What the passes of all rounds share.
             plan: The plan, from the checkpoint's queue on.
+            times: The clients' times, if the run has a clock.
             in_flight: Those clients.
         """
-        self._context, self._plan = context, plan
+        self._context, self._plan, self._times = context, plan, times
         self._versions: dict[int, _Version] = {}
         self._sums: Sums = {}
         if in_flight:
@@ -71,7 +80,8 @@ class AsynchronousRounds:
 
         Raises:
             SettingsError: the method's pass is none for asynchronous rounds.
-            RunError: a client failed twice and `on_client_error` is "stop", or none is left.
+            LostRoundError: all clients whose updates it aggregates were dropped.
+            RunError: a client failed twice and `on_client_error` is "stop".
         """
         planned = self._plan.round(runner.number)
         self._check(runner, work)
@@ -80,7 +90,7 @@ class AsynchronousRounds:
             self._train(runner, work)
         total = self._sums.pop(planned.number, PartialSum())
         if not total.clients:
-            raise RunError(f"round {planned.number + 1}: no client is left of those that arrived")
+            raise LostRoundError(f"round {planned.number + 1}: no client's update arrives")
         with self._context.watch("reduction"):
             columns = total.columns()
             reduced = total.reduced(self._weight(work, planned), columns)
@@ -205,12 +215,14 @@ class AsynchronousRounds:
         late = sum(not flight.lost for flight in planned.dropped)
         bytes_up = total.bytes_up + late * total.bytes_up // len(total.clients)
         down = bytes_down(work, [int(client) for client in work.clients])
-        figures = {"version": version, "staleness": staleness}
-        runner.log.count(work, bytes_up, down, {**columns, **figures}, 0)
+        timed = self._times.columns(flights) if self._times else {}
+        added = {"version": version, "staleness": staleness, **timed}
+        runner.log.count(work, bytes_up, down, {**columns, **added}, 0)
         runner.log.more = {
             "staleness_mean": float(staleness.mean()),
             "staleness_max": float(staleness.max()),
-            "updates_dropped": len(planned.dropped),
+            "updates_dropped": late,
+            **(self._times.figures(planned) if self._times else {}),
         }
 
 
