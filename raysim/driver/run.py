@@ -8,6 +8,7 @@ from functools import cached_property, partial
 from time import perf_counter
 from typing import Any
 
+from raysim.core.components import calling
 from raysim.core.errors import DamagedStateError, MachineError, RunError
 from raysim.core.exits import delay_signals
 from raysim.core.method import Round
@@ -17,10 +18,10 @@ from raysim.driver.evaluation import Evaluation
 from raysim.driver.identity import accepted, with_environments
 from raysim.driver.listener import Started
 from raysim.driver.passes import PassContext, RoundRunner
-from raysim.driver.round_inputs import round_inputs
+from raysim.driver.round_inputs import checked_next, round_inputs
 from raysim.driver.stacking import decide_stack_size
 from raysim.driver.virtual.clock import VirtualRound
-from raysim.driver.virtual.method_round import method_round
+from raysim.driver.virtual.lost import noted_if_lost
 from raysim.execution.process import release_freed_memory
 from raysim.storage.atomic import write_json
 from raysim.storage.checkpoints import Checkpoint, Checkpoints, save_tensors
@@ -153,13 +154,11 @@ class Run:
         needed_from = checkpointed[0] if checkpointed else number
         runner = RoundRunner(self._passes, number, before.state, before.versions, needed_from)
         analyses = RoundAnalyses(context.analyses, runner, due=self._is_due(number + 1))
-        clock = context.clock and context.clock.round(self.recorder.rows, runner, analyses.run)
-        now = self._inputs(before, clock or analyses)
-        if clock:
-            now = replace(now, cohort=clock.cohort(now.cohort))
-        state, metrics = method_round(
-            self.settings.method, now, before.state, context.listener.note
-        )
+        now, clock = self._inputs(before, runner, analyses)
+        found, method = (before.state, dict[str, float]()), self.settings.method
+        with calling(method, "round"), noted_if_lost(context.listener.note):
+            found = method.round(now, before.state)
+        state, metrics = checked_next(method, found)
         runner.finish()
         context.states.delete(runner.obsolete)
         seconds = perf_counter() - start
@@ -190,16 +189,16 @@ class Run:
         self._note_workers()
         self._commit(after, row, runner, evaluation)
 
-    def _inputs(self, before: Checkpoint, passes: VirtualRound | RoundAnalyses) -> Round:
+    def _inputs(
+        self, before: Checkpoint, runner: RoundRunner, analyses: RoundAnalyses
+    ) -> tuple[Round, VirtualRound | None]:
+        """Return the input of the method's round, and the round in virtual time if there is one."""
         context = self.context
-        return round_inputs(
-            self.settings,
-            context.network,
-            before,
-            sizes=context.federation.training_sizes,
-            run=passes.run,
-            note=context.listener.note,
-        )
+        clock = context.clock and context.clock.round(self.recorder.rows, runner, analyses.run)
+        run, note = (clock or analyses).run, context.listener.note
+        sizes = context.federation.training_sizes
+        now = round_inputs(self.settings, context.network, before, sizes=sizes, run=run, note=note)
+        return replace(now, cohort=clock.cohort(now.cohort)) if clock else now, clock
 
     @delay_signals()
     def _commit(
