@@ -8,9 +8,10 @@ from functools import cached_property, partial
 from time import perf_counter
 from typing import Any
 
+from raysim.core.components import calling
 from raysim.core.errors import DamagedStateError, MachineError, RunError
 from raysim.core.exits import delay_signals
-from raysim.core.method import Round
+from raysim.core.method import Metrics, Round, ServerState
 from raysim.driver.analyses.round_analyses import RoundAnalyses
 from raysim.driver.asynchronous.opening import asynchronous_rounds
 from raysim.driver.asynchronous.rounds import AsynchronousRounds
@@ -19,10 +20,10 @@ from raysim.driver.evaluation import Evaluation
 from raysim.driver.identity import accepted, with_environments
 from raysim.driver.listener import Started
 from raysim.driver.passes import PassContext, RoundRunner
-from raysim.driver.round_inputs import round_inputs
+from raysim.driver.round_inputs import checked_next, round_inputs
 from raysim.driver.stacking import decide_stack_size
 from raysim.driver.virtual.clock import VirtualRound
-from raysim.driver.virtual.method_round import method_round
+from raysim.driver.virtual.lost import noted_if_lost
 from raysim.execution.process import release_freed_memory
 from raysim.storage.atomic import write_json
 from raysim.storage.checkpoints import Checkpoint, Checkpoints, save_tensors
@@ -159,9 +160,11 @@ class Run:
         needed_from = checkpointed[0] if checkpointed else number
         runner = RoundRunner(self._passes, number, before.state, before.versions, needed_from)
         now, analyses, clock = self._begin(before, runner)
-        state, metrics = method_round(
-            self.settings.method, now, before.state, context.listener.note
-        )
+        method = self.settings.method
+        found: tuple[ServerState, Metrics] = (before.state, {})
+        with calling(method, "round"), noted_if_lost(context.listener.note):
+            found = method.round(now, before.state)
+        state, metrics = checked_next(method, found)
         runner.finish()
         context.states.delete(runner.obsolete)
         seconds = perf_counter() - start

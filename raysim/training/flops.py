@@ -89,7 +89,7 @@ class FlopCounter:
 
     @property
     def joins(self) -> bool:
-        """Whether a trailing batch of one sample joins the one before it."""
+        """True where a trailing batch of one sample joins the one before it."""
         return self._trainer.network.has_batchnorm
 
     def kind(self, work: Pass, job: ClientJob) -> KindFlops:

@@ -20,7 +20,7 @@ from raysim.driver.asynchronous.arrivals import Flight, PlannedRound, Queue
 from raysim.driver.asynchronous.plan import Plan
 from raysim.driver.asynchronous.times import DeviceTimes
 from raysim.driver.passes import PassContext, RoundRunner, bytes_down
-from raysim.driver.virtual.method_round import LostRoundError
+from raysim.driver.virtual.lost import LostRoundError
 from raysim.execution.base import Item
 from raysim.execution.messages import Entry, PassMessage
 from raysim.execution.partial_sum import Columns, PartialSum, Sums
@@ -88,6 +88,13 @@ class AsynchronousRounds:
         self._start(planned, work)
         if any(self._versions[flight.version].waiting for flight in planned.arrived):
             self._train(runner, work)
+        staleness = {f.client: planned.staleness(f) for f in planned.arrived}
+        runner.log.more = {
+            "staleness_mean": sum(staleness.values()) / len(staleness),
+            "staleness_max": max(staleness.values()),
+            "updates_dropped": _sent_late(planned),
+            **(self._times.figures(planned) if self._times else {}),
+        }
         total = self._sums.pop(planned.number, PartialSum())
         if not total.clients:
             raise LostRoundError(f"round {planned.number + 1}: no client's update arrives")
@@ -95,7 +102,6 @@ class AsynchronousRounds:
             columns = total.columns()
             reduced = total.reduced(self._weight(work, planned), columns)
         self._count(runner, work, planned, total, columns)
-        staleness = {f.client: planned.staleness(f) for f in planned.arrived}
         return replace(reduced, staleness=staleness)
 
     def commit(self, number: int) -> InFlight:
@@ -206,24 +212,23 @@ class AsynchronousRounds:
         total: PartialSum,
         columns: Columns,
     ) -> None:
-        """Count a round: the bytes of those that start and arrive, and how stale updates are."""
+        """Count a round: the bytes of those that start and arrive, and who arrived."""
         arrived = {flight.client: flight for flight in planned.arrived}
         flights = [arrived[int(client)] for client in columns["client"]]
-        staleness = np.array([planned.staleness(flight) for flight in flights], dtype=float)
-        version = np.array([flight.version for flight in flights], dtype=float)
-        # An update that is dropped is not computed; its device has sent it all the same.
-        late = sum(not flight.lost for flight in planned.dropped)
-        bytes_up = total.bytes_up + late * total.bytes_up // len(total.clients)
-        down = bytes_down(work, [int(client) for client in work.clients])
-        timed = self._times.columns(flights) if self._times else {}
-        added = {"version": version, "staleness": staleness, **timed}
-        runner.log.count(work, bytes_up, down, {**columns, **added}, 0)
-        runner.log.more = {
-            "staleness_mean": float(staleness.mean()),
-            "staleness_max": float(staleness.max()),
-            "updates_dropped": late,
-            **(self._times.figures(planned) if self._times else {}),
+        added = {
+            "version": np.array([flight.version for flight in flights], dtype=np.float64),
+            "staleness": np.array([planned.staleness(f) for f in flights], dtype=np.float64),
+            **(self._times.columns(flights) if self._times else {}),
         }
+        # An update that is dropped is not computed; its device has sent it all the same.
+        bytes_up = total.bytes_up + _sent_late(planned) * total.bytes_up // len(total.clients)
+        down = bytes_down(work, [int(client) for client in work.clients])
+        runner.log.count(work, bytes_up, down, {**columns, **added}, 0)
+
+
+def _sent_late(planned: PlannedRound) -> int:
+    """Return how many updates arrived in a round that are too stale."""
+    return sum(not flight.lost for flight in planned.dropped)
 
 
 def _of_version(number: int, flights: Sequence[Flight]) -> dict[int, Flight]:

@@ -19,7 +19,7 @@ from raysim.core.rules import Pass, Reduced
 from raysim.core.seeds import stream
 from raysim.driver.passes import RoundRunner
 from raysim.driver.virtual.costs import PassCosts, WorkCosts
-from raysim.driver.virtual.method_round import LostRoundError
+from raysim.driver.virtual.lost import LostRoundError
 from raysim.driver.virtual.policies import Outcome, outcome_of
 from raysim.federation.federation import Federation
 from raysim.storage.client_states import ClientStates

@@ -147,6 +147,18 @@ def test_a_client_that_fails_is_dropped_and_the_mean_is_over_the_others(tmp_path
         raysim.run(make_settings(tmp_path / "stop", **stops), make_task(SIZES))
 
 
+def test_a_round_whose_only_client_fails_leaves_the_model_as_it_is(tmp_path):
+    options = {**BUFFERED, "method.name": f"{__name__}:Failing", "on_client_error": "drop"}
+    options |= {"method.buffer": 1, "rounds": 20, "clock.name": "devices"}
+    listener = Notes()
+    result = raysim.run(make_settings(tmp_path / "drop", **options), make_task(SIZES), listener)
+    rows = result.metrics.to_pylist()
+    lost = next(row for row in rows if not row["clients"])
+    assert f"round {lost['round']}: no client's update arrives" in listener.notes
+    before = next(row for row in rows if row["round"] == lost["round"] - 1)
+    assert lost["test_loss"] == before["test_loss"] and lost["virtual_seconds"] > 0
+
+
 class WithState(FedBuff):
     """FedBuff whose clients keep something."""
 
