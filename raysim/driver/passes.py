@@ -91,7 +91,9 @@ class RoundRunner:
             message = self._message(work, clients)
         stacks = stacks_of(clients, context.sizes, context.stack_size if work.epochs else 1)
         sums: Sums = {}
-        failed = self.train(message, stacks, sums)
+        failed_at: dict[Item, str] = {}
+        failed = self.train(message, stacks, sums, failed_at)
+        failed = self.train_again(message, stacks, sums, failed, failed_at)
         # A resumed run must not find what a dropped client wrote before its actor died.
         self.obsolete += [
             (failure.client, StateVersion(self.number, self.passes, in_round))
@@ -112,32 +114,7 @@ class RoundRunner:
         self.passes += 1
         return reduced
 
-    def train(self, message: PassMessage, stacks: Sequence[Item], sums: Sums) -> list[Failure]:
-        """Train stacks, and once more those in which a client failed; return the clients dropped.
-
-        Args:
-            message: The pass.
-            stacks: The stacks.
-            sums: Sums of the uploads so far, to which theirs are added.
-        """
-        failed_at: dict[Item, str] = {}
-        failed = self._train(message, stacks, sums, failed_at)
-        to_retry = {failure.client for failure in failed if not failure.final}
-        if to_retry:
-            retried = [stack for stack in stacks if not to_retry.isdisjoint(stack)]
-            arrived = message.arrived.union(*(total.clients for total in sums.values()))
-            message = replace(message, retry=True, arrived=arrived)
-            failed = [failure for failure in failed if failure.final]
-            failed += self._train(message, retried, sums, failed_at)
-        self.log.dropped += failed
-        return failed
-
-    def finish(self) -> None:
-        """Make the round state obsolete: it was for this round alone."""
-        self.obsolete += self._round_states.items()
-        self._round_states = {}
-
-    def _train(
+    def train(
         self,
         message: PassMessage,
         stacks: Sequence[Item],
@@ -171,6 +148,38 @@ class RoundRunner:
             failed += failures
             self._stop_at([f for f in failures if f.final or message.retry])
         return sorted(failed, key=lambda failure: failure.client)
+
+    def train_again(
+        self,
+        message: PassMessage,
+        stacks: Sequence[Item],
+        sums: Sums,
+        failed: list[Failure],
+        failed_at: dict[Item, str],
+    ) -> list[Failure]:
+        """Train the stacks in which a client failed once more; return the clients dropped.
+
+        Args:
+            message: The pass.
+            stacks: Its stacks.
+            sums: Sums of the uploads so far, to which theirs are added.
+            failed: The clients that failed.
+            failed_at: The stacks that failed, and the worker.
+        """
+        to_retry = {failure.client for failure in failed if not failure.final}
+        if to_retry:
+            retried = [stack for stack in stacks if not to_retry.isdisjoint(stack)]
+            arrived = message.arrived.union(*(total.clients for total in sums.values()))
+            message = replace(message, retry=True, arrived=arrived)
+            failed = [failure for failure in failed if failure.final]
+            failed += self.train(message, retried, sums, failed_at)
+        self.log.dropped += failed
+        return failed
+
+    def finish(self) -> None:
+        """Make the round state obsolete: it was for this round alone."""
+        self.obsolete += self._round_states.items()
+        self._round_states = {}
 
     def _cost(self, work: Pass, stack: Item) -> float:
         """Return the work of a stack: its samples times their epochs."""

@@ -154,13 +154,12 @@ class Run:
 
     def _round(self, before: Checkpoint) -> None:
         """Run, evaluate, record and, where it is due, checkpoint one round."""
-        start = perf_counter()
+        start, method = perf_counter(), self.settings.method
         context, number = self.context, before.number
         checkpointed = self.checkpoints.numbers()
         needed_from = checkpointed[0] if checkpointed else number
         runner = RoundRunner(self._passes, number, before.state, before.versions, needed_from)
         now, analyses, clock = self._begin(before, runner)
-        method = self.settings.method
         found: tuple[ServerState, Metrics] = (before.state, {})
         with calling(method, "round"), noted_if_lost(context.listener.note):
             found = method.round(now, before.state)

@@ -1,4 +1,4 @@
-"""What asynchronous methods share: how many clients train at once, and what staleness costs.
+"""Base of asynchronous methods: how many clients train at once, and how staleness counts.
 
 Source: Xie, Koyejo and Gupta, "Asynchronous Federated Optimization", OPT 2020, section 5.2. s is
 the factor of an update that starts tau versions before its aggregation.

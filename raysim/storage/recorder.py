@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from raysim.storage.atomic import remove, replace_file
 from raysim.storage.tables.parted import PartedTable, check_rounds, read_table
-from raysim.storage.tensorboard_events import Events
+from raysim.storage.tables.tensorboard_events import Events
 
 Row = dict[str, Any]
 Columns = Mapping[str, npt.NDArray[Any]]

@@ -146,7 +146,9 @@ class AsynchronousRounds:
             versions = {number: waiting[number] for number in together}
             with self._context.watch("broadcast"):
                 message = self._message(runner.number, work, versions)
-            runner.train(message, self._stacks(work, versions), self._sums)
+            stacks, failed_at = self._stacks(work, versions), dict[Item, str]()
+            failed = runner.train(message, stacks, self._sums, failed_at)
+            runner.train_again(message, stacks, self._sums, failed, failed_at)
         for found in waiting.values():
             found.waiting = False
 
