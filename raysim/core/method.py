@@ -19,6 +19,7 @@ What methods use:
 - Ditto: a second pass trains each client's own model; `client_model` deploys it.
 - Noise and compression: `Round.generator`, `View.generator`, `Upload.bytes_up`.
 - Selection: `Method.cohort`, a function of seed, round and committed state.
+- FedBuff, FedAsync: `asynchrony` has rounds overlap, `discount` weighs stale updates.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ Clients are drawn uniformly among those that neither train nor wait for their ag
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -26,6 +26,8 @@ DECAYS = {"polynomial": 0.5, "hinge": 10.0, "constant": 0.0}
 
 class AsynchronousAvg(FedAvg):
     """Base of methods whose rounds overlap; a round makes one version of the global model."""
+
+    own_round: ClassVar[str] = "a version of the model, made of the updates that have arrived"
 
     concurrency: Count | None = Field(
         default=None, description="M, clients that train at once; none: fraction x clients"

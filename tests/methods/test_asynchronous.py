@@ -13,6 +13,7 @@ import raysim
 from raysim.core.seeds import sample_cohort, stream
 from raysim.methods.fedasync import FedAsync
 from raysim.methods.fedbuff import FedBuff
+from raysim.methods.fedprox import FedProx
 from raysim.testing.tasks import SmallNet
 from tests.driver.asynchronous.reference import walk
 from tests.methods.test_oracle import LR, assert_close, run
@@ -177,6 +178,40 @@ class Normalised(SmallNet):
     def __init__(self):
         super().__init__()
         self.hidden = torch.nn.Sequential(self.hidden, torch.nn.BatchNorm1d(16))
+
+
+class Proximal(FedBuff):
+    """FedBuff with FedProx's rules, but for its name a chain of both."""
+
+    def rules(self):
+        return raysim.chain(super().rules(), FedProx(mu=0.5).rules())
+
+
+def test_chained_with_the_rules_of_another_method(tmp_path):
+    task, times = make_task(SIZES), {"rounds": 5, "fraction": 0.7}
+    options = {"buffer": 2, "a": 2.0}
+    named = {f"method.{key}": value for key, value in options.items()}
+    name = {"method.name": f"{__name__}:Proximal"}
+    raysim.run(make_settings(tmp_path / "own", **name, **named, **times), task)
+    chained = {
+        "method.name": "chain",
+        "method.methods": {"fedbuff": options, "fedprox": {"mu": 0.5}},
+    }
+    raysim.run(make_settings(tmp_path / "chain", **chained, **times), task)
+    assert model_of(tmp_path / "own") == model_of(tmp_path / "chain")
+
+
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        ({"fedbuff": {}, "scaffold": {}}, "asynchronous rounds need clients without state"),
+        ({"fedbuff": {}, "fedasync": {}}, "fedbuff and fedasync each have their own asynchrony"),
+    ],
+)
+def test_what_does_not_chain_is_refused_by_name(tmp_path, methods, message):
+    with pytest.raises(raysim.SettingsError, match=message):
+        chained = {"method.name": "chain", "method.methods": methods}
+        raysim.run(make_settings(tmp_path / "run", **chained), make_task(SIZES))
 
 
 EQUAL = (24,) * 8
