@@ -203,7 +203,7 @@ class Chain(FedAvg):
         plain = getattr(FedAvg, hook)
         found = {n: m for n, m in self.methods.items() if getattr(type(m), hook) is not plain}
         if len(found) > 1:
-            raise SettingsError(f"{' and '.join(found)} each have their own {hook}")
+            raise SettingsError(f"{' and '.join(found)} each have a {hook} of their own")
         return next(iter(found.values()), None)
 
 

@@ -205,7 +205,7 @@ def test_chained_with_the_rules_of_another_method(tmp_path):
     ("methods", "message"),
     [
         ({"fedbuff": {}, "scaffold": {}}, "asynchronous rounds need clients without state"),
-        ({"fedbuff": {}, "fedasync": {}}, "fedbuff and fedasync each have their own asynchrony"),
+        ({"fedbuff": {}, "fedasync": {}}, "fedbuff and fedasync each have a asynchrony"),
     ],
 )
 def test_what_does_not_chain_is_refused_by_name(tmp_path, methods, message):
