@@ -194,7 +194,7 @@ class Run:
     ) -> tuple[Round, VirtualRound | None]:
         """Return the input of the method's round, and the round in virtual time if there is one."""
         context = self.context
-        clock = context.clock and context.clock.round(self.recorder.rows, runner, analyses.run)
+        clock = context.clock and context.clock.round(self.recorder, runner, analyses.run)
         run, note = (clock or analyses).run, context.listener.note
         sizes = context.federation.training_sizes
         now = round_inputs(self.settings, context.network, before, sizes=sizes, run=run, note=note)
