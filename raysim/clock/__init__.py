@@ -7,6 +7,12 @@ facade; imports core alone.
 
 from raysim.clock.base import CLOCKS, Clock
 
-CLOCKS.add({"devices": "raysim.clock.devices:Devices", "none": "raysim.clock.none:NoClock"})
+CLOCKS.add(
+    {
+        "devices": "raysim.clock.devices:Devices",
+        "none": "raysim.clock.none:NoClock",
+        "oort": "raysim.clock.oort:Oort",
+    }
+)
 
 __all__ = ["CLOCKS", "Clock"]

@@ -60,7 +60,8 @@ class Fleet:
                 f"clock: client {clients[late[0]]} would need {seconds[late[0]]:g} seconds for its"
                 f" work; must be at most {MOST_SECONDS:g}: raise its speed or bandwidth"
             )
-        return np.ceil(seconds * TICKS_PER_SECOND).astype(np.int64)
+        found: Integers = np.ceil(seconds * TICKS_PER_SECOND).astype(np.int64)
+        return found
 
     def joules(self, clients: Any, flops: Any, bytes_up: Any, bytes_down: Any) -> Floats:
         """Return the joules that work takes clients [n]: watts*flops/speed + joules of its bytes.

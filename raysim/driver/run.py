@@ -205,7 +205,7 @@ class Run:
         analyses = RoundAnalyses(context.analyses, runner, run, due=due)
         clock = None
         if context.clock and not overlapping:
-            clock = context.clock.round(self.recorder.rows, runner, analyses.run)
+            clock = context.clock.round(self.recorder, runner, analyses.run)
         now = round_inputs(
             self.settings,
             context.network,

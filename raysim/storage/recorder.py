@@ -54,6 +54,7 @@ class RunRecorder:
 
     Attributes:
         rows: A row per recorded round; its `checkpoint_seconds` are 0 until it is checkpointed.
+        clients: Folder of the rows of clients.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
@@ -61,7 +62,8 @@ class RunRecorder:
         self._metrics_path = folder / METRICS
         self._accuracy_path = folder / "client_accuracy.parquet"
         self._settings = settings
-        self._clients = PartedTable(folder / "clients.parquet", OPEN)
+        self.clients = folder / "clients.parquet"
+        self._clients = PartedTable(self.clients, OPEN)
         self._analyses = {
             name: PartedTable(folder / ANALYSIS / f"{name}.parquet", f"{ANALYSIS}.{name}.parquet")
             for name in settings.get(ANALYSIS, ())

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from raysim.clock.devices import Devices
+from raysim.clock.oort import Oort
 from raysim.config import Settings
 from raysim.core.errors import SettingsError
 from raysim.core.method import Round, Sampling, ServerState
@@ -54,16 +55,25 @@ def check_asynchrony(settings: Settings, state: ServerState, parts: Collection[s
         raise SettingsError(f"{key} clients without state, which their order would change")
     if not all(_draws_uniformly(settings, state, number) for number in range(3)):
         raise SettingsError(f"{key} clients that are drawn uniformly; it has a cohort of its own")
-    clock = settings.clock
-    if isinstance(clock, Devices) and clock.policy != "wait":
-        raise SettingsError(
-            f"clock.policy={clock.policy}: must be wait with method.name={method.title}:"
-            " asynchronous rounds wait for no client"
-        )
+    _check_clock(settings)
     if parts:
         raise SettingsError(
             f"analysis={min(parts)}: measures the cohort of a round; with"
             f" method.name={method.title} clients of several rounds overlap"
+        )
+
+
+def _check_clock(settings: Settings) -> None:
+    clock, name = settings.clock, settings.method.title
+    if isinstance(clock, Oort):
+        raise SettingsError(
+            f"clock.name={clock.title}: selects cohorts; with method.name={name}, whose clients"
+            " start one by one, must be devices or none"
+        )
+    if isinstance(clock, Devices) and clock.policy != "wait":
+        raise SettingsError(
+            f"clock.policy={clock.policy}: must be wait with method.name={name}: asynchronous"
+            " rounds wait for no client"
         )
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +12,7 @@ from torch import nn
 from raysim.clock.availability import TICKS_PER_SECOND
 from raysim.clock.devices import Devices
 from raysim.clock.fleet import Fleet
+from raysim.clock.oort import Oort
 from raysim.config import Settings
 from raysim.core.errors import SettingsError
 from raysim.core.rules import Pass, Reduced
@@ -21,8 +21,10 @@ from raysim.driver.passes import RoundRunner
 from raysim.driver.virtual.costs import PassCosts, WorkCosts
 from raysim.driver.virtual.lost import LostRoundError
 from raysim.driver.virtual.policies import Outcome, outcome_of
+from raysim.driver.virtual.selection import UTILITY, Selection, with_squared_loss
 from raysim.federation.federation import Federation
 from raysim.storage.client_states import ClientStates
+from raysim.storage.recorder import RunRecorder
 
 Integers = npt.NDArray[np.int64]
 SEARCHED = 1 << 16
@@ -67,23 +69,27 @@ class VirtualClock:
         self.clients = len(federation.training_sizes)
         self.fleet: Fleet = clock.fleet(self.clients, settings.seed)
         self.costs = WorkCosts(settings, federation, network, states)
+        self.selection = (
+            Selection(clock, self.costs.sizes, settings.seed) if isinstance(clock, Oort) else None
+        )
 
     def round(
-        self,
-        rows: Sequence[Mapping[str, Any]],
-        runner: RoundRunner,
-        run: Callable[[Pass], Reduced],
+        self, recorder: RunRecorder, runner: RoundRunner, run: Callable[[Pass], Reduced]
     ) -> VirtualRound:
         """Return the next round, which begins when the last one ended.
 
         Args:
-            rows: The rows of the rounds before, which hold their seconds.
+            recorder: Holds the rows of the rounds before, with their seconds.
             runner: Runs its passes.
             run: Runs a pass by it; analyses may ride on it.
         """
+        rows = recorder.rows
+        if self.selection:
+            self.selection.restore(recorder.clients, runner.number)
         # A row holds whole ticks, exactly: up to 285 years.
         spent = sum(round(row[VIRTUAL_SECONDS] * TICKS_PER_SECOND) for row in rows)
-        return VirtualRound(self, runner, begin=spent, now=spent, inner=run)
+        past = [row.get(UTILITY) or 0.0 for row in rows]
+        return VirtualRound(self, runner, begin=spent, now=spent, inner=run, past=past)
 
 
 @dataclass
@@ -96,6 +102,7 @@ class VirtualRound:
         begin: Tick at which it begins.
         now: Tick that it has reached.
         inner: Runs a pass; analyses may ride on it.
+        past: UTILITY of the rounds before.
         joules: Energy that all clients have spent.
         lost: Clients that took part in vain.
     """
@@ -105,6 +112,7 @@ class VirtualRound:
     begin: int
     now: int
     inner: Callable[[Pass], Reduced]
+    past: list[float]
     joules: float = 0.0
     lost: int = 0
     _wanted: int = 0
@@ -121,7 +129,7 @@ class VirtualRound:
         on until somebody is.
         """
         chosen = [*drawn]
-        if self.clock.clock.policy != "wait":
+        if self.clock.clock.policy != "wait" or self.clock.selection:
             chosen = self._available(drawn)
             if not chosen:
                 everyone = np.arange(self.clock.clients)
@@ -156,22 +164,28 @@ class VirtualRound:
         if (outcome.epochs != costs.epochs).any():
             epochs = outcome.epochs[kept].tolist()
             work = replace(work, epochs=dict(zip(clients, epochs, strict=True)))
-        reduced = self.inner(work)
+        reduced = self.inner(with_squared_loss(work) if self.clock.selection else work)
         self._add_columns(costs.clients, outcome, joules)
         return reduced
 
     def figures(self) -> dict[str, float]:
         """Return columns of `metrics.parquet`."""
+        selection, log = self.clock.selection, self.runner.log
         return {
             VIRTUAL_SECONDS: (self.now - self.begin) / TICKS_PER_SECOND,
             VIRTUAL_JOULES: self.joules,
             LOST: self.lost,
+            **(selection.figures(self.runner.number, log.columns) if selection else {}),
         }
 
     def _available(self, drawn: Sequence[int]) -> list[int]:
         """Return the clients that are available now, as many as wanted where there are so many."""
         clock, number = self.clock, self.runner.number
         wanted = len(drawn) + clock.clock.extra
+        if clock.selection:
+            here = self._of_available(np.arange(clock.clients))
+            ticks = clock.costs.plain_ticks(clock.fleet, self.runner)
+            return clock.selection.asked(number, wanted, here, ticks, self.past)
         chosen = self._of_available(np.array(drawn))[:wanted]
         if len(chosen) == wanted:
             return chosen.tolist()

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
+from raysim.clock.fleet import Fleet
 from raysim.config import Settings
 from raysim.core.rules import Pass
 from raysim.core.seeds import torch_generator
@@ -56,7 +57,7 @@ class WorkCosts:
         self, settings: Settings, federation: Federation, network: nn.Module, states: ClientStates
     ) -> None:
         self._settings, self._states = settings, states
-        self._sizes = federation.training_sizes
+        self.sizes = federation.training_sizes
         self._samples = OpenedSamples(federation, CPU)
         self._augment = federation.inputs.augment
         self._counter = FlopCounter(network, settings.local)
@@ -69,8 +70,8 @@ class WorkCosts:
             runner: The round's; it knows the versions of the clients' states.
         """
         clients = np.fromiter(work.clients, np.int64)
-        sizes = self._sizes[clients]
-        epochs = np.array([work.epochs_of(client) for client in clients.tolist()])
+        sizes = self.sizes[clients]
+        epochs = _epochs(work, clients)
         counted = int(clients[np.argmax(epochs)])  # who trains, if anyone does
         found = self._counter.kind(work, self._job(work, counted, runner))
         batch = self._settings.local.batch_size
@@ -82,6 +83,15 @@ class WorkCosts:
             bytes_up=np.full(len(clients), found.bytes_up),
             bytes_down=_bytes_down(work, clients),
         )
+
+    def plain_ticks(self, fleet: Fleet, runner: RoundRunner) -> Integers:
+        """Return the ticks of plain local training of all clients [K], with the deployed model."""
+        local, model = self._settings.local, self._settings.method.deployed(runner.state)
+        everyone = range(len(self.sizes))
+        work = Pass(everyone, {"model": model}, epochs=local.epochs, lr=local.lr)
+        costs = self.of(work, runner)
+        flops = costs.flops(costs.epochs)
+        return fleet.ticks(costs.clients, flops, costs.bytes_up, costs.bytes_down)
 
     def _job(self, work: Pass, client: int, runner: RoundRunner) -> ClientJob:
         """Return the job of a client, with the state that it would find."""
@@ -106,9 +116,18 @@ class WorkCosts:
         )
 
 
+def _epochs(work: Pass, clients: Integers) -> Integers:
+    """Return the local epochs of each client of a pass [n]."""
+    if isinstance(work.epochs, int):
+        return np.full(len(clients), work.epochs)
+    return np.array([work.epochs[client] for client in clients.tolist()])
+
+
 def _bytes_down(work: Pass, clients: Integers) -> Integers:
     """Return the bytes that each client of a pass receives [n]."""
-    own = np.array([nbytes(work.personal.get(client, {})) for client in clients.tolist()])
+    own = np.zeros(len(clients), dtype=np.int64)
+    if work.personal:
+        own += [nbytes(work.personal.get(client, {})) for client in clients.tolist()]
     if work.bytes_down is None:
         return own + nbytes(work.broadcast)
     return own + np.array([work.bytes_down(client) for client in clients.tolist()])

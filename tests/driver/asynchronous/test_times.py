@@ -146,8 +146,17 @@ def test_buffered_rounds_that_wait_for_all_have_fedavgs_times(tmp_path):
         assert plain.metrics[name].to_pylist() == pytest.approx(found.metrics[name].to_pylist())
 
 
-def test_a_policy_that_does_not_wait_is_refused(tmp_path):
-    policy = {"clock.policy": "deadline", "clock.deadline": 2.0}
-    with pytest.raises(raysim.SettingsError, match=r"clock\.policy=deadline: must be wait with"):
-        raysim.run(make_settings(tmp_path / "run", **BUFFERED, **policy), make_task(SIZES))
+@pytest.mark.parametrize(
+    ("clock", "message"),
+    [
+        (
+            {"clock.policy": "deadline", "clock.deadline": 2.0},
+            r"clock\.policy=deadline: must be wait with method\.name=fedbuff",
+        ),
+        ({"clock.name": "oort"}, r"clock\.name=oort: selects cohorts"),
+    ],
+)
+def test_clocks_that_choose_a_cohort_are_refused(tmp_path, clock, message):
+    with pytest.raises(raysim.SettingsError, match=message):
+        raysim.run(make_settings(tmp_path / "run", **(BUFFERED | clock)), make_task(SIZES))
     assert not (tmp_path / "run").exists()

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import raysim
+from raysim.testing.tasks import small_task
 from tests.driver.test_lost_files import StopAfter
 from tests.driver.virtual.test_costs import MODEL, SPEEDS, STEP, devices
 from tests.tasks import EQUAL, UNEQUAL, Notes, make_settings, make_task, model_of
@@ -148,6 +149,48 @@ def test_all_that_are_there_are_drawn_alike(tmp_path):
     counts = np.bincount(drawn, minlength=30)
     assert counts[1::2].sum() == 0
     assert counts.sum() == 450 and counts[::2].min() > 12 and counts[::2].max() < 50
+
+
+def test_who_works_in_vain_spends_energy_until_the_server_goes_on(tmp_path):
+    """Of 3 s, client 2 needs 0.25 s latency, and 20 * 160 * STEP / 5e5 s of computing."""
+    chosen = {"rounds": 1, "local.epochs": 20, "fraction": 1.0, **devices(tmp_path)}
+    late = {"clock.policy": "deadline", "clock.deadline": 3.0}
+    result = run(tmp_path / "run", **chosen, **late)
+    joules, lost = 0.0, 0
+    for n, speed in zip(UNEQUAL, SPEEDS, strict=True):
+        compute = 20 * n * STEP / speed
+        seconds = compute + 0.25 + MODEL / 1e6 + MODEL / 2e6
+        joules += min(3 / seconds, 1) * (3 * compute + 1e-6 * 2 * MODEL)
+        lost += seconds > 3
+    assert columns(result, "lost_clients") == [(lost,)] and lost > 0
+    assert result.metrics["virtual_joules"][0].as_py() == pytest.approx(joules, rel=1e-5)
+
+
+def test_other_clients_drop_out_every_round(tmp_path):
+    run(tmp_path, rounds=4, fraction=1.0, **CLOCK, **{"clock.dropout": 0.5})
+    rows = pq.read_table(tmp_path / "clients.parquet").to_pylist()
+    found = {frozenset(r["client"] for r in rows if r["round"] == n) for n in (1, 2, 3, 4)}
+    assert len(found) > 2
+
+
+@pytest.mark.parametrize("family", ["lstm", "cnn", "residual"])
+def test_recurrent_and_convolutional_layers_are_counted(tmp_path, family):
+    """A step costs two to three forward passes; torch's fused LSTM would count as nothing."""
+    forward = {
+        "lstm": 5 * 2 * (4 + 6) * 24 + 2 * 6 * 3,
+        "cnn": 2 * 36 * 9 * 4 + 2 * 9 * 36 * 6 + 2 * 54 * 8 + 2 * 8 * 3,
+        "residual": 2 * 36 * 9 * 4 + 2 * 36 * 36 * 4 + 2 * 36 * 8 + 2 * 8 * 3,
+    }[family]
+    chosen = {"rounds": 1, "local.epochs": 1, "fraction": 1.0, **devices(tmp_path)}
+    task = small_task(family)
+    raysim.run(make_settings(tmp_path / "run", **chosen), task)
+    rows = pq.read_table(tmp_path / "run" / "clients.parquet").to_pylist()
+    one = 4 * sum(tensor.numel() for tensor in task.model().state_dict().values())
+    assert len(rows) == 6
+    for row in rows:
+        compute = row["virtual_seconds"] - 0.25 - one / 1e6 - one / 2e6
+        passes = compute * SPEEDS[row["client"]] / row["samples"] / forward
+        assert 2 <= passes <= 3
 
 
 MIXED = {
