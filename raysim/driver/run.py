@@ -11,7 +11,7 @@ from typing import Any
 from raysim.core.components import calling
 from raysim.core.errors import DamagedStateError, MachineError, RunError
 from raysim.core.exits import delay_signals
-from raysim.core.method import Round
+from raysim.core.method import Metrics, Round, ServerState
 from raysim.driver.analyses.round_analyses import RoundAnalyses
 from raysim.driver.context import Result, RunContext
 from raysim.driver.evaluation import Evaluation
@@ -148,14 +148,14 @@ class Run:
 
     def _round(self, before: Checkpoint) -> None:
         """Run, evaluate, record and, where it is due, checkpoint one round."""
-        start = perf_counter()
-        context, number = self.context, before.number
+        start, context, number = perf_counter(), self.context, before.number
         checkpointed = self.checkpoints.numbers()
         needed_from = checkpointed[0] if checkpointed else number
         runner = RoundRunner(self._passes, number, before.state, before.versions, needed_from)
         analyses = RoundAnalyses(context.analyses, runner, due=self._is_due(number + 1))
         now, clock = self._inputs(before, runner, analyses)
-        found, method = (before.state, dict[str, float]()), self.settings.method
+        method = self.settings.method
+        found: tuple[ServerState, Metrics] = (before.state, {})
         with calling(method, "round"), noted_if_lost(context.listener.note):
             found = method.round(now, before.state)
         state, metrics = checked_next(method, found)
@@ -194,8 +194,9 @@ class Run:
     ) -> tuple[Round, VirtualRound | None]:
         """Return the input of the method's round, and the round in virtual time if there is one."""
         context = self.context
-        clock = context.clock and context.clock.round(self.recorder, runner, analyses.run)
-        run, note = (clock or analyses).run, context.listener.note
+        virtual, run = context.clock, analyses.run
+        clock = virtual.round(self.recorder, runner, run) if virtual else None
+        run, note = clock.run if clock else run, context.listener.note
         sizes = context.federation.training_sizes
         now = round_inputs(self.settings, context.network, before, sizes=sizes, run=run, note=note)
         return replace(now, cohort=clock.cohort(now.cohort)) if clock else now, clock
