@@ -65,7 +65,7 @@ class Feedback:
     @property
     def utility(self) -> Floats:
         """Statistical utility U_i of each client [K]; NaN before its first result."""
-        found: Floats = self.samples * np.sqrt(self.squared_losses)
+        found: Floats = self.samples.astype(np.float64) * np.sqrt(self.squared_losses)
         return found
 
 

@@ -1,7 +1,7 @@
 """Base of asynchronous methods: how many clients train at once, and how staleness counts.
 
-Source: Xie, Koyejo and Gupta, "Asynchronous Federated Optimization", OPT 2020, section 5.2. s is
-the factor of an update that starts tau versions before its aggregation.
+Source: Xie, Koyejo and Gupta, "Asynchronous Federated Optimization", OPT 2020. s is the factor of
+an update that starts tau versions before its aggregation.
 
     staleness="constant":     s = 1
     staleness="polynomial":   s = (1 + tau)^-a                              a = 0.5 by default

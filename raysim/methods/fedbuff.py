@@ -1,7 +1,7 @@
 """FedBuff: asynchronous rounds; the server buffers K updates for each version of the model.
 
 Source: Nguyen, Malik, Zhan, Yousefpour, Rabbat, Malek and Huba, "Federated Learning with Buffered
-Asynchronous Aggregation", AISTATS 2022, algorithm 1; s(tau) = (1 + tau)^-1/2 of its section 5.
+Asynchronous Aggregation", AISTATS 2022, algorithm 1; s(tau) = (1 + tau)^-1/2 by default, as there.
 
     client:  Delta_k = w_k - w_v            w_v the version v from which the client starts
     server:  w <- w + lr_global / K * sum of s(tau_k) Delta_k            over K buffered updates
@@ -9,9 +9,9 @@ Asynchronous Aggregation", AISTATS 2022, algorithm 1; s(tau) = (1 + tau)^-1/2 of
 M = `concurrency` clients train at once; tau is the number of versions between a client's start and
 its aggregation. With `weighted` an update counts by its client's samples, divided by the mean of
 the K. Of floating-point buffers (BatchNorm statistics) the changes are averaged like those of
-parameters; integer buffers grow by the greatest change. `concurrency=1000`, `buffer=10` are the
-paper's. Deviation: the paper's server picks clients at random; here one whose update waits in the
-buffer is not picked.
+parameters; integer buffers grow by the greatest change. The paper's experiments have K = 10.
+Deviation: the paper's server picks clients at random; here one whose update waits in the buffer is
+not picked.
 
 Changes are taken in float64. With lr_global=1, K = M = m and clients that take equally long, it is
 FedAvg with weighting=uniform: bit for bit if K is a power of two. Otherwise the mean of K models

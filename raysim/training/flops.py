@@ -109,7 +109,8 @@ class FlopCounter:
             twice = self._count(job, n, 2)[0] if job.epochs else once
             step.append(twice - once)
             finish.append(once - (twice - once))
-        return KindFlops(Polynomial((*step,)), Polynomial((*finish,)), bytes_up)
+        (a, b, c), (d, e, f) = step, finish
+        return KindFlops(Polynomial((a, b, c)), Polynomial((d, e, f)), bytes_up)
 
     def _count(self, job: ClientJob, n: int, epochs: int) -> tuple[int, int]:
         """Return the FLOPs of a job of n samples, and the bytes of its upload."""

@@ -24,3 +24,14 @@ def test_the_page_shows_who_worked_when(tmp_path, write_run):
     assert bars == [rows.count(1), rows.count(2), 0]
     assert "virtual seconds" in chart
     assert text == page_of([tmp_path / "timed"])
+
+
+def test_the_page_shows_how_stale_updates_are(tmp_path):
+    buffered = {"method.name": "fedbuff", "method.buffer": 1, "fraction": 0.7, "rounds": 6}
+    raysim.run(make_settings(tmp_path / "stale", **buffered), make_task(UNEQUAL))
+    rows = pq.read_table(tmp_path / "stale" / "clients.parquet")["staleness"].to_pylist()
+    text = page_of([tmp_path / "stale"])
+    chart = text[text.index('<section id="virtual"') :]
+    chart = chart[: chart.index("</section>")]
+    assert "versions between start and aggregation" in chart
+    assert chart.count("fill: #1f77b4") == max(rows) + 1 > 1  # a bar each

@@ -188,7 +188,7 @@ class VirtualRound:
             return clock.selection.asked(number, wanted, here, ticks, self.past)
         chosen = self._of_available(np.array(drawn))[:wanted]
         if len(chosen) == wanted:
-            return chosen.tolist()
+            return [*map(int, chosen)]
         draws = stream(clock.settings.seed, "cohort/more", number)
         others = draws.permutation(clock.clients)
         others = others[~np.isin(others, drawn)]
@@ -197,7 +197,7 @@ class VirtualRound:
             chosen = np.concatenate([chosen, more])[:wanted]
             if len(chosen) == wanted:
                 break
-        return chosen.tolist()
+        return [*map(int, chosen)]
 
     def _of_available(self, clients: Integers) -> Integers:
         return clients[self.clock.fleet.available(clients, self.now)]

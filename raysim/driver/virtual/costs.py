@@ -129,5 +129,7 @@ def _bytes_down(work: Pass, clients: Integers) -> Integers:
     if work.personal:
         own += [nbytes(work.personal.get(client, {})) for client in clients.tolist()]
     if work.bytes_down is None:
-        return own + nbytes(work.broadcast)
-    return own + np.array([work.bytes_down(client) for client in clients.tolist()])
+        own += nbytes(work.broadcast)
+    else:
+        own += [work.bytes_down(client) for client in clients.tolist()]
+    return own

@@ -1,4 +1,4 @@
-"""Chart of a run's clients in virtual time: who worked when, and in which round."""
+"""Charts of a run's clients in virtual time: who worked when, in which round, and how stale."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from raysim.storage.tables.parted import read_table
 
 BARS = 200
 """Most bars of a chart; more can not be told apart."""
+MOST_BARS = 50
+"""Most bars of a histogram."""
 COLUMNS = ["round", "client", "virtual_start", "virtual_seconds"]
 
 
@@ -32,6 +34,31 @@ def _works(record: RunRecord) -> pa.Table | None:
     path = record.path / "clients.parquet"
     table = read_table(path) if path.exists() else None
     return table if table is not None and {*COLUMNS} <= {*table.column_names} else None
+
+
+def staleness_charts(groups: Sequence[RunGroup]) -> list[Chart]:
+    """Return a histogram of the staleness of updates, of each group with asynchronous rounds."""
+    records = [group.records[0] for group in groups]
+    stale = [record for record in records if "staleness_mean" in record.metrics.column_names]
+    return [_histogram(record, f"staleness{number}") for number, record in enumerate(stale)]
+
+
+def _histogram(record: RunRecord, name: str) -> Chart:
+    """Draw how many updates have each staleness; above MOST_BARS bars are of several."""
+    from matplotlib.figure import Figure
+
+    path = record.path / "clients.parquet"
+    staleness = read_table(path)["staleness"].to_numpy() if path.exists() else np.zeros(0)
+    most = int(staleness.max(initial=0))
+    width = -(-(most + 1) // MOST_BARS)
+    with style_of(name):
+        figure = Figure(figsize=(5.4, 2.4))
+        axes = figure.add_axes((0.12, 0.2, 0.85, 0.75))
+        axes.hist(staleness, bins=(np.arange(0, most + width + 1, width) - 0.5).tolist())
+        axes.set_xlabel("versions between start and aggregation")
+        axes.set_ylabel("updates")
+        label = visible(str(record.path), SHOWN_LABEL)
+        return Chart(f"staleness of updates ({label})", to_svg(figure, name, ()))
 
 
 def _gantt(record: RunRecord, table: pa.Table, name: str) -> Chart:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from raysim.clock.devices import Devices
@@ -102,12 +102,20 @@ def test_a_policy_as_played_client_by_client(clients, policy, seconds, begin):
         assert 0 <= found.share[number] <= 1
 
 
+def test_who_arrives_at_the_deadline_counts():
+    found = outcome([(1.0, 1, 2, 0, np.inf, False)] * 2, policy="deadline", deadline=3.0)
+    assert found.counts.all() and found.end == 3 * SECOND
+    found = outcome([(1.0, 1, 3, 0, np.inf, False)] * 2, policy="deadline", deadline=3.999999)
+    assert not found.counts.any() and found.end == 3_999_999
+
+
 def test_the_first_drawn_come_first_at_the_same_tick():
     same = [(1.0, 1, 1, 0, np.inf, extra) for extra in (True, False, True, False)]
     found = outcome(same, policy="over_selection", extra=2)
     assert found.counts.tolist() == [False, True, False, True]
 
 
+@example(5, 3.0, 1.0, 666_667)  # one more than the quotient of whole ticks
 @given(st.integers(1, 50), st.floats(0.1, 10), st.floats(0.1, 50), st.integers(0, 10**8))
 def test_as_many_epochs_as_fit(epochs, speed, epoch, budget):
     fleet, costs = fleet_of([speed]), costs_of([epochs], [epoch])

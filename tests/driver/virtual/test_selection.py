@@ -77,3 +77,18 @@ def test_oort_is_quicker_than_a_uniform_cohort(tmp_path):
     uniform = raysim.run(settings, make_task(SIZES))
     seconds = [sum(r.metrics["virtual_seconds"].to_pylist()) for r in (chosen, uniform)]
     assert seconds[0] < 0.7 * seconds[1]
+
+
+def test_actors_have_the_bytes_and_times_of_the_inline_run(tmp_path, shared_ray):
+    """Under Oort, partial work and drop-outs."""
+    chosen = {
+        "clock.policy": "partial",
+        "clock.deadline": 0.35,
+        "clock.kind": "iot",
+        "clock.dropout": 0.2,
+        "rounds": 3,
+    }
+    run(tmp_path / "inline", **chosen)
+    run(tmp_path / "actors", **chosen, **{"engine.backend": "ray", "engine.actors": 2})
+    assert model_of(tmp_path / "inline") == model_of(tmp_path / "actors")
+    assert rows_of(tmp_path / "inline") == rows_of(tmp_path / "actors")
