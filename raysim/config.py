@@ -6,7 +6,6 @@ value and the allowed range.
 
 from __future__ import annotations
 
-import json
 import tomllib
 from bisect import bisect_left
 from collections.abc import Mapping
@@ -20,16 +19,18 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    PlainSerializer,
     ValidationError,
     model_validator,
 )
 
 from raysim.analysis import analysis_names
-from raysim.core.components import C, Component, Registry, build_component, explain
+from raysim.clock import CLOCKS, Clock
+from raysim.clock.none import NoClock
+from raysim.core.components import explain
 from raysim.core.data import DATASETS, MODELS, PARTITIONS, Dataset, Model, Partition
 from raysim.core.errors import SettingsError, visible
 from raysim.core.given import check_plain, or_none, parse_json, read_text, user_path
+from raysim.core.given.component_fields import component_field
 from raysim.core.given.limits import MOST, SMALLEST_RESOURCE, Count, NodeLabels, RayName, Seed
 from raysim.core.method import METHODS, Method
 from raysim.core.rules import Weighting
@@ -139,23 +140,6 @@ class EngineSettings(SettingsGroup):
         return self
 
 
-def _component(registry: Registry[C]) -> tuple[BeforeValidator, PlainSerializer]:
-    def build(value: Any) -> Any:
-        if isinstance(value, Component):
-            return value
-        name = value.get("name") if isinstance(value, Mapping) else value
-        if not isinstance(value, Mapping) or not isinstance(name, str):
-            key = f"{registry.kind}.name" if isinstance(value, Mapping) else registry.kind
-            raise SettingsError(
-                f"{key}={json.dumps(name, default=str)}: {registry.kind}.name must be the name of"
-                f" a {registry.kind}"
-            )
-        fields = {key: item for key, item in value.items() if key != "name"}
-        return build_component(registry.get(name), fields, f"{registry.kind}.", named=True)
-
-    return BeforeValidator(build), PlainSerializer(lambda value: value.settings())
-
-
 def _path(setting: str, path: str, *, absolute: bool = False) -> str:
     found = user_path(path, setting)
     return str(found.absolute() if absolute else found)
@@ -164,10 +148,11 @@ def _path(setting: str, path: str, *, absolute: bool = False) -> str:
 class Settings(SettingsGroup):
     """Everything that a run depends on."""
 
-    dataset: Annotated[Dataset, *_component(DATASETS)]
-    partition: Annotated[Partition, *_component(PARTITIONS)]
-    model: Annotated[Model, *_component(MODELS)]
-    method: Annotated[Method, *_component(METHODS)]
+    dataset: Annotated[Dataset, *component_field(DATASETS)]
+    partition: Annotated[Partition, *component_field(PARTITIONS)]
+    model: Annotated[Model, *component_field(MODELS)]
+    method: Annotated[Method, *component_field(METHODS)]
+    clock: Annotated[Clock, *component_field(CLOCKS)] = NoClock()
     clients: Count = Field(default=100, description="number of clients K")
     rounds: Count = Field(default=100, description="maximum number of rounds")
     fraction: float = Field(default=0.1, gt=0, le=1, description="fraction C of clients a round")

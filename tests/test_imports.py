@@ -16,17 +16,24 @@ import pytest
 ROOT = Path(__file__).parent.parent
 UPPER = ("workloads", "tuning", "cluster")
 
-ENGINE = ("core", "config", "methods", "analysis", "storage", "federation", "training", "execution")
+ENGINE = (
+    *("core", "config", "methods", "analysis", "clock", "storage"),
+    *("federation", "training", "execution"),
+)
 ALLOWED: dict[str, tuple[str, ...]] = {
     "core": (),
     "analysis": ("core", "methods"),
-    "config": ("core", "analysis"),
+    "clock": ("core",),
+    "config": ("core", "analysis", "clock"),
     "methods": ("core",),
     "storage": ("core", "config"),
     "federation": ("core", "config"),
     "training": ("core", "config", "federation"),
     "execution": ("core", "config", "storage", "federation", "training"),
-    "driver": ("core", "config", "analysis", "storage", "federation", "training", "execution"),
+    "driver": (
+        *("core", "config", "analysis", "clock", "storage"),
+        *("federation", "training", "execution"),
+    ),
     "results": ("core", "config", "methods", "analysis", "storage"),
     "facade": (*ENGINE, "driver", *UPPER),
     "cli": (*ENGINE, "facade", "driver", "results", *UPPER),

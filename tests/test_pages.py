@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from raysim.config import Settings
+from raysim.core.components import Component
 
 ROOT = Path(__file__).parents[1]
 ROW = re.compile(r"^\| `([a-z_.]+)` \| ([^|]+) \|", re.MULTILINE)
@@ -42,7 +43,9 @@ def defaults(group: type[BaseModel], prefix: str = "") -> dict[str, str]:
             found[f"{prefix}{key}.name"] = "required"
             continue
         value = field.get_default(call_default_factory=True)
-        if isinstance(value, BaseModel):
+        if isinstance(value, Component):
+            found[f"{prefix}{key}.name"] = value.title
+        elif isinstance(value, BaseModel):
             found |= defaults(type(value), f"{prefix}{key}.")
         else:
             text = value if isinstance(value, str) else json.dumps(value)

@@ -52,10 +52,11 @@ def page_of(kind: str, name: str) -> RenderableType:
 def _registry(kind: str) -> Registry[Any]:
     """Return the registry of a kind of components, filled."""
     from raysim import methods, workloads  # noqa: F401 - registers the components
+    from raysim.clock import CLOCKS
     from raysim.core.data import DATASETS, MODELS, PARTITIONS
     from raysim.core.method import METHODS
 
-    registries: tuple[Registry[Any], ...] = (METHODS, DATASETS, PARTITIONS, MODELS)
+    registries: tuple[Registry[Any], ...] = (METHODS, DATASETS, PARTITIONS, MODELS, CLOCKS)
     return next(registry for registry in registries if f"{registry.kind}s" == kind)
 
 

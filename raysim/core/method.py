@@ -19,6 +19,7 @@ What methods use:
 - Ditto: a second pass trains each client's own model; `client_model` deploys it.
 - Noise and compression: `Round.generator`, `View.generator`, `Upload.bytes_up`.
 - Selection: `Method.cohort`, a function of seed, round and committed state.
+- FedBuff, FedAsync: `asynchrony` has rounds overlap, `discount` weighs stale updates.
 """
 
 from __future__ import annotations
@@ -114,6 +115,25 @@ class Round:
     note: Callable[[str], None]
 
 
+@dataclass(frozen=True)
+class Asynchrony:
+    """Overlap of asynchronous rounds: each makes a version of the model, from clients' updates.
+
+    Attributes:
+        buffer: K, the updates that make a version.
+        concurrency: M, the clients that train at once.
+        max_staleness: Versions that an update may lie back; None sets no limit.
+    """
+
+    buffer: int
+    concurrency: int
+    max_staleness: int | None = None
+
+    def accepts(self, staleness: int) -> bool:
+        """Return whether an update counts whose start lies so many versions back."""
+        return self.max_staleness is None or staleness <= self.max_staleness
+
+
 class Method(Component, ABC):
     """A federated method; its fields are its settings."""
 
@@ -146,6 +166,20 @@ class Method(Component, ABC):
         Raises:
             SettingsError: the method's settings do not suit the network.
         """
+
+    def asynchrony(self, size: int) -> Asynchrony | None:
+        """Return how rounds overlap, m being the clients that were asked for; None if they do not.
+
+        Clients of an asynchronous method are drawn uniformly. Its round runs one pass, over the
+        clients that start from the current version, and receives the updates that arrive by its
+        end, from clients that may have started earlier. Clients keep no state, and passes of
+        different rounds differ in clients, broadcast and learning rate alone.
+        """
+        return None
+
+    def discount(self, staleness: int) -> float:
+        """Return the factor, from 0 to 1, of an update whose start lies so many versions back."""
+        return 1.0
 
     def cohort(self, sampling: Sampling, state: ServerState) -> Sequence[int]:
         """Return the distinct clients of a round: by default m of them, drawn uniformly."""

@@ -26,10 +26,7 @@ Weighting = Literal["examples", "uniform"]
 
 
 class Outputs(NamedTuple):
-    """Outputs of a network on a batch, stage by stage.
-
-    `features` and `hidden` are None for a network without these stages.
-    """
+    """Outputs of a network on a batch; `features` and `hidden` are None without these stages."""
 
     features: Tensor | None  # [B, ch, H, W] or [B, F]
     hidden: Tensor | None  # [B, F]
@@ -292,9 +289,11 @@ class Reduced:
         means: The weighted mean of every group in `Upload.sums`.
         rows: Per client, its `Upload.rows`.
         scalars: Per name, one value per client, in the order of `clients`.
+        staleness: Of asynchronous rounds, per client, the versions since its start.
     """
 
     clients: tuple[int, ...]
     means: Groups
     rows: Mapping[int, Groups]
     scalars: Mapping[str, npt.NDArray[np.float64]]
+    staleness: Mapping[int, int] = field(default_factory=dict)

@@ -14,11 +14,13 @@ from raysim.config import Settings
 from raysim.driver.analyses.run_analyses import Analyses
 from raysim.driver.evaluation import Evaluator
 from raysim.driver.listener import Listener
+from raysim.driver.virtual.clock import VirtualClock
 from raysim.execution.base import Executor
 from raysim.execution.worker import WorkerSpec
 from raysim.federation.federation import Federation
 from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_states import ClientStates
+from raysim.storage.environment import node_differences
 from raysim.storage.run_directory import RunDirectory
 from raysim.storage.trace import Stopwatch
 
@@ -53,6 +55,7 @@ class CheckedRun:
         evaluator: Evaluates the global model.
         analyses: The analyses of its evaluated rounds.
         identity: What decides the bits of its result, but for the executor.
+        clock: Its virtual clock, if it has one.
     """
 
     settings: Settings
@@ -63,6 +66,7 @@ class CheckedRun:
     evaluator: Evaluator
     analyses: Analyses
     identity: Mapping[str, Any]
+    clock: VirtualClock | None
 
     @property
     def spec(self) -> WorkerSpec:
@@ -88,3 +92,23 @@ class RunContext(CheckedRun):
     run_dir: RunDirectory
     executor: Executor
     force: bool = False
+
+    def note_workers(self, before: Mapping[str, Any], committed: Checkpoint) -> dict[str, Any]:
+        """Write where the work runs whenever that has changed; return it.
+
+        Args:
+            before: Where it ran so far; empty before the first round.
+            committed: The last committed round.
+        """
+        workers = self.executor.describe()
+        if workers == before:
+            return workers
+        more: dict[str, Any] = {"stack_size": committed.stack_size, "forced": committed.forced}
+        self.run_dir.save_environment(**workers, **more)
+        difference = node_differences(workers["actors"])
+        if difference and difference != node_differences(before.get("actors", [])):
+            self.listener.note(difference)
+        declared = (actor for actor in workers["actors"] if actor.get("gpus"))
+        if not before and any(actor["device"] == "cpu" for actor in declared):
+            self.listener.note("GPUs are declared to Ray but absent: actors train on the CPU")
+        return workers

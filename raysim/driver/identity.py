@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from raysim.core.arrow import recorded_checksum
+from raysim.config import Settings
+from raysim.core.arrow import checksum, recorded_checksum
 from raysim.core.client_indices import ClientIndices, ListedIndices
 from raysim.core.data import Split
 from raysim.core.errors import RunError
-from raysim.core.method import Method
 from raysim.core.tensors import Tensors
 from raysim.core.tensors.digests import arrays_digest, bytes_of, tensors_digest
 from raysim.driver.context import RunContext
@@ -37,12 +37,12 @@ SHOWN_DIGITS = 12
 
 
 def identity_of(
-    method: Method, federation: Federation, network: nn.Module, reference: Tensors | None
+    settings: Settings, federation: Federation, network: nn.Module, reference: Tensors | None
 ) -> dict[str, Any]:
-    """Return a method's revision, and digests of the rest that a run is made of, by name.
+    """Return the method's revision, and digests of the rest that a run is made of, by name.
 
     Args:
-        method: The method.
+        settings: The run's settings.
         federation: Its samples and client indices.
         network: Its network.
         reference: The model with which analyses compare, wherever it lies.
@@ -51,7 +51,7 @@ def identity_of(
     first, test = opened.client(0), opened.test(0, 2)
     layout = [(name, tuple(t.shape), t.dtype) for name, t in network.state_dict().items()]
     return {
-        FORMULA: method.revision,
+        FORMULA: settings.method.revision,
         "clients": len(federation.training_sizes),
         "training samples": _of_split(federation.train),
         "test samples": _of_split(federation.test),
@@ -59,6 +59,7 @@ def identity_of(
         "decoded samples": arrays_digest(map(bytes_of, (first.x, first.y, test.x, test.y))),
         "network": hashlib.sha256(repr(layout).encode()).hexdigest(),
         "model of the reference": "none" if reference is None else tensors_digest(reference),
+        **{f"file of {key}": checksum(path) for key, path in settings.clock.files().items()},
     }
 
 

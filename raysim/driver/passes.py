@@ -19,7 +19,7 @@ from raysim.driver.listener import Listener
 from raysim.driver.round_log import RoundLog
 from raysim.execution.base import Executor, Item
 from raysim.execution.messages import FailedItem, Failure, PassMessage, WorkerResult
-from raysim.execution.partial_sum import PartialSum
+from raysim.execution.partial_sum import PartialSum, Sums, merge_sums
 from raysim.storage.atomic import writing
 from raysim.storage.client_states import StateVersion, Versions, latest_versions
 from raysim.storage.trace import Stopwatch
@@ -64,6 +64,7 @@ class RoundRunner:
         log: Figures of the passes so far.
         written: Per client, the state version that this round wrote last.
         obsolete: Clients' versions that nothing reads after the round.
+        passes: Passes so far.
     """
 
     context: PassContext
@@ -74,8 +75,8 @@ class RoundRunner:
     log: RoundLog = field(default_factory=RoundLog)
     written: dict[int, StateVersion] = field(default_factory=dict)
     obsolete: list[tuple[int, StateVersion]] = field(default_factory=list)
+    passes: int = 0
     _round_states: dict[int, StateVersion] = field(default_factory=dict)
-    _passes: int = 0
 
     def run(self, work: Pass) -> Reduced:
         """Run one pass over clients.
@@ -89,22 +90,17 @@ class RoundRunner:
         with context.watch("broadcast"):
             message = self._message(work, clients)
         stacks = stacks_of(clients, context.sizes, context.stack_size if work.epochs else 1)
-        total = PartialSum()
+        sums: Sums = {}
         failed_at: dict[Item, str] = {}
-        failed = self._train(message, stacks, total, failed_at)
-        to_retry = {failure.client for failure in failed if not failure.final}
-        if to_retry:
-            retried = [stack for stack in stacks if not to_retry.isdisjoint(stack)]
-            message = replace(message, retry=True, arrived=frozenset(total.clients))
-            failed = [failure for failure in failed if failure.final]
-            failed += self._train(message, retried, total, failed_at)
-        self.log.dropped += failed
+        failed = self.train(message, stacks, sums, failed_at)
+        failed = self.train_again(message, stacks, sums, failed, failed_at)
         # A resumed run must not find what a dropped client wrote before its actor died.
         self.obsolete += [
-            (failure.client, StateVersion(self.number, self._passes, in_round))
+            (failure.client, StateVersion(self.number, self.passes, in_round))
             for failure in failed
             for in_round in (False, True)
         ]
+        total = sums.get(self.number, PartialSum())
         if not total.clients:
             raise RunError(
                 f"round {self.number + 1}: no client is left; the last one, client"
@@ -113,29 +109,24 @@ class RoundRunner:
         with context.watch("reduction"):
             columns = total.columns()
             reduced = total.reduced(message.total_weight, columns)
-        self.log.count(work, total.bytes_up, _bytes_down(work, clients), columns, self._passes)
+        self.log.count(work, total.bytes_up, bytes_down(work, clients), columns, self.passes)
         self._record_versions(total)
-        self._passes += 1
+        self.passes += 1
         return reduced
 
-    def finish(self) -> None:
-        """Make the round state obsolete: it was for this round alone."""
-        self.obsolete += self._round_states.items()
-        self._round_states = {}
-
-    def _train(
+    def train(
         self,
         message: PassMessage,
         stacks: Sequence[Item],
-        total: PartialSum,
+        sums: Sums,
         failed_at: dict[Item, str],
     ) -> list[Failure]:
-        """Train stacks, add their uploads to the total, and return the clients that failed.
+        """Train stacks, add their uploads to the sums, and return the clients that failed.
 
         Args:
             message: The pass.
             stacks: The stacks.
-            total: Sum of the uploads so far.
+            sums: Sums of the uploads so far.
             failed_at: Stacks that failed before, and the worker; those that fail now are added.
         """
         failed: list[Failure] = []
@@ -150,13 +141,45 @@ class RoundRunner:
         ):
             failures = _failures_of(result) if isinstance(result, FailedItem) else result.failures
             if isinstance(result, WorkerResult):
-                self._merge(result, total)
+                self._merge(result, sums)
                 failed_at |= {failure.stack: result.worker for failure in failures}
             failures = [failure for failure in failures if failure.client not in message.arrived]
             self._log_failures(failures)
             failed += failures
             self._stop_at([f for f in failures if f.final or message.retry])
         return sorted(failed, key=lambda failure: failure.client)
+
+    def train_again(
+        self,
+        message: PassMessage,
+        stacks: Sequence[Item],
+        sums: Sums,
+        failed: list[Failure],
+        failed_at: dict[Item, str],
+    ) -> list[Failure]:
+        """Train the stacks in which a client failed once more; return the clients dropped.
+
+        Args:
+            message: The pass.
+            stacks: Its stacks.
+            sums: Sums of the uploads so far, to which theirs are added.
+            failed: The clients that failed.
+            failed_at: The stacks that failed, and the worker.
+        """
+        to_retry = {failure.client for failure in failed if not failure.final}
+        if to_retry:
+            retried = [stack for stack in stacks if not to_retry.isdisjoint(stack)]
+            arrived = message.arrived.union(*(total.clients for total in sums.values()))
+            message = replace(message, retry=True, arrived=arrived)
+            failed = [failure for failure in failed if failure.final]
+            failed += self.train(message, retried, sums, failed_at)
+        self.log.dropped += failed
+        return failed
+
+    def finish(self) -> None:
+        """Make the round state obsolete: it was for this round alone."""
+        self.obsolete += self._round_states.items()
+        self._round_states = {}
 
     def _cost(self, work: Pass, stack: Item) -> float:
         """Return the work of a stack: its samples times their epochs."""
@@ -165,9 +188,9 @@ class RoundRunner:
             return float(sizes.sum() * max(work.epochs, 1))
         return float(sum(n * max(work.epochs[c], 1) for c, n in zip(stack, sizes, strict=True)))
 
-    def _merge(self, result: WorkerResult, total: PartialSum) -> None:
+    def _merge(self, result: WorkerResult, sums: Sums) -> None:
         with self.context.watch("reduction"):
-            total.merge(result.partial_sum)
+            merge_sums(sums, result.sums)
         self.log.spans.setdefault(result.worker, []).extend(result.spans)
         for note in result.notes:
             if note not in self.context.shown_notes:
@@ -198,17 +221,17 @@ class RoundRunner:
         return PassMessage(
             work=replace(work, clients=(), broadcast={}, personal={}, bytes_down=None),
             round_number=self.number,
-            pass_number=self._passes,
+            pass_number=self.passes,
             uniform=uniform,
             total_weight=len(clients) if uniform else int(self.context.sizes[clients].sum()),
             broadcast=PackedTensors.of(work.broadcast),
             initial_state=PackedTensors.of(settings.method.client_init(self.state)),
-            versions=self._versions(clients),
+            versions=self.versions(clients),
             personal={client: PackedTensors.of(own) for client, own in work.personal.items()},
             needed_from=self.needed_from,
         )
 
-    def _versions(self, clients: list[int]) -> dict[int, tuple[StateVersion, ...]]:
+    def versions(self, clients: list[int]) -> dict[int, tuple[StateVersion, ...]]:
         """Return the versions to read: of each client's state, then of its round state."""
         participants = set(clients)
         found = latest_versions(self.latest, clients)
@@ -226,10 +249,10 @@ class RoundRunner:
         ):
             self.obsolete += [(client, latest[client]) for client in digests if client in latest]
             for client, digest in digests.items():
-                latest[client] = StateVersion(self.number, self._passes, in_round, digest)
+                latest[client] = StateVersion(self.number, self.passes, in_round, digest)
 
 
-def _bytes_down(work: Pass, clients: list[int]) -> int:
+def bytes_down(work: Pass, clients: list[int]) -> int:
     """Return the bytes that the clients of a pass receive."""
     common = nbytes(work.broadcast)
     own = sum(nbytes(stacks) for stacks in work.personal.values())

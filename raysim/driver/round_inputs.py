@@ -1,18 +1,19 @@
-"""Inputs of a round: its cohort, learning rate, and the generators of the server."""
+"""Inputs of a round: cohort, learning rate, and generators of the server; check of its result."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from torch import Generator, nn
 
 from raysim.config import LocalSettings, Settings
-from raysim.core.components import ask
+from raysim.core.components import ask, checked
 from raysim.core.errors import RunError
-from raysim.core.method import Round, Sampling
+from raysim.core.method import Method, Metrics, Round, Sampling, ServerState
 from raysim.core.rules import Pass, Reduced
 from raysim.core.seeds import sample_cohort, stream, torch_generator
 from raysim.storage.checkpoints import Checkpoint
@@ -28,6 +29,7 @@ def round_inputs(
     sizes: npt.NDArray[np.int64],
     run: Callable[[Pass], Reduced],
     note: Callable[[str], None],
+    cohort: tuple[int, ...] | None = None,
 ) -> Round:
     """Return the input of `Method.round`; it depends on seed, round and committed state alone.
 
@@ -38,6 +40,7 @@ def round_inputs(
         sizes: Samples that each client trains on [K].
         run: Runs a pass.
         note: Shows the user one line.
+        cohort: The clients that start, where rounds overlap; None draws the method's cohort.
 
     Raises:
         RunError: the method's cohort is empty, or not of distinct clients.
@@ -45,7 +48,7 @@ def round_inputs(
     number = before.number
     return Round(
         number=number,
-        cohort=draw_cohort(settings, before),
+        cohort=draw_cohort(settings, before) if cohort is None else cohort,
         clients=len(before.losses),
         epochs=settings.local.epochs,
         lr=settings.local.lr_at(number),
@@ -71,6 +74,22 @@ def _sample(settings: Settings, before: Checkpoint, *keys: int) -> tuple[int, ..
 
 def _generator(seed: int, number: int, purpose: str) -> Generator:
     return torch_generator(seed, f"server/{purpose}", number)
+
+
+def checked_next(method: Method, found: Any) -> tuple[ServerState, Metrics]:
+    """Return what a method's round returned.
+
+    Raises:
+        SettingsError: it is not the next state and metrics.
+    """
+
+    def is_next_state(found: Any) -> bool:
+        state, metrics = found
+        return isinstance(state, ServerState) and isinstance(metrics, Mapping)
+
+    expected = "the next ServerState and a dict of metrics"
+    result: tuple[ServerState, Metrics] = checked(method, "round", found, is_next_state, expected)
+    return result
 
 
 def draw_cohort(settings: Settings, before: Checkpoint) -> tuple[int, ...]:

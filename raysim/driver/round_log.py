@@ -59,11 +59,13 @@ class RoundLog:
         columns: Per pass, the columns of its clients in `clients.parquet`.
         dropped: Clients that were dropped.
         spans: Per worker, its phases.
+        more: Further figures of the round.
     """
 
     columns: list[Columns] = field(default_factory=list)
     dropped: list[Failure] = field(default_factory=list)
     spans: dict[str, list[Span]] = field(default_factory=dict)
+    more: dict[str, float] = field(default_factory=dict)
     _accounts: dict[str, _Account] = field(default_factory=lambda: {"": _Account()})
 
     def count(
@@ -88,6 +90,7 @@ class RoundLog:
         return found | {
             "bytes_up": sum(account.bytes_up for account in accounts),
             "bytes_down": sum(account.bytes_down for account in accounts),
+            **self.more,
         }
 
     def losses(self) -> dict[int, float]:

@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from dataclasses import replace
 from functools import cached_property, partial
 from time import perf_counter
 from typing import Any
 
-from raysim.core.components import calling, checked
+from raysim.core.components import calling
 from raysim.core.errors import DamagedStateError, MachineError, RunError
 from raysim.core.exits import delay_signals
-from raysim.core.method import Round, ServerState
+from raysim.core.method import Metrics, Round, ServerState
 from raysim.driver.analyses.round_analyses import RoundAnalyses
+from raysim.driver.asynchronous.opening import asynchronous_rounds
+from raysim.driver.asynchronous.rounds import AsynchronousRounds
 from raysim.driver.context import Result, RunContext
 from raysim.driver.evaluation import Evaluation
 from raysim.driver.identity import accepted, with_environments
 from raysim.driver.listener import Started
 from raysim.driver.passes import PassContext, RoundRunner
-from raysim.driver.round_inputs import round_inputs
+from raysim.driver.round_inputs import checked_next, round_inputs
 from raysim.driver.stacking import decide_stack_size
+from raysim.driver.virtual.clock import VirtualRound
+from raysim.driver.virtual.lost import noted_if_lost
 from raysim.execution.process import release_freed_memory
 from raysim.storage.atomic import write_json
 from raysim.storage.checkpoints import Checkpoint, Checkpoints, save_tensors
 from raysim.storage.client_states import updated
-from raysim.storage.environment import node_differences
 from raysim.storage.recorder import Row, RunRecorder
 from raysim.storage.summary import summarise
 from raysim.storage.trace import DRIVER, TraceWriter
-
-NEXT_STATE = "the next ServerState and a dict of metrics"
-
-
-def _is_next_state(found: Any) -> bool:
-    state, metrics = found
-    return isinstance(state, ServerState) and isinstance(metrics, Mapping)
 
 
 class Run:
@@ -151,19 +147,23 @@ class Run:
             stack_size=self.committed.stack_size or 1,
         )
 
+    @cached_property
+    def _asynchronous(self) -> AsynchronousRounds | None:
+        """The rounds, where they overlap; from the last checkpoint on."""
+        return asynchronous_rounds(self.context, self._passes, self.committed)
+
     def _round(self, before: Checkpoint) -> None:
         """Run, evaluate, record and, where it is due, checkpoint one round."""
-        start = perf_counter()
+        start, method = perf_counter(), self.settings.method
         context, number = self.context, before.number
         checkpointed = self.checkpoints.numbers()
         needed_from = checkpointed[0] if checkpointed else number
         runner = RoundRunner(self._passes, number, before.state, before.versions, needed_from)
-        analyses = RoundAnalyses(context.analyses, runner, due=self._is_due(number + 1))
-        now = self._inputs(before, analyses)
-        method = self.settings.method
-        with calling(method, "round"):
+        now, analyses, clock = self._begin(before, runner)
+        found: tuple[ServerState, Metrics] = (before.state, {})
+        with calling(method, "round"), noted_if_lost(context.listener.note):
             found = method.round(now, before.state)
-        state, metrics = checked(method, "round", found, _is_next_state, NEXT_STATE)
+        state, metrics = checked_next(method, found)
         runner.finish()
         context.states.delete(runner.obsolete)
         seconds = perf_counter() - start
@@ -174,11 +174,13 @@ class Run:
             state=state,
             losses=before.losses.copy(),
             versions=updated(before.versions, runner.written),
+            in_flight=self._asynchronous.commit(number) if self._asynchronous else None,
         )
         evaluation, evaluation_seconds = self._evaluate(before, after, now, analyses)
         row: Row = {
             "round": after.number,
             **runner.log.figures(),
+            **(clock.figures() if clock else {}),
             **evaluation.figures,
             "lr": now.lr,
             "seconds": seconds,
@@ -190,19 +192,31 @@ class Run:
             workers = len(context.executor.describe()["actors"])
             evaluation_spans = {**evaluation.spans, DRIVER: context.watch.take()}
             row |= self.trace.round(after.number, seconds, workers, spans, evaluation_spans)
-        self._note_workers()
+        self.workers = context.note_workers(self.workers, self.committed)
         self._commit(after, row, runner, evaluation)
 
-    def _inputs(self, before: Checkpoint, analyses: RoundAnalyses) -> Round:
-        context = self.context
-        return round_inputs(
+    def _begin(
+        self, before: Checkpoint, runner: RoundRunner
+    ) -> tuple[Round, RoundAnalyses, VirtualRound | None]:
+        """Return a round's input, its analyses and, where rounds do not overlap, its clock."""
+        context, overlapping = self.context, self._asynchronous
+        run = partial(overlapping.run, runner) if overlapping else runner.run
+        due = self._is_due(before.number + 1)
+        analyses = RoundAnalyses(context.analyses, runner, run, due=due)
+        clock = None
+        if context.clock and not overlapping:
+            clock = context.clock.round(self.recorder, runner, analyses.run)
+        now = round_inputs(
             self.settings,
             context.network,
             before,
             sizes=context.federation.training_sizes,
-            run=analyses.run,
+            run=(clock or analyses).run,
             note=context.listener.note,
+            cohort=overlapping.cohort(before.number) if overlapping else None,
         )
+        now = replace(now, cohort=clock.cohort(now.cohort)) if clock else now
+        return now, analyses, clock
 
     @delay_signals()
     def _commit(
@@ -245,24 +259,6 @@ class Run:
         accuracy = rows[-1].get("test_accuracy") if rows else None
         reached = target is not None and accuracy is not None and accuracy >= target
         return self.committed.number >= self.settings.rounds or reached
-
-    def _note_workers(self) -> None:
-        """Write where the work runs whenever that has changed."""
-        before, self.workers = self.workers, self.context.executor.describe()
-        if self.workers == before:
-            return
-        committed = self.committed
-        workers = {**self.workers, "stack_size": committed.stack_size, "forced": committed.forced}
-        self.context.run_dir.save_environment(**workers)
-        difference = node_differences(self.workers["actors"])
-        if difference and difference != node_differences(before.get("actors", [])):
-            self.context.listener.note(difference)
-        if before:
-            return
-        if any(actor.get("gpus") and actor["device"] == "cpu" for actor in self.workers["actors"]):
-            self.context.listener.note(
-                "GPUs are declared to Ray but absent: actors train on the CPU"
-            )
 
     def _save(self) -> None:
         """Write model and checkpoint; the row has their seconds before the checkpoint is seen."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from raysim.config import Settings
 from raysim.driver.analyses.run_analyses import Analyses
+from raysim.driver.asynchronous.opening import check_asynchrony
 from raysim.driver.context import CheckedRun, Result, RunContext
 from raysim.driver.evaluation import Evaluator
 from raysim.driver.identity import identity_of
@@ -16,6 +17,7 @@ from raysim.driver.preflight import check_space, initial_checkpoint
 from raysim.driver.rounds import RoundIterator
 from raysim.driver.run import Run
 from raysim.driver.trackers import tracked
+from raysim.driver.virtual.clock import open_clock
 from raysim.execution.process import threads_of
 from raysim.execution.ray_runtime import make_executor, ray_runtime
 from raysim.federation.federation import Federation
@@ -112,6 +114,8 @@ def check_run(settings: Settings, federation: Federation, run_dir: RunDirectory)
     check_space(settings, states, initial.state)
     evaluator = Evaluator(settings, federation)
     analyses = Analyses(settings, federation, network, initial)
+    check_asynchrony(settings, initial.state, analyses.parts)
+    clock = open_clock(settings, federation, network, states)
     return CheckedRun(
         settings=settings,
         federation=federation,
@@ -120,5 +124,6 @@ def check_run(settings: Settings, federation: Federation, run_dir: RunDirectory)
         states=states,
         evaluator=evaluator,
         analyses=analyses,
-        identity=identity_of(settings.method, federation, network, analyses.reference),
+        identity=identity_of(settings, federation, network, analyses.reference),
+        clock=clock,
     )

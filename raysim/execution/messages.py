@@ -4,18 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
 from raysim.core.rules import Pass
 from raysim.core.tensors.packed import PackedTensors
-from raysim.execution.partial_sum import PartialSum
+from raysim.execution.partial_sum import Sums
 from raysim.storage.client_states import StateVersion
 from raysim.storage.trace import Span
 
 Scores = dict[tuple[int, ...], tuple[float, npt.NDArray[Any]]]
 """Per (set, batch): the sum of the losses, and the predictions [n, ...]."""
+
+
+class Entry(NamedTuple):
+    """Place of a client's update among asynchronous rounds.
+
+    Attributes:
+        version: Version from which the client starts.
+        round_number: Round that aggregates its update.
+        total_weight: Weight of all clients of that round.
+        discount: Factor of its update.
+    """
+
+    version: int
+    round_number: int
+    total_weight: int
+    discount: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -28,7 +44,8 @@ class PassMessage:
         pass_number: The pass within the round.
         uniform: Whether clients weigh alike, or by their samples.
         total_weight: Weight of all clients of the pass.
-        broadcast: Groups for all clients.
+        broadcast: Groups for all clients; of asynchronous rounds, those of each version, named
+            `version/group`.
         initial_state: State of a client that has none yet.
         versions: The versions of each client's state and round state, where it has any.
         personal: Groups for one client.
@@ -37,6 +54,7 @@ class PassMessage:
             at all, so that a passing fault cannot change its bits; then without those that fail.
         arrived: Clients whose uploads the driver has: where their stack is trained again, they
             are trained with it and not counted twice.
+        entries: Of asynchronous rounds, the place of each client's update.
     """
 
     work: Pass
@@ -51,6 +69,20 @@ class PassMessage:
     needed_from: int
     retry: bool = False
     arrived: frozenset[int] = frozenset()
+    entries: Mapping[int, Entry] = field(default_factory=dict)
+
+    def entry(self, client: int) -> Entry:
+        """Return the place of a client's update: in this round, if rounds do not overlap."""
+        here = Entry(self.round_number, self.round_number, self.total_weight)
+        return self.entries.get(client, here)
+
+    def sent(self, version: int) -> PackedTensors:
+        """Return the groups for the clients that start from a version."""
+        if not self.entries:
+            return self.broadcast
+        groups, prefix = self.broadcast.groups, f"{version}/"
+        own = {name: group for name, group in groups.items() if name.startswith(prefix)}
+        return PackedTensors({name.removeprefix(prefix): group for name, group in own.items()})
 
 
 @dataclass(frozen=True)
@@ -96,7 +128,7 @@ class WorkerResult:
 
     Attributes:
         worker: Host and process of the worker.
-        partial_sum: Sum and records of the clients whose uploads it accepted.
+        sums: Sum and records of the clients whose uploads it accepted.
         scores: Scores of the batches that it evaluated.
         failures: Clients that failed.
         failing: Whether the last stacks, two or more, failed in a row: the process may be broken.
@@ -105,7 +137,7 @@ class WorkerResult:
     """
 
     worker: str
-    partial_sum: PartialSum = field(default_factory=PartialSum)
+    sums: Sums = field(default_factory=dict)
     scores: Scores = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
     failing: bool = False

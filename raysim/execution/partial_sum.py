@@ -56,7 +56,8 @@ class PartialSum:
             RunError: a value is not finite or out of range, or the upload has other tensors than
                 those before it; the message names the tensor.
         """
-        sums = flatten(upload.sums)
+        # By name: a resumed run has a state's tensors in another order than a network's.
+        sums = dict(sorted(flatten(upload.sums).items()))
         layout = Layout.of(sums)
         if self.sum and self.sum.layout != layout:
             other = _difference(layout, self.sum.layout)
@@ -73,6 +74,7 @@ class PartialSum:
         weight: int,
         total_weight: int,
         *,
+        discount: float = 1.0,
         digests: tuple[int, int] = (0, 0),
     ) -> None:
         """Add one client's upload, which `check` has checked; this does not fail.
@@ -83,11 +85,12 @@ class PartialSum:
             addend: What `check` returned.
             weight: The client's weight.
             total_weight: Weight of all clients of the pass.
+            discount: Factor of its sums, at most 1, which does not count in the weight.
             digests: Of the files of its client state and its round state; 0 where it wrote none.
         """
         client = int(record["client"])
         self.sum = self.sum or ExactSum(addend.layout)
-        self.sum.add(addend, weight / total_weight)
+        self.sum.add(addend, weight / total_weight * discount)
         self.clients.append(client)
         self.weight += weight
         self.records.append({**record, **upload.scalars, **upload.metrics})
@@ -140,6 +143,20 @@ class PartialSum:
             {client: packed.open(CPU) for client, packed in self.rows.items()},
             {name: columns[name] for name in sorted(self.scalars)},
         )
+
+
+Sums = dict[int, PartialSum]
+"""Partial sums by the round that aggregates them: one round, unless rounds are asynchronous."""
+
+
+def merge_sums(total: Sums, others: Sums) -> None:
+    """Add the partial sums of other clients, round by round.
+
+    Raises:
+        RunError: clients of a round uploaded different tensors.
+    """
+    for number, other in others.items():
+        total.setdefault(number, PartialSum()).merge(other)
 
 
 def _difference(layout: Layout, other: Layout) -> str:

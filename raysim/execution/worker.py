@@ -28,6 +28,7 @@ from raysim.core.scoring import FORWARD_ROWS
 from raysim.core.seeds import stream, torch_generator, torch_seed
 from raysim.core.tensors import Groups, Tensors
 from raysim.execution.messages import EvaluationMessage, Failure, PassMessage, WorkerResult
+from raysim.execution.partial_sum import PartialSum
 from raysim.execution.process import device_of, is_device_error
 from raysim.federation.evaluation_sets import EVALUATION_ROWS, EvaluationSet
 from raysim.federation.federation import Federation
@@ -96,9 +97,9 @@ class Worker:
 
     def train(self, message: PassMessage, stacks: Sequence[tuple[int, ...]]) -> None:
         """Train stacks of clients of a pass; hold the sum of their uploads."""
-        with self.watch("broadcast"):
-            broadcast, initial_state = self._open(message)
         for stack in stacks:
+            with self.watch("broadcast"):
+                broadcast, initial_state = self._open(message, stack)
             failures = len(self._result.failures)
             self._train_stack(message, stack, broadcast, initial_state)
             if len(self._result.failures) > failures:
@@ -109,9 +110,9 @@ class Worker:
     def take(self) -> WorkerResult:
         """Hand over everything that this worker holds."""
         result, self._result = self._result, WorkerResult(self._name)
-        if result.partial_sum.sum:
+        for exact in filter(None, (total.sum for total in result.sums.values())):
             with self.watch("reduction"):
-                result.partial_sum.sum.finish()
+                exact.finish()
         result.failing = len(self._failed_in_row) > 1
         result.spans = self.watch.take()
         return result
@@ -157,7 +158,7 @@ class Worker:
         self, message: PassMessage, client: int, broadcast: Groups, initial: Groups
     ) -> ClientJob:
         personal = message.personal.get(client)
-        keys = (message.round_number, message.pass_number, client)
+        keys = (message.entry(client).version, message.pass_number, client)
         seed = self._settings.seed
         return ClientJob(
             rules=message.work.rules,
@@ -187,14 +188,16 @@ class Worker:
     def _accept(self, message: PassMessage, upload: Upload, record: dict[str, float]) -> None:
         """Check an upload, write the client's states, then add it: all of it or nothing."""
         client = int(record["client"])
-        addend = self._result.partial_sum.check(upload)
+        entry = message.entry(client)
+        partial_sum = self._result.sums.setdefault(entry.round_number, PartialSum())
+        addend = partial_sum.check(upload)
         digests = (
             self._write(message, client, upload.state, in_round=False),
             self._write(message, client, upload.round_state, in_round=True),
         )
         weight = 1 if message.uniform else int(self._sizes[client])
-        partial_sum, total = self._result.partial_sum, message.total_weight
-        partial_sum.add(record, upload, addend, weight, total, digests=digests)
+        add = partial(partial_sum.add, record, upload, addend, weight, entry.total_weight)
+        add(discount=entry.discount, digests=digests)
 
     def _write(self, message: PassMessage, client: int, groups: Groups, *, in_round: bool) -> int:
         """Write a client's state or round state, where it has one; return the file's digest."""
@@ -203,11 +206,12 @@ class Worker:
         version = StateVersion(message.round_number, message.pass_number, in_round)
         return self._states.write(client, version, groups, message.needed_from)
 
-    def _open(self, message: PassMessage) -> tuple[Groups, Groups]:
-        """Bring a pass's broadcast and initial client state to the device, once."""
-        key = (message.round_number, message.pass_number)
+    def _open(self, message: PassMessage, stack: tuple[int, ...]) -> tuple[Groups, Groups]:
+        """Bring what a stack is sent and the initial client state to the device, once in a row."""
+        version = message.entry(stack[0]).version
+        key = (version, message.pass_number)
         if self._opened[0] != key:
-            packed = (message.broadcast, message.initial_state)
+            packed = (message.sent(version), message.initial_state)
             broadcast, initial = (tensors.open(self.device) for tensors in packed)
             self._opened = (key, broadcast, initial)
         return self._opened[1:]

@@ -28,7 +28,7 @@ from torch import nn
 from raysim.core.chain import chain
 from raysim.core.components import build_component
 from raysim.core.errors import SettingsError
-from raysim.core.method import METHODS, Metrics, Round, Sampling, ServerState
+from raysim.core.method import METHODS, Asynchrony, Metrics, Round, Sampling, ServerState
 from raysim.core.rules import Pass, Reduced, Rules
 from raysim.core.tensors import Groups, Tensors
 from raysim.methods.fedavg import FedAvg
@@ -88,7 +88,7 @@ class Chain(FedAvg):
             self.rules()
             if len({member.weighting for member in self.methods.values()} - {None}) > 1:
                 raise SettingsError("two methods each set the weighting of the mean")
-            for hook in ("deployed", "client_model", "cohort"):
+            for hook in ("deployed", "client_model", "cohort", "asynchrony", "discount"):
                 self._only(hook)
         except SettingsError as error:
             raise SettingsError(f"{KEY}: {error}") from error
@@ -172,6 +172,16 @@ class Chain(FedAvg):
     def metrics(self, state: ServerState) -> Metrics:
         """Merge the methods' own metrics."""
         return _merged("metrics", [member.metrics(state) for member in self.methods.values()])
+
+    def asynchrony(self, size: int) -> Asynchrony | None:
+        """Return how rounds overlap, by the method whose rounds do."""
+        member = self._only("asynchrony")
+        return member.asynchrony(size) if member else None
+
+    def discount(self, staleness: int) -> float:
+        """Return the factor of a stale update, by the method that sets it."""
+        member = self._only("discount")
+        return member.discount(staleness) if member else 1.0
 
     def cohort(self, sampling: Sampling, state: ServerState) -> Sequence[int]:
         """Return the cohort of the method that draws its own."""

@@ -24,12 +24,19 @@ TARGETS: Mapping[str, tuple[str, str]] = {
     "rounds_to": ("round", "rounds"),
     "bytes_to": ("bytes", "bytes sent both ways"),
     "seconds_to": ("total_seconds", "seconds, with evaluation and checkpoints,"),
+    "virtual_seconds_to": ("total_virtual_seconds", "virtual seconds"),
+    "hours_to": ("total_virtual_seconds", "virtual hours"),
+    "joules_to": ("total_virtual_joules", "joules of all clients"),
 }
 """Per name, the column that is read where a target is reached, and its words."""
+UNITS: Mapping[str, float] = {"hours_to": 3600.0}
+"""Per name, what a value of that column is divided by."""
 NAMES = (*OF_COLUMN, *TARGETS)
-COSTS = ("train_loss", "bytes_up", "bytes_down", *CUMULATED)
+VIRTUAL = ("virtual_seconds", "virtual_joules", "lost_clients")
+"""Columns of a run with a virtual clock."""
+COSTS = ("train_loss", "bytes_up", "bytes_down", "bytes", "total_seconds")
 """Columns of every run, besides the scores."""
-SMALLER = re.compile(r"loss|objective|seconds|bytes|error|mae|mse|divergence")
+SMALLER = re.compile(r"loss|objective|seconds|joules|bytes|error|mae|mse|divergence|^lost_")
 """Parts of the names of columns of which less is better."""
 
 
@@ -91,18 +98,20 @@ class Metric:
             SettingsError: the run has no such column.
         """
         columns = record.metrics.column_names
-        if record.rounds and self.column not in columns:
-            raise SettingsError(
-                f"{self}: {record.path} has no column {self.column!r}; "
-                + suggest(self.column, columns)
-            )
+        for column in (self.column, self._place):
+            if record.rounds and column not in columns:
+                clock = "; run it with clock.name=devices" if "virtual" in column else ""
+                raise SettingsError(
+                    f"{self}: {record.path} has no column {column!r}{clock}; "
+                    + suggest(column, columns)
+                )
         points = record.points(self.column)
         found = self._reached(record, points) if self.target is not None else self._value(points)
         return found if found is None or math.isfinite(found) else None
 
     def is_in(self, record: RunRecord) -> bool:
-        """Return whether a run has the metric's column."""
-        return self.column in record.metrics.column_names
+        """Return whether a run has the metric's columns."""
+        return {self.column, self._place} <= {*record.metrics.column_names}
 
     def check(self, settings: Settings) -> None:
         """Check, before it starts, that a run will have the metric's column, to its target.
@@ -124,11 +133,20 @@ class Metric:
             raise SettingsError(f"{self}: needs evaluation.holdout above 0")
         scores = ("loss", *settings.dataset.scoring.metrics)
         columns = [f"{of}_{score}" for of in ("test", "holdout") for score in scores] + [*COSTS]
+        if settings.clock.has_time:
+            columns += [*VIRTUAL, *(name for name in CUMULATED if name not in COSTS)]
+        elif "virtual" in f"{self.column} {self._place}":
+            raise SettingsError(f"{self}: needs clock.name=devices; it is none")
         if self.column not in columns:
             raise SettingsError(
                 f"{self}: a run on {settings.dataset.title} has no column {self.column!r};"
                 f" {suggest(self.column, columns)}"
             )
+
+    @property
+    def _place(self) -> str:
+        """Column that is read where the target is reached; without a target the metric's own."""
+        return self.column if self.target is None else TARGETS[self.name][0]
 
     @property
     def _is_gain(self) -> bool:
@@ -149,7 +167,8 @@ class Metric:
     def _reached(self, record: RunRecord, points: list[tuple[int, float]]) -> float | None:
         if self.target is None:
             return None
-        places = dict(record.points(TARGETS[self.name][0]))
+        places = dict(record.points(self._place))
         sign = 1 if self._is_gain else -1
         signed = ((places[number], sign * value) for number, value in points if number in places)
-        return reached_at(signed, sign * self.target)
+        found = reached_at(signed, sign * self.target)
+        return None if found is None else found / UNITS.get(self.name, 1.0)

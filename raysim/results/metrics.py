@@ -1,8 +1,9 @@
 """Metrics: one value of a run, from a column of its rounds.
 
 A metric is written `name(column)` or `name(column, target)`, as `rounds_to(test_accuracy, 0.9)`.
-Columns are those of `metrics.parquet`, and two more: `bytes`, sent and received so far, and
-`total_seconds`, with evaluation and checkpoints, so far.
+Columns are those of `metrics.parquet`, and sums over the rounds so far: `bytes`, sent and received,
+`total_seconds`, with evaluation and checkpoints, and of a run with a virtual clock
+`total_virtual_seconds` and `total_virtual_joules`.
 
 Of an analysis, `analysis(cka, layer_2)`, `analysis(new_client, epochs)` and
 `analysis(new_client, epochs_4)` are values of the rows of the last evaluated round.

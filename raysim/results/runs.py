@@ -38,6 +38,8 @@ LOSSES = ("train_loss", "test_loss")
 CUMULATED: Mapping[str, tuple[str, ...]] = {
     "bytes": ("bytes_up", "bytes_down"),
     "total_seconds": ("seconds", "evaluation_seconds", "checkpoint_seconds"),
+    "total_virtual_seconds": ("virtual_seconds",),
+    "total_virtual_joules": ("virtual_joules",),
 }
 """Columns that are added to those of `metrics.parquet`: sums of columns, cumulated over rounds."""
 

@@ -35,10 +35,12 @@ from raysim.storage.atomic import (
     sweep,
 )
 from raysim.storage.client_states import NEVER, Versions
+from raysim.storage.in_flight import InFlight
 from raysim.storage.recorder import METRICS, SealedTables
 
 KEPT_CHECKPOINTS = 2
 STATE, CLIENTS, ABOUT = "state.safetensors", "clients.safetensors", "state.json"
+IN_FLIGHT = "in_flight.safetensors"
 FORMULA = "revision of the method's formula"
 """Its name in an identity; earlier versions sealed none, and are of the first."""
 
@@ -55,6 +57,7 @@ class Checkpoint:
         stack_size: Clients that are trained stacked; None where a run has not decided it yet.
         identity: What decides the bits of a result, by name; empty where it was not sealed.
         forced: Differences of identity with which the run was made to go on.
+        in_flight: Clients under way, where rounds are asynchronous.
         tables: The tables as of its round, of one that was read; None in one of an earlier version,
             which sealed neither tables nor versions.
     """
@@ -66,6 +69,7 @@ class Checkpoint:
     stack_size: int | None = None
     identity: Mapping[str, Any] = field(default_factory=dict)
     forced: tuple[str, ...] = ()
+    in_flight: InFlight | None = None
     tables: SealedTables | None = None
 
 
@@ -102,13 +106,17 @@ class Checkpoints:
         def write(folder: Path) -> None:
             save_file(contiguous(flatten(checkpoint.state.groups)), folder / STATE)
             save_file(_of_clients(checkpoint), folder / CLIENTS)
-            force_to_disk([folder / STATE, folder / CLIENTS])
+            under_way = checkpoint.in_flight
+            if under_way:
+                save_file(contiguous(under_way.tensors()), folder / IN_FLIGHT)
+            force_to_disk(sorted(folder.glob("*.safetensors")))
             body = {
                 "round": checkpoint.number,
                 "info": dict(checkpoint.state.info),
                 "stack_size": checkpoint.stack_size,
                 "identity": dict(checkpoint.identity),
                 "forced": checkpoint.forced,
+                **({"in_flight": under_way.to_json()} if under_way else {}),
                 "config": self._config,
                 "closed": seal_tables(folder) if seal_tables else None,
                 "sha256": {path.name: checksum(path) for path in sorted(folder.iterdir())},
@@ -224,6 +232,7 @@ class Checkpoints:
             losses[found["client"]] = found["loss"]
             if "state_client" in found:
                 versions[found["state_client"]] = found["state_version"]
+        under_way = body.get("in_flight")
         return Checkpoint(
             number=body["round"],
             state=ServerState(unflatten(_in_order(contents[STATE])), body["info"]),
@@ -232,6 +241,7 @@ class Checkpoints:
             stack_size=body.get("stack_size"),
             identity=body.get("identity", {}),
             forced=tuple(body.get("forced", ())),
+            in_flight=under_way and InFlight.of(under_way, _in_order(contents[IN_FLIGHT])),
             tables=None if body.get("closed") is None else SealedTables(folder, body["closed"]),
         )
 

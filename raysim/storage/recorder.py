@@ -27,7 +27,7 @@ from raysim.storage.atomic import remove, replace_file
 from raysim.storage.tables.parted import PartedTable, check_rounds, read_table
 
 if TYPE_CHECKING:
-    from raysim.storage.tensorboard_events import Events
+    from raysim.storage.tables.tensorboard_events import Events
 
 Row = dict[str, Any]
 Columns = Mapping[str, npt.NDArray[Any]]
@@ -56,6 +56,7 @@ class RunRecorder:
 
     Attributes:
         rows: A row per recorded round; its `checkpoint_seconds` are 0 until it is checkpointed.
+        clients: Folder of the rows of clients.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
@@ -63,7 +64,8 @@ class RunRecorder:
         self._metrics_path = folder / METRICS
         self._accuracy_path = folder / "client_accuracy.parquet"
         self._settings = settings
-        self._clients = PartedTable(folder / "clients.parquet", OPEN)
+        self.clients = folder / "clients.parquet"
+        self._clients = PartedTable(self.clients, OPEN)
         self._analyses = {
             name: PartedTable(folder / ANALYSIS / f"{name}.parquet", f"{ANALYSIS}.{name}.parquet")
             for name in settings.get(ANALYSIS, ())
@@ -100,7 +102,9 @@ class RunRecorder:
                 table.clear()
         for old in self._folder.glob("events.out.tfevents.*"):
             remove(old)
-        from raysim.storage.tensorboard_events import Events  # while actors start: it takes long
+        from raysim.storage.tables.tensorboard_events import (
+            Events,  # while actors start: it takes long
+        )
 
         self._events = Events.create(self._folder)
         self._emit_hyperparameters(self._events)
@@ -236,7 +240,7 @@ def dotted(values: Mapping[str, Any], prefix: str = "") -> Row:
 
 
 def _client_table(number: int, columns: Columns) -> pa.Table:
-    integers = ("client", "samples", "steps", "pass")
+    integers = ("client", "samples", "steps", "pass", "version", "staleness")
     typed = {n: v.astype(np.int64) if n in integers else v for n, v in columns.items()}
     return _table(number, typed)
 

@@ -181,7 +181,9 @@ def test_default_out_is_named_after_the_preset(raysim_command, tmp_path):
     assert (folder / "summary.json").exists()
 
 
-@pytest.mark.parametrize("kind", ["methods", "presets", "datasets", "partitions", "models"])
+@pytest.mark.parametrize(
+    "kind", ["methods", "presets", "datasets", "partitions", "models", "clocks"]
+)
 def test_list(raysim_command, kind):
     code, out, _ = raysim_command("list", kind)
     known = {
@@ -190,6 +192,7 @@ def test_list(raysim_command, kind):
         "datasets": "fashion-mnist",
         "partitions": "dirichlet",
         "models": "mnist-cnn-128",
+        "clocks": "devices",
     }
     assert code == 0 and known[kind] in out
     code, out, _ = raysim_command("list", kind, known[kind])

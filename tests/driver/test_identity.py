@@ -23,6 +23,7 @@ METHODS = {
     "scaffold": {"method.name": "scaffold"},
     "fedma": {"method.name": "fedma"},
     "mifl": {"method.name": "mifl"},
+    "fedbuff": {"method.name": "fedbuff", "method.buffer": 2, "method.concurrency": 5},
 }
 cases = pytest.mark.parametrize(
     "sizes",
@@ -31,7 +32,7 @@ cases = pytest.mark.parametrize(
 
 
 def methods(*quick: str) -> Any:
-    """Test all methods, most of them with -m full; SCAFFOLD's runs keep all that FedAvg's do."""
+    """Test all methods, most with -m full; SCAFFOLD keeps all that FedAvg does, FedBuff a queue."""
     marks = {name: [] if name in quick else pytest.mark.full for name in METHODS}
     return pytest.mark.parametrize("method", [pytest.param(n, marks=marks[n]) for n in METHODS])
 
@@ -70,7 +71,7 @@ class KillActor(raysim.Listener):
 
 
 @cases
-@methods("fedavg", "scaffold")
+@methods("fedavg", "scaffold", "fedbuff")
 @pytest.mark.parametrize("actors", [1, 2, pytest.param(3, marks=pytest.mark.full)])
 def test_actors(tmp_path, resident_actors, undisturbed, method, sizes, actors):
     engine = {"engine.backend": "ray", "engine.actors": actors}
@@ -81,7 +82,7 @@ def test_actors(tmp_path, resident_actors, undisturbed, method, sizes, actors):
 
 
 @cases
-@methods("scaffold")
+@methods("scaffold", "fedbuff")
 def test_actor_killed_in_mid_round(tmp_path, shared_ray, undisturbed, method, sizes):
     engine = {"engine.backend": "ray", "engine.actors": 2}
     listener = KillActor(tmp_path, 2)
@@ -91,7 +92,8 @@ def test_actor_killed_in_mid_round(tmp_path, shared_ray, undisturbed, method, si
     clients = pq.read_table(tmp_path / "clients.parquet").to_pylist()
     keys = [(row["round"], row["pass"], row["client"]) for row in clients]
     assert len(set(keys)) == len(keys)
-    assert len([key for key in keys if key[1] == 0]) == 5 * 4
+    first = [key for key in keys if key[1] == 0]
+    assert len(first) == 5 * METHODS[method].get("method.buffer", 4)
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +126,7 @@ KILLED = (1, 3, 4)
 
 
 @cases
-@methods("scaffold")
+@methods("scaffold", "fedbuff")
 @pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.full), 2])
 def test_driver_killed_and_resumed(tmp_path, killed, undisturbed, method, sizes, every):
     killed(3, tmp_path, method, sizes, every)

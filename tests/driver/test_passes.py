@@ -18,6 +18,7 @@ from raysim import Pass, RunError, ServerState, Upload
 from raysim.driver.passes import PassContext, RoundRunner
 from raysim.execution.base import Item
 from raysim.execution.messages import FailedItem, Failure, PassMessage, WorkerResult
+from raysim.execution.partial_sum import PartialSum
 from raysim.storage.client_states import NEVER
 from raysim.storage.trace import Stopwatch
 from tests.tasks import Notes, make_settings
@@ -96,7 +97,8 @@ class FakeExecutor:
                 trace = f"Traceback of {client}"
                 result.failures.append(Failure(client, "its loss is nan", trace, group))
                 continue
-            upload, total = self.upload(client, message), result.partial_sum
+            upload = self.upload(client, message)
+            total = result.sums.setdefault(message.round_number, PartialSum())
             weight = 1 if message.uniform else int(SIZES[client])
             record = {"client": client, "samples": int(SIZES[client]), "seconds": 0.0}
             steps = message.work.epochs_of(client) * int(SIZES[client])

@@ -214,3 +214,16 @@ def test_a_client_that_fails_for_good_does_not_take_its_group_along(tmp_path, mo
     assert result.metrics["clients"].to_pylist() == [6, 5]
     [note] = listener.notes
     assert note.startswith("round 2: client 3 was dropped: ") and "stutters" in note
+
+
+@pytest.mark.parametrize("fraction", [0.5, 0.7])
+@pytest.mark.parametrize("method", ["fedavg", "scaffold"])
+def test_resumed_stacks_are_those_of_the_whole_run(tmp_path, method, fraction):
+    """Tensors of a file are in another order than a network's; of 4 clients one is left over."""
+    stacks = {"method.name": method, "engine.vectorize": 3, "fraction": fraction, "rounds": 4}
+    task = make_task((1, 3, 160, 17, 40, 80))
+    raysim.run(make_settings(tmp_path / "straight", **stacks), task)
+    with pytest.raises(KeyboardInterrupt):
+        raysim.run(make_settings(tmp_path / "broken", **stacks), task, StopAfter(2))
+    raysim.resume(tmp_path / "broken", task)
+    assert model_of(tmp_path / "straight") == model_of(tmp_path / "broken")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 import raysim
+from raysim.clock import CLOCKS
 from raysim.config import Settings, parse, parse_override
 from raysim.core.components import Component, Registry
 from raysim.core.data import DATASETS, MODELS, PARTITIONS
@@ -21,7 +22,7 @@ from tests.inputs.case import Case
 from tests.inputs.conftest import Said
 from tests.inputs.test_cases import LONGEST, check_line
 
-REGISTRIES: tuple[Registry[Any], ...] = (METHODS, DATASETS, PARTITIONS, MODELS)
+REGISTRIES: tuple[Registry[Any], ...] = (METHODS, DATASETS, PARTITIONS, MODELS, CLOCKS)
 ABSURD = (10**9, 10**9 + 1, 10**30, -(10**30), 2**63 - 1, 2**63, 1e-320, 1e300, -0.0, 1e-9)
 
 

@@ -46,8 +46,12 @@ UNSUPPORTED = {("fedma", "residual")}
 
 MODELS_SENT = {"chain": 2, "scaffold": 2, "momentum": 2}
 """Models that a client receives and sends in a round, where it is not one."""
-COUNTED_APART = {"divide_and_conquer", "fedfusion", "fedma", "fednova", "fsvrg", "mifl"}
-"""Methods that send parts of a model, or more to some: their own tests count the bytes."""
+COUNTED_APART = {
+    *("divide_and_conquer", "fedfusion", "fedma", "fednova", "fsvrg", "mifl"),
+    *("fedasync", "fedbuff"),
+}
+"""Methods that send parts of a model, more to some, or to others than those who answer in a round:
+their own tests count the bytes."""
 
 
 class RegisteredContract(MethodContract):

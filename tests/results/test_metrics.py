@@ -8,6 +8,7 @@ from raysim.core.errors import SettingsError
 from raysim.results.metrics import NAMES, parse_metric
 from raysim.results.runs import read_run
 from tests.results.conftest import make_rows
+from tests.tasks import make_settings
 
 ACCURACY = [None, 0.5, 0.75, 0.625, None, 0.875]
 """Running maximum: 0.5 in round 2, 0.75 in rounds 3 and 4, 0.875 in round 6."""
@@ -111,3 +112,36 @@ def test_an_unknown_column_names_the_nearest(write_run):
     record = read_run(write_run(rows=make_rows([0.5])))
     with pytest.raises(SettingsError, match="'test_acuracy'; did you mean 'test_accuracy'"):
         parse_metric("final(test_acuracy)").of(record)
+
+
+VIRTUAL = {
+    # Half of the way from round 4, after 10 s and 100 J, to round 6, after 21 s and 210 J.
+    "virtual_seconds_to(test_accuracy, 0.8125)": 15.5,
+    "hours_to(test_accuracy, 0.8125)": 15.5 / 3600,
+    "joules_to(test_accuracy, 0.8125)": 155.0,
+    "final(total_virtual_seconds)": 21.0,
+    "best(virtual_seconds)": 1.0,
+    "final(lost_clients)": 2,
+}
+
+
+@pytest.mark.parametrize("text", VIRTUAL)
+def test_virtual_time_and_energy(write_run, text):
+    """Round n takes n virtual seconds and 10*n joules."""
+    virtual = {"virtual_seconds": [1, 2, 3, 4, 5, 6], "virtual_joules": [10, 20, 30, 40, 50, 60]}
+    rows = make_rows(ACCURACY, **virtual, lost_clients=[0, 0, 1, 0, 0, 2])
+    metric = parse_metric(text)
+    assert metric.of(read_run(write_run(rows=rows))) == pytest.approx(VIRTUAL[text])
+    assert not metric.larger_is_better
+
+
+def test_virtual_time_needs_a_clock(write_run, tmp_path):
+    metric = parse_metric("hours_to(test_accuracy, 0.8)")
+    record = read_run(write_run(rows=make_rows(ACCURACY)))
+    assert not metric.is_in(record)
+    with pytest.raises(SettingsError, match="no column 'total_virtual_seconds'; run it with clock"):
+        metric.of(record)
+    for text in ("hours_to(test_accuracy, 0.8)", "final(virtual_joules)"):
+        with pytest.raises(SettingsError, match=r"needs clock\.name=devices"):
+            parse_metric(text).check(make_settings(tmp_path))
+        parse_metric(text).check(make_settings(tmp_path, **{"clock.name": "devices"}))

@@ -6,8 +6,8 @@ public way is taken, which returns the same bits in more time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from operator import attrgetter
 from typing import Any
 
@@ -33,6 +33,8 @@ _DispatchMode = _part("utils._python_dispatch.TorchDispatchMode")
 _CompilationUnit = _part("jit.CompilationUnit")
 _is_optimized = _part("_C._get_graph_executor_optimize")
 _set_optimized = _part("_C._set_graph_executor_optimize")
+_has_mkldnn = _part("_C._get_mkldnn_enabled")
+_set_mkldnn = _part("_C._set_mkldnn_enabled")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 FOREACH = "_foreach_"
 """In the name of an operation on lists of tensors, which does for each what the others do."""
@@ -139,3 +141,18 @@ def compile_script(source: str, name: str) -> Callable[..., Sequence[Tensor]]:
             _set_optimized(optimized)
 
     return run
+
+
+@contextmanager
+def without_mkldnn() -> Iterator[None]:
+    """Run the body without oneDNN, whose fused LSTM is one operation that torch cannot count."""
+    if _has_mkldnn is None or _set_mkldnn is None:
+        with torch.backends.mkldnn.flags(enabled=False):  # warns of TF32 where there is none
+            yield
+        return
+    before = _has_mkldnn()
+    _set_mkldnn(False)
+    try:
+        yield
+    finally:
+        _set_mkldnn(before)

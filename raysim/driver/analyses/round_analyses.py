@@ -36,19 +36,34 @@ class RoundAnalyses:
         obsolete: Clients' state versions that nothing reads after the analyses.
     """
 
-    def __init__(self, analyses: Analyses, runner: RoundRunner, *, due: bool) -> None:
-        self._analyses, self._runner = analyses, runner
+    def __init__(
+        self,
+        analyses: Analyses,
+        runner: RoundRunner,
+        run: Callable[[Pass], Reduced],
+        *,
+        due: bool,
+    ) -> None:
+        """Ride on the passes of a round.
+
+        Args:
+            analyses: The analyses of the run.
+            runner: Runs their own passes.
+            run: Runs a pass of the method.
+            due: Whether the round is evaluated.
+        """
+        self._analyses, self._runner, self._run_pass = analyses, runner, run
         self._trained: Figures = {name: {} for name in analyses.chosen}
-        self.run: Callable[[Pass], Reduced] = self._run if due and analyses.parts else runner.run
+        self.run: Callable[[Pass], Reduced] = self._run if due and analyses.parts else run
         self.obsolete: list[tuple[int, StateVersion]] = []
 
     def _run(self, work: Pass) -> Reduced:
         analyses = self._analyses
         if not work.epochs or work.label:
-            return self._runner.run(work)
+            return self._run_pass(work)
         names = {extra for name in analyses.parts for extra in analyses.chosen[name].extras}
         extras = analyses.extras(tuple(names), work.clients)
-        reduced, figures = split_figures(self._runner.run(with_parts(work, analyses.parts, extras)))
+        reduced, figures = split_figures(self._run_pass(with_parts(work, analyses.parts, extras)))
         for name, of_clients in figures.items():
             self._trained[name] |= of_clients
         return reduced

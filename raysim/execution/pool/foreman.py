@@ -29,7 +29,7 @@ from ray.util.scheduling_strategies import (
 from raysim.execution.base import Call, Item
 from raysim.execution.messages import Directions, FailedItem, ForemanResult, WorkerResult
 from raysim.execution.module_path import with_driver_path
-from raysim.execution.partial_sum import PartialSum
+from raysim.execution.partial_sum import Sums, merge_sums
 from raysim.execution.pool.actor import ActorHandle, ClientActor, OrderReceived
 from raysim.execution.pool.actors import Actors, NoActorError, Work
 from raysim.execution.pool.backlog import Answer, Backlog
@@ -120,7 +120,7 @@ class Foreman:
         self._failed: BaseException | None = None
         self._answers: dict[int, _Order] = {}
         self._work: Work | None = None
-        self._total = PartialSum()
+        self._total: Sums = {}
         self._results: list[WorkerResult | FailedItem] = []
         self._merge_seconds: dict[Call, float] = dict.fromkeys(get_args(Call), 0.0)
 
@@ -210,8 +210,8 @@ class Foreman:
         for result in results:
             if isinstance(result, WorkerResult):
                 begun = perf_counter()
-                self._total.merge(result.partial_sum)
-                result.partial_sum = PartialSum()
+                merge_sums(self._total, result.sums)
+                result.sums = {}
                 self._merge_seconds[call] = perf_counter() - begun
             self._results.append(result)
 
@@ -228,7 +228,7 @@ class Foreman:
         results, self._results = self._results, []
         for result in results:
             if isinstance(result, WorkerResult):
-                result.partial_sum, self._total = self._total, PartialSum()
+                result.sums, self._total = self._total, {}
         return ForemanResult(answer.items, results, self._workers())
 
     def _fail(self, error: BaseException) -> None:

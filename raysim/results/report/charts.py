@@ -34,7 +34,13 @@ COLOURS = 10
 DASHES = {"-": "\u2014", "--": "- -", ":": "\u00b7\u00b7\u00b7", "-.": "-\u00b7-"}
 """Styles of lines, and how a legend in HTML shows them."""
 Against = Mapping[str, tuple[str, float]]
-AGAINST: Against = {"round": ("rounds", 1.0), "bytes": ("MB", 1e-6), "total_seconds": ("s", 1.0)}
+AGAINST: Against = {
+    "round": ("rounds", 1.0),
+    "bytes": ("MB", 1e-6),
+    "total_seconds": ("s", 1.0),
+    "total_virtual_seconds": ("virtual hours", 1 / 3600),
+    "total_virtual_joules": ("J of all clients", 1.0),
+}
 """Columns against which curves are drawn, with label and scale."""
 TIMES = {"seconds": "rounds", "evaluation_seconds": "evaluation", "checkpoint_seconds": "saving"}
 TENTHS = range(1, 10)

@@ -16,6 +16,7 @@ from raysim.results.render.formats import html_table
 from raysim.results.report import charts
 from raysim.results.report.charts import Chart
 from raysim.results.report.partitions import Labels, class_counts
+from raysim.results.report.virtual import gantt_charts, staleness_charts
 from raysim.results.runs import RunRecord
 from raysim.results.tables import differing_keys
 
@@ -56,6 +57,7 @@ def report(groups: Sequence[RunGroup], table: Grid, labels: Labels) -> str:
         legend=charts.legend(groups),
         clients=_present([charts.deciles(groups, "deciles")]),
         partitions=_partitions(groups, labels),
+        virtual=[*gantt_charts(groups), *staleness_charts(groups)],
         time=_present([charts.times(groups, "times"), charts.phases(groups, "phases")]),
         settings=html_table(settings_table(groups)),
         common=_common(groups),

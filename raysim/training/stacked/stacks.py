@@ -26,7 +26,9 @@ def split_by_layout(jobs: Sequence[ClientJob]) -> list[list[int]]:
 
     def kind(number: int) -> str:
         job = jobs[number]
-        layouts = [Layout.of(flatten(group)) for group in (job.state, job.personal)]
+        groups = (flatten(group) for group in (job.state, job.personal))
+        # By name: what is read from a file is in another order than what a network began with.
+        layouts = [Layout.of(dict(sorted(tensors.items()))) for tensors in groups]
         return repr([job.epochs, layouts])
 
     return [list(same) for _, same in groupby(sorted(range(len(jobs)), key=kind), key=kind)]

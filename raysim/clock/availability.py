@@ -1,0 +1,168 @@
+"""Availability of clients: always, an on/off renewal process, or a table of daily windows.
+
+All are pure functions of seed, client and instant, in ticks since the start of the run. A day of a
+renewal process begins with its stationary law, so that any day is drawn without those before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from raysim.clock.draws import Integers, uniforms
+from raysim.clock.profiles import read_table
+from raysim.core.errors import DataError, RunError
+
+TICKS_PER_SECOND = 1_000_000
+DAY = 24 * 3600 * TICKS_PER_SECOND
+MOST_DAYS = 3_660
+"""Days that are searched for a client's next window."""
+Flags = npt.NDArray[np.bool_]
+
+
+class Availability(Protocol):
+    """Rule that says when clients are available."""
+
+    def available(self, clients: Integers, ticks: Integers) -> Flags:
+        """Return whether clients [n] are available at their instants [n]."""
+        ...
+
+    def next_available(self, clients: Integers, ticks: Integers) -> Integers:
+        """Return the first instants [n] from `ticks` [n] on at which clients [n] are available."""
+        ...
+
+
+@dataclass(frozen=True)
+class Always:
+    """Availability at any time."""
+
+    def available(self, clients: Integers, ticks: Integers) -> Flags:
+        """Return True for all."""
+        return np.ones(len(clients), dtype=bool)
+
+    def next_available(self, clients: Integers, ticks: Integers) -> Integers:
+        """Return the instants themselves."""
+        return ticks
+
+
+@dataclass(frozen=True)
+class Renewal:
+    """On/off renewal process: on and off periods of exponential length, in turn.
+
+    Attributes:
+        seed: The run's seed.
+        on: Mean length of an on period, in ticks.
+        off: Mean length of an off period, in ticks.
+    """
+
+    seed: int
+    on: float
+    off: float
+
+    def available(self, clients: Integers, ticks: Integers) -> Flags:
+        """Return whether clients [n] are in an on period at their instants [n]."""
+        return self._periods(clients, ticks)[0]
+
+    def next_available(self, clients: Integers, ticks: Integers) -> Integers:
+        """Return the first instants from `ticks` [n] on that lie in on periods.
+
+        Raises:
+            RunError: a client has none for years.
+        """
+        found = ticks.copy()
+        waiting = np.arange(len(found))
+        for _ in range(MOST_DAYS):
+            on, end = self._periods(clients[waiting], found[waiting])
+            found[waiting] = np.where(on, found[waiting], end)
+            waiting = waiting[~on & (end % DAY == 0)]  # at midnight the state is drawn anew
+            if not len(waiting):
+                return found
+        raise RunError(
+            f"clock.off_hours: client {clients[waiting[0]]} is not available for {MOST_DAYS} days"
+        )
+
+    def _periods(self, clients: Integers, ticks: Integers) -> tuple[Flags, Integers]:
+        """Return of the periods in which instants [n] lie the state, on or off, and the end [n].
+
+        The end is at most the next midnight.
+        """
+        days = ticks // DAY
+        on = uniforms(self.seed, "first", clients, days) < self.on / (self.on + self.off)
+        ends = days * DAY
+        going, number = np.arange(len(clients)), 0
+        while len(going):
+            draws = -np.log(uniforms(self.seed, "length", clients[going], days[going], number))
+            mean = np.where(on[going], self.on, self.off)
+            ends[going] += np.maximum(draws * mean, 1).astype(np.int64)
+            going = going[ends[going] <= ticks[going]]
+            on[going] = ~on[going]
+            number += 1
+        return on, np.minimum(ends, (days + 1) * DAY)
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Daily windows of each client, the same every day.
+
+    Attributes:
+        starts: Beginnings of the windows, `client * DAY + tick of the day` [W], ascending.
+        ends: Their ends, likewise [W]; an end is no part of its window.
+    """
+
+    starts: Integers
+    ends: Integers
+
+    def available(self, clients: Integers, ticks: Integers) -> Flags:
+        """Return whether clients [n] are in a window at their instants [n]."""
+        at = clients * DAY + ticks % DAY
+        last = np.searchsorted(self.starts, at, side="right") - 1
+        found: Flags = (last >= 0) & (at < self.ends[np.maximum(last, 0)])
+        return found
+
+    def next_available(self, clients: Integers, ticks: Integers) -> Integers:
+        """Return the first instants from `ticks` [n] on that lie in windows."""
+        at = clients * DAY + ticks % DAY
+        following = np.searchsorted(self.starts, at, side="right")
+        first = np.searchsorted(self.starts, clients * DAY)
+        padded = np.append(self.starts, np.iinfo(np.int64).max)
+        today = padded[following] < (clients + 1) * DAY
+        begins = np.where(today, padded[following], padded[first] + DAY)
+        found: Integers = np.where(self.available(clients, ticks), ticks, ticks + begins - at)
+        return found
+
+
+def read_windows(path: Path, clients: int) -> Windows:
+    """Read a user's table of windows: `client`, `start`, `end` in seconds of the day.
+
+    Raises:
+        DataError: the file cannot be read, a window is none, or a client has none.
+    """
+    table = read_table(path, "clock.windows")
+    key = f"clock.windows={path}"
+    if {*table} != {"client", "start", "end"}:
+        raise DataError(f"{key}: must have the columns client, start, end; has {', '.join(table)}")
+    rows = (table["client"] >= 0) & (table["client"] < clients)
+    client, start, end = (table[name][rows] for name in ("client", "start", "end"))
+    good = (start >= 0) & (start < end) & (end <= DAY / TICKS_PER_SECOND)
+    if not good.all():
+        row = int(np.argmin(good))
+        raise DataError(
+            f"{key}: window {start[row]:g} to {end[row]:g} of client {client[row]:g}: must be"
+            " seconds of a day, 0 <= start < end <= 86400"
+        )
+    missing = np.flatnonzero(np.bincount(client.astype(np.int64), minlength=clients) == 0)
+    if len(missing):
+        raise DataError(
+            f"{key}: client {missing[0]} has no window ({len(missing)} of {clients} have none)"
+        )
+    order = np.lexsort((start, client))
+    base = client[order].astype(np.int64) * DAY
+    starts, ends = (
+        base + np.rint(values[order] * TICKS_PER_SECOND).astype(np.int64) for values in (start, end)
+    )
+    # Windows that overlap are one: an end counts as late as those before it.
+    return Windows(starts, np.maximum.accumulate(ends))

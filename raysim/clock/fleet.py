@@ -1,0 +1,109 @@
+"""Fleet: the devices, networks and availability of all clients, and the cost of their work.
+
+Everything is a pure function of seed, settings and client, computed for the clients that are asked
+for, so a fleet of a million clients costs nothing until it is asked. Time is in whole ticks of a
+microsecond since the start of the run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from raysim.clock.availability import TICKS_PER_SECOND, Always, Availability, Flags
+from raysim.clock.draws import Floats, Integers, uniforms
+from raysim.clock.profiles import DROPOUT, Profiles, ProfileSource
+from raysim.core.errors import SettingsError
+
+MOST_SECONDS = 1e12
+"""Longest work of a client: sums of such ticks fit into 64 bits."""
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Devices of all clients.
+
+    Attributes:
+        source: The clients' profiles.
+        availability: When they are available.
+        dropout: Probability that a client drops out of a round, where no table says it.
+    """
+
+    source: ProfileSource
+    availability: Availability = field(default_factory=Always)
+    dropout: float = 0.0
+
+    def profiles(self, clients: Any) -> Profiles:
+        """Return speed, network and energy of clients [n]."""
+        return self.source.of(_integers(clients))
+
+    def ticks(self, clients: Any, flops: Any, bytes_up: Any, bytes_down: Any) -> Integers:
+        """Return the ticks that work takes clients [n]: flops/speed + bytes/bandwidth + latency.
+
+        Args:
+            clients: The clients [n].
+            flops: Their FLOPs, one number or [n].
+            bytes_up: Bytes that they send, likewise.
+            bytes_down: Bytes that they receive, likewise.
+
+        Raises:
+            SettingsError: a client would need longer than 32,000 years.
+        """
+        clients = _integers(clients)
+        device = self.profiles(clients)
+        seconds = flops / device.speed + bytes_up / device.up + bytes_down / device.down
+        seconds = seconds + device.latency
+        if (late := np.flatnonzero(~(seconds <= MOST_SECONDS))).size:
+            raise SettingsError(
+                f"clock: client {clients[late[0]]} would need {seconds[late[0]]:g} seconds for its"
+                f" work; must be at most {MOST_SECONDS:g}: raise its speed or bandwidth"
+            )
+        found: Integers = np.ceil(seconds * TICKS_PER_SECOND).astype(np.int64)
+        return found
+
+    def joules(self, clients: Any, flops: Any, bytes_up: Any, bytes_down: Any) -> Floats:
+        """Return the joules that work takes clients [n]: watts*flops/speed + joules of its bytes.
+
+        Arguments are those of `ticks`.
+        """
+        device = self.profiles(clients)
+        sent = np.asarray(bytes_up) + bytes_down
+        found: Floats = device.watts * flops / device.speed + device.joules_per_byte * sent
+        return found
+
+    def available(self, clients: Any, tick: Any) -> Flags:
+        """Return whether clients [n] are available at an instant, or at theirs [n]."""
+        clients = _integers(clients)
+        return self.availability.available(clients, _instants(clients, tick))
+
+    def next_available(self, clients: Any, tick: Any) -> Integers:
+        """Return the first instants [n] from `tick` on at which clients [n] are available.
+
+        Raises:
+            RunError: one is not available for years.
+        """
+        clients = _integers(clients)
+        return self.availability.next_available(clients, _instants(clients, tick))
+
+    def dropouts(self, clients: Any, *keys: int) -> Floats:
+        """Return the fraction of its work after which each client [n] drops out; inf: it does not.
+
+        Args:
+            clients: The clients [n].
+            keys: Of the round, or of whatever else a client drops out of.
+        """
+        clients = _integers(clients)
+        rate = self.source.columns.get(DROPOUT)
+        rates = self.dropout if rate is None else rate[clients]
+        drops = uniforms(self.source.seed, "dropout", clients, *keys) < rates
+        return np.where(drops, uniforms(self.source.seed, "dropped at", clients, *keys), np.inf)
+
+
+def _integers(clients: Any) -> Integers:
+    return np.atleast_1d(np.asarray(clients, dtype=np.int64))
+
+
+def _instants(clients: Integers, tick: Any) -> Integers:
+    return np.array(np.broadcast_to(np.asarray(tick, dtype=np.int64), clients.shape))

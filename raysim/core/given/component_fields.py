@@ -1,0 +1,33 @@
+"""Fields of settings that hold a component, as `method.name=fedavg` and the method's own fields."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BeforeValidator, PlainSerializer
+
+from raysim.core.components import C, Component, Registry, build_component
+from raysim.core.errors import SettingsError
+
+
+def component_field(registry: Registry[C]) -> tuple[BeforeValidator, PlainSerializer]:
+    """Return the annotations of a field that holds a component of a registry."""
+
+    def build(value: Any) -> Any:
+        if isinstance(value, Component):
+            return value
+        name = value.get("name") if isinstance(value, Mapping) else value
+        if isinstance(value, Mapping) and name is None and "none" in registry:
+            name = "none"  # an override `none` is read as None
+        if not isinstance(value, Mapping) or not isinstance(name, str):
+            key = f"{registry.kind}.name" if isinstance(value, Mapping) else registry.kind
+            raise SettingsError(
+                f"{key}={json.dumps(name, default=str)}: {registry.kind}.name must be the name of"
+                f" a {registry.kind}"
+            )
+        fields = {key: item for key, item in value.items() if key != "name"}
+        return build_component(registry.get(name), fields, f"{registry.kind}.", named=True)
+
+    return BeforeValidator(build), PlainSerializer(lambda value: value.settings())

@@ -1,0 +1,130 @@
+"""Opening of asynchronous rounds: the checks before a run, and the plan that it goes on with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+import numpy as np
+
+from raysim.clock.devices import Devices
+from raysim.clock.oort import Oort
+from raysim.config import Settings
+from raysim.core.errors import SettingsError
+from raysim.core.method import Round, Sampling, ServerState
+from raysim.core.rules import Pass, Reduced
+from raysim.core.seeds import stream
+from raysim.driver.asynchronous.arrivals import Queue
+from raysim.driver.asynchronous.plan import Plan
+from raysim.driver.asynchronous.rounds import AsynchronousRounds
+from raysim.driver.asynchronous.times import DeviceTimes, equal_devices, pass_of
+from raysim.driver.context import RunContext
+from raysim.driver.listener import Listener
+from raysim.driver.passes import PassContext, RoundRunner
+from raysim.driver.round_inputs import round_inputs
+from raysim.driver.virtual.clock import VirtualClock
+from raysim.storage.checkpoints import Checkpoint
+
+
+def check_asynchrony(settings: Settings, state: ServerState, parts: Collection[str]) -> None:
+    """Check that a run's settings go with asynchronous rounds, if its method has them.
+
+    Args:
+        settings: The run's settings.
+        state: The server's initial state.
+        parts: Analyses that measure clients as they end their training.
+
+    Raises:
+        SettingsError: one does not.
+    """
+    method, clients = settings.method, settings.clients
+    found = method.asynchrony(settings.cohort_size)
+    if found is None:
+        return
+    if found.concurrency > clients:
+        raise SettingsError(
+            f"method.concurrency={found.concurrency}: must be at most the number of clients,"
+            f" {clients}"
+        )
+    if found.buffer > found.concurrency:
+        raise SettingsError(
+            f"method.buffer={found.buffer}: must be at most the concurrency, {found.concurrency}"
+        )
+    key = f"method.name={method.title}: asynchronous rounds need"
+    if method.client_init(state):
+        raise SettingsError(f"{key} clients without state, which their order would change")
+    if not all(_draws_uniformly(settings, state, number) for number in range(3)):
+        raise SettingsError(f"{key} clients that are drawn uniformly; it has a cohort of its own")
+    _check_clock(settings)
+    if parts:
+        raise SettingsError(
+            f"analysis={min(parts)}: measures the cohort of a round; with"
+            f" method.name={method.title} clients of several rounds overlap"
+        )
+
+
+def _check_clock(settings: Settings) -> None:
+    clock, name = settings.clock, settings.method.title
+    if isinstance(clock, Oort):
+        raise SettingsError(
+            f"clock.name={clock.title}: selects cohorts; with method.name={name}, whose clients"
+            " start one by one, must be devices or none"
+        )
+    if isinstance(clock, Devices) and clock.policy != "wait":
+        raise SettingsError(
+            f"clock.policy={clock.policy}: must be wait with method.name={name}: asynchronous"
+            " rounds wait for no client"
+        )
+
+
+def _draws_uniformly(settings: Settings, state: ServerState, number: int) -> bool:
+    """Return whether a method leaves the draw of one client of a round as it is."""
+    losses = np.full(settings.clients, np.nan)
+    given, expected = (
+        Sampling(number, settings.clients, 1, losses, stream(settings.seed, "cohort", number))
+        for _ in range(2)
+    )
+    return [*settings.method.cohort(given, state)] == expected.uniform()
+
+
+def asynchronous_rounds(
+    run: RunContext, passes: PassContext, committed: Checkpoint
+) -> AsynchronousRounds | None:
+    """Return the rounds of a run from a checkpoint on; None if they do not overlap.
+
+    Args:
+        run: The run.
+        passes: What the passes of all rounds share.
+        committed: The checkpoint.
+    """
+    settings, under_way = run.settings, committed.in_flight
+    asynchrony = settings.method.asynchrony(settings.cohort_size)
+    if asynchrony is None:
+        return None
+    times = _device_times(run, run.clock, passes, committed) if run.clock else None
+    clock = times.clock(settings.seed) if times else equal_devices(settings, passes.sizes)
+    queue = Queue.from_json(under_way.queue) if under_way else Queue()
+    plan = Plan(asynchrony, clock, queue, settings.rounds)
+    return AsynchronousRounds(passes, plan, times, under_way)
+
+
+def _device_times(
+    run: RunContext, clock: VirtualClock, passes: PassContext, committed: Checkpoint
+) -> DeviceTimes:
+    """Return the times of all clients in the pass of the next round."""
+    everyone = range(run.settings.clients)
+
+    def inputs(runs: Callable[[Pass], Reduced]) -> Round:
+        return round_inputs(
+            run.settings,
+            run.network,
+            committed,
+            sizes=passes.sizes,
+            run=runs,
+            note=Listener().note,
+            cohort=(0,),
+        )
+
+    work = replace(pass_of(run.settings, inputs, committed.state), clients=everyone)
+    runner = RoundRunner(passes, committed.number, committed.state, committed.versions, 0)
+    return DeviceTimes.of(clock, work, runner)

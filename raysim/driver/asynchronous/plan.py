@@ -1,0 +1,57 @@
+"""Plan of all rounds of a run, made as far ahead as the clients under way need it."""
+
+from __future__ import annotations
+
+from raysim.core.method import Asynchrony
+from raysim.driver.asynchronous.arrivals import Clock, Flight, PlannedRound, Queue, plan_round
+
+
+class Plan:
+    """Planned rounds, from the queue of a committed round on.
+
+    Planning ahead tells, as a client starts, which round aggregates its update, and how stale that
+    is by then.
+    """
+
+    def __init__(self, asynchrony: Asynchrony, clock: Clock, queue: Queue, last: int) -> None:
+        """Begin with a queue.
+
+        Args:
+            asynchrony: How rounds overlap.
+            clock: The clients' times.
+            queue: The queue of the last committed round.
+            last: Number of rounds of the run.
+        """
+        self._asynchrony, self._clock, self._last = asynchrony, clock, last
+        self._queue = queue
+        self._rounds: dict[int, PlannedRound] = {}
+        self._targets: dict[Flight, int | None] = {}
+
+    def round(self, number: int) -> PlannedRound:
+        """Return a round that is not forgotten."""
+        while number >= self._queue.number:
+            self._extend()
+        return self._rounds[number]
+
+    def target(self, flight: Flight) -> int | None:
+        """Return the round that aggregates the update of one that has started.
+
+        None if no round of the run does: it is dropped, or arrives after the last round.
+        """
+        while flight not in self._targets and self._queue.number < self._last:
+            self._extend()
+        return self._targets.get(flight)
+
+    def forget(self, number: int) -> None:
+        """Forget the rounds before one."""
+        for gone in [found for found in self._rounds if found < number]:
+            planned = self._rounds.pop(gone)
+            for flight in (*planned.arrived, *planned.dropped):
+                del self._targets[flight]
+
+    def _extend(self) -> None:
+        planned = plan_round(self._asynchrony, self._clock, self._queue)
+        self._rounds[planned.number] = planned
+        self._queue = planned.after
+        self._targets |= dict.fromkeys(planned.dropped, None)
+        self._targets |= dict.fromkeys(planned.arrived, planned.number)

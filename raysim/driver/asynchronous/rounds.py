@@ -1,0 +1,254 @@
+"""Asynchronous rounds of a run: what clients start from, train, and bring to which round.
+
+A client can train as soon as the version exists from which it starts. Nothing is trained before a
+round needs one of the updates; then all clients under way that have not trained do, at once, so
+that the workers have as much to do as there can be. Each update is added to the exact sum of the
+round that aggregates it, which the plan tells. Who trains when, and where, changes no bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from raysim.core.errors import SettingsError
+from raysim.core.rules import Pass, Reduced
+from raysim.core.tensors.packed import PackedGroup, PackedTensors
+from raysim.driver.asynchronous.arrivals import Flight, PlannedRound, Queue
+from raysim.driver.asynchronous.plan import Plan
+from raysim.driver.asynchronous.times import DeviceTimes
+from raysim.driver.passes import PassContext, RoundRunner, bytes_down
+from raysim.driver.virtual.lost import LostRoundError
+from raysim.execution.base import Item
+from raysim.execution.messages import Entry, PassMessage
+from raysim.execution.partial_sum import Columns, PartialSum, Sums
+from raysim.storage.in_flight import InFlight, StartedVersion
+from raysim.training.stacked.stack_size import stacks_of
+
+
+@dataclass
+class _Version:
+    """A version from which clients under way started.
+
+    Attributes:
+        started: What they received, and who they are.
+        flights: Those whose updates have not been aggregated, by client.
+        waiting: Whether they have not been trained.
+    """
+
+    started: StartedVersion
+    flights: Mapping[int, Flight]
+    waiting: bool = True
+
+
+class AsynchronousRounds:
+    """The rounds of one run, for a method whose rounds overlap."""
+
+    def __init__(
+        self,
+        context: PassContext,
+        plan: Plan,
+        times: DeviceTimes | None,
+        in_flight: InFlight | None,
+    ) -> None:
+        """Continue with the clients that were under way at a checkpoint, if there is one.
+
+        Args:
+            context: What the passes of all rounds share.
+            plan: The plan, from the checkpoint's queue on.
+            times: The clients' times, if the run has a clock.
+            in_flight: Those clients.
+        """
+        self._context, self._plan, self._times = context, plan, times
+        self._versions: dict[int, _Version] = {}
+        self._sums: Sums = {}
+        if in_flight:
+            flights = Queue.from_json(in_flight.queue).flights
+            self._versions = {
+                number: _Version(started, _of_version(number, flights))
+                for number, started in in_flight.versions.items()
+            }
+
+    def cohort(self, number: int) -> tuple[int, ...]:
+        """Return the clients that start in a round, ascending; there may be none."""
+        return tuple(sorted(flight.client for flight in self._plan.round(number).started))
+
+    def run(self, runner: RoundRunner, work: Pass) -> Reduced:
+        """Start the clients of a round's pass; return what its arrivals add up to.
+
+        Raises:
+            SettingsError: the method's pass is none for asynchronous rounds.
+            LostRoundError: all clients whose updates it aggregates were dropped.
+            RunError: a client failed twice and `on_client_error` is "stop".
+        """
+        planned = self._plan.round(runner.number)
+        self._check(runner, work)
+        self._start(planned, work)
+        if any(self._versions[flight.version].waiting for flight in planned.arrived):
+            self._train(runner, work)
+        staleness = {f.client: planned.staleness(f) for f in planned.arrived}
+        runner.log.more = {
+            "staleness_mean": sum(staleness.values()) / len(staleness),
+            "staleness_max": max(staleness.values()),
+            "updates_dropped": _sent_late(planned),
+            **(self._times.figures(planned) if self._times else {}),
+        }
+        total = self._sums.pop(planned.number, PartialSum())
+        if not total.clients:
+            raise LostRoundError(f"round {planned.number + 1}: no client's update arrives")
+        with self._context.watch("reduction"):
+            columns = total.columns()
+            reduced = total.reduced(self._weight(work, planned), columns)
+        self._count(runner, work, planned, total, columns)
+        return replace(reduced, staleness=staleness)
+
+    def commit(self, number: int) -> InFlight:
+        """Forget what no round after this one needs; return the clients under way."""
+        queue = self._plan.round(number).after
+        due = [flight for flight in queue.flights if self._plan.target(flight) is not None]
+        alive = {flight.version for flight in due}
+        self._versions = {
+            version: replace(found, flights=_of_version(version, due))
+            for version, found in self._versions.items()
+            if version in alive
+        }
+        self._plan.forget(number)
+        started = {version: found.started for version, found in self._versions.items()}
+        return InFlight(queue.to_json(), started)
+
+    def _check(self, runner: RoundRunner, work: Pass) -> None:
+        """Check that a pass is the only one of its round, and alike in all rounds."""
+        key = f"method.name={self._context.settings.method.title}"
+        if runner.passes:
+            raise SettingsError(f"{key}: asynchronous rounds have one pass; it runs several")
+        runner.passes += 1
+        if tuple(sorted(work.clients)) != self.cohort(runner.number):
+            raise SettingsError(f"{key}: must run its pass over the cohort, as rounds overlap")
+        if work.personal or not isinstance(work.epochs, int) or isinstance(work.lr, Mapping):
+            raise SettingsError(
+                f"{key}: epochs, learning rates or groups by client do not go with asynchronous"
+                " rounds"
+            )
+
+    def _start(self, planned: PlannedRound, work: Pass) -> None:
+        """Note what the clients of a round start from, of those whose updates count."""
+        flights = {f.client: f for f in planned.started if self._plan.target(f) is not None}
+        if flights and not isinstance(work.lr, Mapping):
+            started = StartedVersion(work.broadcast, work.lr, tuple(flights))
+            self._versions[planned.number] = _Version(started, flights)
+
+    def _train(self, runner: RoundRunner, work: Pass) -> None:
+        """Train all clients under way that have not trained."""
+        waiting = {number: found for number, found in self._versions.items() if found.waiting}
+        for together in _disjoint(waiting):
+            versions = {number: waiting[number] for number in together}
+            with self._context.watch("broadcast"):
+                message = self._message(runner.number, work, versions)
+            stacks, failed_at = self._stacks(work, versions), dict[Item, str]()
+            failed = runner.train(message, stacks, self._sums, failed_at)
+            runner.train_again(message, stacks, self._sums, failed, failed_at)
+        for found in waiting.values():
+            found.waiting = False
+
+    def _stacks(self, work: Pass, versions: Mapping[int, _Version]) -> list[Item]:
+        """Return the stacks in which a client is to train; each is of one version."""
+        size = self._context.stack_size if work.epochs else 1
+        return [
+            stack
+            for found in versions.values()
+            for stack in stacks_of(found.started.clients, self._context.sizes, size)
+            if not found.flights.keys().isdisjoint(stack)
+        ]
+
+    def _message(self, number: int, work: Pass, versions: Mapping[int, _Version]) -> PassMessage:
+        sent: dict[str, PackedGroup] = {}
+        entries: dict[int, Entry] = {}
+        lrs: dict[int, float] = {}
+        for version, found in versions.items():
+            packed = PackedTensors.of(found.started.groups).groups
+            sent |= {f"{version}/{name}": group for name, group in packed.items()}
+            for client in found.started.clients:
+                place = self._entry(work, found.flights.get(client))
+                entries[client] = place or Entry(version, number, 1)
+                lrs[client] = found.started.lr
+        under_way = {client for found in versions.values() for client in found.flights}
+        return PassMessage(
+            work=replace(work, clients=(), broadcast={}, bytes_down=None, lr=lrs),
+            round_number=number,
+            pass_number=0,
+            uniform=self._is_uniform(work),
+            total_weight=0,
+            broadcast=PackedTensors(sent),
+            initial_state=PackedTensors.of({}),
+            versions={},
+            personal={},
+            needed_from=0,
+            arrived=frozenset(entries.keys() - under_way),
+            entries=entries,
+        )
+
+    def _entry(self, work: Pass, flight: Flight | None) -> Entry | None:
+        """Return the place of an update, its round and what it weighs there; None of none."""
+        target = self._plan.target(flight) if flight else None
+        if flight is None or target is None:
+            return None
+        planned = self._plan.round(target)
+        discount = self._context.settings.method.discount(planned.staleness(flight))
+        return Entry(flight.version, target, self._weight(work, planned), discount)
+
+    def _is_uniform(self, work: Pass) -> bool:
+        return (work.weighting or self._context.settings.weighting) == "uniform"
+
+    def _weight(self, work: Pass, planned: PlannedRound) -> int:
+        """Return the weight of all clients whose updates a round aggregates."""
+        clients = [flight.client for flight in planned.arrived]
+        return len(clients) if self._is_uniform(work) else int(self._context.sizes[clients].sum())
+
+    def _count(
+        self,
+        runner: RoundRunner,
+        work: Pass,
+        planned: PlannedRound,
+        total: PartialSum,
+        columns: Columns,
+    ) -> None:
+        """Count a round: the bytes of those that start and arrive, and who arrived."""
+        arrived = {flight.client: flight for flight in planned.arrived}
+        flights = [arrived[int(client)] for client in columns["client"]]
+        added = {
+            "version": np.array([flight.version for flight in flights], dtype=np.float64),
+            "staleness": np.array([planned.staleness(f) for f in flights], dtype=np.float64),
+            **(self._times.columns(flights) if self._times else {}),
+        }
+        # An update that is dropped is not computed; its device has sent it all the same.
+        bytes_up = total.bytes_up + _sent_late(planned) * total.bytes_up // len(total.clients)
+        down = bytes_down(work, [int(client) for client in work.clients])
+        runner.log.count(work, bytes_up, down, {**columns, **added}, 0)
+
+
+def _sent_late(planned: PlannedRound) -> int:
+    """Return how many updates arrived in a round that are too stale."""
+    return sum(not flight.lost for flight in planned.dropped)
+
+
+def _of_version(number: int, flights: Sequence[Flight]) -> dict[int, Flight]:
+    return {flight.client: flight for flight in flights if flight.version == number}
+
+
+def _disjoint(versions: Mapping[int, _Version]) -> Iterator[list[int]]:
+    """Yield versions that train together: in a message, a client has one place.
+
+    They all do, but for stacks of which a part had arrived at the checkpoint.
+    """
+    left = dict(versions)
+    while left:
+        clients: set[int] = set()
+        together = []
+        for number, found in left.items():
+            if clients.isdisjoint(found.started.clients):
+                clients.update(found.started.clients)
+                together.append(number)
+        left = {number: found for number, found in left.items() if number not in together}
+        yield together

@@ -1,0 +1,124 @@
+"""Virtual times of clients that start at any moment: those of a fleet, or of equal devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from raysim.clock.availability import TICKS_PER_SECOND
+from raysim.clock.fleet import Fleet
+from raysim.config import Settings
+from raysim.core.components import calling
+from raysim.core.method import Round, ServerState
+from raysim.core.rules import Pass, Reduced
+from raysim.driver.asynchronous.arrivals import Clock, Flight, PlannedRound
+from raysim.driver.asynchronous.draws import Draws, always
+from raysim.driver.passes import RoundRunner
+from raysim.driver.virtual.clock import LOST, VIRTUAL_JOULES, VIRTUAL_SECONDS, VirtualClock
+from raysim.execution.partial_sum import Columns
+
+
+@dataclass(frozen=True)
+class DeviceTimes:
+    """Times of the devices of a fleet, which are the same from every version.
+
+    Attributes:
+        fleet: The devices.
+        ticks: Ticks of each client's work [K].
+        joules: Its energy [K].
+    """
+
+    fleet: Fleet
+    ticks: npt.NDArray[np.int64]
+    joules: npt.NDArray[np.float64]
+
+    @classmethod
+    def of(cls, clock: VirtualClock, work: Pass, runner: RoundRunner) -> DeviceTimes:
+        """Return the times of all clients in the pass of one."""
+        costs = clock.costs.of(work, runner)
+        amounts = (costs.flops(costs.epochs), costs.bytes_up, costs.bytes_down)
+        ticks = clock.fleet.ticks(costs.clients, *amounts)
+        return cls(clock.fleet, ticks, clock.fleet.joules(costs.clients, *amounts))
+
+    def clock(self, seed: int) -> Clock:
+        """Return the clock of the plan."""
+        return Clock(Draws(seed, len(self.ticks), self.fleet.available), self._fly, self._wake)
+
+    def figures(self, planned: PlannedRound) -> dict[str, float]:
+        """Return columns of a round in `metrics.parquet`; energy is that of clients that ended."""
+        ended = (*planned.arrived, *planned.dropped)
+        return {
+            VIRTUAL_SECONDS: (planned.after.tick - planned.begin) / TICKS_PER_SECOND,
+            VIRTUAL_JOULES: float(self._spent(ended).sum()),
+            LOST: sum(flight.lost for flight in planned.dropped),
+        }
+
+    def columns(self, flights: Sequence[Flight]) -> Columns:
+        """Return columns [n] of clients in `clients.parquet`."""
+        starts, arrivals = (np.array([f[at] for f in flights]) for at in (3, 0))
+        return {
+            "virtual_start": starts / TICKS_PER_SECOND,
+            VIRTUAL_SECONDS: (arrivals - starts) / TICKS_PER_SECOND,
+            VIRTUAL_JOULES: self._spent(flights),
+        }
+
+    def _spent(self, flights: Sequence[Flight]) -> npt.NDArray[np.float64]:
+        """Return the energy of clients [n]; one that was lost has done a part of its work."""
+        clients = [flight.client for flight in flights]
+        worked = np.array([flight.arrival - flight.start for flight in flights], dtype=np.float64)
+        spent: npt.NDArray[np.float64] = self.joules[clients] * worked / self.ticks[clients]
+        return spent
+
+    def _fly(self, client: int, tick: int) -> tuple[int, bool]:
+        ticks, share = int(self.ticks[client]), float(self.fleet.dropouts([client], tick)[0])
+        return (
+            (tick + max(int(np.ceil(ticks * share)), 1), True)
+            if share < 1
+            else (
+                tick + ticks,
+                False,
+            )
+        )
+
+    def _wake(self, tick: int, busy: Collection[int]) -> int | None:
+        others = np.setdiff1d(np.arange(len(self.ticks)), [*busy])
+        return int(self.fleet.next_available(others, tick + 1).min()) if len(others) else None
+
+
+def equal_devices(settings: Settings, sizes: npt.NDArray[np.int64]) -> Clock:
+    """Return the clock of devices that are always available: a tick a sample and local epoch."""
+    return Clock(
+        draw=Draws(settings.seed, settings.clients, always),
+        fly=lambda client, tick: (tick + settings.local.epochs * int(sizes[client]), False),
+        wake=lambda tick, busy: None,
+    )
+
+
+class _PassFoundError(Exception):
+    """End of a method's round whose pass has been found."""
+
+
+def pass_of(
+    settings: Settings, inputs: Callable[[Callable[[Pass], Reduced]], Round], state: ServerState
+) -> Pass:
+    """Return the pass of a method's round, and run nothing.
+
+    Args:
+        settings: The run's settings.
+        inputs: Returns the round's input, given what runs its pass.
+        state: The state before it.
+    """
+    method = settings.method.model_copy(deep=True)  # what it notes of itself is not the run's
+    found: list[Pass] = []
+
+    def run(work: Pass) -> Reduced:
+        found.append(work)
+        raise _PassFoundError
+
+    with calling(method, "round"), suppress(_PassFoundError):
+        method.round(inputs(run), state)
+    return found[0]

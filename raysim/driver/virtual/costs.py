@@ -1,0 +1,135 @@
+"""Costs of a pass: FLOPs and bytes of each of its clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from raysim.clock.fleet import Fleet
+from raysim.config import Settings
+from raysim.core.rules import Pass
+from raysim.core.seeds import torch_generator
+from raysim.core.tensors import CPU, nbytes
+from raysim.driver.passes import RoundRunner
+from raysim.federation.federation import Federation
+from raysim.federation.opened import OpenedSamples
+from raysim.storage.client_states import ClientStates
+from raysim.training.flops import FlopCounter
+from raysim.training.job import ClientJob
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class PassCosts:
+    """Costs of a pass's clients.
+
+    Attributes:
+        clients: The clients [n].
+        epochs: Local epochs of each [n].
+        epoch: FLOPs of an epoch [n].
+        finish: FLOPs besides the epochs [n].
+        bytes_up: Bytes that each sends [n].
+        bytes_down: Bytes that each receives [n].
+    """
+
+    clients: Integers
+    epochs: Integers
+    epoch: Floats
+    finish: Floats
+    bytes_up: Integers
+    bytes_down: Integers
+
+    def flops(self, epochs: Integers) -> Floats:
+        """Return the FLOPs of so many epochs each [n]."""
+        return self.finish + epochs * self.epoch
+
+
+class WorkCosts:
+    """Costs of the passes of one run."""
+
+    def __init__(
+        self, settings: Settings, federation: Federation, network: nn.Module, states: ClientStates
+    ) -> None:
+        self._settings, self._states = settings, states
+        self.sizes = federation.training_sizes
+        self._samples = OpenedSamples(federation, CPU)
+        self._augment = federation.inputs.augment
+        self._counter = FlopCounter(network, settings.local)
+
+    def of(self, work: Pass, runner: RoundRunner) -> PassCosts:
+        """Return the costs of a pass, counted on one of its clients where its kind is new.
+
+        Args:
+            work: The pass.
+            runner: The round's; it knows the versions of the clients' states.
+        """
+        clients = np.fromiter(work.clients, np.int64)
+        sizes = self.sizes[clients]
+        epochs = _epochs(work, clients)
+        counted = int(clients[np.argmax(epochs)])  # who trains, if anyone does
+        found = self._counter.kind(work, self._job(work, counted, runner))
+        batch = self._settings.local.batch_size
+        return PassCosts(
+            clients=clients,
+            epochs=epochs,
+            epoch=found.epoch(sizes, batch, self._counter.joins),
+            finish=found.finish.at(sizes.astype(np.float64)),
+            bytes_up=np.full(len(clients), found.bytes_up),
+            bytes_down=_bytes_down(work, clients),
+        )
+
+    def plain_ticks(self, fleet: Fleet, runner: RoundRunner) -> Integers:
+        """Return the ticks of plain local training of all clients [K], with the deployed model."""
+        local, model = self._settings.local, self._settings.method.deployed(runner.state)
+        everyone = range(len(self.sizes))
+        work = Pass(everyone, {"model": model}, epochs=local.epochs, lr=local.lr)
+        costs = self.of(work, runner)
+        flops = costs.flops(costs.epochs)
+        return fleet.ticks(costs.clients, flops, costs.bytes_up, costs.bytes_down)
+
+    def _job(self, work: Pass, client: int, runner: RoundRunner) -> ClientJob:
+        """Return the job of a client, with the state that it would find."""
+        versions = runner.versions([client]).get(client, ())
+        kept = any(not version.in_round for version in versions)
+        state = {} if kept else dict(self._settings.method.client_init(runner.state))
+        for version in versions:
+            state |= self._states.read(client, version, CPU)
+        return ClientJob(
+            rules=work.rules,
+            epochs=work.epochs_of(client),
+            lr=work.lr_of(client),
+            trainable=work.trainable,
+            data=self._samples.client(client),
+            broadcast=work.broadcast,
+            state=state,
+            personal=work.personal.get(client, {}),
+            augment=self._augment,
+            batches=np.random.default_rng(0),
+            torch_seed=0,
+            generator=partial(torch_generator, 0),
+        )
+
+
+def _epochs(work: Pass, clients: Integers) -> Integers:
+    """Return the local epochs of each client of a pass [n]."""
+    if isinstance(work.epochs, int):
+        return np.full(len(clients), work.epochs)
+    return np.array([work.epochs[client] for client in clients.tolist()])
+
+
+def _bytes_down(work: Pass, clients: Integers) -> Integers:
+    """Return the bytes that each client of a pass receives [n]."""
+    own = np.zeros(len(clients), dtype=np.int64)
+    if work.personal:
+        own += [nbytes(work.personal.get(client, {})) for client in clients.tolist()]
+    if work.bytes_down is None:
+        own += nbytes(work.broadcast)
+    else:
+        own += [work.bytes_down(client) for client in clients.tolist()]
+    return own

@@ -1,0 +1,118 @@
+"""Policies of the server: which clients of a pass count, and when the pass ends.
+
+Pure functions of the clients' work in ticks; the fleet and the settings give what they need.
+
+    wait            until the last client has arrived or dropped out
+    deadline        until `clock.deadline`, or until all have arrived; who is late does not count
+    partial         as deadline, but a client takes as many of its epochs as the deadline allows
+                    (FedProx's stragglers; FedNova's unequal work)
+    over_selection  `clock.extra` more clients are asked, and the first m that arrive count
+
+Of clients that arrive at the same tick, those drawn first come first, then the smaller numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from raysim.clock.availability import TICKS_PER_SECOND
+from raysim.clock.devices import Devices
+from raysim.clock.fleet import Fleet
+from raysim.driver.virtual.costs import PassCosts
+
+Flags = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Outcome of a pass in virtual time.
+
+    Attributes:
+        end: Tick at which the server goes on.
+        counts: Clients whose result counts [n].
+        epochs: Epochs that each does [n].
+        starts: Ticks at which they begin [n].
+        ticks: Ticks that each works: until it has arrived, dropped out, or the pass ends [n].
+        share: Fraction of its work that this is [n].
+    """
+
+    end: int
+    counts: Flags
+    epochs: Integers
+    starts: Integers
+    ticks: Integers
+    share: Floats
+
+
+def outcome_of(
+    clock: Devices,
+    fleet: Fleet,
+    costs: PassCosts,
+    *,
+    begin: int,
+    starts: Integers,
+    dropouts: Floats,
+    extra: Flags,
+    wanted: int,
+) -> Outcome:
+    """Return the outcome of a pass.
+
+    Args:
+        clock: The policy and its settings.
+        fleet: The devices.
+        costs: The work of the pass's clients.
+        begin: Tick at which the pass begins.
+        starts: Ticks from which the clients can work [n].
+        dropouts: Fraction of its work after which each drops out [n]; inf: it does not.
+        extra: Clients that were drawn on top [n].
+        wanted: Number of arrivals after which the pass ends, for over_selection.
+    """
+    limit = _deadline(clock, begin)
+    epochs = costs.epochs
+    if clock.policy == "partial":
+        epochs = affordable_epochs(fleet, costs, limit - starts)
+    whole = _ticks(fleet, costs, epochs)
+    drops = dropouts < 1
+    arrivals = np.where(drops, NEVER, starts + whole)
+    ends = np.where(drops, starts + np.ceil(whole * np.where(drops, dropouts, 0)), starts + whole)
+    ends = ends.astype(np.int64)
+    counts = ~drops & (arrivals <= limit)
+    if clock.policy == "partial":
+        counts &= (epochs > 0) | (costs.epochs == 0)
+    end = min(int(ends.max()), limit)
+    if clock.policy == "over_selection" and counts.sum() > wanted:
+        first = np.lexsort((costs.clients, extra, arrivals))[:wanted]
+        counts = np.zeros(len(counts), dtype=bool)
+        counts[first] = True
+        end = int(arrivals[first].max())
+    worked = np.clip(np.minimum(ends, end) - starts, 0, None)
+    return Outcome(end, counts, epochs, starts, worked, worked / np.maximum(whole, 1))
+
+
+def affordable_epochs(fleet: Fleet, costs: PassCosts, budget: Integers) -> Integers:
+    """Return the epochs that clients finish within `budget` [n] ticks, at most those asked [n]."""
+    speed = fleet.profiles(costs.clients).speed
+    spare = (budget - _ticks(fleet, costs, np.zeros_like(costs.epochs))) / TICKS_PER_SECOND
+    epoch = np.maximum(costs.epoch / speed, 1 / TICKS_PER_SECOND)
+    found = np.clip(np.floor(spare / epoch), 0, costs.epochs).astype(np.int64)
+    # Ticks are rounded up: one epoch more or less than the quotient may be right.
+    one_more = np.minimum(found + 1, costs.epochs)
+    found = np.where(_ticks(fleet, costs, one_more) <= budget, one_more, found)
+    late: Flags = _ticks(fleet, costs, found) > budget
+    return np.where(late, np.maximum(found - 1, 0), found)
+
+
+def _deadline(clock: Devices, begin: int) -> int:
+    if clock.policy in ("deadline", "partial") and clock.deadline is not None:
+        return begin + round(clock.deadline * TICKS_PER_SECOND)
+    return int(NEVER)
+
+
+def _ticks(fleet: Fleet, costs: PassCosts, epochs: Integers) -> Integers:
+    return fleet.ticks(costs.clients, costs.flops(epochs), costs.bytes_up, costs.bytes_down)

@@ -1,0 +1,84 @@
+"""Charts of a run's clients in virtual time: who worked when, in which round, and how stale."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from raysim.core.errors import visible
+from raysim.results.compare import RunGroup
+from raysim.results.report.charts import COLOURS, SHOWN_LABEL, Chart, style_of, to_svg
+from raysim.results.runs import RunRecord
+from raysim.storage.tables.parted import read_table
+
+BARS = 200
+"""Most bars of a chart; more can not be told apart."""
+MOST_BARS = 50
+"""Most bars of a histogram."""
+COLUMNS = ["round", "client", "virtual_start", "virtual_seconds"]
+
+
+def gantt_charts(groups: Sequence[RunGroup]) -> list[Chart]:
+    """Return a Gantt chart of the first seed of each group that has a virtual clock."""
+    records = [group.records[0] for group in groups]
+    timed = [record for record in records if "virtual_seconds" in record.metrics.column_names]
+    tables = [(record, _works(record)) for record in timed]
+    found = [(record, table) for record, table in tables if table is not None]
+    return [_gantt(record, table, f"gantt{number}") for number, (record, table) in enumerate(found)]
+
+
+def _works(record: RunRecord) -> pa.Table | None:
+    """Return the works of a run's clients; None where no result counted."""
+    path = record.path / "clients.parquet"
+    table = read_table(path) if path.exists() else None
+    return table if table is not None and {*COLUMNS} <= {*table.column_names} else None
+
+
+def staleness_charts(groups: Sequence[RunGroup]) -> list[Chart]:
+    """Return a histogram of the staleness of updates, of each group with asynchronous rounds."""
+    records = [group.records[0] for group in groups]
+    stale = [record for record in records if "staleness_mean" in record.metrics.column_names]
+    return [_histogram(record, f"staleness{number}") for number, record in enumerate(stale)]
+
+
+def _histogram(record: RunRecord, name: str) -> Chart:
+    """Draw how many updates have each staleness; above MOST_BARS bars are of several."""
+    from matplotlib.figure import Figure
+
+    path = record.path / "clients.parquet"
+    staleness = read_table(path)["staleness"].to_numpy() if path.exists() else np.zeros(0)
+    most = int(staleness.max(initial=0))
+    width = -(-(most + 1) // MOST_BARS)
+    with style_of(name):
+        figure = Figure(figsize=(5.4, 2.4))
+        axes = figure.add_axes((0.12, 0.2, 0.85, 0.75))
+        axes.hist(staleness, bins=(np.arange(0, most + width + 1, width) - 0.5).tolist())
+        axes.set_xlabel("versions between start and aggregation")
+        axes.set_ylabel("updates")
+        label = visible(str(record.path), SHOWN_LABEL)
+        return Chart(f"staleness of updates ({label})", to_svg(figure, name, ()))
+
+
+def _gantt(record: RunRecord, table: pa.Table, name: str) -> Chart:
+    """Draw the first BARS works of clients whose results counted; colours are rounds."""
+    from matplotlib.figure import Figure
+
+    rounds, clients, starts, seconds = (table[column].to_numpy() for column in COLUMNS)
+    order = np.lexsort((clients, starts))[:BARS]
+    rounds, clients, starts, seconds = (v[order] for v in (rounds, clients, starts, seconds))
+    shown, rows = np.unique(clients, return_inverse=True)
+    with style_of(name):
+        figure = Figure(figsize=(5.4, 1.2 + 0.08 * max(len(shown), 10)))
+        axes = figure.add_axes((0.12, 0.2, 0.85, 0.75))
+        colours = [f"C{number % COLOURS}" for number in rounds]
+        axes.barh(rows, seconds, left=starts, height=0.8, color=colours)
+        axes.set_xlabel("virtual seconds")
+        axes.set_ylabel("client")
+        few = np.unique(np.linspace(0, len(shown) - 1, 8).astype(int))
+        axes.set_yticks(few, [str(client) for client in shown[few]])
+        axes.invert_yaxis()
+        label = visible(str(record.path), SHOWN_LABEL)
+        title = f"clients in virtual time, colours are rounds ({label})"
+        return Chart(title, to_svg(figure, name, ()))

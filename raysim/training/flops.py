@@ -1,0 +1,143 @@
+"""FLOPs of local work: torch's formulas, on each kind of pass once, with few samples.
+
+The sequential trainer takes the steps, so frozen groups, second streams and further gradients are
+counted as the method runs them; `Rules.finish` is counted with its client's samples. torch counts
+matrix products and convolutions, of a matrix of M x K and one of K x N as 2*M*K*N.
+
+The FLOPs of a step are a polynomial of second degree in its batch (a loss that compares all pairs
+of samples), those of `finish` in the client's samples: three counts give it for any number.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from raysim.config import LocalSettings
+from raysim.core.rules import Pass
+from raysim.core.tensors import CPU, Layout, flatten
+from raysim.core.tensors.torch_private import watch_operations, without_mkldnn
+from raysim.training.job import ClientJob, batch_bounds
+from raysim.training.network import Network
+from raysim.training.rule_keys import key_of_function, key_of_rules
+from raysim.training.sequential import SequentialTrainer
+
+FEW = 2
+"""Samples of the first of three counts; BatchNorm needs two."""
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Polynomial:
+    """Polynomial of second degree through its values at FEW, FEW + 1 and FEW + 2."""
+
+    values: tuple[int, int, int]
+
+    def at(self, n: Floats) -> Floats:
+        """Return its values at n [...], by Newton's forward differences."""
+        first, second, third = self.values
+        d, x = second - first, n - FEW
+        found: Floats = first + x * d + x * (x - 1) / 2 * (third - second - d)
+        return found
+
+
+@dataclass(frozen=True)
+class KindFlops:
+    """FLOPs of one kind of pass.
+
+    Attributes:
+        step: FLOPs of a step, by the samples of its batch.
+        finish: FLOPs of what precedes and follows the steps, by the client's samples.
+        bytes_up: Bytes that a client sends.
+    """
+
+    step: Polynomial
+    finish: Polynomial
+    bytes_up: int
+
+    def epoch(
+        self, sizes: npt.NDArray[np.int64], batch: int | Literal["full"], join: bool
+    ) -> Floats:
+        """Return the FLOPs of an epoch of clients with `sizes` [n] samples [n].
+
+        Args:
+            sizes: The clients' samples.
+            batch: `local.batch_size`.
+            join: Whether a trailing batch of one sample joins the one before it.
+        """
+        distinct, inverse = np.unique(sizes, return_inverse=True)
+        batches = [np.diff(batch_bounds(n, batch, join)) for n in distinct.tolist()]
+        return np.array([self.step.at(b.astype(float)).sum() for b in batches])[inverse]
+
+
+class FlopCounter:
+    """Counter of the FLOPs of passes, on a network of its own."""
+
+    def __init__(self, network: nn.Module, local: LocalSettings) -> None:
+        whole = local.model_copy(update={"batch_size": "full"})
+        placed = Network(copy.deepcopy(network)).placed(CPU)
+        self._trainer = SequentialTrainer(placed, whole, "fp32")
+        self._trainer.recorded = None  # a script's steps are no calls that torch counts
+        self._known: dict[Hashable, KindFlops] = {}
+
+    @property
+    def joins(self) -> bool:
+        """True where a trailing batch of one sample joins the one before it."""
+        return self._trainer.network.has_batchnorm
+
+    def kind(self, work: Pass, job: ClientJob) -> KindFlops:
+        """Return the FLOPs of a pass's kind, counted on one of its clients where it is new."""
+        key = _key(work, job)
+        if key in self._known:
+            return self._known[key]
+        found = self._counted(job)
+        if key is not None:
+            self._known[key] = found
+        return found
+
+    def _counted(self, job: ClientJob) -> KindFlops:
+        step, finish, bytes_up = [], [], 0
+        for n in range(FEW, FEW + 3):
+            once, bytes_up = self._count(job, n, min(job.epochs, 1))
+            twice = self._count(job, n, 2)[0] if job.epochs else once
+            step.append(twice - once)
+            finish.append(once - (twice - once))
+        (a, b, c), (d, e, f) = step, finish
+        return KindFlops(Polynomial((a, b, c)), Polynomial((d, e, f)), bytes_up)
+
+    def _count(self, job: ClientJob, n: int, epochs: int) -> tuple[int, int]:
+        """Return the FLOPs of a job of n samples, and the bytes of its upload."""
+        from torch.utils.flop_counter import flop_registry  # for runs with a clock alone
+
+        counted = 0
+
+        def count(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
+            nonlocal counted
+            if (formula := flop_registry.get(function.overloadpacket)) is not None:
+                counted += int(formula(*args, **kwargs, out_val=out))
+
+        rows = torch.arange(n) % len(job.data.y)
+        data = job.data._replace(x=job.data.x[rows], y=job.data.y[rows])
+        generator = np.random.default_rng(0)
+        # Not FlopCounterMode, which imports all of torch's compiler: 3 s.
+        with watch_operations(count), without_mkldnn():
+            upload, _ = self._trainer.run(replace(job, data=data, epochs=epochs, batches=generator))
+        return counted, upload.sent_bytes
+
+
+def _key(work: Pass, job: ClientJob) -> Hashable | None:
+    """Return the key of a pass's kind; None where its rules have none."""
+    rules = key_of_rules(work.rules, work.rules.transforms)
+    ends = [key_of_function(function) for function in (work.rules.start, work.rules.finish)]
+    if rules is None or None in ends:
+        return None
+    groups = (job.broadcast, job.state, job.personal)
+    layouts = tuple(Layout.of(flatten(each)).entries for each in groups)
+    return (rules, *ends, work.trainable, bool(job.epochs), layouts)

@@ -1,0 +1,268 @@
+"""Asynchronous rounds: same bits whatever is trained when and again, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import raysim
+from raysim.core.seeds import sample_cohort, stream
+from raysim.driver.asynchronous.draws import Draws, always
+from raysim.execution.base import InlineExecutor
+from raysim.methods.fedbuff import FedBuff
+from raysim.testing.contract import StopAfter
+from tests.tasks import Notes, make_settings, make_task, model_of
+
+SIZES = (3, 40, 17, 8, 25, 60, 5, 12, 30)
+BUFFERED = {
+    "method.name": "fedbuff",
+    "method.buffer": 2,
+    "method.concurrency": 6,
+    "rounds": 8,
+    "local.lr_decay": 0.9,
+}
+
+
+def rows_of(folder: Any) -> list[dict[str, Any]]:
+    rows = pq.read_table(folder / "clients.parquet").to_pylist()
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+
+
+@pytest.mark.parametrize("stacked", [0, 3])
+@pytest.mark.parametrize("stop", [1, 2, 3, 5, 7])
+def test_resumed_in_mid_queue(tmp_path, stacked, stop):
+    """Clients under way are trained again, alone or in the stacks that they were in."""
+    options, task = {**BUFFERED, "engine.vectorize": stacked}, make_task(SIZES)
+    raysim.run(make_settings(tmp_path / "straight", **options), task)
+    with pytest.raises(KeyboardInterrupt):
+        raysim.run(make_settings(tmp_path / "broken", **options), task, StopAfter(stop))
+    about = tmp_path / f"broken/checkpoints/round_{stop:06d}/state.json"
+    assert json.loads(about.read_text())["in_flight"]["queue"]["number"] == stop
+    raysim.resume(tmp_path / "broken", task)
+    assert model_of(tmp_path / "broken") == model_of(tmp_path / "straight")
+    assert rows_of(tmp_path / "broken") == rows_of(tmp_path / "straight")
+
+
+def test_a_damaged_queue_falls_back_to_the_checkpoint_before(tmp_path):
+    task = make_task(SIZES)
+    raysim.run(make_settings(tmp_path / "straight", **BUFFERED), task)
+    with pytest.raises(KeyboardInterrupt):
+        raysim.run(make_settings(tmp_path / "broken", **BUFFERED), task, StopAfter(5))
+    damaged = tmp_path / "broken/checkpoints/round_000005/in_flight.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-4])
+    listener = Notes()
+    raysim.resume(tmp_path / "broken", task, listener)
+    assert "in_flight.safetensors does not match its checksum" in listener.notes[0]
+    assert model_of(tmp_path / "broken") == model_of(tmp_path / "straight")
+
+
+class Waves:
+    """Counts the trainings of an inline run, and the versions and clients in each."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.found: list[tuple[int, int]] = []
+        plain = InlineExecutor.map
+
+        def counting(executor: Any, call: str, message: Any, costs: Any, *more: Any) -> Iterator:
+            if call == "train":
+                versions = {name.partition("/")[0] for name in message.broadcast.groups}
+                self.found.append((len(versions), sum(map(len, costs))))
+            return plain(executor, call, message, costs, *more)
+
+        monkeypatch.setattr(InlineExecutor, "map", counting)
+
+
+def test_clients_train_together_from_several_versions(tmp_path, monkeypatch):
+    """Equal clients, K=2, M=6: every third version trains six clients, the others none."""
+    waves = Waves(monkeypatch)
+    options = {**BUFFERED, "method.staleness": "constant", "rounds": 9}
+    raysim.run(make_settings(tmp_path, **options), make_task((20,) * 9))
+    assert waves.found == [(1, 6)] * 3
+
+
+def test_a_wave_has_all_who_wait(tmp_path, monkeypatch):
+    """Client 5, of 60 samples, delays nobody; versions whose clients wait train together."""
+    waves = Waves(monkeypatch)
+    sizes = (20, 21, 22, 23, 24, 60, 26, 27, 28)
+    result = raysim.run(make_settings(tmp_path, **BUFFERED, fraction=1.0), make_task(sizes))
+    assert len(waves.found) < len(result.metrics)
+    assert max(versions for versions, _ in waves.found) > 1
+
+
+def test_what_arrives_after_the_last_round_or_too_late_is_not_trained(tmp_path, monkeypatch):
+    waves = Waves(monkeypatch)
+    options = {**BUFFERED, "method.max_staleness": 1}
+    result = raysim.run(make_settings(tmp_path, **options), make_task(SIZES))
+    assert sum(clients for _, clients in waves.found) == 2 * 8 == len(rows_of(tmp_path))
+    assert sum(result.metrics["updates_dropped"].to_pylist()) > 0
+
+
+def test_a_checkpoint_has_the_versions_of_clients_under_way_alone(tmp_path):
+    raysim.run(make_settings(tmp_path, **BUFFERED), make_task(SIZES))
+    for number in (7, 8):
+        body = json.loads((tmp_path / f"checkpoints/round_{number:06d}/state.json").read_text())
+        under_way = body["in_flight"]
+        flights = under_way["queue"]["flights"]
+        versions = {str(version) for _, _, version, _, _ in flights}
+        assert len(flights) <= 6 and under_way["versions"].keys() <= versions
+        assert bool(under_way["versions"]) == (number < 8)  # nothing arrives after the last round
+
+
+class Failing(FedBuff):
+    """FedBuff in which a client's update is not finite, from one version on."""
+
+    client: int = 4
+
+    def rules(self):
+        plain = super().rules()
+
+        def finish(view, trained):
+            upload = plain.finish(view, trained)
+            if len(trained.data.y) == SIZES[self.client]:
+                upload.sums["change"]["head.bias"].fill_(torch.inf)
+            return upload
+
+        return raysim.Rules(finish=finish)
+
+
+def test_a_client_that_fails_is_dropped_and_the_mean_is_over_the_others(tmp_path):
+    options = {**BUFFERED, "method.name": f"{__name__}:Failing", "on_client_error": "drop"}
+    options |= {"method.buffer": 3}
+    listener = Notes()
+    result = raysim.run(make_settings(tmp_path / "drop", **options), make_task(SIZES), listener)
+    clients = [row["client"] for row in rows_of(tmp_path / "drop")]
+    assert 4 not in clients and result.metrics["clients"].to_pylist().count(2) > 0
+    assert any("client 4 was dropped" in note for note in listener.notes)
+    stops = {**options, "on_client_error": "stop"}
+    with pytest.raises(raysim.RunError, match="client 4: failed twice in round"):
+        raysim.run(make_settings(tmp_path / "stop", **stops), make_task(SIZES))
+
+
+def test_a_round_whose_only_client_fails_leaves_the_model_as_it_is(tmp_path):
+    options = {**BUFFERED, "method.name": f"{__name__}:Failing", "on_client_error": "drop"}
+    options |= {"method.buffer": 1, "rounds": 20, "clock.name": "devices"}
+    listener = Notes()
+    result = raysim.run(make_settings(tmp_path / "drop", **options), make_task(SIZES), listener)
+    rows = result.metrics.to_pylist()
+    lost = next(row for row in rows if not row["clients"])
+    assert f"round {lost['round']}: no client's update arrives" in listener.notes
+    before = next(row for row in rows if row["round"] == lost["round"] - 1)
+    assert lost["test_loss"] == before["test_loss"] and lost["virtual_seconds"] > 0
+
+
+class WithState(FedBuff):
+    """FedBuff whose clients keep something."""
+
+    def client_init(self, state):
+        return {"own": {"n": torch.zeros(1)}}
+
+
+class Twice(FedBuff):
+    """FedBuff with two passes a round."""
+
+    def round(self, now, state):
+        now.run(self.training_pass(now, state))
+        return super().round(now, state)
+
+
+class OwnCohort(FedBuff):
+    """FedBuff that prefers the first clients."""
+
+    def cohort(self, sampling, state):
+        return range(sampling.size)
+
+
+class OthersToo(FedBuff):
+    """FedBuff that has more clients train than start."""
+
+    def training_pass(self, now, state):
+
+        return replace(super().training_pass(now, state), clients=range(now.clients))
+
+
+class EpochsByClient(FedBuff):
+    """FedBuff with unequal work."""
+
+    def training_pass(self, now, state):
+
+        epochs = dict.fromkeys(now.cohort, 2)
+        return replace(super().training_pass(now, state), epochs=epochs)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            {"method.concurrency": 10},
+            "method.concurrency=10: must be at most the number of clients, 9",
+        ),
+        ({"method.buffer": 7}, "method.buffer=7: must be at most the concurrency, 6"),
+        ({"method.name": "WithState"}, "asynchronous rounds need clients without state"),
+        ({"method.name": "OwnCohort"}, "asynchronous rounds need clients that are drawn uniformly"),
+        ({"analysis": ["kl_activations"]}, "analysis=kl_activations: measures the cohort"),
+    ],
+)
+def test_refused_before_anything_starts(tmp_path, overrides, message):
+    options = {**BUFFERED, **overrides}
+    if "method.name" in overrides:
+        options["method.name"] = f"{__name__}:{overrides['method.name']}"
+    with pytest.raises(raysim.SettingsError, match=message):
+        raysim.run(make_settings(tmp_path / "run", **options), make_task(SIZES))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Twice", "asynchronous rounds have one pass; it runs several"),
+        ("OthersToo", "must run its pass over the cohort"),
+        ("EpochsByClient", "epochs, learning rates or groups by client do not go"),
+    ],
+)
+def test_a_pass_that_rounds_cannot_overlap_with_is_refused(tmp_path, name, message):
+    options = {**BUFFERED, "method.name": f"{__name__}:{name}"}
+    with pytest.raises(raysim.SettingsError, match=message):
+        raysim.run(make_settings(tmp_path / "run", **options), make_task(SIZES))
+
+
+def test_analyses_of_the_model_alone_are_measured(tmp_path):
+    options = {**BUFFERED, "analysis": ["weight_divergence", "label_heat_map"]}
+    raysim.run(make_settings(tmp_path / "with", **options), make_task(SIZES))
+    raysim.run(make_settings(tmp_path / "without", **BUFFERED), make_task(SIZES))
+    assert model_of(tmp_path / "with") == model_of(tmp_path / "without")
+    rows = pq.read_table(tmp_path / "with/analysis/weight_divergence.parquet")
+    assert {*rows["round"].to_pylist()} == {*range(1, 9)}
+
+
+@given(st.integers(0, 10**6), st.integers(1, 40), st.data())
+def test_draws_are_of_those_that_are_free(seed, clients, data):
+    busy = data.draw(st.sets(st.integers(0, clients - 1)))
+    off = data.draw(st.sets(st.integers(0, clients - 1)))
+    count = data.draw(st.integers(1, clients))
+    draws = Draws(seed, clients, lambda some, tick: np.array([c not in off for c in some]))
+    found = draws(3, 1, count, busy, 0)
+    free = {*range(clients)} - busy - off
+    assert {*found} <= free and len({*found}) == len(found) == min(count, len(free))
+    everyone = Draws(seed, clients, always)
+    expected = sample_cohort(stream(seed, "cohort", 3), clients, count)
+    assert everyone(3, 0, count, (), 0) == expected  # FedAvg's cohort of the round
+
+
+def test_draws_are_uniform():
+    """Client 2 is busy and half of the others are off: each of the others is drawn as often."""
+    off = {0, 5, 6, 7}
+    counts = np.zeros(9)
+    for number in range(2000):
+        draws = Draws(0, 9, lambda some, tick: np.array([c not in off for c in some]))
+        counts[draws(number, 0, 2, [2], 0)] += 1
+    assert counts[[0, 2, 5, 6, 7]].sum() == 0
+    assert np.abs(counts[[1, 3, 4, 8]] / 1000 - 1).max() < 0.07  # 2.9 deviations

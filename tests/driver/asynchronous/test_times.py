@@ -1,0 +1,162 @@
+"""Virtual time of asynchronous rounds: against the reference on a fleet, and its columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import raysim
+from raysim.clock.availability import TICKS_PER_SECOND
+from raysim.clock.devices import Devices
+from raysim.clock.fleet import Fleet
+from raysim.driver.asynchronous.draws import Draws
+from raysim.testing.contract import StopAfter
+from tests.driver.asynchronous.reference import walk
+from tests.tasks import make_settings, make_task, model_of
+
+SIZES = (3, 40, 17, 8, 25, 60, 5, 12, 30)
+BUFFERED = {
+    "method.name": "fedbuff",
+    "method.buffer": 2,
+    "method.concurrency": 6,
+    "method.max_staleness": 3,
+    "rounds": 8,
+    "clock.name": "devices",
+}
+SCALE = 2000
+"""Ticks that are one in the reference, which looks at every tick."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """Times of a fleet, as the reference asks for them; all of them multiples of SCALE.
+
+    Attributes:
+        fleet: The fleet.
+        ticks: Ticks of each client's work.
+    """
+
+    fleet: Fleet
+    ticks: Any
+
+    @property
+    def clients(self) -> int:
+        return len(self.ticks)
+
+    def draw(self, number: int, refill: int, most: int, busy: Any, tick: int) -> Any:
+        draws = Draws(0, self.clients, self.fleet.available)
+        return draws(number, refill, most, busy, tick * SCALE)
+
+    def fly(self, client: int, tick: int) -> tuple[int, bool]:
+        share = self.fleet.dropouts([client], tick * SCALE)[0]
+        return tick + int(self.ticks[client]) // SCALE, share < 1
+
+
+def rounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have work last whole multiples of SCALE, and clients drop out at the end of it."""
+    ticks, dropouts = Fleet.ticks, Fleet.dropouts
+
+    def whole(fleet: Fleet, *amounts: Any) -> Any:
+        return -(-ticks(fleet, *amounts) // SCALE) * SCALE
+
+    def at_the_end(fleet: Fleet, clients: Any, *keys: int) -> Any:
+        return np.where(dropouts(fleet, clients, *keys) < 1, 1 - 1e-12, np.inf)
+
+    monkeypatch.setattr(Fleet, "ticks", whole)
+    monkeypatch.setattr(Fleet, "dropouts", at_the_end)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_rounds_of_a_fleet_are_those_of_the_reference(tmp_path, monkeypatch, dropout):
+    rounded(monkeypatch)
+    options = {**BUFFERED, "clock.dropout": dropout, "rounds": 16}
+    result = raysim.run(make_settings(tmp_path, **options), make_task(SIZES))
+    rows = pq.read_table(tmp_path / "clients.parquet").to_pylist()
+    work = {row["client"]: round(row["virtual_seconds"] * TICKS_PER_SECOND) for row in rows}
+    assert {*work} == {*range(len(SIZES))} and len({*work.values()}) > 3
+    fleet = Devices(dropout=dropout).fleet(len(SIZES), 0)
+    walked = walk(Times(fleet, [work[c] for c in range(len(SIZES))]), (2, 6, 3), 16)
+    found = [
+        (r["round"], r["client"], r["version"], round(r["virtual_start"] * TICKS_PER_SECOND))
+        for r in rows
+    ]
+    expected = [
+        (n + 1, client, version, start * SCALE)
+        for n, log in enumerate(walked)
+        for client, version, start, _ in log.arrived
+    ]
+    assert sorted(found) == sorted(expected)
+    assert (sum(result.metrics["lost_clients"].to_pylist()) > 0) == (dropout > 0)
+    ends = np.cumsum(result.metrics["virtual_seconds"].to_pylist())
+    for number, log in enumerate(walked):
+        assert ends[number] * TICKS_PER_SECOND == pytest.approx(log.arrived[-1][3] * SCALE)
+
+
+def test_columns_of_clients_and_rounds(tmp_path):
+    """A client arrives by the end of its round; the last one at it. Energy is that of its work."""
+    result = raysim.run(make_settings(tmp_path, **BUFFERED), make_task(SIZES))
+    rows = pq.read_table(tmp_path / "clients.parquet").to_pylist()
+    end = 0.0
+    for row in result.metrics.to_pylist():
+        own = [r for r in rows if r["round"] == row["round"]]
+        arrivals = [r["virtual_start"] + r["virtual_seconds"] for r in own]
+        assert all(end - 1e-9 <= arrival for arrival in arrivals)
+        end += row["virtual_seconds"]
+        assert max(arrivals) == pytest.approx(end)
+        assert row["updates_dropped"] == 0
+        assert row["virtual_joules"] == pytest.approx(sum(r["virtual_joules"] for r in own))
+
+
+@pytest.mark.parametrize("overrides", [{}, {"clock.on_hours": 0.01, "clock.off_hours": 0.5}])
+def test_same_bits_and_times_after_an_interruption(tmp_path, overrides):
+    options, task = {**BUFFERED, "clock.dropout": 0.2, **overrides}, make_task(SIZES)
+    whole = raysim.run(make_settings(tmp_path / "straight", **options), task)
+    with pytest.raises(KeyboardInterrupt):
+        raysim.run(make_settings(tmp_path / "broken", **options), task, StopAfter(3))
+    again = raysim.resume(tmp_path / "broken", task)
+    assert model_of(tmp_path / "straight") == model_of(tmp_path / "broken")
+    for name in ("virtual_seconds", "virtual_joules", "lost_clients"):
+        assert whole.metrics[name].to_pylist() == again.metrics[name].to_pylist()
+
+
+def test_clients_start_while_they_are_available(tmp_path):
+    """Devices are on for 36 seconds at a time, and off for half an hour."""
+    options = {**BUFFERED, "clock.on_hours": 0.01, "clock.off_hours": 0.5, "rounds": 20}
+    result = raysim.run(make_settings(tmp_path, **options), make_task(SIZES))
+    rows = pq.read_table(tmp_path / "clients.parquet").to_pylist()
+    fleet = Devices(on_hours=0.01, off_hours=0.5).fleet(len(SIZES), 0)
+    for row in rows:
+        start = round(row["virtual_start"] * TICKS_PER_SECOND)
+        assert fleet.available([row["client"]], start)[0]
+    assert sum(result.metrics["virtual_seconds"].to_pylist()) > 60
+
+
+def test_buffered_rounds_that_wait_for_all_have_fedavgs_times(tmp_path):
+    equal = {"clock.name": "devices", "clock.spread": 0, "fraction": 0.5, "rounds": 4}
+    task = make_task((24,) * 8)
+    plain = raysim.run(make_settings(tmp_path / "fedavg", **equal), task)
+    buffered = {"method.name": "fedbuff", "method.buffer": 4, **equal}
+    found = raysim.run(make_settings(tmp_path / "fedbuff", **buffered), task)
+    assert model_of(tmp_path / "fedavg") == model_of(tmp_path / "fedbuff")
+    for name in ("virtual_seconds", "virtual_joules", "lost_clients"):
+        assert plain.metrics[name].to_pylist() == pytest.approx(found.metrics[name].to_pylist())
+
+
+@pytest.mark.parametrize(
+    ("clock", "message"),
+    [
+        (
+            {"clock.policy": "deadline", "clock.deadline": 2.0},
+            r"clock\.policy=deadline: must be wait with method\.name=fedbuff",
+        ),
+        ({"clock.name": "oort"}, r"clock\.name=oort: selects cohorts"),
+    ],
+)
+def test_clocks_that_choose_a_cohort_are_refused(tmp_path, clock, message):
+    with pytest.raises(raysim.SettingsError, match=message):
+        raysim.run(make_settings(tmp_path / "run", **(BUFFERED | clock)), make_task(SIZES))
+    assert not (tmp_path / "run").exists()
