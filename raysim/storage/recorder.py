@@ -102,9 +102,8 @@ class RunRecorder:
                 table.clear()
         for old in self._folder.glob("events.out.tfevents.*"):
             remove(old)
-        from raysim.storage.tables.tensorboard_events import (
-            Events,  # while actors start: it takes long
-        )
+        # Late, while actors start: it takes long.
+        from raysim.storage.tables.tensorboard_events import Events
 
         self._events = Events.create(self._folder)
         self._emit_hyperparameters(self._events)
