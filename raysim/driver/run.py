@@ -149,8 +149,7 @@ class Run:
     def _round(self, before: Checkpoint) -> None:
         """Run, evaluate, record and, where it is due, checkpoint one round."""
         start, context, number = perf_counter(), self.context, before.number
-        checkpointed = self.checkpoints.numbers()
-        needed_from = checkpointed[0] if checkpointed else number
+        needed_from = next(iter(self.checkpoints.numbers()), number)
         runner = RoundRunner(self._passes, number, before.state, before.versions, needed_from)
         analyses = RoundAnalyses(context.analyses, runner, due=self._is_due(number + 1))
         now, clock = self._inputs(before, runner, analyses)
@@ -210,6 +209,8 @@ class Run:
                 f"round {after.number}: client {failure.client} was dropped: {failure.cause}"
             )
         self.recorder.add(row, runner.log.columns, evaluation.clients, evaluation.analyses)
+        if self.trace:
+            self.trace.virtual(after.number, runner.log.columns)
         for client, loss in runner.log.losses().items():
             after.losses[client] = loss
         self.committed = after
