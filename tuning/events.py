@@ -19,8 +19,16 @@ from raysim.tuning.studies.ranges import Range, of_one_type
 METRICS = {
     "accuracy": summaries.Metric("holdout_accuracy", display_name="held-out accuracy"),
     "bytes": summaries.Metric("bytes", display_name="bytes sent"),
+    "virtual_seconds": summaries.Metric("total_virtual_seconds", display_name="virtual seconds"),
+    "virtual_joules": summaries.Metric("total_virtual_joules", display_name="joules"),
 }
 """Scalars of a trial by objective; `holdout_accuracy` is written by its run."""
+TOTALS = {
+    "bytes": "bytes",
+    "virtual_seconds": "total_virtual_seconds",
+    "virtual_joules": "total_virtual_joules",
+}
+"""Scalars of whole trials by objective; runs write those of their rounds."""
 
 
 def describe(out: Path, space: Mapping[str, Range], objectives: tuple[str, ...]) -> None:
@@ -33,10 +41,10 @@ def describe(out: Path, space: Mapping[str, Range], objectives: tuple[str, ...])
         events._get_file_writer().add_summary(summaries.hparams_config_pb(parameters, metrics))
 
 
-def add_bytes(folder: Path, sent: float, rounds: int) -> None:
-    """Write the bytes that a whole trial sent; its run records bytes by round only."""
+def add_total(folder: Path, objective: str, value: float, rounds: int) -> None:
+    """Write the value of an objective of TOTALS for a whole trial."""
     with SummaryWriter(str(folder)) as events:
-        events.add_scalar("bytes", sent, rounds)
+        events.add_scalar(TOTALS[objective], value, rounds)
 
 
 def _domain(values: Range) -> summaries.Domain:

@@ -19,9 +19,9 @@ from raysim.core.errors import MachineError, RunError
 from raysim.storage.atomic import write_json
 from raysim.storage.run_directory import RunDirectory
 from raysim.tuning.artifacts import ARTIFACTS, attach
-from raysim.tuning.events import add_bytes, describe
+from raysim.tuning.events import TOTALS, add_total, describe
 from raysim.tuning.folder import StudyFolder
-from raysim.tuning.search.results import best, bytes_sent
+from raysim.tuning.search.results import best, quantity
 from raysim.tuning.search.search import Search
 from raysim.tuning.search.storage import RESUME
 from raysim.tuning.slots.pool import open_slots
@@ -279,9 +279,9 @@ class Tuner(RunQueue[TrialRun]):
         """Record the results of a trial whose runs are finished."""
         search, reports = self.search, self._finished.pop(trial.number)
         summaries = [report.summary or {} for report in reports]
-        if "bytes" in search.options.objectives:
+        for name in TOTALS.keys() & {*search.options.objectives}:
             for folder, summary in zip(self.folder.runs(trial.number), summaries, strict=True):
-                add_bytes(folder, bytes_sent(summary), summary["rounds"])
+                add_total(folder, name, quantity(summary, name), summary["rounds"])
         first, *_ = self.folder.runs(trial.number)
         attach(trial, [RunDirectory(first).model], self.artifacts)
         return search.tell(trial, search.combined(summaries))

@@ -35,6 +35,10 @@ class Availability(Protocol):
         """Return the first instants [n] from `ticks` [n] on at which clients [n] are available."""
         ...
 
+    def first_available(self, clients: Integers, tick: int) -> int:
+        """Return the first instant from `tick` on at which one of the clients [n] is available."""
+        ...
+
 
 @dataclass(frozen=True)
 class Always:
@@ -47,6 +51,10 @@ class Always:
     def next_available(self, clients: Integers, ticks: Integers) -> Integers:
         """Return the instants themselves."""
         return ticks
+
+    def first_available(self, clients: Integers, tick: int) -> int:
+        """Return the instant itself."""
+        return tick
 
 
 @dataclass(frozen=True)
@@ -84,6 +92,22 @@ class Renewal:
         raise RunError(
             f"clock.off_hours: client {clients[waiting[0]]} is not available for {MOST_DAYS} days"
         )
+
+    def first_available(self, clients: Integers, tick: int) -> int:
+        """Return the first instant from `tick` on that lies in an on period of one of the clients.
+
+        Raises:
+            RunError: none has one for years.
+        """
+        for _ in range(MOST_DAYS):
+            on, ends = self._periods(clients, np.full(len(clients), tick))
+            if on.any():
+                return tick
+            midnight = (tick // DAY + 1) * DAY
+            if (first := int(ends.min())) < midnight:
+                return first
+            tick = midnight
+        raise RunError(f"clock.off_hours: no client is available for {MOST_DAYS} days")
 
     def _periods(self, clients: Integers, ticks: Integers) -> tuple[Flags, Integers]:
         """Return of the periods in which instants [n] lie the state, on or off, and the end [n].
@@ -133,6 +157,10 @@ class Windows:
         begins = np.where(today, padded[following], padded[first] + DAY)
         found: Integers = np.where(self.available(clients, ticks), ticks, ticks + begins - at)
         return found
+
+    def first_available(self, clients: Integers, tick: int) -> int:
+        """Return the first instant from `tick` on that lies in a window of one of the clients."""
+        return int(self.next_available(clients, np.full(len(clients), tick)).min())
 
 
 def read_windows(path: Path, clients: int) -> Windows:

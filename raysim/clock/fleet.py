@@ -87,6 +87,14 @@ class Fleet:
         clients = _integers(clients)
         return self.availability.next_available(clients, _instants(clients, tick))
 
+    def first_available(self, clients: Any, tick: int) -> int:
+        """Return the first instant from `tick` on at which one of the clients [n] is available.
+
+        Raises:
+            RunError: none is for years.
+        """
+        return self.availability.first_available(_integers(clients), tick)
+
     def dropouts(self, clients: Any, *keys: int) -> Floats:
         """Return the fraction of its work after which each client [n] drops out; inf: it does not.
 

@@ -38,7 +38,7 @@ LEAST_SCORE = 1e-4
 
 @dataclass(frozen=True)
 class Feedback:
-    """What is known of the clients before a round.
+    """Knowledge of the clients before a round.
 
     Attributes:
         number: Rounds committed.

@@ -156,8 +156,7 @@ class Run:
         """Run, evaluate, record and, where it is due, checkpoint one round."""
         start, method = perf_counter(), self.settings.method
         context, number = self.context, before.number
-        checkpointed = self.checkpoints.numbers()
-        needed_from = checkpointed[0] if checkpointed else number
+        needed_from = next(iter(self.checkpoints.numbers()), number)
         runner = RoundRunner(self._passes, number, before.state, before.versions, needed_from)
         now, analyses, clock = self._begin(before, runner)
         found: tuple[ServerState, Metrics] = (before.state, {})
@@ -227,6 +226,8 @@ class Run:
                 f"round {after.number}: client {failure.client} was dropped: {failure.cause}"
             )
         self.recorder.add(row, runner.log.columns, evaluation.clients, evaluation.analyses)
+        if self.trace:
+            self.trace.virtual(after.number, runner.log.columns)
         for client, loss in runner.log.losses().items():
             after.losses[client] = loss
         self.committed = after

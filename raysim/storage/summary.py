@@ -9,6 +9,9 @@ import numpy as np
 
 from raysim.storage.recorder import Row
 
+VIRTUAL = ("virtual_seconds", "virtual_joules")
+"""Columns of runs with a virtual clock of which the summary has the sum."""
+
 
 def reached_at(points: Iterable[tuple[float, float]], target: float) -> float | None:
     """Return where the running maximum of a curve reaches a target, None where it does not.
@@ -69,4 +72,5 @@ def summarise(rows: Sequence[Row], target: float | None) -> Row:
         "seconds_per_round": float(np.median([row["seconds"] for row in counted])),
         "bytes_up": sum(row["bytes_up"] for row in counted),
         "bytes_down": sum(row["bytes_down"] for row in counted),
+        **{name: sum(row[name] for row in counted) for name in VIRTUAL if name in counted[-1]},
     }

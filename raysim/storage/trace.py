@@ -10,15 +10,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from time import perf_counter, time
-from typing import Literal
+from typing import Any, Literal
+
+import numpy.typing as npt
 
 from raysim.storage.atomic import writing
 
 Phase = Literal["broadcast", "data", "training", "reduction", "placement", "evaluation"]
 Span = tuple[Phase, float, float]
 """A phase, its start in seconds since the epoch, and its duration in seconds."""
+Columns = Mapping[str, npt.NDArray[Any]]
 Spans = Mapping[str, Sequence[Span]]
 """Spans by worker; the driver's under DRIVER."""
 
@@ -60,9 +64,25 @@ class TraceWriter:
     file.
     """
 
-    def __init__(self, folder: Path, first_round: int) -> None:
-        self._path = folder / f"trace_{first_round:06d}.json"
+    def __init__(self, folder: Path, first_round: int, name: str = "trace") -> None:
+        self._folder, self._first_round = folder, first_round
+        self._path = folder / f"{name}_{first_round:06d}.json"
         self._lines: dict[str, int] = {}
+
+    @cached_property
+    def _virtual(self) -> TraceWriter:
+        """Writer of the clients' work in virtual time, a line per client."""
+        return TraceWriter(self._folder, self._first_round, "virtual_trace")
+
+    def virtual(self, number: int, passes: Sequence[Columns]) -> None:
+        """Write the clients' work in a round to a trace of virtual time, if the run has one.
+
+        Args:
+            number: The round.
+            passes: Columns of its clients, by pass.
+        """
+        if works := _virtual_spans(passes):
+            self._virtual._write(number, works)
 
     def round(
         self, number: int, seconds: float, workers: int, spans: Spans, evaluation: Spans
@@ -112,6 +132,17 @@ class TraceWriter:
 
     def _event(self, kind: str, worker: str, **values: object) -> dict[str, object]:
         return {"ph": kind, "pid": 1, "tid": self._lines[worker], **values}
+
+
+def _virtual_spans(passes: Sequence[Columns]) -> list[tuple[str, list[Span]]]:
+    """Return the work of each client in virtual time."""
+    found: dict[str, list[Span]] = {}
+    for columns in passes:
+        if "virtual_start" in columns:
+            names = ("client", "virtual_start", "virtual_seconds")
+            for client, start, took in zip(*(columns[n].tolist() for n in names), strict=True):
+                found.setdefault(f"client {client:.0f}", []).append(("training", start, took))
+    return [*found.items()]
 
 
 def _total(spans: Sequence[Span], phase: Phase) -> float:

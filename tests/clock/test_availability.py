@@ -47,6 +47,24 @@ def test_a_renewal_process_is_as_drawn_period_by_period(instants, seed, on, off)
         assert following[position] == max(begin, tick)
 
 
+@settings(deadline=None)
+@given(st.sets(st.integers(0, 9), min_size=1), st.integers(0, 3 * DAY), st.integers(0, 99))
+def test_the_first_of_several_clients(clients, tick, seed):
+    chosen = np.array(sorted(clients))
+    for fleet in (Devices(on_hours=0.5, off_hours=40.0), Devices()):
+        found = fleet.fleet(10, seed)
+        expected = found.next_available(chosen, tick).min()
+        assert found.first_available(chosen, tick) == expected
+
+
+def test_who_is_never_on_keeps_no_others_waiting():
+    renewal = Renewal(0, 0.01 * HOUR, 1e5 * HOUR)
+    first = renewal.first_available(np.arange(2000), 0)
+    assert first > 0 and renewal.available(np.arange(2000), np.full(2000, first)).sum() == 1
+    with pytest.raises(RunError, match="no client is available for 3660 days"):
+        Renewal(0, 1.0, 1e6 * HOUR).first_available(np.array([3]), 0)
+
+
 def periods(renewal: Renewal, client: int, day: int) -> Iterator[tuple[int, int]]:
     """Yield the on periods of a client from a day on."""
     while True:
@@ -83,6 +101,10 @@ def test_daily_windows_by_hand(tmp_path):
     second = TICKS_PER_SECOND
     on = [fleet.available([0, 1], t * second).tolist() for t in (0, 7, 8, 10, 19, 20, 86399)]
     assert on == [[1, 0], [1, 0], [0, 0], [0, 1], [0, 1], [0, 0], [1, 0]]
+    assert [fleet.first_available([0, 1], t * second) for t in (8, 20)] == [
+        10 * second,
+        86390 * second,
+    ]
     at = [fleet.next_available([0, 1], t * second).tolist() for t in (0, 8, 20, 86400 + 8)]
     expected = [[0, 10], [86390, 10], [86390, 86410], [172790, 86410]]
     assert at == [[t * second for t in row] for row in expected]

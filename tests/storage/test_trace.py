@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pyarrow.parquet as pq
 import pytest
 
 import raysim
@@ -130,3 +131,23 @@ def test_a_stopwatch_notes_a_failing_phase_and_hands_over_once():
         raise ValueError("no")
     ((phase, _, seconds),) = watch.take()
     assert phase == "data" and seconds >= 0 and watch.take() == []
+
+
+def test_the_work_of_clients_in_virtual_time(tmp_path):
+    """A line per client, a span per row of `clients.parquet`."""
+    settings = make_settings(
+        tmp_path, trace=True, rounds=3, **{"clock.name": "devices", "method.name": "fsvrg"}
+    )
+    raysim.run(settings, make_task((20, 30, 10)))
+    spans = spans_of(tmp_path / "virtual_trace_000001.json")
+    rows = pq.read_table(tmp_path / "clients.parquet").to_pylist()
+    assert len(rows) == 3 * (3 + 2)
+    assert {(s["worker"], s["round"], s["ts"], s["dur"]) for s in spans} == {
+        (
+            f"client {row['client']}",
+            row["round"],
+            row["virtual_start"] * 1e6,
+            row["virtual_seconds"] * 1e6,
+        )
+        for row in rows
+    }

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import raysim
+from raysim.tuning.search.results import combined
 from raysim.tuning.slots.report import Report
 from raysim.tuning.studies.samplers import SearchOptions
 from tests.tuning.common import LocalSlots, make_search, make_study, make_tuner, values
@@ -136,3 +137,12 @@ def test_refusals(tmp_path):
     table = {"space": {"seed": {"low": 1, "high": 9}}}
     with pytest.raises(raysim.SettingsError, match="seeds=3: must be 1 where `seed` is searched"):
         make_search(tmp_path, options(), table=table)
+
+
+def test_the_mean_of_virtual_time_where_the_runs_have_it():
+    common = dict.fromkeys(("final_holdout_accuracy", "final_accuracy"), 0.5)
+    common |= dict.fromkeys(("bytes_up", "bytes_down", "seconds"), 1.0)
+    timed = [common | {"virtual_seconds": s, "virtual_joules": 2 * s} for s in (1.0, 4.0)]
+    found = combined(timed, "mean")
+    assert (found["virtual_seconds"], found["virtual_joules"]) == (2.5, 5.0)
+    assert "virtual_seconds" not in combined([common, common], "mean")

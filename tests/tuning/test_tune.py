@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 import raysim
@@ -81,6 +82,22 @@ def test_constraints_decide_which_trial_is_best(tmp_path, local_slots):
         raysim.tune(settings, table, out=tmp_path / "bounded", trials=2)
     table["constraints"] = {"seconds": 1e-9}
     assert raysim.tune(settings, table, out=tmp_path / "none").best == ()
+
+
+def test_virtual_time_and_energy_are_objectives(tmp_path, local_slots):
+    make_study(tmp_path)
+    table = {"space": {"rounds": [1, 2]}, "sampler": "grid", "trials": 2}
+    table["objectives"] = ["virtual_seconds", "virtual_joules"]
+    settings = raysim.load_config(tmp_path / "blobs.json", {"clock.name": "devices"})
+    result = raysim.tune(settings, table, out=tmp_path / "out")
+    for row in result.trials.to_pylist():
+        metrics = pq.read_table(tmp_path / f"out/trials/{row['trial']:04d}/metrics.parquet")
+        for name in table["objectives"]:
+            assert row[name] == pytest.approx(sum(metrics[name].to_pylist())) and row[name] > 0
+    assert [best.rounds for best in result.best] == [1]
+    untimed = raysim.load_config(tmp_path / "blobs.json")
+    with pytest.raises(raysim.SettingsError, match=r"virtual_seconds: needs clock\.name=devices"):
+        raysim.tune(untimed, table, out=tmp_path / "untimed")
 
 
 def test_callbacks_see_each_trial_and_can_stop_the_study(tmp_path, local_slots):

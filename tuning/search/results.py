@@ -10,8 +10,11 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-AVERAGED = ("final_holdout_accuracy", "final_accuracy", "bytes_up", "bytes_down", "seconds")
-"""What the summary of a trial of several runs has."""
+AVERAGED = (
+    *("final_holdout_accuracy", "final_accuracy", "bytes_up", "bytes_down", "seconds"),
+    *("virtual_seconds", "virtual_joules"),
+)
+"""What the summary of a trial of several runs has, as far as those of its runs have it."""
 
 
 def combined(summaries: Sequence[Mapping[str, Any]], over_seeds: str) -> dict[str, Any]:
@@ -22,7 +25,8 @@ def combined(summaries: Sequence[Mapping[str, Any]], over_seeds: str) -> dict[st
     """
     if len(summaries) == 1:
         return dict(summaries[0])
-    means = {key: mean(each[key] for each in summaries) for key in AVERAGED}
+    known = [key for key in AVERAGED if key in summaries[0]]
+    means = {key: mean(each[key] for each in summaries) for key in known}
     if over_seeds == "lower":
         spread = stdev(each["final_holdout_accuracy"] for each in summaries)
         means["final_holdout_accuracy"] -= spread / math.sqrt(len(summaries))

@@ -69,11 +69,14 @@ class Search:
 
         Raises:
             RunError: the storage cannot be used.
-            SettingsError: Optuna rejects an option of the pruner, or `seed` is searched where a
-                trial has several.
+            SettingsError: Optuna rejects an option of the pruner, `seed` is searched where a trial
+                has several, or an objective needs a virtual clock.
         """
         if options.seeds > 1 and "seed" in resolved.space:
             raise SettingsError(f"seeds={options.seeds}: must be 1 where `seed` is searched")
+        for objective in options.objectives:
+            if objective.startswith("virtual_") and not resolved.settings.clock.has_time:
+                raise SettingsError(f"objectives={objective}: needs clock.name=devices; it is none")
         self.options, self.resolved, self._url = options, resolved, storage
         self.tuner = uuid4().hex
         pruner = options.build_pruner(resolved.settings)

@@ -55,8 +55,13 @@ PRUNERS: Mapping[str, type[BasePruner]] = {
     "hyperband": HyperbandPruner,
     "none": NopPruner,
 }
-OBJECTIVES = {"accuracy": StudyDirection.MAXIMIZE, "bytes": StudyDirection.MINIMIZE}
-"""Objectives: accuracy on the held-out samples, and bytes sent both ways."""
+OBJECTIVES = {
+    "accuracy": StudyDirection.MAXIMIZE,
+    "bytes": StudyDirection.MINIMIZE,
+    "virtual_seconds": StudyDirection.MINIMIZE,
+    "virtual_joules": StudyDirection.MINIMIZE,
+}
+"""Objectives: accuracy on the held-out samples; bytes sent both ways; virtual time and energy."""
 STATISTICS = ("mean", "lower")
 """Accuracy of a trial over its seeds: their mean, or one standard error below it."""
 LEAST = {"n_ei_candidates": 1}
@@ -79,7 +84,7 @@ class SearchOptions:
     Attributes:
         sampler: One of SAMPLERS.
         pruner: One of PRUNERS.
-        objectives: One or two of OBJECTIVES.
+        objectives: Distinct ones of OBJECTIVES.
         seeds: Number of runs of a trial; their seeds count up from the trial's.
         over_seeds: One of STATISTICS, the accuracy of a trial of several runs.
         sampler_options: Arguments of Optuna's sampler.
@@ -132,7 +137,7 @@ class SearchOptions:
         names = {*self.objectives}
         if not names or names - {*OBJECTIVES} or len(names) < len(self.objectives):
             raise SettingsError(
-                f"objectives={visible(','.join(self.objectives))}: must be one or both of"
+                f"objectives={visible(','.join(self.objectives))}: must be distinct ones of"
                 f" {', '.join(OBJECTIVES)}"
             )
         if len(self.objectives) > 1 and self.pruner != "none":

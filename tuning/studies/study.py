@@ -34,7 +34,9 @@ class StudyTable(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     about: str = Field(default="", description="description in one line")
-    objectives: list[str] = Field(default=["accuracy"], description="accuracy, bytes")
+    objectives: list[str] = Field(
+        default=["accuracy"], description="accuracy, bytes, virtual_seconds, virtual_joules"
+    )
     sampler: str | dict[str, Any] = Field(default="tpe", description="name, or name and options")
     pruner: str | dict[str, Any] | None = Field(default=None, description="the same")
     seeds: int = Field(default=1, ge=1, le=1000, strict=True, description="runs of a trial")

@@ -133,7 +133,7 @@ class VirtualRound:
             chosen = self._available(drawn)
             if not chosen:
                 everyone = np.arange(self.clock.clients)
-                self.now = int(self.clock.fleet.next_available(everyone, self.now).min())
+                self.now = self.clock.fleet.first_available(everyone, self.now)
                 chosen = self._available(drawn)
         self._wanted, self._asked = len(drawn), frozenset(chosen)
         self._extra = frozenset(chosen[len(drawn) :])

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import raysim
+from raysim.config import parse_override
 from raysim.testing.tasks import small_task
 from tests.driver.test_lost_files import StopAfter
 from tests.driver.virtual.test_costs import MODEL, SPEEDS, STEP, devices
@@ -246,6 +247,13 @@ def test_settings_that_do_not_go_together(tmp_path, overrides, expected):
     with pytest.raises(raysim.SettingsError) as caught:
         make_settings(tmp_path, **CLOCK, **overrides)
     assert expected in str(caught.value)
+
+
+def test_none_is_the_name_of_no_clock(tmp_path):
+    key, value = parse_override("clock.name=none")
+    timed = make_settings(tmp_path, **CLOCK, **{"clock.kind": "iot"})
+    assert timed.override({key: value}).to_dict()["clock"] == {"name": "none"}
+    assert make_settings(tmp_path).to_dict()["clock"] == {"name": "none"}
 
 
 def test_more_clients_than_there_are_are_refused(tmp_path):

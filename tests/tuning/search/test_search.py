@@ -316,11 +316,11 @@ def test_a_step_that_was_reported_before_is_not_reported_again(tmp_path):
         ),
         (
             SearchOptions(objectives=("bytes", "bytes")),
-            "objectives=bytes,bytes: must be one or both of",
+            "objectives=bytes,bytes: must be distinct ones of",
         ),
         (
             SearchOptions(objectives=("speed",)),
-            "objectives=speed: must be one or both of accuracy, bytes",
+            "objectives=speed: must be distinct ones of accuracy, bytes",
         ),
         (
             SearchOptions(pruner="median", objectives=("accuracy", "bytes")),
