@@ -1,4 +1,4 @@
-"""Virtual time to accuracy: FedAvg under each policy of the server, on one fleet of phones.
+"""Virtual time to accuracy: FedAvg under each policy of the server, and FedBuff, on one fleet.
 
 Usage: python -m tests.benchmarks.virtual_time [--data mnist cifar10] [--rounds 40]
     [--seeds 1] [--out DIR]
@@ -6,8 +6,9 @@ Usage: python -m tests.benchmarks.virtual_time [--data mnist cifar10] [--rounds 
 Prints a table in Markdown and draws `DIR/virtual_time.png`, test accuracy against virtual minutes.
 The runs are cut down: `partition.limit` samples a client, 100 clients, 10 a round. The fleet is
 that of `clock.kind=phones` with devices twice as different as FLASH's (`clock.spread=2`), and 5% of
-the clients drop out of a round; it is the same under all policies. The deadline is the time within
-which about two thirds of the clients finish, found from the fleet.
+the clients drop out of a round; it is the same under all policies. FedBuff has as many clients at
+work, and makes a version of 5 updates: twice as many rounds do the same work. The deadline is the
+time within which about two thirds of the clients finish, found from the fleet.
 """
 
 from __future__ import annotations
@@ -43,12 +44,17 @@ IN_TIME = 2 / 3
 """Share of the clients' works that end before the deadline."""
 
 
-def policies(deadline: float) -> dict[str, dict[str, Any]]:
+def policies(deadline: float, rounds: int) -> dict[str, dict[str, Any]]:
     """Return the settings of each policy but waiting, by the name that is shown."""
     return {
         "deadline": {"clock.policy": "deadline", "clock.deadline": deadline},
         "partial work": {"clock.policy": "partial", "clock.deadline": deadline},
         "over-selection, 10 of 13": {"clock.policy": "over_selection", "clock.extra": 3},
+        "FedBuff, 5 of 10": {
+            "method.name": "fedbuff",
+            "method.buffer": 5,
+            "rounds": 2 * rounds,
+        },
         "Oort, wait for all": {"clock.name": "oort"},
         "Oort, 10 of 13": {
             "clock.name": "oort",
@@ -85,8 +91,8 @@ def main() -> None:
             rows = pq.read_table(waiting.path / "clients.parquet")
             deadline = float(np.quantile(rows["virtual_seconds"].to_numpy(), IN_TIME).round(1))
             found[data].setdefault(WAITING, []).append(waiting)
-            for label, policy in policies(deadline).items():
-                record = ran(folder, preset, **own, **policy, label=label)
+            for label, policy in policies(deadline, given.rounds).items():
+                record = ran(folder, preset, **(own | policy), label=label)
                 found[data].setdefault(label, []).append(record)
     for data, runs in found.items():
         print_table(data, runs)

@@ -53,7 +53,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 class KillActor(raysim.Listener):
-    """Ends one actor with SIGKILL when the first chunk of a round has arrived."""
+    """Ends one actor with SIGKILL when the first chunk from a round on has arrived."""
 
     def __init__(self, folder: Path, number: int) -> None:
         self._folder = folder
@@ -64,7 +64,7 @@ class KillActor(raysim.Listener):
         self._left -= 1
 
     def progress(self, done: int, total: int) -> None:
-        if self._left == 0 and done < total and not self.killed:
+        if self._left <= 0 and done < total and not self.killed:
             actors = json.loads((self._folder / "environment.json").read_text())["actors"]
             self.killed = actors[-1]["pid"]
             os.kill(self.killed, signal.SIGKILL)

@@ -75,14 +75,9 @@ class DeviceTimes:
 
     def _fly(self, client: int, tick: int) -> tuple[int, bool]:
         ticks, share = int(self.ticks[client]), float(self.fleet.dropouts([client], tick)[0])
-        return (
-            (tick + max(int(np.ceil(ticks * share)), 1), True)
-            if share < 1
-            else (
-                tick + ticks,
-                False,
-            )
-        )
+        lost = share < 1
+        worked = int(np.ceil(ticks * share)) if lost else ticks
+        return tick + max(worked, 1), lost
 
     def _wake(self, tick: int, busy: Collection[int]) -> int | None:
         others = np.setdiff1d(np.arange(len(self.ticks)), [*busy])
