@@ -42,10 +42,17 @@ def _node_types() -> Iterable[str]:
     return [node.ray_node_type_name for node in nodes] if reported else []
 
 
+def nodes_start() -> bool:
+    """Return whether nodes are being started; only version 2 of the autoscaler says so."""
+    found = get_cluster_status(ray.get_runtime_context().gcs_address)
+    return bool(found.pending_launches or found.pending_nodes)
+
+
 def unmet(bundle: Mapping[str, float]) -> set[str]:
     """Return the ids of the events in which the autoscaler has no node type for a bundle.
 
-    There are none where the cluster has no dashboard, which keeps them.
+    Version 2 says so, too, of bundles beyond the most nodes that it may start. There are none where
+    the cluster has no dashboard, which keeps them.
     """
     from ray.util.state import list_cluster_events  # 60 ms, for clusters that grow alone
     from ray.util.state.exception import RayStateApiException

@@ -10,7 +10,7 @@ from tests.benchmarks.scaling.output import Options
 from tests.benchmarks.scaling.population import Population
 from tests.benchmarks.scaling.simulation import Costs
 
-FREE = Costs(send=0, receive=0, merge=0, node_merge=0, latency=0, call=0, pack=0)
+FREE = Costs(send=0, receive=0, merge=0, node_merge=0, latency=0, call=0, pack=0, node_pack=0)
 
 
 @pytest.mark.full
@@ -29,7 +29,7 @@ def test_large_models_have_a_line_with_foremen_and_without(monkeypatch: pytest.M
         monkeypatch.setattr(large_models, name, value)
     lines = list(large_models.paper(Options(rounds=1, out=None, tiny=True)))
     assert [row.count("ResNet-18 | 1 | 8 | 2 | 40 |") for row in lines] == [0, 0, 1, 0, 0]
-    assert lines[2].endswith("| 0.179 |")  # two sums of 89 MB
+    assert lines[2].endswith("| 0.134 |")  # two sums of 67 MB
 
 
 @pytest.mark.parametrize("node", [0, 4])
@@ -48,7 +48,7 @@ def test_one_sum_a_foreman_reaches_the_driver() -> None:
 
 @pytest.mark.parametrize(
     ("case", "busy"),
-    [((0.1, 0.0, 0.5), 0.82), pytest.param((1.0, 0.0, 0.5), 0.88, marks=pytest.mark.full)],
+    [((0.1, 0.0, 0.5), 0.85), pytest.param((1.0, 0.0, 0.5), 0.9, marks=pytest.mark.full)],
 )
 def test_512_actors_are_busy(case: tuple[float, float, float], busy: float) -> None:
     """87% and 91% in the benchmark; without foremen 56% and 86%."""
@@ -56,8 +56,8 @@ def test_512_actors_are_busy(case: tuple[float, float, float], busy: float) -> N
     assert part.busy_shares(played, workers=512)[0] > busy
 
 
-def test_large_sums_leave_256_actors_busy() -> None:
-    """With 20 ms to add a sum up on a node, 72 to send it on; without foremen 34%."""
-    each = Costs(pack=0.03, merge=0.04, node_merge=0.02, transfer=0.072)
-    (played,) = Population(256, 1000, 1.0, 0.0, node=32).rounds(2, each)[1:]
-    assert part.busy_shares([played], workers=256)[0] > 0.7
+def test_sums_of_resnet_18_leave_256_actors_busy_for_85_percent_of_the_ideal() -> None:
+    """As the benchmark has it, of which this is one round: 87%; without foremen 18%."""
+    _, costs = large_models.on_paper(large_models.MODELS["ResNet-18"])
+    (played,) = Population(256, 1000, 1.0, 0.5, node=32).rounds(2, costs)[1:]
+    assert part.busy_shares([played], workers=256)[0] > 0.85 * played.ideal

@@ -20,11 +20,14 @@ def reported(monkeypatch: pytest.MonkeyPatch) -> Any:
     context = SimpleNamespace(gcs_address="127.0.0.1:1")
     monkeypatch.setattr(autoscaler, "ray", SimpleNamespace(get_runtime_context=lambda: context))
 
-    def report(first: Any, second: tuple[str, list[str]] = ("0", [])) -> None:
+    def report(first: Any, second: tuple[str, list[str]] = ("0", []), **pending: list[str]) -> None:
         status = json.dumps(first).encode() if first is not None else None
         nodes = [SimpleNamespace(ray_node_type_name=name) for name in second[1]]
         stats = SimpleNamespace(autoscaler_version=second[0])
-        found = SimpleNamespace(active_nodes=nodes[:1], idle_nodes=nodes[1:], stats=stats)
+        starting = {"pending_launches": [], "pending_nodes": []} | pending
+        found = SimpleNamespace(
+            active_nodes=nodes[:1], idle_nodes=nodes[1:], stats=stats, **starting
+        )
         monkeypatch.setattr(autoscaler, "_internal_kv_get", lambda key: status)
         monkeypatch.setattr(autoscaler, "get_cluster_status", lambda address: found)
 
@@ -53,6 +56,15 @@ def types(*names: str) -> dict[str, Any]:
 def test_nodes_started_by_hand_are_of_types_of_their_own(reported, first, second, expected):
     reported(first, second)
     assert autoscaler.autoscaler_runs() is expected
+
+
+@pytest.mark.parametrize(
+    ("pending", "expected"),
+    [({}, False), ({"pending_launches": ["a"]}, True), ({"pending_nodes": ["a"]}, True)],
+)
+def test_nodes_are_launched_and_then_pending(reported, pending, expected):
+    reported(None, ("7", ["workers"]), **pending)
+    assert autoscaler.nodes_start() is expected
 
 
 SAID = {

@@ -12,16 +12,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from raysim.core.errors import RunError
 from raysim.core.tensors.packed import as_tensor
 from raysim.core.tensors.sets import Layout, Tensors
+from raysim.core.tensors.six_bytes import Parts, join, split
 
 SCALE = 2.0**46
 LIMIT = 1.3e5
@@ -75,10 +74,15 @@ class Addend:
 
 
 class ExactSum:
-    """The weighted sum of sets of tensors of one layout, exact whatever the order of adding."""
+    """The weighted sum of sets of tensors of one layout, exact whatever the order of adding.
+
+    Attributes:
+        layout: The layout.
+        leaves_node: Whether it is pickled for the network, in six bytes a total.
+    """
 
     def __init__(self, layout: Layout) -> None:
-        self.layout = layout
+        self.layout, self.leaves_node = layout, False
         self._totals: dict[torch.dtype, Tensor] = {}
         self._rounders: Counter[torch.dtype] = Counter()  # that are in the totals
 
@@ -119,14 +123,16 @@ class ExactSum:
         for dtype, flat in other.totals().items():
             self._accumulate(dtype, flat)
 
-    def __getstate__(self) -> tuple[Layout, dict[torch.dtype, npt.NDArray[Any]]]:
+    def __getstate__(self) -> tuple[Layout, dict[torch.dtype, Parts]]:
         """Return layout and totals; Ray's object store maps arrays without a copy, tensors not."""
         self.finish()
-        return self.layout, {dtype: flat.numpy() for dtype, flat in self._totals.items()}
+        arrays = {dtype: flat.numpy() for dtype, flat in self._totals.items()}
+        return self.layout, {d: split(a) if self.leaves_node else (a,) for d, a in arrays.items()}
 
-    def __setstate__(self, state: tuple[Layout, dict[torch.dtype, npt.NDArray[Any]]]) -> None:
+    def __setstate__(self, state: tuple[Layout, dict[torch.dtype, Parts]]) -> None:
         self.layout, arrays = state
-        self._totals = {dtype: as_tensor(array) for dtype, array in arrays.items()}
+        self.leaves_node = False
+        self._totals = {dtype: as_tensor(join(parts)) for dtype, parts in arrays.items()}
         self._rounders = Counter()
 
     def mean(self, arrived: int, total: int) -> dict[str, Tensor]:

@@ -23,7 +23,7 @@ from ray.util.placement_group import (
 
 from raysim.config import EngineSettings
 from raysim.core.errors import SettingsError
-from raysim.execution.autoscaler import autoscaler_runs, unmet
+from raysim.execution.autoscaler import autoscaler_runs, nodes_start, unmet
 from raysim.execution.cluster_health import alive_nodes, draining_node_ids
 from raysim.execution.resources import (
     ACCELERATOR,
@@ -106,8 +106,11 @@ class Demand:
                 note(f"{asked}: waiting for a node with room for an actor, {needs}")
             if not placed and now - looked >= REFUSAL_SECONDS:
                 looked = now
-                if unmet(self.bundle) - self._unmet_before and not self._held_by_a_node():
-                    raise SettingsError(f"{asked}: no node type of the cluster has {needs}")
+                if self._refused():
+                    raise SettingsError(
+                        f"{asked}: no node with {needs} can be started: no node type of the cluster"
+                        " has that, or its most nodes are there"
+                    )
             sleep(LOOK_SECONDS)
             placed, before = self.plan().actors, placed
         if placed < len(self):
@@ -122,6 +125,11 @@ class Demand:
             yield f"engine.accelerator_type={kind}"
         if labels := self._engine.node_labels:
             yield f"engine.node_labels={json.dumps(labels)}"
+
+    def _refused(self) -> bool:
+        """Return whether the autoscaler has no node for an actor, started or to be started."""
+        said = unmet(self.bundle) - self._unmet_before
+        return bool(said) and not self._held_by_a_node() and not nodes_start()
 
     def _held_by_a_node(self) -> bool:
         """Return whether a node could hold an actor that others left it room for."""

@@ -19,8 +19,8 @@ from tests.benchmarks.scaling.simulation import Costs
 
 NETWORK_BITS = 10e9
 """Bits a second of the driver's network, which is assumed."""
-SUM_BYTES = 8
-"""Bytes of a sum for each parameter."""
+SUM_BYTES, NODE_SUM_BYTES = 8, 6
+"""Bytes of an actor's sum for each parameter, and of a foreman's."""
 FIRST_SUMS = 20
 """Sums that are left out: the object store's memory is new, as in the first rounds of a run."""
 
@@ -60,29 +60,44 @@ def message_costs(workers: int, repeats: int = 200) -> Costs:
     return Costs(send=statistics.median(sending), receive=statistics.median(receiving))
 
 
-def sum_costs(parameters: int, messages: Costs, repeats: int = 5) -> Costs:
+def sum_costs(parameters: int, messages: Costs, repeats: int = 5) -> tuple[Costs, Costs]:
     """Measure what handing over a sum of so many parameters costs, in this machine's object store.
 
     The transfer over the network is worked out.
+
+    Returns:
+        Costs where actors hand over to the driver, and where foremen do so.
     """
-    total = PartialSum()
+    total, found = PartialSum(), []
     _add(total, parameters)
-    packing, merging, merging_on_node = [], [], []
     threads = torch.get_num_threads()
     for _ in range(FIRST_SUMS + repeats):
-        other = PartialSum()
-        _add(other, parameters)
-        packed, seconds = _timed(lambda other=other: ray.put(other))
-        packing.append(seconds)
-        for found, number in ((merging, 1), (merging_on_node, _cores())):
-            torch.set_num_threads(number)
-            found.append(_timed(lambda packed=packed: total.merge(ray.get(packed)))[1])
+        found.append(_measured(total, parameters))
     torch.set_num_threads(threads)
-    pack, merge, on_node = (
-        statistics.median(each[FIRST_SUMS:]) for each in (packing, merging, merging_on_node)
+    medians = map(statistics.median, zip(*found[FIRST_SUMS:], strict=True))
+    pack, merge, node_merge, node_pack, merge_of_node = medians
+    each = replace(messages, pack=pack, node_merge=node_merge, node_pack=node_pack)
+    actor, foreman = (
+        replace(each, merge=seconds, transfer=transfer_seconds(parameters * size))
+        for seconds, size in ((merge, SUM_BYTES), (merge_of_node, NODE_SUM_BYTES))
     )
-    transfer = transfer_seconds(parameters * SUM_BYTES)
-    return replace(messages, pack=pack, merge=merge, node_merge=on_node, transfer=transfer)
+    return actor, foreman
+
+
+def _measured(total: PartialSum, parameters: int) -> tuple[float, ...]:
+    """Return the seconds to pack, to add up on one core and on all, and of a foreman's sum."""
+    other = PartialSum()
+    _add(other, parameters)
+    torch.set_num_threads(1)
+    packed, pack = _timed(lambda: ray.put(other))
+    merge = _timed(lambda: total.merge(ray.get(packed)))[1]
+    torch.set_num_threads(_cores())
+    node_merge = _timed(lambda: total.merge(ray.get(packed)))[1]
+    assert other.sum
+    other.sum.leaves_node = True
+    packed, node_pack = _timed(lambda: ray.put(other))
+    torch.set_num_threads(1)
+    return pack, merge, node_merge, node_pack, _timed(lambda: total.merge(ray.get(packed)))[1]
 
 
 def transfer_seconds(size: float) -> float:

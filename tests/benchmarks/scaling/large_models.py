@@ -6,7 +6,13 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from tests.benchmarks.report import line
-from tests.benchmarks.scaling.costs import SUM_BYTES, message_costs, sum_costs, transfer_seconds
+from tests.benchmarks.scaling.costs import (
+    NODE_SUM_BYTES,
+    SUM_BYTES,
+    message_costs,
+    sum_costs,
+    transfer_seconds,
+)
 from tests.benchmarks.scaling.output import Options, heading, percent
 from tests.benchmarks.scaling.placement import NODE, busy_shares
 from tests.benchmarks.scaling.population import Population
@@ -17,10 +23,17 @@ MODELS = {"2NN": 199_210, "ResNet-18": 11_181_642, "transformer of 110M": 110_00
 """Parameters by model."""
 COHORT, SIGMA, SPREAD = 1000, 0.5, 0.5
 """Clients a round, sigma of the logarithm of their work, spread of the actors' speeds."""
-BYTES_A_SECOND = {"pack": 3.0e9, "merge": 2.2e9, "node_merge": 4.5e9}
-"""Of a sum, on paper: 30, 40 and 20 ms for the 89 MB of ResNet-18."""
+PARAMETERS_A_SECOND = {
+    "pack": 0.65e9,
+    "merge": 0.8e9,
+    "node_merge": 1.25e9,
+    "node_pack": 0.3e9,
+    "merge_of_node": 0.3e9,
+}
+"""Of a sum, on paper: 17, 14, 9, 37 and 37 ms for ResNet-18, about what `sums` measured."""
 CLUSTER, THOUSAND = 256, 4000
 """Actors of 64 GPUs, and of a thousand, four on each."""
+ADDING = "driver adds up, s", "foreman, s"
 NAMES = ("model", "seconds a client", "actors", "foremen", "cohort", "round, s")
 
 
@@ -31,30 +44,46 @@ def sums(options: Options) -> Iterator[str]:
     one thread, by a foreman with up to eight. The transfer is worked out for 10 Gbit/s.
     """
     found = {}
-    yield heading("model", "MB a sum", "pack, s", "driver adds up, s", "foreman, s", "transfer, s")
+    yield heading(
+        "model", "sum of", "MB", "pack, s", "driver adds up, s", "foreman, s", "transfer, s"
+    )
     for model, parameters in [*MODELS.items()][: 1 if options.tiny else None]:
-        each = found[model] = sum_costs(parameters, message_costs(64, 20))
-        times = (each.pack, each.merge, each.node_merge, each.transfer)
-        yield line([model, f"{parameters * SUM_BYTES / 1e6:.0f}", *(f"{t:.4f}" for t in times)])
+        actor, foreman = found[model] = sum_costs(parameters, message_costs(64, 20))
+        for who, each, size, pack, node_merge in (
+            ("an actor", actor, SUM_BYTES, actor.pack, f"{actor.node_merge:.4f}"),
+            ("a foreman", foreman, NODE_SUM_BYTES, foreman.node_pack, "-"),
+        ):
+            seconds = (f"{pack:.4f}", f"{each.merge:.4f}", node_merge, f"{each.transfer:.4f}")
+            yield line([model, who, f"{parameters * size / 1e6:.0f}", *seconds])
     yield f"\n{_titles()}"
-    for model, each in found.items():
+    for model, costs in found.items():
         for workers in (64, CLUSTER)[: 1 if options.tiny else None]:
-            for node in (0, NODE):
+            for node, each in zip((0, NODE), costs, strict=True):
                 yield _row(model, each, 1.0, workers, node, COHORT, options.rounds)
 
 
 def paper(options: Options) -> Iterator[str]:
-    """Rounds of 8 nodes of 8 GPUs, and of 125, four actors a GPU, with costs that are assumed."""
+    """Rounds of 8 nodes of 8 GPUs, and of 125, four actors a GPU, with costs by the parameters."""
     yield _titles()
     for model in [*MODELS][1 : 2 if options.tiny else None]:
-        size = MODELS[model] * SUM_BYTES
-        spent = {name: size / rate for name, rate in BYTES_A_SECOND.items()}
-        each = Costs(**spent, transfer=transfer_seconds(size))
+        actor, foreman = on_paper(MODELS[model])
         for seconds in (1.0, 10.0):
-            for node in (0, NODE):
+            for node, each in ((0, actor), (NODE, foreman)):
                 yield _row(model, each, seconds, CLUSTER, node, COHORT, options.rounds)
             if not options.tiny:
-                yield _row(model, each, seconds, THOUSAND, NODE, 16 * COHORT, 1)
+                yield _row(model, foreman, seconds, THOUSAND, NODE, 16 * COHORT, 1)
+
+
+def on_paper(parameters: int) -> tuple[Costs, Costs]:
+    """Return costs on paper where actors hand over to the driver, and where foremen do so."""
+    spent = {name: parameters / rate for name, rate in PARAMETERS_A_SECOND.items()}
+    merges = spent.pop("merge"), spent.pop("merge_of_node")
+    sizes = SUM_BYTES, NODE_SUM_BYTES
+    actor, foreman = (
+        Costs(**spent, merge=merge, transfer=transfer_seconds(parameters * size))
+        for merge, size in zip(merges, sizes, strict=True)
+    )
+    return actor, foreman
 
 
 def _titles() -> str:
@@ -67,12 +96,13 @@ def _row(
     """Return the line of a case; `of the ideal` is the busy share over the ideal one."""
     population = Population(workers, cohort, seconds, SIGMA, SPREAD, node=node)
     played = population.rounds(WARM_UP + rounds, each)[WARM_UP:]
+    size = NODE_SUM_BYTES if node else SUM_BYTES
     busy, ideal = median(busy_shares(played, workers)), median(each.ideal for each in played)
     cells: Sequence[object] = [
         *(model, f"{seconds:g}", workers, workers // node if node else 0, cohort),
         f"{median(each.round.seconds for each in played):.3g}",
         *(percent(share) for share in (busy, ideal, busy / ideal)),
         percent(median(each.round.driver / each.round.seconds for each in played)),
-        f"{median(each.round.sums for each in played) * MODELS[model] * SUM_BYTES / 1e9:.3g}",
+        f"{median(each.round.sums for each in played) * MODELS[model] * size / 1e9:.3g}",
     ]
     return line(cells)

@@ -35,7 +35,8 @@ class Costs:
         receive: Driver or foreman, to learn that a call has returned.
         latency: The way there, or back.
         call: The worker, around what it does in a call.
-        pack: Worker or foreman, to hand over a sum.
+        pack: The worker, to hand over a sum.
+        node_pack: A foreman, to do so.
         merge: The driver, to take a sum and add it up.
         node_merge: A foreman, to do so, with the cores of its workers.
         transfer: The driver's network, for a sum.
@@ -46,6 +47,7 @@ class Costs:
     latency: float = 0.5e-3
     call: float = 0.3e-3
     pack: float = 1e-3
+    node_pack: float = 1e-3
     merge: float = 1e-3
     node_merge: float = 1e-3
     transfer: float = 0.0
@@ -233,7 +235,7 @@ class SimulatedForeman(Manager):
 
     def _answer(self) -> None:
         for answer in self.book.answers():
-            self._work(self._play.each.pack if answer.items else 0)
+            self._work(self._play.each.node_pack if answer.items else 0)
             reply = self._replies.pop(answer.call)
             reply = partial(reply, seconds=answer.seconds, handed_over=answer.items)
             self._play.clock.at(self.free + self._play.each.latency, reply)

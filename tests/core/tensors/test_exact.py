@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from raysim.core.errors import RunError
 from raysim.core.tensors import Layout
 from raysim.core.tensors.exact import BLOCK, LIMIT, SCALE, Addend, ExactSum
+from raysim.core.tensors.six_bytes import join, split
 
 LAYOUT = Layout.of({"a": torch.zeros(3), "n": torch.zeros(2, dtype=torch.int64)})
 values = st.lists(st.floats(-1e5, 1e5, width=32, allow_subnormal=False), min_size=3, max_size=3)
@@ -107,3 +109,27 @@ def test_bad_values_name_the_tensor_and_add_nothing(value, problem):
 
 def test_the_range_cannot_overflow():
     assert LIMIT * SCALE + 1e6 < 2**63
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-(2**47), 2**47 - 1)))
+@example([2**47 - 1, -(2**47), -1, 0, 2**32])
+@example([2**47, 0])
+@example([0, -(2**47) - 1])
+def test_totals_that_leave_the_node_are_the_same_in_fewer_bytes(totals):
+    array = np.array(totals, dtype=np.int64)
+    parts = split(array)
+    assert join(parts).tolist() == totals
+    large = sum(not -(2**47) <= total < 2**47 for total in totals)
+    assert sum(part.nbytes for part in parts) == 6 * len(totals) + 16 * large
+
+
+@given(clients, st.booleans())
+def test_a_pickled_sum_has_the_same_totals_and_can_be_added_to(parts, leaves_node):
+    total = sum(weight for _, weight in parts)
+    expected, sent = summed(parts * 2, 2 * total), summed(parts, 2 * total)
+    sent.leaves_node = leaves_node
+    found = deepcopy(sent)  # as pickle does
+    found.merge(summed(parts, 2 * total))
+    assert not found.leaves_node
+    for dtype, flat in expected.totals().items():
+        assert torch.equal(found.totals()[dtype], flat)

@@ -28,6 +28,7 @@ class FakeGroups:
         unmet: Events in which the autoscaler has no node type.
         nodes: The nodes.
         runs: Whether there is an autoscaler.
+        starting: Whether it is starting nodes.
     """
 
     def __init__(self) -> None:
@@ -37,7 +38,7 @@ class FakeGroups:
         self.draining: set[str] = set()
         self.unmet: list[set[str]] = []
         self.nodes: list[Node] = []
-        self.runs = True
+        self.runs, self.starting = True, False
         self.looks: Callable[[], None] = lambda: None
 
     def placement_group(self, bundles: Any, bundle_label_selector: Any) -> Any:
@@ -64,6 +65,7 @@ class FakeGroups:
         monkeypatch.setattr(module, "unmet", lambda bundle: (self.unmet or [set()])[0])
         monkeypatch.setattr(module, "alive_nodes", lambda: self.nodes)
         monkeypatch.setattr(module, "autoscaler_runs", lambda: self.runs)
+        monkeypatch.setattr(module, "nodes_start", lambda: self.starting)
         monkeypatch.setattr(module, "get_current_placement_group", lambda: None)
         for name in ("LOOK_SECONDS", "NOTE_SECONDS", "REFUSAL_SECONDS"):
             monkeypatch.setattr(module, name, 0.0)
@@ -141,11 +143,19 @@ def test_one_line_says_for_what_the_run_waits(groups):
 
 
 @pytest.mark.parametrize(
-    ("nodes", "refused"), [([], True), ([Node(2, 0, A)], True), ([Node(64, 0, A)], False)]
+    ("nodes", "starting", "refused"),
+    [
+        ([], False, True),
+        ([Node(2, 0, A)], False, True),
+        ([Node(64, 0, A)], False, False),
+        ([Node(2, 0, A)], True, False),
+    ],
 )
-def test_what_no_node_type_holds_is_refused_unless_a_busy_node_does(groups, nodes, refused):
+def test_what_no_node_type_holds_is_refused_unless_a_node_does_or_starts(
+    groups, nodes, starting, refused
+):
     """Version 2 of the autoscaler says the same of what would be beyond its most nodes."""
-    groups.nodes = nodes
+    groups.nodes, groups.starting = nodes, starting
     looks = iter(range(20))
 
     def look() -> None:
@@ -160,7 +170,10 @@ def test_what_no_node_type_holds_is_refused_unless_a_busy_node_does(groups, node
         return
     with pytest.raises(SettingsError) as caught:
         plan_pool(asked, 10, lambda line: None)
-    assert str(caught.value) == "engine.actors=3: no node type of the cluster has 64 CPU"
+    assert str(caught.value) == (
+        "engine.actors=3: no node with 64 CPU can be started: no node type of the cluster has that,"
+        " or its most nodes are there"
+    )
     assert groups.removed == [0, 1, 2]
 
 
@@ -173,7 +186,7 @@ def test_what_no_node_type_has_is_named_as_it_was_set(groups):
         plan_pool(asked, 10, lines.append)
     needs = '1 CPU, 0.5 GPU, engine.accelerator_type=A100, engine.node_labels={"zone": "b"}'
     assert lines == [f"engine.actors=3: waiting for a node with room for an actor, {needs}"]
-    assert str(caught.value) == f"engine.actors=3: no node type of the cluster has {needs}"
+    assert str(caught.value).startswith(f"engine.actors=3: no node with {needs} can be started: ")
 
 
 def test_a_run_starts_when_ray_has_placed_all_that_it_can(groups):

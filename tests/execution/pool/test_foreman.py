@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 from time import sleep, time_ns
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
+import torch
 from ray._raylet import GcsClient
 from ray.core.generated.autoscaler_pb2 import DRAIN_NODE_REASON_PREEMPTION
 
 import raysim
+from raysim.core.rules import Upload
+from raysim.execution.messages import WorkerResult
+from raysim.execution.partial_sum import PartialSum
+from raysim.execution.pool.backlog import Answer
+from raysim.execution.pool.foreman import Foreman
 from raysim.execution.pool.ray_pool import DRAIN_SECONDS
 from tests.faults.processes import Run, cluster
 from tests.tasks import EQUAL, make_settings, make_task, model_of
@@ -31,6 +39,20 @@ def foremen(run: Run) -> list[psutil.Process]:
     raylets = {psutil.Process(actor["pid"]).ppid() for actor in run.actors()}
     started = [child for raylet in raylets for child in psutil.Process(raylet).children()]
     return [process for process in started if "Foreman" in " ".join(process.cmdline())]
+
+
+def test_the_sum_of_a_node_leaves_it_in_six_bytes_a_parameter():
+    foreman = Foreman("node", 2, 1.0, 0.0)
+    foreman._actors = SimpleNamespace(handles=[])
+    for client in range(2):
+        each = PartialSum()
+        upload = Upload({"model": {"weight": torch.full((100_000,), float(client))}})
+        each.add({"client": client}, upload, each.check(upload), 1, 2)
+        foreman._collect("train", [WorkerResult("worker", each)])
+    answer = foreman._result(Answer(1, 0.0, [(0,), (1,)]))
+    assert len(pickle.dumps(answer)) < 610_000
+    (sent,) = [result.partial_sum for result in answer.results if result.partial_sum.clients]
+    assert sent.reduced(2, {}).means["model"]["weight"].unique().tolist() == [0.5]
 
 
 @pytest.mark.full

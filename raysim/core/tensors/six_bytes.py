@@ -1,0 +1,36 @@
+"""Totals of an exact sum in six bytes each, for the network.
+
+A mean below 2 in magnitude, times the weight of the clients that are summed, leaves the upper two
+bytes of an int64 total to its sign. Totals that need them travel whole beside the others.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Parts = tuple[npt.NDArray[Any], ...]
+"""Totals [n] as they are; or in four parts, see `split`."""
+LIMIT = 2**47
+
+
+def split(totals: npt.NDArray[np.int64]) -> Parts:
+    """Return lower four bytes [n], the next two [n]; places and values of what needs more."""
+    places = np.empty(0, np.int64)
+    if totals.max(initial=0) >= LIMIT or totals.min(initial=0) < -LIMIT:
+        places = np.flatnonzero((totals >= LIMIT) | (totals < -LIMIT))
+    lower, next_two = totals.view(np.int32)[::2].copy(), totals.view(np.int16)[2::4].copy()
+    return lower, next_two, places, totals[places]
+
+
+def join(parts: Parts) -> npt.NDArray[np.int64]:
+    """Return the totals [n] that were split; those that were not, without a copy."""
+    if len(parts) == 1:
+        return parts[0]
+    lower, next_two, places, values = parts
+    totals = np.empty(len(lower), np.int64)
+    totals.view(np.int32)[::2], totals.view(np.int32)[1::2] = lower, next_two
+    totals[places] = values
+    return totals
