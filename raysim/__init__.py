@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from raysim.driver.context import Result
     from raysim.driver.listener import Listener, Started
     from raysim.driver.rounds import RoundIterator
+    from raysim.execution.ray_runtime import MakeExecutor
     from raysim.federation.federation import Federation
     from raysim.federation.task import Task
     from raysim.tuning.tune import StudyTrials, tune
@@ -190,6 +191,7 @@ def rounds(
     listener: Listener | None = None,
     *,
     force: bool = False,
+    make_executor: MakeExecutor | None = None,
 ) -> RoundIterator:
     """Iterate over the rounds of a run, from the first or where `settings.out` stopped.
 
@@ -203,7 +205,8 @@ def rounds(
     directory, actors and Ray are released. `rounds` with the same settings, or `resume`, goes on
     to the bytes of an undisturbed run; rounds committed before are not yielded again.
 
-    Arguments are those of `run`; data is prepared and Ray started in the first step.
+    Arguments are those of `run`; `make_executor` makes another executor than `engine.backend`.
+    Data is prepared and Ray started in the first step.
 
     Raises:
         RaysimError: something is wrong that you can mend; its message says what.
@@ -214,8 +217,9 @@ def rounds(
 
     settings, listener = with_cohort(settings, task), listener or Listener()
     options = {"own_task": task is not None, "force": force}
-    directory = reserved_directory(settings, listener, **options)
-    return drive(settings, partial(_federation, settings, task), directory, listener, **options)
+    held = reserved_directory(settings, listener, **options)
+    prepare = partial(_federation, settings, task)
+    return drive(settings, prepare, held, listener, make_executor, **options)
 
 
 def run(
@@ -232,8 +236,7 @@ def run(
         task: Your own clients, test set and model; the settings' dataset, partition, model and
             clients do not apply then.
         listener: Told how the run goes.
-        force: Whether to go on where data, versions or machines differ from those before; the run
-            records it.
+        force: Go on where data, versions or machines differ from those before; the run records it.
 
     Raises:
         RaysimError: something is wrong that you can mend; its message says what.
@@ -258,8 +261,7 @@ def resume(
         listener: Told how the run goes.
         overrides: Values by dotted key, of `on_client_error`, `reference` (the same model),
             `trace`, `tracker`, and the settings of `engine` that change no result.
-        force: Whether to go on where data, versions or machines differ from those before; the run
-            records it.
+        force: Go on where data, versions or machines differ from those before; the run records it.
 
     Raises:
         RaysimError: the directory holds no run, a finished run, or every checkpoint is damaged.
@@ -288,8 +290,8 @@ def resume(
         raise RunError(f"{run_dir}: the run is finished; nothing is left to resume")
     directory.check(settings, own_task)
     prepare, held = partial(_federation, settings, task), nullcontext(directory)
-    options = {"own_task": task is not None, "force": force}
-    return drive(settings, prepare, held, listener, **options).drain()
+    own_task = task is not None
+    return drive(settings, prepare, held, listener, own_task=own_task, force=force).drain()
 
 
 def _federation(settings: Settings, task: Task | None, listener: Listener) -> Federation:

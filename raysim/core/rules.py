@@ -39,7 +39,7 @@ class Outputs(NamedTuple):
         """Return these outputs with logits in float32, as losses need them."""
         return self._replace(logits=self.logits.float())
 
-    def scaled(self, temperature: float) -> Outputs:
+    def scaled(self, temperature: float | Tensor) -> Outputs:
         """Return these outputs with logits divided by the temperature T."""
         return self._replace(logits=self.logits / temperature)
 
@@ -97,7 +97,7 @@ class View:
         broadcast: The groups that the server sent to every client.
         state: The client's own groups: its client state, and the round state of earlier passes.
         personal: The groups that the server sent to this client alone.
-        temperature: `local.temperature`.
+        temperature: `local.temperature`; a tensor [] in a stack of clients that differ in it.
         generator: `generator(purpose)`: a generator on the client's device, keyed by seed, round,
             pass, client and purpose; for `finish`, not for the functions of a step.
         at: `at(tensors, x)`: the outputs of the network at any tensors, in evaluation mode and
@@ -113,7 +113,7 @@ class View:
     broadcast: Groups
     state: Groups
     personal: Groups
-    temperature: float
+    temperature: float | Tensor
     generator: Callable[[str], torch.Generator]
     at: Callable[[Tensors, Tensor], Outputs]
     gradient: Callable[[Tensors, Batch], Tensors]
@@ -213,7 +213,8 @@ class Rules:
     """Rules of a client in a pass; every default is plain SGD on the task's loss.
 
     `criterion`, penalties and the transforms' `update` must depend on their arguments and on the
-    method's fields alone: on a CPU they are recorded and replayed without their Python code.
+    method's fields alone: on a CPU they are recorded and replayed without their Python code. In a
+    stack of several trials a field that differs between them is a tensor [].
 
     Attributes:
         start: `start(broadcast, state, personal)`: the tensors to start from.

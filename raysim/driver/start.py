@@ -17,7 +17,8 @@ from raysim.driver.rounds import RoundIterator
 from raysim.driver.run import Run
 from raysim.driver.trackers import tracked
 from raysim.execution.process import threads_of
-from raysim.execution.ray_runtime import make_executor, ray_runtime
+from raysim.execution.ray_runtime import MakeExecutor, ray_runtime
+from raysim.execution.ray_runtime import make_executor as default
 from raysim.federation.federation import Federation
 from raysim.storage.client_states import ClientStates
 from raysim.storage.plugins import Plugins
@@ -31,6 +32,7 @@ def drive(
     prepare: Callable[[Listener], Federation],
     directory: AbstractContextManager[RunDirectory],
     listener: Listener,
+    make_executor: MakeExecutor | None = None,
     *,
     own_task: bool = False,
     force: bool = False,
@@ -42,6 +44,7 @@ def drive(
         prepare: Returns its samples, client indices and network.
         directory: Yields its run directory.
         listener: Receives what happens.
+        make_executor: Makes its executor; None is that of `engine.backend`.
         own_task: Whether it has a task of its own.
         force: Whether to go on where data, versions or machines differ from the checkpoint's.
 
@@ -49,9 +52,8 @@ def drive(
         RaysimError: a setting, a file or a client does not allow the run.
         KeyboardInterrupt: the run was interrupted; its last committed round is checkpointed.
     """
-    return RoundIterator(
-        _rounds(settings, prepare, directory, listener, own_task=own_task, force=force)
-    )
+    make, options = make_executor or default, {"own_task": own_task, "force": force}
+    return RoundIterator(_rounds(settings, prepare, directory, listener, make, **options))
 
 
 def _rounds(
@@ -59,6 +61,7 @@ def _rounds(
     prepare: Callable[[Listener], Federation],
     directory: AbstractContextManager[RunDirectory],
     listener: Listener,
+    make: MakeExecutor,
     *,
     own_task: bool,
     force: bool,
@@ -70,7 +73,7 @@ def _rounds(
         with (
             threads_of(settings.engine),
             ray_runtime(settings.engine) as if_killed,
-            closing(make_executor(checked.spec, watch, tracking.note)) as executor,
+            closing(make(checked.spec, watch, tracking.note)) as executor,
             run_dir.lock(settings, own_task),
         ):
             if_killed(f"type: raysim resume {run_dir.path}")

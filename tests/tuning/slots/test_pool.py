@@ -9,8 +9,8 @@ import raysim
 from raysim.core.errors import MachineError
 from raysim.execution.cluster_health import NodeLostError
 from raysim.execution.resources import Node
+from raysim.tuning.slots import fitting, slot, usage
 from raysim.tuning.slots import pool as slots
-from raysim.tuning.slots import slot, usage
 from raysim.tuning.slots.report import Report, SlotLost
 from tests.tasks import make_settings
 
@@ -49,8 +49,11 @@ class FakeCluster:
             self.dying = max(self.dying - 1, 0)
             raise RayActorError
         if call.actor.error:
-            raise RayTaskError("start", "traceback", call.actor.error)
-        return call.actor.on if call.name == "node" else Report(summary={})
+            raise RayTaskError("advance", "traceback", call.actor.error)
+        if call.name == "node":
+            return call.actor.on
+        (orders,) = call.arguments
+        return {number: Report(summary={}) for number in orders}, []
 
     def kill(self, actor):
         if actor in self.actors:
@@ -91,7 +94,7 @@ class FakeClass:
     def __init__(self, cluster):
         self.cluster = cluster
 
-    def remote(self, inherited):
+    def remote(self, inherited, stack):
         self.cluster.actors.append(FakeActor())
         return self.cluster.actors[-1]
 
@@ -99,30 +102,31 @@ class FakeClass:
 class FakeActor:
     def __init__(self):
         self.on, self.dead, self.error = None, False, None
-        for name in ("node", "start"):
+        for name in ("node", "advance"):
             setattr(self, name, FakeCall(self, name))
 
 
 class FakeCall:
     """A method of an actor, and one call of it."""
 
-    def __init__(self, actor, name):
-        self.actor, self.name = actor, name
+    def __init__(self, actor, name, *arguments):
+        self.actor, self.name, self.arguments = actor, name, arguments
 
     def remote(self, *arguments):
-        return FakeCall(self.actor, self.name)
+        return FakeCall(self.actor, self.name, *arguments)
 
 
 @pytest.fixture
 def cluster(monkeypatch):
     found = FakeCluster(a=2)
-    for module in (slot, slots):
+    for module in (fitting, slot, slots):
         monkeypatch.setattr(module, "ray", found)
     monkeypatch.setattr(slots, "ClusterHealth", lambda: found)
     for module in (slots, usage):
         monkeypatch.setattr(module, "perf_counter", lambda: found.now)
-    monkeypatch.setattr(slots, "alive_nodes", found.alive_nodes)
-    monkeypatch.setattr(slots, "autoscaler_runs", lambda: found.grows)
+    for module in (fitting, slots):
+        monkeypatch.setattr(module, "alive_nodes", found.alive_nodes)
+        monkeypatch.setattr(module, "autoscaler_runs", lambda: found.grows)
     return found
 
 
@@ -191,16 +195,16 @@ def test_the_trial_of_a_lost_node_comes_back_at_once(make_pool, cluster, tmp_pat
     pool, _ = make_pool(None)
     waited(pool, 3)
     running = [pool.start(make_settings(tmp_path), pausing=False) for _ in range(3)]
-    lost = next(each for each in running if each.node == "b")
+    lost = next(each for each in running if each.slot.node == "b")
     cluster.lose("b")
     found = dict(waited(pool, 3))
     assert isinstance(found.pop(lost), SlotLost) and len(found) == 2
     for each in found:
         pool.release(each)
-    assert pool.has_free() and lost.node is None  # its actor waits for a node
+    assert pool.has_free() and lost.slot.node is None  # its actor waits for a node
     cluster.nodes["c"] = 1
     waited(pool, 2)
-    assert lost.node == "c"
+    assert lost.slot.node == "c"
 
 
 @pytest.mark.parametrize(("node_lost", "suspicious"), [(False, True), (True, False)])
@@ -210,7 +214,7 @@ def test_a_trial_is_suspicious_where_its_node_lives(
     pool, _ = make_pool(1)
     waited(pool, 1)
     used = pool.start(make_settings(tmp_path), pausing=False)
-    used.actor.dead = True
+    used.slot.actor.dead = True
     if node_lost:
         cluster.lose("a")
     ((_, loss),) = waited(pool, 1)
@@ -222,7 +226,7 @@ def test_a_slot_that_says_that_its_node_is_lost_has_lost_its_run(make_pool, clus
     pool, _ = make_pool(2)
     waited(pool, 2)
     used = pool.start(make_settings(tmp_path), pausing=False)
-    used.actor.error = NodeLostError("Ray has ended on this machine")
+    used.slot.actor.error = NodeLostError("Ray has ended on this machine")
     ((_, loss),) = waited(pool, 1)
     assert loss == SlotLost("Ray has ended on this machine", suspicious=False)
 
