@@ -34,6 +34,7 @@ from raysim.storage.environment import by_environment, environment, unknown_envi
 SAMPLED_CLIENTS = 1000
 ENVIRONMENTS = "environments"
 FORMULA = "revision of the method's formula"
+STACK = "number of stacked trials"
 SHOWN_DIGITS = 12
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import replace
 from typing import Any
 
 from raysim.config import Settings
 from raysim.driver.analyses.run_analyses import Analyses
 from raysim.driver.context import CheckedRun, Result, RunContext
 from raysim.driver.evaluation import Evaluator
-from raysim.driver.identity import identity_of
+from raysim.driver.identity import STACK, identity_of
 from raysim.driver.listener import Listener
 from raysim.driver.preflight import check_space, initial_checkpoint
 from raysim.driver.rounds import RoundIterator
@@ -78,6 +79,7 @@ def _rounds(
         ):
             if_killed(f"type: raysim resume {run_dir.path}")
             driver: dict[str, Any] = {"watch": watch, "listener": tracking, "force": force}
+            checked = replace(checked, identity={**checked.identity, STACK: executor.stack})
             run = Run(RunContext(**vars(checked), **driver, run_dir=run_dir, executor=executor))
             try:
                 return (yield from run.rounds())

@@ -18,7 +18,13 @@ Item = tuple[int, ...]
 
 
 class Executor(Protocol):
-    """Runs a worker's calls over many items."""
+    """Runs a worker's calls over many items.
+
+    Attributes:
+        stack: Runs whose clients may share stacks, this one included.
+    """
+
+    stack: int
 
     def map(
         self,
@@ -69,6 +75,8 @@ def device_errors(work: str) -> Iterator[None]:
 
 class InlineExecutor:
     """Executor in this process, one item after another: a breakpoint stops in it."""
+
+    stack = 1
 
     def __init__(self, spec: WorkerSpec) -> None:
         with configure(spec.settings.engine) as undo:

@@ -54,8 +54,8 @@ class _Training:
         self.on_done(self.done)
 
 
-class _Run(greenlet, Generic[T]):
-    """A run's coroutine.
+class _Run(Generic[T]):
+    """A run and its coroutine.
 
     Attributes:
         training: What it waits for.
@@ -63,7 +63,7 @@ class _Run(greenlet, Generic[T]):
     """
 
     def __init__(self, lockstep: Lockstep[T]) -> None:
-        super().__init__()
+        self._coroutine: Any = greenlet(self._take_steps)
         self.lockstep = lockstep
         self.training: _Training | None = None
         self.stacked_with = 1
@@ -71,11 +71,23 @@ class _Run(greenlet, Generic[T]):
         self.settings: Settings
         self.steps: Generator[T, None, None]
 
-    def run(self) -> None:
-        """Switch to the parent with each step of the run, and with None where it waits."""
+    def go_on(self) -> T | None:
+        """Let the run go on to its next step; return it, or None where it waits or has ended."""
+        return self._coroutine.switch()  # type: ignore[no-any-return]
+
+    def stop(self) -> None:
+        """End the run."""
+        self._coroutine.throw(GreenletExit)
+
+    @property
+    def has_ended(self) -> bool:
+        """True after the last step."""
+        return bool(self._coroutine.dead)
+
+    def _take_steps(self) -> None:
         with closing(self.steps):
             for step in self.steps:
-                self.parent.switch(step)
+                self._coroutine.parent.switch(step)
 
     def executor(self, spec: WorkerSpec, watch: Stopwatch, note: Callable[[str], None]) -> Executor:
         """Return the run's executor; see `make_executor`."""
@@ -91,7 +103,7 @@ class _Run(greenlet, Generic[T]):
     def train(self, training: _Training) -> None:
         """Wait until clients are trained."""
         self.training = training
-        self.parent.switch(None)
+        self._coroutine.parent.switch(None)
         if training.error is not None:
             raise training.error
 
@@ -101,7 +113,7 @@ class _LockstepExecutor(InlineExecutor):
 
     def __init__(self, spec: WorkerSpec, run: _Run[Any]) -> None:
         super().__init__(spec)
-        self._run = run
+        self._run, self.stack = run, run.lockstep.size
         run.worker, run.settings = self._worker, spec.settings
         run.lockstep.welcome(run)
 
@@ -122,8 +134,7 @@ class _LockstepExecutor(InlineExecutor):
 
     def describe(self) -> dict[str, Any]:
         """Return where work runs, and how many runs are stacked at most, and were."""
-        run = self._run
-        facts = {"stack": run.lockstep.size, "stacked_with": run.stacked_with}
+        facts = {"stack": self.stack, "stacked_with": self._run.stacked_with}
         return {**super().describe(), **facts}
 
 
@@ -175,7 +186,7 @@ class Lockstep(Generic[T]):
         """End a run, which can be resumed."""
         if run := self._runs.get(number):
             try:
-                run.throw(GreenletExit)
+                run.stop()
             finally:
                 self._forget(number)
 
@@ -193,13 +204,13 @@ class Lockstep(Generic[T]):
 
     def _steps(self) -> dict[int, T]:
         """Let each run go on to its next step, or until it waits; return the steps."""
-        steps = {}
+        steps: dict[int, T] = {}
         for number, run in [*self._runs.items()]:
             if run.training is None:
-                step = run.switch()
-                if run.dead:
+                step = run.go_on()
+                if run.has_ended:
                     self._forget(number)
-                elif run.training is None:
+                elif step is not None:
                     steps[number] = step
         return steps
 

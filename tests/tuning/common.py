@@ -126,7 +126,7 @@ class LocalSlots:
         return lane
 
     def stop(self, lane: int) -> None:
-        self._actor.advance({lane: None})
+        self._orders[lane] = None, None
 
     def release(self, lane: int) -> None:
         self._free.append(lane)
@@ -140,8 +140,10 @@ class LocalSlots:
         return lane, report
 
     def _advance(self) -> None:
-        faults = {lane: self.fault(run) for lane, (run, _) in self._orders.items()}
-        orders = {lane: each for lane, (_, each) in self._orders.items() if not faults[lane]}
+        faults = {
+            lane: self.fault(run) for lane, (run, _) in self._orders.items() if run is not None
+        }
+        orders = {lane: each for lane, (_, each) in self._orders.items() if not faults.get(lane)}
         self._orders = {}
         self._due = [(lane, fault) for lane, fault in faults.items() if fault]
         if self._due:
