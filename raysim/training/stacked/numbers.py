@@ -56,16 +56,17 @@ def merge(values: Sequence[Any], columns: list[list[float]], name: str) -> Build
         index = len(columns)
         columns.append([*values])
         return lambda numbers: numbers[index]
-    parts = [_parts_of(value) for value in values] if same_type else []
-    if not parts or any(not part or part.keys() != parts[0].keys() for part in parts):
+    parts = [part for value in values if (part := _parts_of(value)) is not None]
+    whole = same_type and len(parts) == len(values)
+    if not whole or any(part.keys() != parts[0].keys() for part in parts):
         shown = list(dict.fromkeys(" ".join(repr(value).split())[:SHOWN] for value in values))
         raise UnstackableError(f"{name} differs ({', '.join(shown[:3])})")
     merged = {key: merge([p[key] for p in parts], columns, f"{name}.{key}") for key in parts[0]}
     return lambda numbers: _of_parts(first, {key: part(numbers) for key, part in merged.items()})
 
 
-def _parts_of(value: Any) -> dict[Any, Any]:
-    """Return the parts of a value by name; none where they are not known."""
+def _parts_of(value: Any) -> dict[Any, Any] | None:
+    """Return the parts of a value by name; None where its parts are not known."""
     match value:
         case partial():
             return {"func": value.func, "args": value.args, "keywords": value.keywords}
@@ -77,7 +78,7 @@ def _parts_of(value: Any) -> dict[Any, Any]:
             return {**value}
         case tuple() | list():
             return dict(enumerate(value))
-    return {}
+    return None
 
 
 def _of_parts(like: Any, parts: dict[Any, Any]) -> Any:
