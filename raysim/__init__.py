@@ -205,8 +205,7 @@ def rounds(
     directory, actors and Ray are released. `rounds` with the same settings, or `resume`, goes on
     to the bytes of an undisturbed run; rounds committed before are not yielded again.
 
-    Arguments are those of `run`; `make_executor` makes another executor than `engine.backend`.
-    Data is prepared and Ray started in the first step.
+    Arguments are those of `run`, and what makes another executor than that of `engine.backend`.
 
     Raises:
         RaysimError: something is wrong that you can mend; its message says what.
@@ -216,10 +215,9 @@ def rounds(
     from raysim.driver.start import drive, reserved_directory
 
     settings, listener = with_cohort(settings, task), listener or Listener()
-    options = {"own_task": task is not None, "force": force}
-    held = reserved_directory(settings, listener, **options)
-    prepare = partial(_federation, settings, task)
-    return drive(settings, prepare, held, listener, make_executor, **options)
+    prepare, own = partial(_federation, settings, task), task is not None
+    held = reserved_directory(settings, listener, own_task=own, force=force)
+    return drive(settings, prepare, held, listener, make_executor, own_task=own, force=force)
 
 
 def run(
@@ -290,8 +288,8 @@ def resume(
         raise RunError(f"{run_dir}: the run is finished; nothing is left to resume")
     directory.check(settings, own_task)
     prepare, held = partial(_federation, settings, task), nullcontext(directory)
-    own_task = task is not None
-    return drive(settings, prepare, held, listener, own_task=own_task, force=force).drain()
+    options = {"own_task": task is not None, "force": force}
+    return drive(settings, prepare, held, listener, **options).drain()
 
 
 def _federation(settings: Settings, task: Task | None, listener: Listener) -> Federation:

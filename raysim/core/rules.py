@@ -2,7 +2,7 @@
 
 A method changes local training by handing rules to the engine. Rules never branch in Python on a
 tensor's value (`torch.where` does), so the same rules can train one client at a time or many at
-once.
+once. A method's field that differs between stacked trials is a tensor [] in functions of a step.
 
 Legend: B batch, F features, C classes, n_k samples of client k.
 """
@@ -213,8 +213,7 @@ class Rules:
     """Rules of a client in a pass; every default is plain SGD on the task's loss.
 
     `criterion`, penalties and the transforms' `update` must depend on their arguments and on the
-    method's fields alone: on a CPU they are recorded and replayed without their Python code. In a
-    stack of several trials a field that differs between them is a tensor [].
+    method's fields alone: on a CPU they are recorded and replayed without their Python code.
 
     Attributes:
         start: `start(broadcast, state, personal)`: the tensors to start from.

@@ -27,12 +27,7 @@ from raysim.execution.ray_runtime import MakeExecutor
 from raysim.execution.worker import Worker, WorkerSpec
 from raysim.storage.trace import Stopwatch
 from raysim.training.job import ClientJob
-from raysim.training.stacked.alike import (
-    differing_module,
-    groups_of,
-    unsupported_reason,
-    why_apart,
-)
+from raysim.training.stacked.alike import differing_module, groups_of, unsupported_reason, why_apart
 from raysim.training.stacked.trainer import StackedTrainer
 
 T = TypeVar("T")
@@ -49,18 +44,12 @@ class _Training:
     error: Exception | None = None
 
     def count(self, stack: Item) -> None:
-        """Count the clients of a stack as done."""
         self.done += len(stack)
         self.on_done(self.done)
 
 
 class _Run(Generic[T]):
-    """A run and its coroutine.
-
-    Attributes:
-        training: What it waits for.
-        stacked_with: The most runs whose clients were in one stack, this one included.
-    """
+    """A run and its coroutine; `stacked_with` is the most runs in a stack of its clients so far."""
 
     def __init__(self, lockstep: Lockstep[T]) -> None:
         self._coroutine: Any = greenlet(self._take_steps)
@@ -95,7 +84,7 @@ class _Run(Generic[T]):
 
     @property
     def waits_for(self) -> _Training:
-        """What the run waits for, as it does."""
+        """Training for which the run waits."""
         if self.training is None:
             raise RuntimeError("the run waits for nothing")
         return self.training
@@ -216,8 +205,7 @@ class Lockstep(Generic[T]):
 
     def welcome(self, run: _Run[Any]) -> None:
         """Put a run to those from which it differs in numbers alone."""
-        reason = None
-        module = run.worker.sequential.network.module
+        module, reason = run.worker.sequential.network.module, None
         for family in self._families:
             reason = why_apart(family.settings, run.settings) or differing_module(
                 family.trainer.sequential.network.module, module
@@ -228,8 +216,8 @@ class Lockstep(Generic[T]):
         if reason is not None:
             self._note(f"trials of one slot are not stacked where {reason}")
         trainer = StackedTrainer(run.worker.sequential, self._note)
-        self._families.append(_Family(run.settings, trainer, [run], unsupported_reason(module)))
-        self._say_refused(self._families[-1])
+        self._families.append(family := _Family(run.settings, trainer, [run]))
+        self._refuse(family, unsupported_reason(module))
 
     def _forget(self, number: int) -> None:
         gone = self._runs.pop(number)
@@ -239,13 +227,14 @@ class Lockstep(Generic[T]):
         if not self._runs:
             self._process.close()
 
+    def _refuse(self, family: _Family, reason: str | None) -> None:
+        family.refused = reason
+        if reason:
+            self._note(f"trials are trained one at a time: {reason}")
+
     def _note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
-
-    def _say_refused(self, family: _Family) -> None:
-        if family.refused:
-            self._note(f"trials are trained one at a time: {family.refused}")
 
     def _train(self) -> None:
         """Train what all wait for; of runs in different passes, those in the earliest.
@@ -301,8 +290,7 @@ class Lockstep(Generic[T]):
         except Exception as error:  # a rule or a module may raise anything
             if is_device_error(error):
                 raise
-            family.refused = " ".join(str(error).split()) or repr(error)
-            self._say_refused(family)
+            self._refuse(family, " ".join(str(error).split()) or repr(error))
             return ()
         seconds = (perf_counter() - begun) / len(every)
         for run, own in jobs.items():
