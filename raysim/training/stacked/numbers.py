@@ -96,7 +96,7 @@ def _of_parts(like: Any, parts: dict[Any, Any]) -> Any:
 
 
 class Step(NamedTuple):
-    """What a step needs of rules and local settings."""
+    """Part of the rules and local settings that a step needs."""
 
     rules: Rules
     temperature: float | Tensor
