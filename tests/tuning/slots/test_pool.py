@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from ray.exceptions import RayActorError, RayTaskError
 
@@ -22,6 +24,8 @@ class FakeCluster:
         self.nodes, self.busy = dict(nodes), 0
         self.actors: list[FakeActor] = []
         self.now, self.dying, self.answers, self.grows = 0.0, 0, True, False
+        self.orders: list[dict[int, Any]] = []
+        self.notes: list[str] = []
 
     def remote(self, cls):
         return self
@@ -53,7 +57,9 @@ class FakeCluster:
         if call.name == "node":
             return call.actor.on
         (orders,) = call.arguments
-        return {number: Report(summary={}) for number in orders}, []
+        self.orders.append(orders)
+        reports = {n: Report(summary={}) for n, order in orders.items() if order}
+        return reports, self.notes
 
     def kill(self, actor):
         if actor in self.actors:
@@ -132,9 +138,9 @@ def cluster(monkeypatch):
 
 @pytest.fixture
 def make_pool(cluster, tmp_path):
-    def make(jobs):
+    def make(jobs, stack=1):
         notes: list[str] = []
-        return slots.SlotPool(make_settings(tmp_path), jobs, notes.append), notes
+        return slots.SlotPool(make_settings(tmp_path), jobs, notes.append, stack), notes
 
     return make
 
@@ -154,6 +160,7 @@ def test_a_busy_cluster_is_said_and_its_free_slots_are_used(make_pool, cluster, 
     assert not pool.has_free() and notes == []
     ((used, report),) = waited(pool, 1)
     assert report.summary == {}
+    pool.release(used)
     waited(pool, 3)
     assert cluster.now >= slots.START_SECONDS
     assert notes == [
@@ -162,7 +169,6 @@ def test_a_busy_cluster_is_said_and_its_free_slots_are_used(make_pool, cluster, 
     ]
     cluster.busy = 0
     waited(pool, 3)
-    pool.release(used)
     pool.start(make_settings(tmp_path), pausing=False)
     assert pool.has_free() and len(notes) == 1
 
@@ -197,10 +203,11 @@ def test_the_trial_of_a_lost_node_comes_back_at_once(make_pool, cluster, tmp_pat
     running = [pool.start(make_settings(tmp_path), pausing=False) for _ in range(3)]
     lost = next(each for each in running if each.slot.node == "b")
     cluster.lose("b")
-    found = dict(waited(pool, 3))
-    assert isinstance(found.pop(lost), SlotLost) and len(found) == 2
-    for each in found:
-        pool.release(each)
+    for _ in range(3):
+        ((lane, report),) = waited(pool, 1)
+        assert isinstance(report, SlotLost) == (lane is lost)
+        if lane is not lost:
+            pool.release(lane)
     assert pool.has_free() and lost.slot.node is None  # its actor waits for a node
     cluster.nodes["c"] = 1
     waited(pool, 2)
@@ -229,6 +236,50 @@ def test_a_slot_that_says_that_its_node_is_lost_has_lost_its_run(make_pool, clus
     used.slot.actor.error = NodeLostError("Ray has ended on this machine")
     ((_, loss),) = waited(pool, 1)
     assert loss == SlotLost("Ray has ended on this machine", suspicious=False)
+
+
+def test_the_runs_of_a_stack_go_on_together(make_pool, cluster, tmp_path):
+    pool, notes = make_pool(1, stack=3)
+    waited(pool, 1)
+    first, second = (pool.start(make_settings(tmp_path), pausing=True) for _ in range(2))
+    assert (first.slot, first.number, second.number) == (second.slot, 0, 1) and len(pool) == 1
+    cluster.notes = ["they differ"]
+    ((lane, _),) = waited(pool, 1)
+    assert lane is first and pool.has_free()  # until the slot is called again
+    pool.stop(first)
+    pool.release(first)
+    ((lane, _),) = waited(pool, 1)
+    assert lane is second
+    third = pool.start(make_settings(tmp_path), pausing=False)
+    assert third.number == 2  # the place that has been free for longest
+    pool.wait()
+    called = [{n: order and order[1] for n, order in orders.items()} for orders in cluster.orders]
+    assert called == [{0: True, 1: True}, {0: None, 2: False}]
+    assert notes == ["they differ"]
+
+
+def test_a_stack_of_runs_waits_for_the_call_of_its_slot(make_pool, cluster, tmp_path):
+    pool, _ = make_pool(1, stack=2)
+    assert not pool.has_free()
+    waited(pool, 1)
+    used = pool.start(make_settings(tmp_path), pausing=False)
+    assert pool.has_free()
+    used.slot.actor.on = None  # its call does not return
+    cluster.busy = 2
+    assert waited(pool, 1) == [] and not pool.has_free()
+
+
+def test_the_runs_of_a_lost_stack_are_all_lost(make_pool, cluster, tmp_path):
+    pool, _ = make_pool(1, stack=3)
+    waited(pool, 1)
+    running = [pool.start(make_settings(tmp_path), pausing=False) for _ in range(2)]
+    running[0].slot.actor.dead = True
+    found = waited(pool, 2)
+    assert [lane for lane, _ in found] == running and not pool.has_free()
+    assert all(isinstance(loss, SlotLost) and loss.suspicious for _, loss in found)
+    waited(pool, 1)
+    again = [pool.start(make_settings(tmp_path), pausing=False) for _ in range(3)]
+    assert [lane.number for lane in again] == [0, 1, 2]
 
 
 def test_a_slot_that_cannot_start_stops_the_study(make_pool, cluster):
