@@ -122,7 +122,7 @@ def no_loop(monkeypatch):
 
 SWEEPS = {
     "lr": ("local.lr", (0.1, 0.02, 0.3), {}),
-    "temperature": ("local.temperature", (0.5, 1.0, 4.0), {}),
+    "temperature": ("local.temperature", (1.0, 0.5, 4.0), {}),
     "momentum": ("local.momentum", (0.9, 0.5, 0.3), {"local.nesterov": True}),
     "decay": ("local.weight_decay", (0.0, 0.01, 0.1), {"local.momentum": 0.5}),
     "mu": ("method.mu", (0.0, 0.1, 1.0), {"method.name": "fedprox"}),
