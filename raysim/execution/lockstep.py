@@ -65,12 +65,10 @@ class _Run(Generic[T]):
         return self._coroutine.switch()  # type: ignore[no-any-return]
 
     def stop(self) -> None:
-        """End the run."""
         self._coroutine.throw(GreenletExit)
 
     @property
     def has_ended(self) -> bool:
-        """True after the last step."""
         return bool(self._coroutine.dead)
 
     def _take_steps(self) -> None:
@@ -79,7 +77,6 @@ class _Run(Generic[T]):
                 self._coroutine.parent.switch(step)
 
     def executor(self, spec: WorkerSpec, watch: Stopwatch, note: Callable[[str], None]) -> Executor:
-        """Return the run's executor; see `make_executor`."""
         return _LockstepExecutor(spec, self)
 
     @property
@@ -123,8 +120,11 @@ class _LockstepExecutor(InlineExecutor):
 
     def describe(self) -> dict[str, Any]:
         """Return where work runs, and how many runs are stacked at most, and were."""
-        facts = {"stack": self.stack, "stacked_with": self._run.stacked_with}
-        return {**super().describe(), **facts}
+        found = super().describe()
+        for actor in found["actors"]:
+            if "memory" in actor:  # by which clients are stacked
+                actor["memory"] //= self.stack
+        return {**found, "stack": self.stack, "stacked_with": self._run.stacked_with}
 
 
 @dataclass

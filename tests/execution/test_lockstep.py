@@ -218,6 +218,15 @@ def test_networks_that_cannot_be_stacked(tmp_path, monkeypatch, network):
     assert stacked_with(settings) == [1, 1]
 
 
+def test_runs_share_the_memory_by_which_clients_are_stacked(tmp_path, monkeypatch):
+    about = Worker.about
+    monkeypatch.setattr(Worker, "about", lambda self: {**about(self), "memory": 1001})
+    settings = sweep(tmp_path, "local.lr", (0.1, 0.2), rounds=1)
+    together(settings)
+    (actor,) = json.loads((run(settings[0]) / "environment.json").read_text())["actors"]
+    assert actor["memory"] == 500
+
+
 def test_a_run_that_fails_leaves_the_others(tmp_path):
     settings = sweep(tmp_path, "local.lr", (0.1, 1e30, 0.2))
     runs: Lockstep[Any] = Lockstep(3)
