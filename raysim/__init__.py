@@ -289,7 +289,7 @@ def resume(
     directory.check(settings, own_task)
     prepare, held = partial(_federation, settings, task), nullcontext(directory)
     options = {"own_task": task is not None, "force": force}
-    return drive(settings, prepare, held, listener, **options).drain()
+    return drive(settings, prepare, held, listener, None, **options).drain()
 
 
 def _federation(settings: Settings, task: Task | None, listener: Listener) -> Federation:
