@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from raysim.driver.context import Result
     from raysim.driver.listener import Listener, Started
     from raysim.driver.rounds import RoundIterator
+    from raysim.execution.ray_runtime import MakeExecutor
     from raysim.federation.federation import Federation
     from raysim.federation.task import Task
     from raysim.tuning.tune import StudyTrials, tune
@@ -190,6 +191,7 @@ def rounds(
     listener: Listener | None = None,
     *,
     force: bool = False,
+    make_executor: MakeExecutor | None = None,
 ) -> RoundIterator:
     """Iterate over the rounds of a run, from the first or where `settings.out` stopped.
 
@@ -203,7 +205,7 @@ def rounds(
     directory, actors and Ray are released. `rounds` with the same settings, or `resume`, goes on
     to the bytes of an undisturbed run; rounds committed before are not yielded again.
 
-    Arguments are those of `run`; data is prepared and Ray started in the first step.
+    Arguments are those of `run`, and what makes another executor than that of `engine.backend`.
 
     Raises:
         RaysimError: something is wrong that you can mend; its message says what.
@@ -213,9 +215,9 @@ def rounds(
     from raysim.driver.start import drive, reserved_directory
 
     settings, listener = with_cohort(settings, task), listener or Listener()
-    options = {"own_task": task is not None, "force": force}
-    directory = reserved_directory(settings, listener, **options)
-    return drive(settings, partial(_federation, settings, task), directory, listener, **options)
+    prepare, own = partial(_federation, settings, task), task is not None
+    held = reserved_directory(settings, listener, own_task=own, force=force)
+    return drive(settings, prepare, held, listener, make_executor, own_task=own, force=force)
 
 
 def run(
@@ -232,8 +234,7 @@ def run(
         task: Your own clients, test set and model; the settings' dataset, partition, model and
             clients do not apply then.
         listener: Told how the run goes.
-        force: Whether to go on where data, versions or machines differ from those before; the run
-            records it.
+        force: Go on where data, versions or machines differ from those before; the run records it.
 
     Raises:
         RaysimError: something is wrong that you can mend; its message says what.
@@ -258,8 +259,7 @@ def resume(
         listener: Told how the run goes.
         overrides: Values by dotted key, of `on_client_error`, `reference` (the same model),
             `trace`, `tracker`, and the settings of `engine` that change no result.
-        force: Whether to go on where data, versions or machines differ from those before; the run
-            records it.
+        force: Go on where data, versions or machines differ from those before; the run records it.
 
     Raises:
         RaysimError: the directory holds no run, a finished run, or every checkpoint is damaged.
@@ -289,7 +289,7 @@ def resume(
     directory.check(settings, own_task)
     prepare, held = partial(_federation, settings, task), nullcontext(directory)
     options = {"own_task": task is not None, "force": force}
-    return drive(settings, prepare, held, listener, **options).drain()
+    return drive(settings, prepare, held, listener, None, **options).drain()
 
 
 def _federation(settings: Settings, task: Task | None, listener: Listener) -> Federation:

@@ -52,8 +52,9 @@ def _study(name: str) -> RenderableType:
 
 
 def _seeds(options: SearchOptions) -> str:
-    found = f" of {options.seeds} seeds each, {options.over_seeds}"
-    return found if options.seeds > 1 else ""
+    seeds = f" of {options.seeds} seeds each, {options.over_seeds}"
+    stack = f", {options.stack} as a stack"
+    return seeds * (options.seeds > 1) + stack * (options.stack > 1)
 
 
 def _written(values: Mapping[str, Any]) -> str:

@@ -147,7 +147,8 @@ class Tuner(RunQueue[TrialRun]):
             with self.folder.alone():
                 self._start(retry_failed)
             settings = self.search.resolved.settings
-            with open_slots(settings, jobs, self.listener.note) as slots:
+            stack = self.search.options.stack
+            with open_slots(settings, jobs, self.listener.note, stack) as slots:
                 found = self.search.study.get_trials(deepcopy=False)
                 done = sum(trial.state.is_finished() for trial in found)
                 self.listener.started(len(slots), done, self._total)

@@ -170,6 +170,9 @@ def tune(
     seeds: Annotated[
         int | None, typer.Option(min=1, max=1000, help="runs of a trial; default: the study's")
     ] = None,
+    stack: Annotated[
+        int | None, typer.Option(min=1, max=256, help="trials that a slot trains as one stack")
+    ] = None,
     name: StudyName = None,
     out: StudyFolder = None,
     profile: ProfileName = None,
@@ -184,7 +187,7 @@ def tune(
             study,
             found,
             changes(overrides, profile),
-            found.options(sampler, pruner, objectives, seeds),
+            found.options(sampler, pruner, objectives, seeds, stack),
             trials=trials,
             jobs=jobs,
             timeout=timeout,
@@ -276,7 +279,8 @@ def _check_job(name: str, *rest: str) -> None:
 
         study = find(options["study"])
         study.resolve(overrides)
-        study.options(*(options[key] for key in ("sampler", "pruner", "objectives", "seeds")))
+        names = ("sampler", "pruner", "objectives", "seeds", "stack")
+        study.options(*(options[key] for key in names))
         command.check_file(options["study"])
         command.check_folder("--out", options["out"])
 

@@ -2,7 +2,7 @@
 
 A method changes local training by handing rules to the engine. Rules never branch in Python on a
 tensor's value (`torch.where` does), so the same rules can train one client at a time or many at
-once.
+once. A method's field that differs between stacked trials is a tensor [] in functions of a step.
 
 Legend: B batch, F features, C classes, n_k samples of client k.
 """
@@ -36,7 +36,7 @@ class Outputs(NamedTuple):
         """Return these outputs with logits in float32, as losses need them."""
         return self._replace(logits=self.logits.float())
 
-    def scaled(self, temperature: float) -> Outputs:
+    def scaled(self, temperature: float | Tensor) -> Outputs:
         """Return these outputs with logits divided by the temperature T."""
         return self._replace(logits=self.logits / temperature)
 
@@ -94,7 +94,7 @@ class View:
         broadcast: The groups that the server sent to every client.
         state: The client's own groups: its client state, and the round state of earlier passes.
         personal: The groups that the server sent to this client alone.
-        temperature: `local.temperature`.
+        temperature: `local.temperature`; a tensor [] in a stack of clients that differ in it.
         generator: `generator(purpose)`: a generator on the client's device, keyed by seed, round,
             pass, client and purpose; for `finish`, not for the functions of a step.
         at: `at(tensors, x)`: the outputs of the network at any tensors, in evaluation mode and
@@ -110,7 +110,7 @@ class View:
     broadcast: Groups
     state: Groups
     personal: Groups
-    temperature: float
+    temperature: float | Tensor
     generator: Callable[[str], torch.Generator]
     at: Callable[[Tensors, Tensor], Outputs]
     gradient: Callable[[Tensors, Batch], Tensors]

@@ -33,6 +33,7 @@ from raysim.storage.environment import by_environment, environment, unknown_envi
 
 SAMPLED_CLIENTS = 1000
 ENVIRONMENTS = "environments"
+STACK = "number of stacked trials"
 SHOWN_DIGITS = 12
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import replace
 from typing import Any
 
 from raysim.config import Settings
@@ -11,7 +12,7 @@ from raysim.driver.analyses.run_analyses import Analyses
 from raysim.driver.asynchronous.opening import check_asynchrony
 from raysim.driver.context import CheckedRun, Result, RunContext
 from raysim.driver.evaluation import Evaluator
-from raysim.driver.identity import identity_of
+from raysim.driver.identity import STACK, identity_of
 from raysim.driver.listener import Listener
 from raysim.driver.preflight import check_space, initial_checkpoint
 from raysim.driver.rounds import RoundIterator
@@ -19,7 +20,8 @@ from raysim.driver.run import Run
 from raysim.driver.trackers import tracked
 from raysim.driver.virtual.clock import open_clock
 from raysim.execution.process import threads_of
-from raysim.execution.ray_runtime import make_executor, ray_runtime
+from raysim.execution.ray_runtime import MakeExecutor, ray_runtime
+from raysim.execution.ray_runtime import make_executor as default
 from raysim.federation.federation import Federation
 from raysim.storage.client_states import ClientStates
 from raysim.storage.plugins import Plugins
@@ -33,6 +35,7 @@ def drive(
     prepare: Callable[[Listener], Federation],
     directory: AbstractContextManager[RunDirectory],
     listener: Listener,
+    make_executor: MakeExecutor | None = None,
     *,
     own_task: bool = False,
     force: bool = False,
@@ -44,6 +47,7 @@ def drive(
         prepare: Returns its samples, client indices and network.
         directory: Yields its run directory.
         listener: Receives what happens.
+        make_executor: Makes its executor; None is that of `engine.backend`.
         own_task: Whether it has a task of its own.
         force: Whether to go on where data, versions or machines differ from the checkpoint's.
 
@@ -51,9 +55,8 @@ def drive(
         RaysimError: a setting, a file or a client does not allow the run.
         KeyboardInterrupt: the run was interrupted; its last committed round is checkpointed.
     """
-    return RoundIterator(
-        _rounds(settings, prepare, directory, listener, own_task=own_task, force=force)
-    )
+    make, options = make_executor or default, {"own_task": own_task, "force": force}
+    return RoundIterator(_rounds(settings, prepare, directory, listener, make, **options))
 
 
 def _rounds(
@@ -61,6 +64,7 @@ def _rounds(
     prepare: Callable[[Listener], Federation],
     directory: AbstractContextManager[RunDirectory],
     listener: Listener,
+    make: MakeExecutor,
     *,
     own_task: bool,
     force: bool,
@@ -72,11 +76,12 @@ def _rounds(
         with (
             threads_of(settings.engine),
             ray_runtime(settings.engine) as if_killed,
-            closing(make_executor(checked.spec, watch, tracking.note)) as executor,
+            closing(make(checked.spec, watch, tracking.note)) as executor,
             run_dir.lock(settings, own_task),
         ):
             if_killed(f"type: raysim resume {run_dir.path}")
             driver: dict[str, Any] = {"watch": watch, "listener": tracking, "force": force}
+            checked = replace(checked, identity={**checked.identity, STACK: executor.stack})
             run = Run(RunContext(**vars(checked), **driver, run_dir=run_dir, executor=executor))
             try:
                 return (yield from run.rounds())

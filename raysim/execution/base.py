@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal, Protocol
 
 from raysim.core.errors import MachineError
@@ -17,7 +18,13 @@ Item = tuple[int, ...]
 
 
 class Executor(Protocol):
-    """Runs a worker's calls over many items."""
+    """Runs a worker's calls over many items.
+
+    Attributes:
+        stack: Runs whose clients may share stacks, this one included.
+    """
+
+    stack: int
 
     def map(
         self,
@@ -50,8 +57,26 @@ class Executor(Protocol):
         ...
 
 
+@contextmanager
+def device_errors(work: str) -> Iterator[None]:
+    """Raise an error that leaves the process without its GPU as one of the machine.
+
+    Raises:
+        MachineError: the GPU fails, and does in this process from now on.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not is_device_error(error):
+            raise
+        cause = str(error).partition("\n")[0]
+        raise MachineError(f"the GPU fails at {work}: {cause}") from error
+
+
 class InlineExecutor:
     """Executor in this process, one item after another: a breakpoint stops in it."""
+
+    stack = 1
 
     def __init__(self, spec: WorkerSpec) -> None:
         with configure(spec.settings.engine) as undo:
@@ -69,18 +94,12 @@ class InlineExecutor:
         """Run all items; yield one result.
 
         Raises:
-            MachineError: the GPU fails, and does in this process from now on.
+            MachineError: the GPU fails; see `device_errors`.
         """
-        work = getattr(self._worker, call)
         done = 0
         for item in costs:
-            try:
-                work(message, [item])
-            except Exception as error:
-                if is_device_error(error):
-                    cause = str(error).partition("\n")[0]
-                    raise MachineError(f"the GPU fails at {call} of {item}: {cause}") from error
-                raise
+            with device_errors(f"{call} of {item}"):
+                getattr(self._worker, call)(message, [item])
             done += len(item)
             on_done(done)
         yield self._worker.take()

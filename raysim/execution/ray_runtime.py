@@ -43,6 +43,8 @@ from raysim.execution.pool.ray_pool import ActorPool
 from raysim.execution.worker import WorkerSpec
 from raysim.storage.trace import Stopwatch
 
+MakeExecutor = Callable[[WorkerSpec, Stopwatch, Callable[[str], None]], Executor]
+"""Makes the executor of a run, as `make_executor` does."""
 CONNECT_SECONDS = 10.0
 PREFIX = "raysim-ray-"
 """Beginning of the names of folders of our own Ray."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -24,7 +24,6 @@ import torch
 from raysim.config import Settings
 from raysim.core.errors import MachineError, RaysimError, RunError
 from raysim.core.rules import Batch, Upload
-from raysim.core.scoring import FORWARD_ROWS
 from raysim.core.seeds import stream, torch_generator, torch_seed
 from raysim.core.tensors import Groups, Tensors
 from raysim.execution.messages import EvaluationMessage, Failure, PassMessage, WorkerResult
@@ -37,7 +36,7 @@ from raysim.storage.client_states import UNSEALED, ClientStates, StateVersion
 from raysim.storage.environment import environment
 from raysim.storage.trace import Stopwatch
 from raysim.training.job import ClientJob, LocalLosses
-from raysim.training.network import Network
+from raysim.training.network import Network, score
 from raysim.training.sequential import SequentialTrainer
 from raysim.training.stacked.trainer import StackedTrainer
 
@@ -63,7 +62,11 @@ class WorkerSpec:
 
 
 class Worker:
-    """Trains clients and evaluates batches of samples, in a process that `configure` set up."""
+    """Trains clients and evaluates batches of samples, in a process that `configure` set up.
+
+    Attributes:
+        sequential: Trains clients one at a time.
+    """
 
     def __init__(self, spec: WorkerSpec) -> None:
         settings = spec.settings
@@ -73,7 +76,7 @@ class Worker:
         federation = spec.federation.on_this_node()
         module = settings.method.network(federation.network(settings.seed))
         network = Network(module).placed(self.device)
-        self._sequential = SequentialTrainer(network, settings.local, settings.engine.precision)
+        self.sequential = SequentialTrainer(network, settings.local, settings.engine.precision)
         self._samples = OpenedSamples(federation, self.device)
         self._evaluated = spec.evaluated
         self._sizes = federation.training_sizes
@@ -131,9 +134,25 @@ class Worker:
             if len(jobs) < len(stack) and not message.retry:
                 raise RunError("another client of its stack failed")
             stacked = len(stack) > 1 and jobs
-            run = self._stacked.run if stacked else partial(map, self._sequential.run)
+            run = self._stacked.run if stacked else partial(map, self.sequential.run)
             results = [*run([*jobs.values()])]
-        seconds = (perf_counter() - begun) / len(stack)
+        self.accept(message, stack, jobs, results, (perf_counter() - begun) / len(stack))
+
+    def jobs(self, message: PassMessage, stack: tuple[int, ...]) -> dict[int, ClientJob]:
+        """Return the jobs of a stack's clients, which are trained elsewhere and then accepted."""
+        opened = self._open(message)
+        with self.watch("data"):
+            return {client: self._job(message, client, *opened) for client in stack}
+
+    def accept(
+        self,
+        message: PassMessage,
+        stack: tuple[int, ...],
+        jobs: Mapping[int, ClientJob],
+        results: Sequence[tuple[Upload, LocalLosses]],
+        seconds: float,
+    ) -> None:
+        """Add what clients of a stack give back; each took so many seconds."""
         for (client, job), (upload, losses) in zip(jobs.items(), results, strict=False):
             if client not in message.arrived:
                 with self._failures([client], stack), self.watch("reduction"):
@@ -218,7 +237,7 @@ class Worker:
 
     @cached_property
     def _stacked(self) -> StackedTrainer:
-        return StackedTrainer(self._sequential, note=self._note)
+        return StackedTrainer(self.sequential, note=self._note)
 
     def _note(self, text: str) -> None:
         """Have the driver show the user a line, once."""
@@ -232,18 +251,18 @@ class Worker:
             batches: Each the number of a set, and that of a batch of it; the test set's have
                 EVALUATION_ROWS samples each.
         """
-        network = self._sequential.network
-        with self.watch("evaluation"), torch.no_grad(), self._sequential.autocast():
+        network = self.sequential.network
+        with self.watch("evaluation"), torch.no_grad(), self.sequential.autocast():
             deployed = message.deployed.open(self.device)["model"]
             network.load(deployed)
             network.eval()
             for number, batch in batches:
                 if number != message.own_models:
-                    score = _score(network, self._batch(number, batch))
+                    found = score(network, self._batch(number, batch))
                 else:
-                    score = self._score_own_models(message, deployed, batch)
+                    found = self._score_own_models(message, deployed, batch)
                     network.load(deployed)
-                self._result.scores[number, batch] = score
+                self._result.scores[number, batch] = found
 
     def _score_own_models(
         self, message: EvaluationMessage, deployed: Tensors, batch: int
@@ -255,9 +274,9 @@ class Worker:
         for position in range(*evaluated.cuts[batch : batch + 2].tolist()):
             client = int(evaluated.clients[position])
             state = self._state(client, message.versions.get(client, ()), initial)
-            self._sequential.network.load(self._settings.method.client_model(deployed, state))
+            self.sequential.network.load(self._settings.method.client_model(deployed, state))
             samples = self._samples.of_client(evaluated, position)
-            scores.append(_score(self._sequential.network, samples))
+            scores.append(score(self.sequential.network, samples))
         losses, predicted = zip(*scores, strict=True)
         return sum(losses), np.concatenate(predicted)
 
@@ -266,18 +285,6 @@ class Worker:
         if number == TEST_SET:
             return self._samples.test(batch * EVALUATION_ROWS, (batch + 1) * EVALUATION_ROWS)
         return self._samples.of_clients(self._evaluated[number - 1], batch)
-
-
-def _score(network: Network, samples: Batch) -> tuple[float, npt.NDArray[Any]]:
-    """Return the sum of the losses, and the predictions [n, ...]."""
-    loss, predicted = 0.0, []
-    for start in range(0, len(samples.y), FORWARD_ROWS):
-        rows = slice(start, start + FORWARD_ROWS)
-        batch = samples._replace(x=samples.x[rows], y=samples.y[rows])
-        outputs = network(batch.x).logits.float()
-        loss += float(batch.loss(outputs).double()) * len(batch.y)
-        predicted.append(batch.scoring.predict(outputs).cpu().numpy())
-    return loss, np.concatenate(predicted)
 
 
 def _generator(

@@ -71,6 +71,9 @@ def _pull_back(
     squares = inner_products(moved, moved)
     if reduction == "sum":
         return add_scaled(gradients, moved, mu), {"term": mu / 2 * squares.sum()}
-    pulled = {n: torch.add(g, moved[n], alpha=mu / moved[n].numel()) for n, g in gradients.items()}
+    pulled = {
+        name: add_scaled({name: gradient}, moved, mu / moved[name].numel())[name]
+        for name, gradient in gradients.items()
+    }
     means = [total / each.numel() for total, each in zip(squares, moved.values(), strict=True)]
     return pulled, {"term": mu / 2 * torch.stack(means).sum()}

@@ -12,12 +12,15 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from raysim.core.layers import BATCH_NORMS
-from raysim.core.rules import Outputs
+from raysim.core.rules import Batch, Outputs
+from raysim.core.scoring import FORWARD_ROWS
 from raysim.core.tensors import Tensors
 from raysim.core.tensors.torch_private import has_hooks
 
@@ -220,3 +223,15 @@ def _owners(module: nn.Module) -> list[tuple[str, nn.Module, str]]:
 def lacking_stages(module: nn.Module, needed: Iterable[str]) -> list[str]:
     """Return the stages that a method needs and a module does not have."""
     return [s for s in needed if not isinstance(getattr(module, s, None), nn.Module)]
+
+
+def score(network: Network, samples: Batch) -> tuple[float, npt.NDArray[Any]]:
+    """Return the sum of the losses, and the predictions [n, ...]."""
+    loss, predicted = 0.0, []
+    for start in range(0, len(samples.y), FORWARD_ROWS):
+        rows = slice(start, start + FORWARD_ROWS)
+        batch = samples._replace(x=samples.x[rows], y=samples.y[rows])
+        outputs = network(batch.x).logits.float()
+        loss += float(batch.loss(outputs).double()) * len(batch.y)
+        predicted.append(batch.scoring.predict(outputs).cpu().numpy())
+    return loss, np.concatenate(predicted)

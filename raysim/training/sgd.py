@@ -14,7 +14,9 @@ from raysim.core.tensors.torch_private import foreach_add, foreach_add_, foreach
 
 def objective(rules: Rules, view: View, outputs: Outputs, batch: Batch) -> Tensor:
     """Return what is minimised: the criterion at logits / T, plus the penalties."""
-    scaled = outputs.scaled(view.temperature) if view.temperature != 1 else outputs
+    temperature = view.temperature
+    at_one = not isinstance(temperature, Tensor) and temperature == 1
+    scaled = outputs if at_one else outputs.scaled(temperature)
     value = rules.criterion(view, scaled, batch) if rules.criterion else batch.loss(scaled.logits)
     for penalty in rules.penalties:
         value = value + penalty(view, outputs, batch)
@@ -36,13 +38,8 @@ class Sgd:
     between them.
     """
 
-    def __init__(self, local: LocalSettings, lr: float | Tensor) -> None:
-        """Take the settings.
-
-        Args:
-            local: Momentum and weight decay.
-            lr: Learning rate; of stacked parameters [K, ...] also one for each of the stack [K].
-        """
+    def __init__(self, local: LocalSettings, lr: float) -> None:
+        """Take the momentum and the weight decay of local settings, and a learning rate."""
         self._local, self._lr = local, lr
         self.velocity: list[Tensor] = []
 
@@ -69,9 +66,4 @@ class Sgd:
 
     def step(self, params: list[Tensor], directions: list[Tensor]) -> None:
         """Move the parameters against the directions."""
-        if not isinstance(self._lr, Tensor):
-            foreach_add_(params, directions, -self._lr)
-            return
-        for param, direction in zip(params, directions, strict=True):
-            rates = self._lr.to(param.dtype).view(-1, *(1,) * (param.dim() - 1))
-            param.addcmul_(direction, rates, value=-1)
+        foreach_add_(params, directions, -self._lr)

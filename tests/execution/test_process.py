@@ -187,13 +187,13 @@ def test_mps_limits_are_set_before_cuda_starts(mps, seen):
 def test_a_slot_s_process_is_limited_before_cuda_starts(mps, seen, tmp_path, monkeypatch):
     started = []
     monkeypatch.setattr(
-        "raysim.tuning.slots.slot._reports", lambda settings, _: iter([started.append(settings)])
+        "raysim.tuning.slots.slot._reports", lambda settings, *_: iter([started.append(settings)])
     )
     values = make_settings(tmp_path, **{"engine.gpus_per_actor": 0.5}).to_dict()
     for name in (MPS_THREADS, MPS_MEMORY):
         monkeypatch.setenv(name, "")  # so that what the slot sets is removed again
         monkeypatch.delenv(name)
-    SlotActor({}).start(values, pausing=False)
+    SlotActor({}).advance({0: (values, False)})
     assert seen == [{MPS_THREADS: "50", MPS_MEMORY: "0=8192M"}]
     assert started[0]["engine"]["gpus_per_actor"] == 0.0  # no device is seen
 

@@ -101,10 +101,15 @@ class LocalSlots:
 
     @contextmanager
     def open(
-        self, settings: raysim.Settings, jobs: int | None, note: Callable[[str], None]
+        self,
+        settings: raysim.Settings,
+        jobs: int | None,
+        note: Callable[[str], None],
+        stack: int = 1,
     ) -> Iterator[LocalSlots]:
-        self._free = [SlotActor({})]
-        self._due: list[tuple[SlotActor, Callable[[], Report | SlotLost]]] = []
+        self._actor, self._note, self._free = SlotActor({}, stack), note, [*range(stack)]
+        self._orders: dict[int, Any] = {}
+        self._due: list[tuple[int, Report | SlotLost]] = []
         yield self
 
     def __len__(self) -> int:
@@ -113,28 +118,41 @@ class LocalSlots:
     def has_free(self) -> bool:
         return bool(self._free)
 
-    def start(self, settings: raysim.Settings, pausing: bool, forced: bool) -> SlotActor:
-        slot, run = self._free.pop(0), self._key(Path(settings.out))
+    def start(self, settings: raysim.Settings, pausing: bool, forced: bool) -> int:
+        lane, run = self._free.pop(0), self._key(Path(settings.out))
         self.started.append(run)
         values = settings.override({"engine.backend": "inline"}).to_dict()
-        self._due.append((slot, lambda: self.fault(run) or slot.start(values, pausing, forced)))
-        return slot
+        self._orders[lane] = run, (values, pausing, forced)
+        return lane
 
-    def unpause(self, slot: SlotActor) -> None:
-        self._due.append((slot, slot.unpause))
+    def stop(self, lane: int) -> None:
+        self._orders[lane] = None, None
 
-    def stop(self, slot: SlotActor) -> None:
-        slot.stop()
+    def release(self, lane: int) -> None:
+        self._free.append(lane)
 
-    def release(self, slot: SlotActor) -> None:
-        self._free.append(slot)
-
-    def wait(self) -> tuple[SlotActor, Report | SlotLost]:
-        slot, call = self._due.pop(0)
-        report = call()
+    def wait(self) -> tuple[int, Report | SlotLost]:
+        if not self._due:
+            self._advance()
+        lane, report = self._due.pop(0)
         if isinstance(report, SlotLost):
-            self._free.append(slot)  # a new one
-        return slot, report
+            self._free.append(lane)  # of a new one
+        return lane, report
+
+    def _advance(self) -> None:
+        faults = {
+            lane: self.fault(run) for lane, (run, _) in self._orders.items() if run is not None
+        }
+        orders = {lane: each for lane, (_, each) in self._orders.items() if not faults.get(lane)}
+        self._orders = {}
+        self._due = [(lane, fault) for lane, fault in faults.items() if fault]
+        if self._due:
+            self._orders = {lane: (None, each) for lane, each in orders.items()}
+            return
+        reports, notes = self._actor.advance(orders)
+        self._due = [*reports.items()]
+        for text in notes:
+            self._note(text)
 
 
 def make_tuner(search: Search, folder: Path) -> Tuner:

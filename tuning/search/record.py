@@ -14,7 +14,7 @@ from raysim.tuning.studies.samplers import SearchOptions
 from raysim.tuning.studies.space import Space
 from raysim.tuning.studies.study import ResolvedStudy
 
-ADDED = {"seeds": [1, "mean"], "constraints": {}}
+ADDED = {"seeds": [1, "mean"], "constraints": {}, "stack": 1}
 """Keys that earlier versions did not record, and what their studies had."""
 UNCOMPARED = {"engine", "out"}
 """Settings in which the calls of one study may differ."""
@@ -31,6 +31,7 @@ def record_of(resolved: ResolvedStudy, options: SearchOptions) -> dict[str, Any]
         "first": [dict(trial) for trial in resolved.first],
         "seeds": [options.seeds, options.over_seeds],
         "constraints": dict(options.constraints),
+        "stack": options.stack,
     }
 
 

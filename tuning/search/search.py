@@ -70,8 +70,14 @@ class Search:
         Raises:
             RunError: the storage cannot be used.
             SettingsError: Optuna rejects an option of the pruner, `seed` is searched where a trial
-                has several, or an objective needs a virtual clock.
+                has several, trials are stacked that have actors of their own, or an objective
+                needs a virtual clock.
         """
+        if options.stack > 1 and (actors := resolved.settings.engine.actors) != "auto":
+            raise SettingsError(
+                f"stack={options.stack}: must be 1 with engine.actors={actors}, where a trial has"
+                " actors of its own"
+            )
         if options.seeds > 1 and "seed" in resolved.space:
             raise SettingsError(f"seeds={options.seeds}: must be 1 where `seed` is searched")
         for objective in options.objectives:

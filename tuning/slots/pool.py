@@ -9,7 +9,7 @@ lost one starts again, and its run goes to any free slot.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
 from time import perf_counter
@@ -21,7 +21,6 @@ from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 import raysim
-from raysim.config import EngineSettings
 from raysim.core.errors import MachineError, SettingsError
 from raysim.core.exits import interruptible
 from raysim.execution.autoscaler import autoscaler_runs
@@ -30,8 +29,9 @@ from raysim.execution.module_path import with_driver_path
 from raysim.execution.pool.actors import last_line
 from raysim.execution.ray_runtime import ray_runtime
 from raysim.execution.resources import ActorPlan, bundle_of, plan_actors, with_whole_cores
+from raysim.tuning.slots.fitting import fitting_actors, free_resources
 from raysim.tuning.slots.report import Report, SlotLost
-from raysim.tuning.slots.slot import Slot, SlotActor
+from raysim.tuning.slots.slot import Lane, Slot, SlotActor
 from raysim.tuning.slots.usage import SlotUsage
 
 WATCH_SECONDS = 5.0
@@ -51,7 +51,11 @@ class SlotPool:
     """
 
     def __init__(
-        self, settings: raysim.Settings, jobs: int | None, note: Callable[[str], None]
+        self,
+        settings: raysim.Settings,
+        jobs: int | None,
+        note: Callable[[str], None],
+        stack: int = 1,
     ) -> None:
         """Start slots; Ray must be running.
 
@@ -62,24 +66,26 @@ class SlotPool:
             settings: Settings of the runs; their engine and its resources count.
             jobs: Number of slots; None takes as many as fit, also on nodes that join later.
             note: Shows the user a line.
+            stack: Runs that a slot has at a time, whose clients it trains stacked.
 
         Raises:
             SettingsError: the slots do not fit on the cluster.
         """
-        self._engine, self._jobs, self._note = settings.engine, jobs, note
+        self._engine, self._jobs, self._note, self._stack = settings.engine, jobs, note, stack
         self._grows = autoscaler_runs()
         if self._grows:
             self._engine = with_whole_cores(self._engine)
         self._actors = 1 if self._engine.actors == "auto" else self._engine.actors
         self._usage = SlotUsage()
         self._slots: list[Slot] = []
-        self._free: list[Slot] = []
+        self._free: list[Lane] = []
         self._calls: dict[ray.ObjectRef[Any], Slot] = {}
+        self._due: list[tuple[Lane, Report | SlotLost]] = []
         count = (self._fitting() or int(self._grows)) if jobs is None else jobs
         self._plan = self._plan_of(count)
         self._cluster = ClusterHealth()
         self._last_check = perf_counter()
-        self._noted = False
+        self._noted, self._shown = False, set[str]()
         self._grow(count)
 
     def __len__(self) -> int:
@@ -92,41 +98,46 @@ class SlotPool:
         return self._usage.busy
 
     def has_free(self) -> bool:
-        """Return whether a slot has started and has no run."""
-        return bool(self._free)
+        """Return whether a run can be started at once."""
+        return any(not lane.slot.called for lane in self._free)
 
-    def start(self, settings: raysim.Settings, pausing: bool, forced: bool = False) -> Slot:
-        """Start a run in a free slot; see `SlotActor.start`."""
-        slot = self._free.pop(0)
-        self._usage.run_started(slot)
-        values = settings.override(slot.engine).to_dict()
-        self._calls[slot.actor.start.remote(values, pausing, forced)] = slot
-        return slot
+    def start(self, settings: raysim.Settings, pausing: bool, forced: bool = False) -> Lane:
+        """Start a run in a free lane; see `SlotActor.advance`."""
+        lane = next(lane for lane in self._free if not lane.slot.called)
+        self._free.remove(lane)
+        self._usage.run_started(lane)
+        slot = lane.slot
+        slot.orders[lane.number] = settings.override(slot.engine).to_dict(), pausing, forced
+        slot.running.add(lane)
+        return lane
 
-    def unpause(self, slot: Slot) -> None:
-        """Continue the slot's paused run."""
-        self._calls[slot.actor.unpause.remote()] = slot
+    def stop(self, lane: Lane) -> None:
+        """End the lane's paused run; one that is not ended goes on with the next `wait`."""
+        lane.slot.orders[lane.number] = None
 
-    def stop(self, slot: Slot) -> None:
-        """End the slot's paused run."""
-        slot.actor.stop.remote()
+    def release(self, lane: Lane) -> None:
+        """Free the lane, whose run has ended."""
+        self._usage.run_ended(lane)
+        lane.slot.running.remove(lane)
+        self._free.append(lane)
 
-    def release(self, slot: Slot) -> None:
-        """Free the slot, whose run has ended."""
-        self._usage.run_ended(slot)
-        self._free.append(slot)
-
-    def wait(self) -> tuple[Slot, Report | SlotLost] | None:
-        """Wait for a report of a slot; return None where there was none for a while.
+    def wait(self) -> tuple[Lane, Report | SlotLost] | None:
+        """Wait for a report of a run; return None where there was none for a while.
 
         Raises:
             MachineError: the cluster is gone, or a slot dies again and again while it starts.
         """
-        self._cluster.check_store()
-        done, _ = ray.wait(list(self._calls), num_returns=1, timeout=WATCH_SECONDS)
-        if perf_counter() - self._last_check >= WATCH_SECONDS:
-            self._look()
-        return self._receive(done[0]) if done else None
+        if not self._due:
+            for slot in self._slots:
+                if not slot.called and (slot.orders or slot.running):
+                    self._calls[slot.advance()] = slot
+            self._cluster.check_store()
+            done, _ = ray.wait(list(self._calls), num_returns=1, timeout=WATCH_SECONDS)
+            if perf_counter() - self._last_check >= WATCH_SECONDS:
+                self._look()
+            for call in done:
+                self._receive(call)
+        return self._due.pop(0) if self._due else None
 
     def close(self) -> None:
         """Release the slots' resources."""
@@ -150,46 +161,59 @@ class SlotPool:
             self._noted = True
             self._note(
                 f"{len(self) - missing} of {len(self)} slots have started; the others start when"
-                f" the cluster has room for them ({_free_resources()}), and runs start meanwhile in"
+                f" the cluster has room for them ({free_resources()}), and runs start meanwhile in"
                 " those that have"
             )
 
-    def _receive(self, call: ray.ObjectRef[Any]) -> tuple[Slot, Report | SlotLost] | None:
-        """Return what came of a call; None if it was the start of a slot."""
+    def _receive(self, call: ray.ObjectRef[Any]) -> None:
+        """Take what came of a call: the start of a slot, reports, or the loss of a slot."""
         slot = self._calls.pop(call)
+        slot.called = False
         self._cluster.check_store()
         try:
             outcome = ray.get(call)
         except RayTaskError as error:
-            if isinstance(error.cause, NodeLostError):  # it says so before Ray ends it
-                return self._restart(slot, str(error.cause), node_lost=True)
-            raise error.cause from error
+            if not isinstance(error.cause, NodeLostError):  # it says so before Ray ends it
+                raise error.cause from error
+            self._restart(slot, str(error.cause), node_lost=True)
         except RayError as error:
-            return self._restart(slot, last_line(error), self._cluster.lost(slot.node))
-        if slot.node is None:
-            slot.node, slot.failures = outcome, 0
-            self._usage.joined(slot)
-            self._free.append(slot)
-            return None
-        report: Report = outcome
-        self._usage.run_paused(report.paused_seconds)
-        return slot, report
+            self._restart(slot, last_line(error), self._cluster.lost(slot.node))
+        else:
+            if slot.node is None:
+                self._started(slot, outcome)
+            else:
+                self._reported(slot, *outcome)
 
-    def _restart(self, slot: Slot, cause: str, node_lost: bool) -> tuple[Slot, SlotLost] | None:
-        """Start a lost slot again; return the loss if it had a run."""
-        lost = None
+    def _started(self, slot: Slot, node: str) -> None:
+        slot.node, slot.failures = node, 0
+        for lane in slot.lanes:
+            self._usage.joined(lane)
+            self._free.append(lane)
+
+    def _reported(self, slot: Slot, reports: Mapping[int, Report], notes: Iterable[str]) -> None:
+        for number, report in reports.items():
+            self._usage.run_paused(report.paused_seconds)
+            self._due.append((slot.lanes[number], report))
+        for text in notes:
+            if text not in self._shown:
+                self._shown.add(text)
+                self._note(text)
+
+    def _restart(self, slot: Slot, cause: str, node_lost: bool) -> None:
+        """Start a lost slot again; its runs are lost."""
         if slot.node is not None:
-            self._usage.lost(slot)
-            lost = slot, SlotLost(cause, suspicious=not node_lost)
+            for lane in slot.lanes:
+                self._usage.lost(lane)
         else:
             slot.failures += 1
             if slot.failures >= MAX_FAILURES:
                 raise MachineError(
                     f"a slot died {MAX_FAILURES} times in a row while it started: {cause}"
                 )
-        slot.restart()
+        self._free = [lane for lane in self._free if lane.slot is not slot]
+        lost = SlotLost(cause, suspicious=not node_lost)
+        self._due += [(lane, lost) for lane in slot.restart()]
         self._await_start(slot)
-        return lost
 
     def _grow(self, count: int) -> None:
         """Start slots until there are `count`."""
@@ -199,12 +223,12 @@ class SlotPool:
             self._await_start(slot)
 
     def _await_start(self, slot: Slot) -> None:
-        slot.asked = perf_counter()
+        slot.asked, slot.called = perf_counter(), True
         self._calls[slot.actor.node.remote()] = slot
 
     def _fitting(self) -> int:
         """Return how many slots fit on the nodes that there are now."""
-        return _fitting(self._engine) // self._actors
+        return fitting_actors(self._engine) // self._actors
 
     def _plan_of(self, count: int) -> ActorPlan:
         """Return what the actors of `count` slots reserve."""
@@ -232,7 +256,8 @@ class SlotPool:
                 accelerator_type=self._engine.accelerator_type,
                 label_selector=labels,
             )
-            return Slot(partial(each.remote, inherited), {"engine.backend": "inline"})
+            begin = partial(each.remote, inherited, self._stack)
+            return Slot(begin, {"engine.backend": "inline"}, stack=self._stack)
         bundles = [bundle_of(self._engine, plan.cpus)] * self._actors
         group = placement_group(bundles, bundle_label_selector=labels and [labels] * self._actors)
         strategy = PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True)
@@ -243,45 +268,13 @@ class SlotPool:
 
 @contextmanager
 def open_slots(
-    settings: raysim.Settings, jobs: int | None, note: Callable[[str], None]
+    settings: raysim.Settings, jobs: int | None, note: Callable[[str], None], stack: int = 1
 ) -> Iterator[SlotPool]:
     """Hold a Ray instance and its slots; see `SlotPool`."""
     engine = settings.engine.model_copy(update={"backend": "ray"})
-    with interruptible(), ray_runtime(engine), closing(SlotPool(settings, jobs, note)) as slots:
+    with (
+        interruptible(),
+        ray_runtime(engine),
+        closing(SlotPool(settings, jobs, note, stack)) as slots,
+    ):
         yield slots
-
-
-def count_slots(settings: raysim.Settings, jobs: int | None) -> int:
-    """Return the number of slots that a command would have; Ray is started to count them.
-
-    Raises:
-        SettingsError: none fits on the cluster.
-    """
-    if jobs is not None:
-        return jobs
-    engine = settings.engine.model_copy(update={"backend": "ray"})
-    with interruptible(), ray_runtime(engine):
-        found = _fitting(engine) // (1 if engine.actors == "auto" else engine.actors)
-        return found or int(autoscaler_runs())
-
-
-def _fitting(engine: EngineSettings) -> int:
-    """Return how many actors fit on the nodes that there are now; some, unless others are started.
-
-    Raises:
-        SettingsError: none fits, and no autoscaler runs.
-    """
-    automatic = engine.model_copy(update={"actors": "auto"})
-    try:
-        return plan_actors(automatic, alive_nodes(), 10**9).actors
-    except SettingsError:
-        if autoscaler_runs():
-            return 0
-        raise
-
-
-def _free_resources() -> str:
-    free: Mapping[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
-    declared: Mapping[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-    names = [name for name in ("CPU", "GPU") if declared.get(name)]
-    return "free: " + ", ".join(f"{free.get(n, 0):g} of {declared[n]:g} {n}s" for n in names)

@@ -14,7 +14,7 @@ from raysim.core.errors import MachineError, RaysimError, RunError, SettingsErro
 from raysim.results.runs import infinite_loss, is_divergence
 from raysim.tuning.slots.pool import SlotPool
 from raysim.tuning.slots.report import Report, SlotLost
-from raysim.tuning.slots.slot import Slot
+from raysim.tuning.slots.slot import Lane
 
 MAX_LOSSES = 3
 """Lost slots after which a run has failed."""
@@ -208,29 +208,29 @@ def run_in_slots(slots: SlotPool, queue: RunQueue[R]) -> None:
     Raises:
         MachineError: disk, memory or cluster failed; no run has ended by that.
     """
-    running: dict[Slot, tuple[R, float]] = {}
+    running: dict[Lane, tuple[R, float]] = {}
     lost: list[R] = []
     losses: Counter[R] = Counter()
     while True:
         while slots.has_free() and (run := lost.pop(0) if lost else queue.next()) is not None:
-            if (slot := _start(slots, queue, run)) is not None:
-                running[slot] = run, perf_counter()
+            if (lane := _start(slots, queue, run)) is not None:
+                running[lane] = run, perf_counter()
         if not running and not lost and not queue.remain():
             return
         if (found := slots.wait()) is None:
             continue
-        slot, report = found
-        run, begun = running.pop(slot)
+        lane, report = found
+        run, begun = running[lane]
         if not isinstance(report, SlotLost):
             if _goes_on(queue, run, report):
-                slots.unpause(slot)
-                running[slot] = run, begun
                 continue
             if report.is_evaluation:
-                slots.stop(slot)
+                slots.stop(lane)
             queue.ended(run, report, perf_counter() - begun)
-            slots.release(slot)
+            slots.release(lane)
+            del running[lane]
             continue
+        del running[lane]
         losses[run] += report.suspicious
         if losses[run] < MAX_LOSSES:
             queue.note(f"{queue.name(run)}: its slot was lost; resuming from its checkpoint")
@@ -240,8 +240,8 @@ def run_in_slots(slots: SlotPool, queue: RunQueue[R]) -> None:
             queue.ended(run, Report(error=error), perf_counter() - begun)
 
 
-def _start(slots: SlotPool, queue: RunQueue[R], run: R) -> Slot | None:
-    """Start a run in a free slot; return None where the values that a trial has drawn are wrong."""
+def _start(slots: SlotPool, queue: RunQueue[R], run: R) -> Lane | None:
+    """Start a run in a free lane; return None where the values that a trial has drawn are wrong."""
     try:
         settings = queue.settings(run)
     except SettingsError as wrong:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Generator, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from time import monotonic, perf_counter, sleep
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow.parquet as pq
 import ray
@@ -17,15 +19,22 @@ from filelock import Timeout
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 import raysim
-from raysim.config import parse
+from raysim.config import EngineSettings, parse
 from raysim.core.errors import MachineError, RunError
 from raysim.execution.cluster_health import NodeLostError
 from raysim.execution.process import mps_limits
+from raysim.execution.ray_runtime import MakeExecutor
 from raysim.storage.lock import lock_folder
 from raysim.storage.recorder import METRICS
 from raysim.storage.run_directory import RunDirectory
 from raysim.tuning.slots.report import Report, causes, error_line, machine_failure
 
+if TYPE_CHECKING:
+    from raysim.execution.lockstep import Lockstep
+
+Order = tuple[dict[str, Any], bool, bool] | None
+"""Settings of a run, whether it pauses after each evaluation, and whether it is forced to go on where
+its data, versions or machine are others; None ends the paused one."""
 LOCK_SECONDS = 30.0
 """Seconds of waiting for a run directory: a slot outlives its killed command a little."""
 
@@ -87,7 +96,7 @@ class _Notes(raysim.Listener):
 
 
 def _reports(
-    settings: dict[str, Any], pausing: bool, forced: bool
+    settings: dict[str, Any], pausing: bool, forced: bool, make_executor: MakeExecutor | None
 ) -> Generator[Report, None, None]:
     """Iterate over a run; yield a report at each evaluation if it pauses there, and of its end.
 
@@ -100,7 +109,8 @@ def _reports(
     try:
         config = parse(settings)
         if not _is_finished(config):
-            with raysim.rounds(config, force=forced, listener=notes) as rounds:
+            run = raysim.rounds(config, force=forced, listener=notes, make_executor=make_executor)
+            with run as rounds:
                 for index, row in enumerate(rounds):
                     if not pausing:
                         continue
@@ -129,43 +139,83 @@ def _failure(error: Exception) -> Report:
     return Report(error=None if machine else error_line(error), machine_error=machine)
 
 
-class SlotActor:
-    """Ray actor that executes runs, one at a time."""
+class _Alone:
+    """Run of a slot that has one at a time, with the methods of `Lockstep`."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    notes: ClassVar[Sequence[str]] = ()
+
+    def __init__(self) -> None:
+        self._reports: Generator[Report, None, None] | None = None
+
+    def start(
+        self,
+        number: int,
+        engine: EngineSettings,
+        steps: Callable[[None], Generator[Report, None, None]],
+    ) -> None:
+        self.stop(number)
+        self._reports = steps(None)
+
+    def stop(self, number: int) -> None:
+        if self._reports:
+            self._reports.close()
+
+    def advance(self) -> dict[int, Report]:
+        return dict(enumerate(islice(self._reports or (), 1)))
+
+
+def _lanes(stack: int) -> _Alone | Lockstep[Report]:
+    """Return what runs so many runs side by side."""
+    if stack == 1:
+        return _Alone()
+    from raysim.execution.lockstep import Lockstep
+
+    return Lockstep(stack)
+
+
+class SlotActor:
+    """Ray actor that executes runs, one in each of its lanes; of several it stacks the clients."""
+
+    def __init__(self, environment: Mapping[str, str], stack: int = 1) -> None:
         from raysim import methods, workloads  # noqa: F401 - registers the components
 
         os.environ.update(environment)
-        self._reports: Generator[Report, None, None]
+        self._lanes = _lanes(stack)
+        self._noted = 0
 
     def node(self) -> str:
         """Return the id of the process's node."""
         found: str = ray.get_runtime_context().get_node_id()
         return found
 
-    def start(self, settings: dict[str, Any], pausing: bool, forced: bool = False) -> Report:
-        """Start a run; return the report of its first pause, or of its end.
+    def advance(self, orders: Mapping[int, Order]) -> tuple[dict[int, Report], list[str]]:
+        """Carry out orders, then advance all runs to the next report of some.
 
         Args:
-            settings: Settings of the run.
-            pausing: Pause after each evaluation until `unpause` or `stop` is called.
-            forced: Go on where the data, versions or machine of a resumed run are others.
+            orders: By lane, the run to start there, or None to end the paused one, which can be
+                resumed. Runs without an order go on.
+
+        Returns:
+            Reports by lane, of a pause or of the end of a run, and lines for the user.
         """
+        for lane, order in orders.items():
+            if order is None:
+                self._lanes.stop(lane)
+            else:
+                self._start(lane, *order)
+        reports = self._lanes.advance()
+        notes = [*self._lanes.notes[self._noted :]]
+        self._noted += len(notes)
+        return reports, notes
+
+    def _start(self, lane: int, settings: dict[str, Any], pausing: bool, forced: bool) -> None:
         engine = settings["engine"]
         if engine["backend"] == "inline":
             os.environ.update(mps_limits(engine["gpus_per_actor"]))  # before CUDA starts
             if not torch.cuda.is_available():
                 engine["gpus_per_actor"] = 0.0  # GPUs declared to Ray but absent
-        self._reports = _reports(settings, pausing, forced)
-        return next(self._reports)
-
-    def unpause(self) -> Report:
-        """Continue the paused run; return its next report."""
-        return next(self._reports)
-
-    def stop(self) -> None:
-        """End the paused run, which can be resumed."""
-        self._reports.close()
+        own = EngineSettings.model_validate_json(json.dumps(engine))
+        self._lanes.start(lane, own, partial(_reports, settings, pausing, forced))
 
 
 @dataclass(eq=False)
@@ -176,29 +226,54 @@ class Slot:
         start_actor: Starts the slot's actor and returns its handle.
         engine: Settings of its runs by dotted key.
         group: Placement group of the slot and its runs' own actors, if they have any.
+        stack: Number of its lanes.
         node: Id of its node, once its actor has started.
         failures: Deaths of its actor in a row while it started.
         asked: When it was asked to start.
+        called: Whether its actor has not returned from a call.
+        running: Its lanes that have a run.
+        orders: Orders of the next call by lane.
     """
 
     start_actor: Callable[[], Any]
     engine: dict[str, Any]
     group: PlacementGroup | None = None
+    stack: int = 1
     node: str | None = None
     failures: int = 0
     asked: float = 0.0
+    called: bool = False
+    running: set[Lane] = field(default_factory=set)
+    orders: dict[int, Order] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.lanes = [Lane(self, number) for number in range(self.stack)]
         self.actor = self.start_actor()
 
-    def restart(self) -> None:
-        """Replace a lost actor."""
+    def advance(self) -> ray.ObjectRef[Any]:
+        """Advance the slot's runs, by its orders; see `SlotActor.advance`."""
+        orders, self.orders, self.called = self.orders, {}, True
+        call: ray.ObjectRef[Any] = self.actor.advance.remote(orders)
+        return call
+
+    def restart(self) -> list[Lane]:
+        """Replace a lost actor; return the lanes that had a run."""
         ray.kill(self.actor)
-        self.node = None
+        lost = [lane for lane in self.lanes if lane in self.running]
+        self.node, self.running, self.orders = None, set(), {}
         self.actor = self.start_actor()
+        return lost
 
     def close(self) -> None:
         """Release the slot's resources."""
         ray.kill(self.actor)
         if self.group:
             remove_placement_group(self.group)
+
+
+@dataclass(eq=False, frozen=True)
+class Lane:
+    """Place of one run at a time in a slot."""
+
+    slot: Slot
+    number: int

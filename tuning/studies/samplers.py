@@ -87,6 +87,7 @@ class SearchOptions:
         objectives: Distinct ones of OBJECTIVES.
         seeds: Number of runs of a trial; their seeds count up from the trial's.
         over_seeds: One of STATISTICS, the accuracy of a trial of several runs.
+        stack: Trials of a slot at a time, whose clients are trained in common stacks.
         sampler_options: Arguments of Optuna's sampler.
         pruner_options: Arguments of Optuna's pruner.
         constraints: Most bytes, and seconds, that the best trial may take, by name.
@@ -97,6 +98,7 @@ class SearchOptions:
     objectives: tuple[str, ...] = ("accuracy",)
     seeds: int = 1
     over_seeds: str = "mean"
+    stack: int = 1
     sampler_options: Mapping[str, Any] = field(default_factory=dict)
     pruner_options: Mapping[str, Any] = field(default_factory=dict)
     constraints: Mapping[str, float] = field(default_factory=dict)

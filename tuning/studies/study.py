@@ -41,6 +41,7 @@ class StudyTable(BaseModel):
     pruner: str | dict[str, Any] | None = Field(default=None, description="the same")
     seeds: int = Field(default=1, ge=1, le=1000, strict=True, description="runs of a trial")
     over_seeds: str = Field(default="mean", description="mean, or lower: one standard error less")
+    stack: int = Field(default=1, ge=1, le=256, strict=True, description="trials of a slot")
     constraints: Constraints = Field(default=Constraints(), description="of the best trial")
     trials: int = Field(default=50, ge=1, le=10**6, strict=True, description="number of trials")
     space: dict[str, Any] = Field(description="ranges by setting")
@@ -67,8 +68,9 @@ class Study:
         pruner: str | None = None,
         objectives: str | None = None,
         seeds: int | None = None,
+        stack: int | None = None,
     ) -> SearchOptions:
-        """Return sampler, pruner, objectives and seeds as the command line has them.
+        """Return sampler, pruner, objectives, seeds and stack as the command line has them.
 
         None takes that of the study; objectives are separated by commas.
 
@@ -82,6 +84,7 @@ class Study:
             tuple(names),
             seeds=self.table.seeds if seeds is None else seeds,
             over_seeds=self.table.over_seeds,
+            stack=self.table.stack if stack is None else stack,
             constraints=self.table.constraints.model_dump(exclude_none=True),
         )
         options.check()

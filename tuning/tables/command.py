@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from raysim.results.render import grid_of, to_rich
-from raysim.tuning.slots.pool import count_slots, open_slots
+from raysim.tuning.slots.fitting import count_slots
+from raysim.tuning.slots.pool import open_slots
 from raysim.tuning.slots.queue import run_in_slots
 from raysim.tuning.slots.report import hinting
 from raysim.tuning.tables.cells import PlannedRun

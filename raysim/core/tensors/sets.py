@@ -34,13 +34,13 @@ def nbytes(groups: Groups) -> int:
     return sum(t.numel() * t.element_size() for group in groups.values() for t in group.values())
 
 
-def add_scaled(tensors: Tensors, others: Tensors, scale: float = 1.0) -> dict[str, Tensor]:
-    """Return `tensors + scale * others`, by the names in `tensors`."""
+def add_scaled(tensors: Tensors, others: Tensors, scale: float | Tensor = 1.0) -> dict[str, Tensor]:
+    """Return `tensors + scale * others`, by the names in `tensors`; a scale may be a tensor []."""
     added = foreach_add([*tensors.values()], [others[name] for name in tensors], scale)
     return dict(zip(tensors, added, strict=True))
 
 
-def add_scaled_(tensors: Tensors, others: Tensors, scale: float = 1.0) -> Tensors:
+def add_scaled_(tensors: Tensors, others: Tensors, scale: float | Tensor = 1.0) -> Tensors:
     """Add `scale * others` in place, by the names in `tensors`; return these."""
     foreach_add_([*tensors.values()], [others[name] for name in tensors], scale)
     return tensors

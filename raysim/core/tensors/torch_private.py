@@ -47,15 +47,25 @@ def _runs_foreach(function: Any) -> bool:
     return function is not None and _innermost_transform is not None and not _innermost_transform()
 
 
-def foreach_add(tensors: Sequence[Tensor], others: Sequence[Tensor], alpha: float) -> list[Tensor]:
-    """Return `tensor + alpha * other` of every pair."""
+def foreach_add(
+    tensors: Sequence[Tensor], others: Sequence[Tensor], alpha: float | Tensor
+) -> list[Tensor]:
+    """Return `tensor + alpha * other` of every pair; alpha may be a tensor []."""
+    if isinstance(alpha, Tensor):
+        return [a + alpha * b for a, b in zip(tensors, others, strict=True)]
     if _runs_foreach(_foreach_add):
         return list(_foreach_add(tensors, others, alpha=alpha))
     return [torch.add(a, b, alpha=alpha) for a, b in zip(tensors, others, strict=True)]
 
 
-def foreach_add_(tensors: Sequence[Tensor], others: Sequence[Tensor], alpha: float) -> None:
-    """Add `alpha * other` to every tensor in place."""
+def foreach_add_(
+    tensors: Sequence[Tensor], others: Sequence[Tensor], alpha: float | Tensor
+) -> None:
+    """Add `alpha * other` to every tensor in place; alpha may be a tensor []."""
+    if isinstance(alpha, Tensor):
+        for tensor, other in zip(tensors, others, strict=True):
+            tensor.add_(alpha * other)
+        return
     if _runs_foreach(_foreach_add_):
         _foreach_add_(tensors, others, alpha=alpha)
         return

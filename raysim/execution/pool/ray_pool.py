@@ -50,6 +50,8 @@ START_SECONDS = 60.0
 class ActorPool:
     """Runs workers' calls on a pool of actors."""
 
+    stack = 1
+
     def __init__(
         self,
         spec: WorkerSpec,

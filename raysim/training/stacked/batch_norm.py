@@ -3,23 +3,19 @@
 torch's own BatchNorm updates its statistics in place and knows no padding. This one computes the
 same from its tensors alone and hands the new statistics to the caller of the step.
 
-Legend: K clients, S steps, B batch, C channels, n samples.
+Legend: B batch, C channels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raysim.core.layers import BATCH_NORMS
-from raysim.training.job import Bounds
 
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 
@@ -110,26 +106,3 @@ def with_padding(module: nn.Module, padding: Padding) -> nn.Module:
         path, _, attribute = name.rpartition(".")
         setattr(module.get_submodule(path), attribute, PaddedBatchNorm(layer, name, padding))
     return module
-
-
-def sample_numbers(
-    orders: Sequence[npt.NDArray[np.int64]],
-    bounds: Sequence[Bounds],
-    is_sample: npt.NDArray[np.bool_],
-) -> Tensor:
-    """Return the numbers [S, K, B] of the samples in the batches of an epoch.
-
-    Args:
-        orders: Per client, the order of its samples [n].
-        bounds: Per client, its batches. Samples are numbered through, client after client.
-        is_sample: False for padding [S, K, B], whose number is that of the client's first sample,
-            so that a value that is not finite stays within its client.
-    """
-    index = np.zeros(is_sample.shape, dtype=np.int64)
-    first = 0
-    for k, (order, own) in enumerate(zip(orders, bounds, strict=True)):
-        index[:, k] = first
-        for step, (start, stop) in enumerate(own):
-            index[step, k, : stop - start] = first + order[start:stop]
-        first += len(order)
-    return torch.from_numpy(index)

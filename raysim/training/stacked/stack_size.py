@@ -21,7 +21,7 @@ from raysim.core.tensors import CPU
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
 from raysim.training.network import Network
-from raysim.training.stacked.trainer import unsupported_reason
+from raysim.training.stacked.alike import unsupported_reason
 
 MAX_STACK = 256
 """Largest stack of "auto": more clients gain nothing once kernels fill the device."""

@@ -21,25 +21,18 @@ Tree = Mapping[str, Any]
 def split_by_layout(jobs: Sequence[ClientJob]) -> list[list[int]]:
     """Return the numbers of the jobs that can share a stack.
 
-    They have the same epochs, and their clients' own tensors the same names and shapes.
+    They have the same epochs, and their clients' own tensors, and those that they are sent, the
+    same names and shapes.
     """
 
     def kind(number: int) -> str:
         job = jobs[number]
-        groups = (flatten(group) for group in (job.state, job.personal))
+        groups = (flatten(group) for group in (job.state, job.personal, job.broadcast))
         # By name: what is read from a file is in another order than what a network began with.
         layouts = [Layout.of(dict(sorted(tensors.items()))) for tensors in groups]
         return repr([job.epochs, layouts])
 
     return [list(same) for _, same in groupby(sorted(range(len(jobs)), key=kind), key=kind)]
-
-
-def learning_rates(jobs: Sequence[ClientJob]) -> float | Tensor:
-    """Return the learning rate of all jobs or, where they differ, that of each [K]."""
-    rates = [job.lr for job in jobs]
-    if len({*rates}) == 1:
-        return rates[0]
-    return torch.tensor(rates, dtype=torch.float64, device=jobs[0].data.y.device)
 
 
 def stack_trees(trees: Sequence[Tree]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -4,51 +4,40 @@ For devices on which a small network's step is launch-bound: K clients cost abou
 as one. Steps and batches that a client lacks are padded and masked, so a client's result is that of
 the sequential trainer up to rounding. With dropout it is another draw of the same distribution.
 
-Legend: K clients, S steps, B batch, n samples.
+Legend: K clients, S steps, B batch.
 """
 
 from __future__ import annotations
 
 import copy
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import grad, vmap
 
-from raysim.core.layers import BATCH_NORMS
 from raysim.core.rules import Batch, Outputs, Trained, Upload, View
 from raysim.core.tensors import CPU, Tensors
-from raysim.training.job import ClientJob, LocalLosses, batch_bounds, iterate_epochs, only_in_finish
+from raysim.training.job import ClientJob, LocalLosses, only_in_finish
 from raysim.training.network import Network
 from raysim.training.sequential import SequentialTrainer
-from raysim.training.sgd import Sgd, objective, reported_objective
-from raysim.training.stacked.batch_norm import Padding, sample_numbers, with_padding
+from raysim.training.sgd import objective, reported_objective
+from raysim.training.stacked.batch_norm import Padding, with_padding
+from raysim.training.stacked.batches import stacked_batches
 from raysim.training.stacked.cuda_graphs import GraphedSteps, recorder_on
+from raysim.training.stacked.numbers import Step, StepNumbers
+from raysim.training.stacked.sgd import StackedSgd
 from raysim.training.stacked.stacks import (
     Tree,
     assign,
-    learning_rates,
     split_by_layout,
     stack_sets,
     stack_trees,
 )
-
-
-def unsupported_reason(network: nn.Module) -> str | None:
-    """Return why a network's clients cannot be stacked, or None if they can."""
-    for name, module in network.named_modules():
-        if isinstance(module, nn.RNNBase):
-            return f"{type(module).__name__} ({name}) has no batched kernel with weights per client"
-        if isinstance(module, BATCH_NORMS) and module.momentum is None:
-            return f"{type(module).__name__} ({name}) has no momentum"
-    return None
 
 
 class _Stacked(Batch):
@@ -69,8 +58,20 @@ class StackedTrainer:
         device = next((p.device for p in module.parameters()), CPU)
         self.recorder = recorder_on(device, note)
 
-    def run(self, jobs: Sequence[ClientJob]) -> list[tuple[Upload, LocalLosses]]:
-        """Train clients of one pass; return what each gives back, with its figures."""
+    def run(
+        self, jobs: Sequence[ClientJob], trainers: Sequence[SequentialTrainer] = ()
+    ) -> list[tuple[Upload, LocalLosses]]:
+        """Train clients; return what each gives back, with its figures.
+
+        Args:
+            jobs: Those of one pass, or of passes of several runs that differ in numbers alone.
+            trainers: The trainer of each client's run, which has its local settings; none where all
+                are of the run of this one.
+
+        Raises:
+            UnstackableError: rules or local settings differ in more than numbers.
+        """
+        trainers = trainers or [self.sequential] * len(jobs)
         before = self.sequential.rng_state()
         self.sequential.seed(jobs[0].torch_seed)
         results: dict[int, tuple[Upload, LocalLosses]] = {}
@@ -78,9 +79,10 @@ class StackedTrainer:
             with self.recorder.stream_context() if self.recorder else nullcontext():
                 for numbers in split_by_layout(jobs):
                     if not jobs[numbers[0]].epochs:
-                        results |= {n: self.sequential.run(jobs[n]) for n in numbers}
+                        results |= {n: trainers[n].run(jobs[n]) for n in numbers}
                         continue
-                    group = _StackedTraining(self, [jobs[number] for number in numbers])
+                    own = [(jobs[number], trainers[number]) for number in numbers]
+                    group = _StackedTraining(self, *zip(*own, strict=True))
                     results |= zip(numbers, group.run(), strict=True)
             return [results[number] for number in range(len(jobs))]
         finally:
@@ -90,27 +92,37 @@ class StackedTrainer:
 class _StackedTraining:
     """The training of clients whose tensors have the same names and shapes."""
 
-    def __init__(self, trainer: StackedTrainer, jobs: Sequence[ClientJob]) -> None:
-        self.trainer, self.jobs = trainer, jobs
+    def __init__(
+        self,
+        trainer: StackedTrainer,
+        jobs: Sequence[ClientJob],
+        trainers: Sequence[SequentialTrainer],
+    ) -> None:
+        self.trainer, self.jobs, self.trainers = trainer, jobs, trainers
         job = self.job = jobs[0]
         self.rules, self.sequential = job.rules, trainer.sequential
         self.local = trainer.sequential.local
         trainer.network.train_only(job.trainable)
         self.names = trainer.network.trainable_names(job.trainable)
-        self.starts = [job.rules.start(j.broadcast, j.state, j.personal) for j in jobs]
-        self.fixed, self.axes = stack_trees(
-            [
-                {"start": start, "state": j.state, "personal": j.personal}
-                for start, j in zip(self.starts, jobs, strict=True)
-            ]
-        )
+        local, device = [each.local for each in trainers], job.data.y.device
+        self.numbers = StepNumbers([each.rules for each in jobs], local, device)
+        self.starts = [j.rules.start(j.broadcast, j.state, j.personal) for j in jobs]
+        self.given = [
+            {"start": start, "broadcast": j.broadcast, "state": j.state, "personal": j.personal}
+            for start, j in zip(self.starts, jobs, strict=True)
+        ]
+        self.fixed, self.axes = stack_trees(self.given)
+        self.fixed["numbers"], self.axes["numbers"] = self.numbers.columns, 0
         self.tensors = stack_sets(self.starts)
-        self.sgd = Sgd(self.local, learning_rates(jobs))
-        other = job.rules.criterion or job.rules.penalties or self.local.temperature != 1
-        self.loss_is_objective = not other
+        self.sgd = StackedSgd(local, [each.lr for each in jobs], device)
+        scaled = any(each.temperature != 1 for each in local)
+        self.loss_is_objective = not (job.rules.criterion or job.rules.penalties or scaled)
         views = [self._view_of(k) for k in range(len(jobs))]
         self.states = {
-            t.name: stack_sets([t.init(view) for view in views]) for t in self.rules.transforms
+            t.name: stack_sets(
+                [j.rules.transforms[n].init(v) for j, v in zip(jobs, views, strict=True)]
+            )
+            for n, t in enumerate(job.rules.transforms)
         }
         self.rng = self.sequential.rng_state()
 
@@ -119,7 +131,8 @@ class _StackedTraining:
         objectives: list[Tensor] = []
         batch_sizes: list[list[int]] = [[] for _ in self.jobs]
         step = GraphedSteps(self._step, self.trainer.recorder)
-        for batch, sizes, repeats in self._batches():
+        norm = self.sequential.network.has_batchnorm
+        for batch, sizes, repeats in stacked_batches(self.jobs, self.local.batch_size, norm):
             if self.rules.transforms:
                 self.rng = self.sequential.rng_state()
             loss, value = step(batch, repeats)
@@ -138,46 +151,9 @@ class _StackedTraining:
         }
         trained = Trained(len(own), self.jobs[k].lr, states, self.jobs[k].data)
         with torch.no_grad():
-            upload = self.rules.finish(self._view_of(k), trained)
+            upload = self.jobs[k].rules.finish(self._view_of(k), trained)
         loss, value = figures[:, own]
         return upload, LocalLosses.of(loss, value, [sizes[step] for step in own])
-
-    def _batches(self) -> Iterator[tuple[dict[str, Tensor], Sequence[int], int]]:
-        """Yield the batches [K, B, ...] of all steps, with each client's number of samples.
-
-        Where clients have fewer samples than others there are `weights` [K, B], 1 for a sample;
-        where they have none left in this epoch, `active` [K] is false for them. The last number
-        that is yielded is how many batches of such shapes there are in all.
-        """
-        norm = self.trainer.sequential.network.has_batchnorm
-        counts = [len(job.data.y) for job in self.jobs]
-        bounds = [batch_bounds(n, self.local.batch_size, norm) for n in counts]
-        sizes = np.zeros((max(map(len, bounds)), len(self.jobs)), dtype=np.int64)  # [S, K]
-        for k, own in enumerate(bounds):
-            sizes[: len(own), k] = [stop - start for start, stop in own]
-        y = torch.cat([job.data.y for job in self.jobs])
-        is_sample = np.arange(sizes.max()) < sizes[:, :, None]  # [S, K, B]
-        weights = torch.from_numpy(is_sample).to(y.device, torch.float32)
-        active = torch.from_numpy(sizes > 0).to(y.device)
-        extreme_sizes = zip(sizes.min(1).tolist(), sizes.max(1).tolist(), strict=True)
-        shapes = [
-            (largest, smallest < largest, not smallest) for smallest, largest in extreme_sizes
-        ]
-        repeats = Counter(shapes)
-        for epoch in zip(*map(iterate_epochs, self.jobs, bounds), strict=True):
-            x = torch.cat([inputs for inputs, _ in epoch])
-            index = sample_numbers([order for _, order in epoch], bounds, is_sample).to(y.device)
-            del epoch
-            for step, shape in enumerate(shapes):
-                largest, padded, idle = shape
-                rows = index[step, :, :largest]
-                batch = {"x": x[rows], "y": y[rows]}
-                if padded:
-                    batch["weights"] = weights[step, :, :largest]
-                if idle:
-                    batch["active"] = active[step]
-                yield batch, sizes[step].tolist(), self.job.epochs * repeats[shape]
-            del x  # before the next epoch's are made
 
     def _step(self, inputs: Tensors) -> tuple[Tensor, Tensor]:
         """Take a step; clients that have no samples left in this epoch stay as they are."""
@@ -216,21 +192,22 @@ class _StackedTraining:
 
     def _transform(self, after: bool, gradients: list[Tensor], batch: Tree) -> list[Tensor]:
         """Apply the transforms behind the momentum, or those before it; assign their states."""
-        transforms = [t for t in self.rules.transforms if t.after_momentum == after]
-        if not transforms:
+        names = {t.name for t in self.rules.transforms if t.after_momentum == after}
+        if not names:
             return gradients
 
         def update(tensors: Tensors, fixed: Tree, batch: Tree, *given: Any) -> Any:
             gradients, states = given
-            view, samples = self._view(tensors, fixed), self._samples(batch)
-            changed = {}
-            for each in transforms:
-                state = states[each.name]
-                gradients, changed[each.name] = each.update(view, gradients, samples, state)
+            step, samples = self._step_of(fixed), self._samples(batch)
+            view, changed = self._view(tensors, fixed, step), {}
+            for each in step.rules.transforms:
+                if each.name in names:
+                    state = states[each.name]
+                    gradients, changed[each.name] = each.update(view, gradients, samples, state)
             return gradients, changed
 
         named = dict(zip(self.names, gradients, strict=True))
-        states = {each.name: self.states[each.name] for each in transforms}
+        states = {name: self.states[name] for name in names}
         named, changed = self._vmap(update, batch, named, states)
         for name, state in changed.items():
             assign(self.states[name], state)
@@ -243,9 +220,9 @@ class _StackedTraining:
 
     def _forward(self, tensors: Tensors, fixed: Tree, batch: Tree) -> tuple[Tensor, Any, Tensors]:
         """Return what is differentiated, the loss at T=1 and the objective, and new statistics."""
-        samples, view = self._samples(batch), self._view(tensors, fixed)
+        samples, step = self._samples(batch), self._step_of(fixed)
         outputs, buffers = self._outputs(tensors, samples)
-        value = objective(self.rules, view, outputs, samples)
+        value = objective(step.rules, self._view(tensors, fixed, step), outputs, samples)
         with torch.no_grad():
             found = value.detach()
             loss = found if self.loss_is_objective else samples.loss(outputs.logits)
@@ -259,40 +236,48 @@ class _StackedTraining:
         with self.trainer.padding.of(batch.weights) as updates, self.sequential.autocast():
             return self.trainer.network.at(tensors, batch.x).in_float32(), updates
 
-    def _view(self, tensors: Tensors, fixed: Tree) -> View:
+    def _step_of(self, fixed: Tree) -> Step:
+        return self.numbers.at(fixed["numbers"])
+
+    def _view(self, tensors: Tensors, fixed: Tree, step: Step) -> View:
         return View(
             params=tensors,
             trainable=self.names,
             start=fixed["start"],
-            broadcast=self.job.broadcast,
+            broadcast=fixed["broadcast"],
             state=fixed["state"],
             personal=fixed["personal"],
-            temperature=self.local.temperature,
+            temperature=step.temperature,
             generator=only_in_finish,
             at=self.sequential.at,
             gradient=partial(self._gradient, fixed),
         )
 
     def _view_of(self, k: int) -> View:
-        own = {"start": self.starts[k], "state": self.jobs[k].state}
+        job, own = self.jobs[k], self.trainers[k]
+        step = Step(job.rules, own.local.temperature, own.local.weight_decay)
         tensors = {name: tensor[k].detach() for name, tensor in self.tensors.items()}
-        view = self._view(tensors, {**own, "personal": self.jobs[k].personal})
-        gradient = partial(self.sequential.gradient, self.rules, view)
-        return replace(view, generator=self.jobs[k].generator, gradient=gradient)
+        view = self._view(tensors, self.given[k], step)
+        gradient = partial(own.gradient, job.rules, view)
+        return replace(view, generator=job.generator, gradient=gradient)
 
     def _gradient(self, fixed: Tree, tensors: Tensors, batch: Batch) -> Tensors:
         """Return the gradient of the objective at any tensors, with this step's random draws."""
+        step = self._step_of(fixed)
 
         def value(points: dict[str, Tensor]) -> Tensor:
             everything = {**tensors, **points}
             outputs, _ = self._outputs(everything, batch)
-            return objective(self.rules, self._view(everything, fixed), outputs, batch)
+            view = self._view(everything, fixed, step)
+            return objective(step.rules, view, outputs, batch)
 
         points = {name: tensors[name] for name in self.names}
         before = self.sequential.rng_state()
         self.sequential.set_rng_state(self.rng)
         with torch.enable_grad():
-            gradients = grad(value)(points)
+            gradients: Tensors = grad(value)(points)
         self.sequential.set_rng_state(before)
-        decay = self.local.weight_decay
-        return {n: g + decay * points[n] if decay else g for n, g in gradients.items()}
+        decay = step.weight_decay
+        if not isinstance(decay, Tensor) and not decay:
+            return gradients
+        return {name: gradient + decay * points[name] for name, gradient in gradients.items()}

@@ -16,8 +16,9 @@ from raysim.methods.fedavg import FedAvg
 from raysim.methods.scaffold import Scaffold
 from raysim.testing.tasks import small_task
 from raysim.training.sequential import SequentialTrainer
+from raysim.training.stacked.alike import unsupported_reason
 from raysim.training.stacked.cuda_graphs import CudaRecording, GraphRecorder
-from raysim.training.stacked.trainer import _StackedTraining, unsupported_reason
+from raysim.training.stacked.trainer import _StackedTraining
 from tests.methods.test_contract import UNSUPPORTED, settings_for
 from tests.tasks import Notes
 from tests.training.stacked.test_cuda_graphs import Tape
@@ -72,9 +73,9 @@ def no_loop(monkeypatch):
 def stack_sizes(monkeypatch):
     """Return a list to which every stack that is trained adds its number of clients."""
 
-    def start(self, trainer, jobs):
+    def start(self, trainer, jobs, trainers):
         sizes.append(len(jobs))
-        init(self, trainer, jobs)
+        init(self, trainer, jobs, trainers)
 
     sizes, init = [], _StackedTraining.__init__
     monkeypatch.setattr(_StackedTraining, "__init__", start)
@@ -275,8 +276,8 @@ def test_a_step_recorded_on_a_device_is_the_step(
 def test_a_group_leaves_nothing_to_the_garbage_collector(tmp_path, monkeypatch, method, family):
     left = []
 
-    def start(self, trainer, jobs):
-        init(self, trainer, jobs)
+    def start(self, trainer, jobs, trainers):
+        init(self, trainer, jobs, trainers)
         left.extend(map(weakref.ref, [self, *self.tensors.values()]))
 
     init = _StackedTraining.__init__

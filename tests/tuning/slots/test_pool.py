@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from ray.exceptions import RayActorError, RayTaskError
 
@@ -9,8 +11,8 @@ import raysim
 from raysim.core.errors import MachineError
 from raysim.execution.cluster_health import NodeLostError
 from raysim.execution.resources import Node
+from raysim.tuning.slots import fitting, slot, usage
 from raysim.tuning.slots import pool as slots
-from raysim.tuning.slots import slot, usage
 from raysim.tuning.slots.report import Report, SlotLost
 from tests.tasks import make_settings
 
@@ -22,6 +24,8 @@ class FakeCluster:
         self.nodes, self.busy = dict(nodes), 0
         self.actors: list[FakeActor] = []
         self.now, self.dying, self.answers, self.grows = 0.0, 0, True, False
+        self.orders: list[dict[int, Any]] = []
+        self.notes: list[str] = []
 
     def remote(self, cls):
         return self
@@ -49,8 +53,13 @@ class FakeCluster:
             self.dying = max(self.dying - 1, 0)
             raise RayActorError
         if call.actor.error:
-            raise RayTaskError("start", "traceback", call.actor.error)
-        return call.actor.on if call.name == "node" else Report(summary={})
+            raise RayTaskError("advance", "traceback", call.actor.error)
+        if call.name == "node":
+            return call.actor.on
+        (orders,) = call.arguments
+        self.orders.append(orders)
+        reports = {n: Report(summary={}) for n, order in orders.items() if order}
+        return reports, self.notes
 
     def kill(self, actor):
         if actor in self.actors:
@@ -91,7 +100,7 @@ class FakeClass:
     def __init__(self, cluster):
         self.cluster = cluster
 
-    def remote(self, inherited):
+    def remote(self, inherited, stack):
         self.cluster.actors.append(FakeActor())
         return self.cluster.actors[-1]
 
@@ -99,38 +108,39 @@ class FakeClass:
 class FakeActor:
     def __init__(self):
         self.on, self.dead, self.error = None, False, None
-        for name in ("node", "start"):
+        for name in ("node", "advance"):
             setattr(self, name, FakeCall(self, name))
 
 
 class FakeCall:
     """A method of an actor, and one call of it."""
 
-    def __init__(self, actor, name):
-        self.actor, self.name = actor, name
+    def __init__(self, actor, name, *arguments):
+        self.actor, self.name, self.arguments = actor, name, arguments
 
     def remote(self, *arguments):
-        return FakeCall(self.actor, self.name)
+        return FakeCall(self.actor, self.name, *arguments)
 
 
 @pytest.fixture
 def cluster(monkeypatch):
     found = FakeCluster(a=2)
-    for module in (slot, slots):
+    for module in (fitting, slot, slots):
         monkeypatch.setattr(module, "ray", found)
     monkeypatch.setattr(slots, "ClusterHealth", lambda: found)
     for module in (slots, usage):
         monkeypatch.setattr(module, "perf_counter", lambda: found.now)
-    monkeypatch.setattr(slots, "alive_nodes", found.alive_nodes)
-    monkeypatch.setattr(slots, "autoscaler_runs", lambda: found.grows)
+    for module in (fitting, slots):
+        monkeypatch.setattr(module, "alive_nodes", found.alive_nodes)
+        monkeypatch.setattr(module, "autoscaler_runs", lambda: found.grows)
     return found
 
 
 @pytest.fixture
 def make_pool(cluster, tmp_path):
-    def make(jobs):
+    def make(jobs, stack=1):
         notes: list[str] = []
-        return slots.SlotPool(make_settings(tmp_path), jobs, notes.append), notes
+        return slots.SlotPool(make_settings(tmp_path), jobs, notes.append, stack), notes
 
     return make
 
@@ -150,6 +160,7 @@ def test_a_busy_cluster_is_said_and_its_free_slots_are_used(make_pool, cluster, 
     assert not pool.has_free() and notes == []
     ((used, report),) = waited(pool, 1)
     assert report.summary == {}
+    pool.release(used)
     waited(pool, 3)
     assert cluster.now >= slots.START_SECONDS
     assert notes == [
@@ -158,7 +169,6 @@ def test_a_busy_cluster_is_said_and_its_free_slots_are_used(make_pool, cluster, 
     ]
     cluster.busy = 0
     waited(pool, 3)
-    pool.release(used)
     pool.start(make_settings(tmp_path), pausing=False)
     assert pool.has_free() and len(notes) == 1
 
@@ -191,16 +201,17 @@ def test_the_trial_of_a_lost_node_comes_back_at_once(make_pool, cluster, tmp_pat
     pool, _ = make_pool(None)
     waited(pool, 3)
     running = [pool.start(make_settings(tmp_path), pausing=False) for _ in range(3)]
-    lost = next(each for each in running if each.node == "b")
+    lost = next(each for each in running if each.slot.node == "b")
     cluster.lose("b")
-    found = dict(waited(pool, 3))
-    assert isinstance(found.pop(lost), SlotLost) and len(found) == 2
-    for each in found:
-        pool.release(each)
-    assert pool.has_free() and lost.node is None  # its actor waits for a node
+    for _ in range(3):
+        ((lane, report),) = waited(pool, 1)
+        assert isinstance(report, SlotLost) == (lane is lost)
+        if lane is not lost:
+            pool.release(lane)
+    assert pool.has_free() and lost.slot.node is None  # its actor waits for a node
     cluster.nodes["c"] = 1
     waited(pool, 2)
-    assert lost.node == "c"
+    assert lost.slot.node == "c"
 
 
 @pytest.mark.parametrize(("node_lost", "suspicious"), [(False, True), (True, False)])
@@ -210,7 +221,7 @@ def test_a_trial_is_suspicious_where_its_node_lives(
     pool, _ = make_pool(1)
     waited(pool, 1)
     used = pool.start(make_settings(tmp_path), pausing=False)
-    used.actor.dead = True
+    used.slot.actor.dead = True
     if node_lost:
         cluster.lose("a")
     ((_, loss),) = waited(pool, 1)
@@ -222,9 +233,53 @@ def test_a_slot_that_says_that_its_node_is_lost_has_lost_its_run(make_pool, clus
     pool, _ = make_pool(2)
     waited(pool, 2)
     used = pool.start(make_settings(tmp_path), pausing=False)
-    used.actor.error = NodeLostError("Ray has ended on this machine")
+    used.slot.actor.error = NodeLostError("Ray has ended on this machine")
     ((_, loss),) = waited(pool, 1)
     assert loss == SlotLost("Ray has ended on this machine", suspicious=False)
+
+
+def test_the_runs_of_a_stack_go_on_together(make_pool, cluster, tmp_path):
+    pool, notes = make_pool(1, stack=3)
+    waited(pool, 1)
+    first, second = (pool.start(make_settings(tmp_path), pausing=True) for _ in range(2))
+    assert (first.slot, first.number, second.number) == (second.slot, 0, 1) and len(pool) == 1
+    cluster.notes = ["they differ"]
+    ((lane, _),) = waited(pool, 1)
+    assert lane is first and pool.has_free()  # until the slot is called again
+    pool.stop(first)
+    pool.release(first)
+    ((lane, _),) = waited(pool, 1)
+    assert lane is second
+    third = pool.start(make_settings(tmp_path), pausing=False)
+    assert third.number == 2  # the place that has been free for longest
+    pool.wait()
+    called = [{n: order and order[1] for n, order in orders.items()} for orders in cluster.orders]
+    assert called == [{0: True, 1: True}, {0: None, 2: False}]
+    assert notes == ["they differ"]
+
+
+def test_a_stack_of_runs_waits_for_the_call_of_its_slot(make_pool, cluster, tmp_path):
+    pool, _ = make_pool(1, stack=2)
+    assert not pool.has_free()
+    waited(pool, 1)
+    used = pool.start(make_settings(tmp_path), pausing=False)
+    assert pool.has_free()
+    used.slot.actor.on = None  # its call does not return
+    cluster.busy = 2
+    assert waited(pool, 1) == [] and not pool.has_free()
+
+
+def test_the_runs_of_a_lost_stack_are_all_lost(make_pool, cluster, tmp_path):
+    pool, _ = make_pool(1, stack=3)
+    waited(pool, 1)
+    running = [pool.start(make_settings(tmp_path), pausing=False) for _ in range(2)]
+    running[0].slot.actor.dead = True
+    found = waited(pool, 2)
+    assert [lane for lane, _ in found] == running and not pool.has_free()
+    assert all(isinstance(loss, SlotLost) and loss.suspicious for _, loss in found)
+    waited(pool, 1)
+    again = [pool.start(make_settings(tmp_path), pausing=False) for _ in range(3)]
+    assert [lane.number for lane in again] == [0, 1, 2]
 
 
 def test_a_slot_that_cannot_start_stops_the_study(make_pool, cluster):

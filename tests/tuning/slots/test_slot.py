@@ -33,7 +33,7 @@ def test_it_waits_for_a_run_directory_that_a_dying_process_holds(tmp_path, value
     with lock_folder(tmp_path / "run", "held"):
         reports = []
         waiting = threading.Thread(
-            target=lambda: reports.append(SlotActor({}).start(values, pausing=False))
+            target=lambda: reports.append(start(SlotActor({}), values, pausing=False))
         )
         waiting.start()
         waiting.join(0.5)
@@ -67,22 +67,22 @@ def test_a_fresh_process_knows_the_built_in_names():
 def test_a_run_directory_in_use_is_a_failure_of_the_machine(tmp_path, values, monkeypatch):
     monkeypatch.setattr(slot, "LOCK_SECONDS", 0.0)
     with lock_folder(tmp_path / "run", "held"):
-        report = SlotActor({}).start(values, pausing=False)
+        report = start(SlotActor({}), values, pausing=False)
     assert report.machine_error == f"out={tmp_path}/run: another process is writing to it"
     assert report.error is None and not report.is_evaluation
 
 
 def test_a_finished_run_is_reported_again_where_its_slot_was_lost_before(values, monkeypatch):
     """The slot's process may die between the run's summary and its report."""
-    report = SlotActor({}).start(values, pausing=False)
+    report = start(SlotActor({}), values, pausing=False)
     monkeypatch.setattr("raysim.rounds", None)
-    assert SlotActor({}).start(values, pausing=False) == report
+    assert start(SlotActor({}), values, pausing=False) == report
     assert report.summary["rounds"] == 1
 
 
 def test_a_finished_run_of_other_settings_is_a_failure_of_the_machine(values):
-    SlotActor({}).start(values, pausing=False)
-    report = SlotActor({}).start(values | {"seed": 5}, pausing=False)
+    start(SlotActor({}), values, pausing=False)
+    report = start(SlotActor({}), values | {"seed": 5}, pausing=False)
     assert "holds a run with seed=0 (here 5)" in report.machine_error
 
 
@@ -92,23 +92,23 @@ def test_a_run_whose_node_is_lost_is_no_failure_of_the_machine(values, monkeypat
 
     monkeypatch.setattr("raysim.rounds", lost)
     with pytest.raises(NodeLostError, match=r"^Ray has ended on this machine$"):
-        SlotActor({}).start(values, pausing=False)
+        start(SlotActor({}), values, pausing=False)
 
 
 def test_a_run_without_pauses_goes_to_its_end(values):
-    report = SlotActor({}).start(values | HELD_OUT, pausing=False)
+    report = start(SlotActor({}), values | HELD_OUT, pausing=False)
     assert report.summary["rounds"] == 5 and [*report.curve] == [2, 4, 5]
 
 
 def test_a_run_pauses_after_each_evaluation_and_reports_the_seconds(tmp_path, values):
-    straight = SlotActor({}).start(values | HELD_OUT, pausing=False)
+    straight = start(SlotActor({}), values | HELD_OUT, pausing=False)
     slot = SlotActor({})
     values["out"] = str(tmp_path / "paused")
-    reports = [slot.start(values | HELD_OUT, pausing=True)]
+    reports = [start(slot, values | HELD_OUT, pausing=True)]
     assert reports[0].paused_seconds == 0.0
     while reports[-1].is_evaluation:
         sleep(0.05)
-        reports.append(slot.unpause())
+        reports.append(go_on(slot))
     evaluations = [(number, straight.curve[number]) for number in (2, 4, 5)]
     assert [[*report.curve.items()] for report in reports[:-1]] == [[each] for each in evaluations]
     assert all(0.05 <= report.paused_seconds < 5.0 for report in reports[1:])
@@ -118,12 +118,12 @@ def test_a_run_pauses_after_each_evaluation_and_reports_the_seconds(tmp_path, va
 
 def test_a_stopped_run_leaves_its_folder_and_can_be_resumed(tmp_path, values):
     values |= HELD_OUT | {"checkpoint_every": 100}
-    SlotActor({}).start(values | {"out": str(tmp_path / "straight")}, pausing=False)
+    start(SlotActor({}), values | {"out": str(tmp_path / "straight")}, pausing=False)
     slot = SlotActor({})
-    assert [*slot.start(values, pausing=True).curve] == [2]
+    assert [*start(slot, values, pausing=True).curve] == [2]
     with pytest.raises(raysim.RunError, match="another process is writing"), held(tmp_path):
         pass
-    slot.stop()
+    slot.advance({0: None})
     with held(tmp_path):
         assert not (tmp_path / "run/summary.json").exists()
     assert raysim.resume(tmp_path / "run").metrics["round"].to_pylist() == [1, 2, 3, 4, 5]
@@ -132,10 +132,21 @@ def test_a_stopped_run_leaves_its_folder_and_can_be_resumed(tmp_path, values):
 
 def test_a_slot_takes_the_next_run_after_one_that_failed(values):
     slot = SlotActor({})
-    failed = slot.start(values | {"local": values["local"] | {"lr": 1e30}}, pausing=True)
+    failed = start(slot, values | {"local": values["local"] | {"lr": 1e30}}, pausing=True)
     assert failed.error is not None and "not finite" in failed.error
-    assert slot.start(values, pausing=True).summary["rounds"] == 1
+    assert start(slot, values, pausing=True).summary["rounds"] == 1
 
 
 def held(folder):
     return lock_folder(folder / "run", "another process is writing to it")
+
+
+def start(actor, values, pausing):
+    """Start a run in the only lane; return its report."""
+    reports, notes = actor.advance({0: (values, pausing)})
+    assert notes == []
+    return reports[0]
+
+
+def go_on(actor):
+    return actor.advance({})[0][0]

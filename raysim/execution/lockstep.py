@@ -1,0 +1,300 @@
+"""Runs that take turns in one process; clients of those that differ in numbers are trained stacked.
+
+The driver of each run is a coroutine (a greenlet, as a method calls `Round.run` like any function).
+It goes on until it has clients to train, and waits there for the others. Then the clients of runs
+that differ in numbers alone are trained in common stacks, by the trainer that also stacks clients
+of one run; sums, records and failures of each run are its own, as is all else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
+from itertools import zip_longest
+from time import perf_counter
+from typing import Any, Generic, TypeVar
+
+from greenlet import GreenletExit, greenlet
+
+from raysim.config import EngineSettings, Settings
+from raysim.core.errors import MachineError
+from raysim.core.exits import interruptible
+from raysim.execution.base import Call, Executor, InlineExecutor, Item, device_errors
+from raysim.execution.messages import FailedItem, PassMessage, WorkerResult
+from raysim.execution.process import configure, is_device_error
+from raysim.execution.ray_runtime import MakeExecutor
+from raysim.execution.worker import Worker, WorkerSpec
+from raysim.storage.trace import Stopwatch
+from raysim.training.job import ClientJob
+from raysim.training.stacked.alike import differing_module, groups_of, unsupported_reason, why_apart
+from raysim.training.stacked.trainer import StackedTrainer
+
+T = TypeVar("T")
+
+
+@dataclass
+class _Training:
+    """Clients that a run has to train."""
+
+    message: PassMessage
+    stacks: Sequence[Item]
+    on_done: Callable[[int], None]
+    done: int = 0
+    error: Exception | None = None
+
+    def count(self, stack: Item) -> None:
+        self.done += len(stack)
+        self.on_done(self.done)
+
+
+class _Run(Generic[T]):
+    """A run and its coroutine; `stacked_with` is the most runs in a stack of its clients so far."""
+
+    def __init__(self, lockstep: Lockstep[T]) -> None:
+        self._coroutine: Any = greenlet(self._take_steps)
+        self.lockstep = lockstep
+        self.training: _Training | None = None
+        self.stacked_with = 1
+        self.worker: Worker
+        self.settings: Settings
+        self.steps: Generator[T, None, None]
+
+    def go_on(self) -> T | None:
+        """Let the run go on to its next step; return it, or None where it waits or has ended."""
+        return self._coroutine.switch()  # type: ignore[no-any-return]
+
+    def stop(self) -> None:
+        self._coroutine.throw(GreenletExit)
+
+    @property
+    def has_ended(self) -> bool:
+        return bool(self._coroutine.dead)
+
+    def _take_steps(self) -> None:
+        with closing(self.steps):
+            for step in self.steps:
+                self._coroutine.parent.switch(step)
+
+    def executor(self, spec: WorkerSpec, watch: Stopwatch, note: Callable[[str], None]) -> Executor:
+        return _LockstepExecutor(spec, self)
+
+    @property
+    def waits_for(self) -> _Training:
+        """Training for which the run waits."""
+        if self.training is None:
+            raise RuntimeError("the run waits for nothing")
+        return self.training
+
+    def train(self, training: _Training) -> None:
+        """Wait until clients are trained."""
+        self.training = training
+        self._coroutine.parent.switch(None)
+        if training.error is not None:
+            raise training.error
+
+
+class _LockstepExecutor(InlineExecutor):
+    """Inline executor of a run in lockstep."""
+
+    def __init__(self, spec: WorkerSpec, run: _Run[Any]) -> None:
+        super().__init__(spec)
+        self._run, self.stack = run, run.lockstep.size
+        run.worker, run.settings = self._worker, spec.settings
+        run.lockstep.welcome(run)
+
+    def map(
+        self,
+        call: Call,
+        message: Any,
+        costs: Mapping[Item, float],
+        on_done: Callable[[int], None],
+        failed_at: Mapping[Item, str] | None = None,
+    ) -> Iterator[WorkerResult | FailedItem]:
+        """Run all items, clients that train together with those of other runs."""
+        if call == "train" and message.work.epochs and not message.retry:
+            self._run.train(_Training(message, [*costs], on_done))
+            yield self._worker.take()
+        else:
+            yield from super().map(call, message, costs, on_done, failed_at)
+
+    def describe(self) -> dict[str, Any]:
+        """Return where work runs, and how many runs are stacked at most, and were."""
+        found = super().describe()
+        for actor in found["actors"]:
+            if "memory" in actor:  # by which clients are stacked
+                actor["memory"] //= self.stack
+        return {**found, "stack": self.stack, "stacked_with": self._run.stacked_with}
+
+
+@dataclass
+class _Family:
+    """Runs that differ in numbers alone; `refused` says why they are not stacked all the same."""
+
+    settings: Settings
+    trainer: StackedTrainer
+    runs: list[_Run[Any]]
+    refused: str | None = None
+
+
+class Lockstep(Generic[T]):
+    """Runs that take turns, by number.
+
+    Attributes:
+        size: The most runs.
+        notes: Lines for the user, in which runs could not be stacked, each once.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.notes: list[str] = []
+        self._runs: dict[int, _Run[T]] = {}
+        self._families: list[_Family] = []
+        self._process = ExitStack()
+
+    def start(
+        self,
+        number: int,
+        engine: EngineSettings,
+        steps: Callable[[MakeExecutor], Generator[T, None, None]],
+    ) -> None:
+        """Start a run in the place of the one before.
+
+        Args:
+            number: The run's.
+            engine: Settings of the process, the same for all runs.
+            steps: Returns its steps, given what makes its executor.
+        """
+        self.stop(number)
+        if not self._runs:  # once for all, as runs do not end in the order in which they began
+            self._process.enter_context(configure(engine))
+        self._runs[number] = run = _Run(self)
+        run.steps = steps(run.executor)
+
+    def stop(self, number: int) -> None:
+        """End a run, which can be resumed."""
+        if run := self._runs.get(number):
+            try:
+                run.stop()
+            finally:
+                self._forget(number)
+
+    def advance(self) -> dict[int, T]:
+        """Advance all runs to the next step of some; return it by run. Runs that end have none."""
+        with interruptible():
+            try:
+                while not (steps := self._steps()) and self._runs:
+                    self._train()
+            except BaseException:
+                for number in [*self._runs]:
+                    self.stop(number)
+                raise
+        return steps
+
+    def _steps(self) -> dict[int, T]:
+        """Let each run go on to its next step, or until it waits; return the steps."""
+        steps: dict[int, T] = {}
+        for number, run in [*self._runs.items()]:
+            if run.training is None:
+                step = run.go_on()
+                if run.has_ended:
+                    self._forget(number)
+                elif step is not None:
+                    steps[number] = step
+        return steps
+
+    def welcome(self, run: _Run[Any]) -> None:
+        """Put a run to those from which it differs in numbers alone."""
+        module, reason = run.worker.sequential.network.module, None
+        for family in self._families:
+            reason = why_apart(family.settings, run.settings) or differing_module(
+                family.trainer.sequential.network.module, module
+            )
+            if reason is None:
+                family.runs.append(run)
+                return
+        if reason is not None:
+            self._note(f"trials of one slot are not stacked where {reason}")
+        trainer = StackedTrainer(run.worker.sequential, self._note)
+        self._families.append(family := _Family(run.settings, trainer, [run]))
+        self._refuse(family, unsupported_reason(module))
+
+    def _forget(self, number: int) -> None:
+        gone = self._runs.pop(number)
+        for family in self._families:
+            family.runs = [run for run in family.runs if run is not gone]
+        self._families = [family for family in self._families if family.runs]
+        if not self._runs:
+            self._process.close()
+
+    def _refuse(self, family: _Family, reason: str | None) -> None:
+        family.refused = reason
+        if reason:
+            self._note(f"trials are trained one at a time: {reason}")
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def _train(self) -> None:
+        """Train what all wait for; of runs in different passes, those in the earliest.
+
+        So runs that have begun at different times come to be in the same pass.
+        """
+        for family in self._families:
+            passes = {run: run.waits_for.message.pass_number for run in family.runs}
+            first = [run for run in family.runs if passes[run] == min(passes.values())]
+            for numbers in groups_of([run.waits_for.message.work for run in first]):
+                group = [first[number] for number in numbers]
+                for stacks in zip_longest(*(run.waits_for.stacks for run in group)):
+                    wanted = zip(group, stacks, strict=True)
+                    left = {
+                        run: stack for run, stack in wanted if stack and not run.waits_for.error
+                    }
+                    self._train_stacks(family, left)
+                for run in group:
+                    run.training = None
+
+    def _train_stacks(self, family: _Family, wanted: Mapping[_Run[Any], Item]) -> None:
+        """Train a stack of each run: all as one, or one after another."""
+        try:
+            with device_errors("train of stacked trials"):
+                trained = self._train_as_one(family, wanted)
+        except MachineError as error:
+            for run in wanted:
+                run.waits_for.error = error
+            return
+        for run, stack in wanted.items():
+            waits_for = run.waits_for
+            if run not in trained and waits_for.error is None:
+                try:
+                    with device_errors(f"train of {stack}"):
+                        run.worker.train(waits_for.message, [stack])
+                except Exception as error:  # the run's driver knows what to do
+                    waits_for.error = error
+            waits_for.count(stack)
+
+    def _train_as_one(
+        self, family: _Family, wanted: Mapping[_Run[Any], Item]
+    ) -> Collection[_Run[Any]]:
+        """Train the stacks of runs as one; return the runs for which this was done."""
+        begun, jobs = perf_counter(), dict[_Run[Any], dict[int, ClientJob]]()
+        for run, stack in wanted.items() if len(wanted) > 1 and not family.refused else ():
+            with suppress(Exception):  # a client that fails here fails again by itself
+                jobs[run] = run.worker.jobs(run.waits_for.message, stack)
+        if len(jobs) < 2:
+            return ()
+        every = [(job, run.worker.sequential) for run, own in jobs.items() for job in own.values()]
+        try:
+            results = iter(family.trainer.run(*zip(*every, strict=True)))
+        except Exception as error:  # a rule or a module may raise anything
+            if is_device_error(error):
+                raise
+            self._refuse(family, " ".join(str(error).split()) or repr(error))
+            return ()
+        seconds = (perf_counter() - begun) / len(every)
+        for run, own in jobs.items():
+            given = [next(results) for _ in own]
+            run.worker.accept(run.waits_for.message, wanted[run], own, given, seconds)
+            run.stacked_with = max(run.stacked_with, len(jobs))
+        return jobs

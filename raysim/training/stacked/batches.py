@@ -1,0 +1,81 @@
+"""Batches of several clients as one, padded where clients have fewer samples than others.
+
+Legend: K clients, S steps, B batch, n samples.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from raysim.training.job import Bounds, ClientJob, batch_bounds, iterate_epochs
+
+
+def stacked_batches(
+    jobs: Sequence[ClientJob], size: int | Literal["full"], join_single: bool
+) -> Iterator[tuple[dict[str, Tensor], Sequence[int], int]]:
+    """Yield the batches [K, B, ...] of all steps, with each client's number of samples.
+
+    Where clients have fewer samples than others there are `weights` [K, B], 1 for a sample;
+    where they have none left in this epoch, `active` [K] is false for them. The last number
+    that is yielded is how many batches of such shapes there are in all.
+
+    Args:
+        jobs: The clients' jobs, of the same number of epochs.
+        size: Batch size B; see `batch_bounds`.
+        join_single: See `batch_bounds`.
+    """
+    bounds = [batch_bounds(len(job.data.y), size, join_single) for job in jobs]
+    sizes = np.zeros((max(map(len, bounds)), len(jobs)), dtype=np.int64)  # [S, K]
+    for k, own in enumerate(bounds):
+        sizes[: len(own), k] = [stop - start for start, stop in own]
+    y = torch.cat([job.data.y for job in jobs])
+    is_sample = np.arange(sizes.max()) < sizes[:, :, None]  # [S, K, B]
+    weights = torch.from_numpy(is_sample).to(y.device, torch.float32)
+    active = torch.from_numpy(sizes > 0).to(y.device)
+    extreme_sizes = zip(sizes.min(1).tolist(), sizes.max(1).tolist(), strict=True)
+    shapes = [(largest, smallest < largest, not smallest) for smallest, largest in extreme_sizes]
+    repeats = Counter(shapes)
+    for epoch in zip(*map(iterate_epochs, jobs, bounds), strict=True):
+        x = torch.cat([inputs for inputs, _ in epoch])
+        index = sample_numbers([order for _, order in epoch], bounds, is_sample).to(y.device)
+        del epoch
+        for step, shape in enumerate(shapes):
+            largest, padded, idle = shape
+            rows = index[step, :, :largest]
+            batch = {"x": x[rows], "y": y[rows]}
+            if padded:
+                batch["weights"] = weights[step, :, :largest]
+            if idle:
+                batch["active"] = active[step]
+            yield batch, sizes[step].tolist(), jobs[0].epochs * repeats[shape]
+        del x  # before the next epoch's are made
+
+
+def sample_numbers(
+    orders: Sequence[npt.NDArray[np.int64]],
+    bounds: Sequence[Bounds],
+    is_sample: npt.NDArray[np.bool_],
+) -> Tensor:
+    """Return the numbers [S, K, B] of the samples in the batches of an epoch.
+
+    Args:
+        orders: Per client, the order of its samples [n].
+        bounds: Per client, its batches. Samples are numbered through, client after client.
+        is_sample: False for padding [S, K, B], whose number is that of the client's first sample,
+            so that a value that is not finite stays within its client.
+    """
+    index = np.zeros(is_sample.shape, dtype=np.int64)
+    first = 0
+    for k, (order, own) in enumerate(zip(orders, bounds, strict=True)):
+        index[:, k] = first
+        for step, (start, stop) in enumerate(own):
+            index[step, k, : stop - start] = first + order[start:stop]
+        first += len(order)
+    return torch.from_numpy(index)

@@ -1,0 +1,155 @@
+"""Numbers in which the clients of a stack differ, as those of several trials of a study do.
+
+Values of several trials are merged into one value, in which each number that differs is a tensor:
+in a step under `vmap`, that of the client. All that is no such number must be equal.
+
+Legend: K clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from types import FunctionType, MethodType
+from typing import Any, NamedTuple
+
+import torch
+from pydantic import BaseModel
+from torch import Tensor
+
+from raysim.config import LocalSettings
+from raysim.core.rules import Rules
+
+Build = Callable[[Sequence[Any]], Any]
+"""Returns a merged value, given a number for each column."""
+PLAIN = (bool, int, float, str, frozenset, type(None), FunctionType, type)
+"""Types whose values are compared with `==`."""
+
+
+SHOWN = 40
+"""Characters of a value in a message."""
+
+
+class UnstackableError(Exception):
+    """Values differ in more than numbers; the message says in which."""
+
+
+def merge(values: Sequence[Any], columns: list[list[float]], name: str) -> Build:
+    """Return what builds one value of several that differ in numbers alone.
+
+    Args:
+        values: The value of each client: settings, functions of rules, containers of these.
+        columns: The numbers [K] that differ are added to it.
+        name: Name of the value in messages.
+
+    Raises:
+        UnstackableError: they differ in something else.
+    """
+    first = values[0]
+    if all(value is first for value in values):
+        return lambda numbers: first
+    same_type = len({type(value) for value in values}) == 1
+    if same_type and isinstance(first, PLAIN) and all(value == first for value in values):
+        return lambda numbers: first
+    if same_type and isinstance(first, float):
+        index = len(columns)
+        columns.append([*values])
+        return lambda numbers: numbers[index]
+    parts = [part for value in values if (part := _parts_of(value)) is not None]
+    whole = same_type and len(parts) == len(values)
+    if not whole or any(part.keys() != parts[0].keys() for part in parts):
+        shown = list(dict.fromkeys(" ".join(repr(value).split())[:SHOWN] for value in values))
+        raise UnstackableError(f"{name} differs ({', '.join(shown[:3])})")
+    merged = {key: merge([p[key] for p in parts], columns, f"{name}.{key}") for key in parts[0]}
+    return lambda numbers: _of_parts(first, {key: part(numbers) for key, part in merged.items()})
+
+
+def _parts_of(value: Any) -> dict[Any, Any] | None:
+    """Return the parts of a value by name; None where its parts are not known."""
+    match value:
+        case partial():
+            return {"func": value.func, "args": value.args, "keywords": value.keywords}
+        case MethodType():
+            return {"func": value.__func__, "self": value.__self__}
+        case BaseModel() if not value.__pydantic_private__:
+            return {field: getattr(value, field) for field in type(value).model_fields}
+        case Mapping():
+            return {**value}
+        case tuple() | list():
+            return dict(enumerate(value))
+    return None
+
+
+def _of_parts(like: Any, parts: dict[Any, Any]) -> Any:
+    """Return a value of these parts; settings derive anew what they have derived of others."""
+    match like:
+        case partial():
+            return partial(parts["func"], *parts["args"], **parts["keywords"])
+        case MethodType():
+            return MethodType(parts["func"], parts["self"])
+        case BaseModel():
+            return type(like).model_construct(**parts)
+        case Mapping():
+            return parts
+    return tuple(parts.values())
+
+
+class Step(NamedTuple):
+    """Part of the rules and local settings that a step needs."""
+
+    rules: Rules
+    temperature: float | Tensor
+    weight_decay: float | Tensor
+
+
+class StepNumbers:
+    """Rules and local settings of a stack's clients, merged.
+
+    Attributes:
+        columns: The numbers that differ, each [K] in float32, in which a step computes.
+    """
+
+    def __init__(
+        self, rules: Sequence[Rules], local: Sequence[LocalSettings], device: torch.device
+    ) -> None:
+        """Merge what K clients have.
+
+        Raises:
+            UnstackableError: it differs in more than numbers.
+        """
+        columns: list[list[float]] = []
+        self._rules = rules[0]
+        self._build = merge([*map(_of_a_step, rules, local)], columns, "rules")
+        self.columns = [
+            torch.tensor(column, dtype=torch.float32, device=device) for column in columns
+        ]
+
+    def at(self, numbers: Sequence[Tensor]) -> Step:
+        """Return what a step has, given a client's number of each column."""
+        criterion, penalties, updates, (temperature, weight_decay), _ = self._build(numbers)
+        if not self.columns:
+            return Step(self._rules, temperature, weight_decay)
+        transforms = [
+            replace(transform, update=update)
+            for transform, (*_, update) in zip(self._rules.transforms, updates, strict=True)
+        ]
+        rules = replace(
+            self._rules,
+            criterion=criterion,
+            penalties=tuple(penalties),
+            transforms=tuple(transforms),
+        )
+        return Step(rules, temperature, weight_decay)
+
+
+def in_common(rules: Rules) -> tuple[Any, ...]:
+    """Return what the clients of a stack must have in common of their rules, but for numbers."""
+    transforms = [(t.name, t.term, t.after_momentum, t.update) for t in rules.transforms]
+    return rules.criterion, rules.penalties, transforms
+
+
+def _of_a_step(rules: Rules, local: LocalSettings) -> tuple[Any, ...]:
+    numbers = (local.temperature, local.weight_decay)
+    equal = (bool(local.momentum), local.nesterov, str(local.batch_size))
+    return (*in_common(rules), numbers, equal)

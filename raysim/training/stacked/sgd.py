@@ -1,0 +1,75 @@
+"""SGD on stacked parameters, whose clients may differ in its numbers.
+
+Legend: K clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from raysim.config import LocalSettings
+from raysim.training.sgd import Sgd
+
+
+class StackedSgd(Sgd):
+    """Steps of SGD on tensors [K, ...]; where all clients have the same number, it is one number.
+
+    All of them have momentum, or none.
+    """
+
+    def __init__(
+        self, local: Sequence[LocalSettings], rates: Sequence[float], device: torch.device
+    ) -> None:
+        """Take the local settings and the learning rate of each client."""
+        super().__init__(local[0], rates[0])
+        self._rates = _differing(rates, device)
+        self._momenta = _differing([each.momentum for each in local], device)
+        self._decays = _differing([each.weight_decay for each in local], device)
+
+    def add_weight_decay(self, gradients: list[Tensor], params: list[Tensor]) -> list[Tensor]:
+        """Return the gradients with those of the weight decay added."""
+        if self._decays is None:
+            return super().add_weight_decay(gradients, params)
+        return _added(gradients, params, self._decays)
+
+    def apply_momentum(self, gradients: list[Tensor]) -> list[Tensor]:
+        """Take the gradients into the momentum; return the direction of the step."""
+        if self._momenta is None:
+            return super().apply_momentum(gradients)
+        if not self.velocity:
+            self.velocity = [gradient.clone() for gradient in gradients]
+        else:
+            for velocity, gradient in zip(self.velocity, gradients, strict=True):
+                velocity.mul_(_beside(self._momenta, velocity)).add_(gradient)
+        if self._local.nesterov:
+            return _added(gradients, self.velocity, self._momenta)
+        return self.velocity
+
+    def step(self, params: list[Tensor], directions: list[Tensor]) -> None:
+        """Move the parameters against the directions."""
+        if self._rates is None:
+            super().step(params, directions)
+            return
+        for param, direction in zip(params, directions, strict=True):
+            param.addcmul_(direction, _beside(self._rates, param), value=-1)
+
+
+def _differing(numbers: Sequence[float], device: torch.device) -> Tensor | None:
+    """Return the number of each client [K], or None where it is the same for all."""
+    if len({*numbers}) == 1:
+        return None
+    return torch.tensor(numbers, dtype=torch.float64, device=device)
+
+
+def _beside(numbers: Tensor, tensor: Tensor) -> Tensor:
+    """Return numbers [K] in the shape of a tensor [K, ...]."""
+    return numbers.to(tensor.dtype).view(-1, *(1,) * (tensor.dim() - 1))
+
+
+def _added(tensors: list[Tensor], others: list[Tensor], factors: Tensor) -> list[Tensor]:
+    """Return `tensor + factor * other` of every pair."""
+    pairs = zip(tensors, others, strict=True)
+    return [torch.addcmul(a, b, _beside(factors, b)) for a, b in pairs]

@@ -1,0 +1,53 @@
+"""Slots that fit on the cluster as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import ray
+
+import raysim
+from raysim.config import EngineSettings
+from raysim.core.errors import SettingsError
+from raysim.core.exits import interruptible
+from raysim.execution.autoscaler import autoscaler_runs
+from raysim.execution.cluster_health import alive_nodes
+from raysim.execution.ray_runtime import ray_runtime
+from raysim.execution.resources import plan_actors
+
+
+def count_slots(settings: raysim.Settings, jobs: int | None) -> int:
+    """Return the number of slots that a command would have; Ray is started to count them.
+
+    Raises:
+        SettingsError: none fits on the cluster.
+    """
+    if jobs is not None:
+        return jobs
+    engine = settings.engine.model_copy(update={"backend": "ray"})
+    with interruptible(), ray_runtime(engine):
+        found = fitting_actors(engine) // (1 if engine.actors == "auto" else engine.actors)
+        return found or int(autoscaler_runs())
+
+
+def fitting_actors(engine: EngineSettings) -> int:
+    """Return how many actors fit on the nodes that there are now; some, unless others are started.
+
+    Raises:
+        SettingsError: none fits, and no autoscaler runs.
+    """
+    automatic = engine.model_copy(update={"actors": "auto"})
+    try:
+        return plan_actors(automatic, alive_nodes(), 10**9).actors
+    except SettingsError:
+        if autoscaler_runs():
+            return 0
+        raise
+
+
+def free_resources() -> str:
+    """Return the free CPUs and GPUs in words."""
+    free: Mapping[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
+    declared: Mapping[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    names = [name for name in ("CPU", "GPU") if declared.get(name)]
+    return "free: " + ", ".join(f"{free.get(n, 0):g} of {declared[n]:g} {n}s" for n in names)
