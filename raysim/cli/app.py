@@ -181,18 +181,17 @@ def tune(
     with resumable(console, lambda: "interrupted; the same command resumes the study"):
         found = find(study)
         command.tune(
-            study,
+            name or Path(study).stem,
             found,
             changes(overrides, profile),
             found.options(sampler, pruner, objectives, seeds),
+            console,
             trials=trials,
             jobs=jobs,
             timeout=timeout,
             retry_failed=retry_failed,
             out=out,
             storage=storage,
-            study_name=name,
-            console=console,
         )
 
 
