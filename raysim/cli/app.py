@@ -155,7 +155,8 @@ def tune(
         ),
     ] = None,
     sampler: Annotated[
-        str | None, typer.Option(help="tpe, random, grid, gp, qmc or nsga2; default: the study's")
+        str | None,
+        typer.Option(help="tpe, random, grid, gp, cma-es, qmc or nsga2; default: the study's"),
     ] = None,
     pruner: Annotated[
         str | None,

@@ -74,6 +74,7 @@ class Study:
             SettingsError: one is unknown or has a wrong option, or they cannot be combined.
         """
         names = self.table.objectives if objectives is None else objectives.split(",")
+        typed = {"sampler": sampler, "pruner": pruner, "objectives": objectives, "seeds": seeds}
         options = SearchOptions.of(
             _chosen(sampler, self.table.sampler),
             _chosen(pruner, self.table.pruner),
@@ -81,6 +82,7 @@ class Study:
             seeds=self.table.seeds if seeds is None else seeds,
             over_seeds=self.table.over_seeds,
             constraints=self.table.constraints.model_dump(exclude_none=True),
+            typed={name for name, value in typed.items() if value is not None},
         )
         options.check()
         return options
