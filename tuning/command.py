@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from optuna.artifacts import FileSystemArtifactStore
 from rich.console import Console
@@ -26,8 +27,8 @@ from raysim.tuning.search.storage import (
 from raysim.tuning.studies.ranges import format_range
 from raysim.tuning.studies.samplers import SearchOptions
 from raysim.tuning.studies.study import Study
-from raysim.tuning.tune import open_search
-from raysim.tuning.tuner import StudyListener, StudyResult, Tuner, study_errors
+from raysim.tuning.tune import Call, run_study
+from raysim.tuning.tuner import StudyListener, StudyResult
 
 
 def tune(
@@ -35,46 +36,27 @@ def tune(
     study: Study,
     overrides: Mapping[str, Any],
     options: SearchOptions,
-    *,
-    trials: int | None,
-    jobs: int | None,
-    timeout: float | None,
-    retry_failed: bool,
-    out: Path | None,
-    storage: str | None,
-    study_name: str | None,
     console: Console,
+    **call: Unpack[Call],
 ) -> StudyResult:
     """Run or resume a study and print its results.
 
     Args:
-        name: Name of the study, or its file.
+        name: Name in the database.
         study: The study.
         overrides: Settings of all trials by dotted key; they remove keys from the search space.
         options: Sampler, pruner and objectives.
-        trials: Total number of trials; None takes that of the study.
-        jobs: Number of slots; None takes as many as fit.
-        timeout: Seconds after which no trial begins.
-        retry_failed: Try failed trials again, as new ones.
-        out: Folder of the trials' run directories and of the results; None is `runs/NAME`.
-        storage: Database URL, or the @FILE that holds it; None creates a file in `out`.
-        study_name: Name in the database; None takes that of the study or its file.
         console: Console for messages.
+        call: The other arguments of `raysim.tune`.
 
     Raises:
         RaysimError: an option, a setting, the storage or the folder does not allow the study.
     """
-    study_name = study_name or Path(name).stem
-    out = out or Path("runs") / study_name
-    with open_search(
-        study, overrides, options, out=out, storage=storage, name=study_name
-    ) as search:
-        tuner = Tuner(search, out, PlainStudyOutput(console, search))
-        result = tuner.run(trials or study.table.trials, jobs, timeout, retry_failed)
-        with study_errors(search):
-            files = write_report(search, result.best, out)
-            attach(search.study, files, tuner.artifacts)
-    _print_result(console, search, result, files)
+    listen = partial(PlainStudyOutput, console)
+    with run_study(name, study, overrides, options, listen, **call) as (tuner, result):
+        files = write_report(tuner.search, result.best, tuner.folder.path)
+        attach(tuner.search.study, files, tuner.artifacts)
+    _print_result(console, tuner.search, result, files)
     return result
 
 

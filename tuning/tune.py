@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import optuna
 import pyarrow as pa
@@ -23,13 +23,22 @@ from raysim.tuning.studies import find, read_study, read_table
 from raysim.tuning.studies.ranges import of_one_type
 from raysim.tuning.studies.samplers import SearchOptions
 from raysim.tuning.studies.study import Study
-from raysim.tuning.tuner import StudyListener, Tuner, study_errors
+from raysim.tuning.tuner import StudyListener, StudyResult, Tuner, study_errors
 
 MOST = 10**6
 """Most trials, and slots, of a study."""
-
-
 Callback = Callable[[optuna.Study, FrozenTrial], None]
+
+
+class Call(TypedDict):
+    """Arguments of `tune` that the command line has, too."""
+
+    trials: int | None
+    jobs: int | None
+    timeout: float | None
+    retry_failed: bool
+    out: str | Path | None
+    storage: str | None
 
 
 @dataclass(frozen=True)
@@ -89,19 +98,23 @@ def tune(
             raise SettingsError(f"{option}={value}: must be an integer from 1 to {MOST}")
     if timeout is not None and not timeout > 0:
         raise SettingsError(f"timeout={timeout}: must be above 0")
-    name = name or ("study" if isinstance(source, raysim.Settings) else Path(source).stem)
-    folder = Path(out) if out else Path("runs") / name
     searched = study_of(source, study)
-    options = searched.options()
-    with open_search(
-        searched, overrides or {}, options, out=folder, storage=storage, name=name
-    ) as search:
-        tuner = Tuner(search, folder, _Callbacks(search, callbacks))
-        result = tuner.run(trials or searched.table.trials, jobs, timeout, retry_failed)
-        settings = search.resolved.settings
+    with run_study(
+        name or ("study" if isinstance(source, raysim.Settings) else Path(source).stem),
+        searched,
+        overrides or {},
+        searched.options(),
+        lambda search: _Callbacks(search, callbacks),
+        trials=trials,
+        jobs=jobs,
+        timeout=timeout,
+        retry_failed=retry_failed,
+        out=out,
+        storage=storage,
+    ) as (tuner, result):
+        settings = tuner.search.resolved.settings
         best = tuple(settings.override(trial.params) for trial in result.best)
-        with study_errors(search):
-            return StudyTrials(_table(search, tuner), best)
+        return StudyTrials(_table(tuner), best)
 
 
 class _Callbacks(StudyListener):
@@ -116,26 +129,38 @@ class _Callbacks(StudyListener):
 
 
 @contextmanager
-def open_search(
+def run_study(
+    name: str,
     study: Study,
     overrides: Mapping[str, Any],
     options: SearchOptions,
-    *,
-    out: Path,
-    storage: str | None,
-    name: str,
-) -> Iterator[Search]:
-    """Open the search of a study in a database, or in a file of its folder.
+    listen: Callable[[Search], StudyListener],
+    **call: Unpack[Call],
+) -> Iterator[tuple[Tuner, StudyResult]]:
+    """Run or resume a study; yield its tuner and its result while its database is open.
+
+    Args:
+        name: Name in the database, and of the default folder.
+        study: The study.
+        overrides: Settings of all trials by dotted key; they are not searched.
+        options: Sampler, pruner and objectives.
+        listen: Returns the listener of a search.
+        call: The other arguments of `raysim.tune`.
 
     Raises:
-        RaysimError: a setting, the storage or the folder does not allow the study.
+        RaysimError: an option, a setting, the storage or the folder does not allow the study.
     """
-    resolved = study.resolve(overrides)
+    resolved, storage = study.resolve(overrides), call["storage"]
+    folder = Path(call["out"] or Path("runs") / name)
     if storage is None:
-        make_folder(out)
-        storage = default_storage(out)
+        make_folder(folder)
+        storage = default_storage(folder)
     with closing(Search(name, read_url(storage), options, resolved)) as search:
-        yield search
+        tuner = Tuner(search, folder, listen(search))
+        trials = call["trials"] or study.table.trials
+        result = tuner.run(trials, call["jobs"], call["timeout"], call["retry_failed"])
+        with study_errors(search):
+            yield tuner, result
 
 
 def study_of(source: str | Path | raysim.Settings, table: Mapping[str, Any] | None) -> Study:
@@ -153,8 +178,8 @@ def study_of(source: str | Path | raysim.Settings, table: Mapping[str, Any] | No
     return Study(read_table(table), str(source))
 
 
-def _table(search: Search, tuner: Tuner) -> pa.Table:
-    rows = []
+def _table(tuner: Tuner) -> pa.Table:
+    search, rows = tuner.search, []
     for trial in search.study.get_trials(deepcopy=False):
         values = trial.values or [None] * len(search.options.objectives)
         summary = trial.user_attrs.get("summary", {})

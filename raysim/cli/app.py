@@ -155,7 +155,8 @@ def tune(
         ),
     ] = None,
     sampler: Annotated[
-        str | None, typer.Option(help="tpe, random, grid, gp, qmc or nsga2; default: the study's")
+        str | None,
+        typer.Option(help="tpe, random, grid, gp, cma-es, qmc or nsga2; default: the study's"),
     ] = None,
     pruner: Annotated[
         str | None,
@@ -165,7 +166,7 @@ def tune(
     ] = None,
     objectives: Annotated[
         str | None,
-        typer.Option(help="accuracy, bytes, or both: accuracy,bytes; default: the study's"),
+        typer.Option(help="accuracy or bytes, or several: accuracy,bytes; default: the study's"),
     ] = None,
     seeds: Annotated[
         int | None, typer.Option(min=1, max=1000, help="runs of a trial; default: the study's")
@@ -184,18 +185,17 @@ def tune(
     with resumable(console, lambda: "interrupted; the same command resumes the study"):
         found = find(study)
         command.tune(
-            study,
+            name or Path(study).stem,
             found,
             changes(overrides, profile),
             found.options(sampler, pruner, objectives, seeds, stack),
+            console,
             trials=trials,
             jobs=jobs,
             timeout=timeout,
             retry_failed=retry_failed,
             out=out,
             storage=storage,
-            study_name=name,
-            console=console,
         )
 
 

@@ -262,7 +262,7 @@ def test_studies_are_listed(raysim_command):
         ),
         (
             ["fedprox-mu", "--sampler", "best"],
-            "sampler=best: must be one of tpe, random, grid, gp, qmc, nsga2",
+            "sampler=best: must be one of tpe, random, grid, gp, cma-es, qmc, nsga2",
         ),
         (["fedprox-mu", "local.lr=-1"], "local.lr=-1: must be greater than 0"),
         (

@@ -17,7 +17,6 @@ from raysim.tuning.search.search import Search
 from raysim.tuning.slots.report import Report, SlotLost
 from raysim.tuning.studies.samplers import SearchOptions
 from tests.tuning.common import make_search, make_tuner, summaries, values
-from tests.tuning.search.test_search import play
 
 RANDOM = SearchOptions(sampler="random")
 ROUNDS = {"rounds": 2}
@@ -164,37 +163,6 @@ def test_a_last_trial_that_was_enqueued_but_not_begun_is_run(tmp_path, local_slo
     tuner.run(1, None)
     (trial,) = search.study.get_trials()
     assert trial.state.name == "COMPLETE" and trial.params["local.lr"] == 0.25
-
-
-@pytest.mark.parametrize("drawn", [0, 1])
-@pytest.mark.parametrize("sampler", ["tpe", "random", "grid", "qmc", "nsga2"])
-def test_a_tuner_killed_inside_ask(tmp_path, monkeypatch, sampler, drawn):
-    """A trial with a part of its parameters gets the others of its own draws."""
-    options = SearchOptions(sampler=sampler)
-    (tmp_path / "straight").mkdir()
-    whole = make_search(tmp_path / "straight", options)
-    play(whole, 2)
-    search = make_search(tmp_path, options)
-    play(search, 1)
-    storage, written = search.study._storage, []
-    write = storage.set_trial_param
-
-    def dying(*arguments):
-        if len(written) == drawn:
-            raise KeyboardInterrupt
-        written.append(arguments)
-        write(*arguments)
-
-    with monkeypatch.context() as change, pytest.raises(KeyboardInterrupt):
-        change.setattr(storage, "set_trial_param", dying)
-        search.ask()
-    half = search.study.get_trials()[-1]
-    assert half.state.name == "RUNNING" and len(half.params) == drawn
-    resumed = make_search(tmp_path, options)
-    (trial,) = resumed.take_over()
-    expected = whole.study.get_trials()[1].params
-    assert trial.number == 1 and trial.params == expected
-    assert resumed.study.get_trials()[-1].params == expected
 
 
 def test_a_deleted_database_stops_the_study(tmp_path, local_slots):

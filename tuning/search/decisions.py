@@ -62,7 +62,7 @@ class Decisions:
 def copied(
     study: optuna.Study, trials: Iterable[FrozenTrial], sampler: BaseSampler | None = None
 ) -> optuna.Study:
-    """Return a study in memory that has these trials, numbered from 0."""
+    """Return a study in memory with the attributes of a study and these trials, from number 0."""
     copy = optuna.create_study(
         study_name=study.study_name,
         directions=study.directions,
@@ -70,4 +70,6 @@ def copied(
         pruner=study.pruner,
     )
     copy.add_trials(trials)
+    for key, value in study._storage.get_study_system_attrs(study._study_id).items():
+        copy._storage.set_study_system_attr(copy._study_id, key, value)
     return copy

@@ -75,14 +75,16 @@ class Search:
         """
         if options.stack > 1 and (actors := resolved.settings.engine.actors) != "auto":
             raise SettingsError(
-                f"stack={options.stack}: must be 1 with engine.actors={actors}, where a trial has"
-                " actors of its own"
+                f"{options.label('stack')}={options.stack}: must be 1 with"
+                f" engine.actors={actors}, where a trial has actors of its own"
             )
         if options.seeds > 1 and "seed" in resolved.space:
-            raise SettingsError(f"seeds={options.seeds}: must be 1 where `seed` is searched")
+            label = options.label("seeds")
+            raise SettingsError(f"{label}={options.seeds}: must be 1 where `seed` is searched")
         for objective in options.objectives:
             if objective.startswith("virtual_") and not resolved.settings.clock.has_time:
-                raise SettingsError(f"objectives={objective}: needs clock.name=devices; it is none")
+                label = options.label("objectives")
+                raise SettingsError(f"{label}={objective}: needs clock.name=devices; it is none")
         self.options, self.resolved, self._url = options, resolved, storage
         self.tuner = uuid4().hex
         pruner = options.build_pruner(resolved.settings)
@@ -226,6 +228,9 @@ class Search:
             copy.enqueue_trial(planned)
         again = copy.ask()
         space.draw(again)  # as the killed tuner drew, unless other trials have ended since
+        drawn_by = copy.get_trials(deepcopy=False)[trial.number].system_attrs
+        for key in drawn_by.keys() - trial.system_attrs.keys():  # such as its generation
+            self.study._storage.set_trial_system_attr(trial._trial_id, key, drawn_by[key])
         for key, drawn in space.draw(again, params).items():
             if key not in params:
                 value = space[key].to_internal_repr(drawn)
@@ -270,7 +275,9 @@ class Search:
     def _first(self) -> Sequence[Mapping[str, Any]]:
         """Values of the first trials; a grid completes them, so that it has no point twice."""
         first, space = self.resolved.first, self.resolved.space
-        return [*map(space.completed, first)] if self.options.sampler == "grid" else first
+        if self.options.sampler != "grid":
+            return first
+        return [space.completed(values, self._points) for values in first]
 
     def _sampler(self, number: int) -> BaseSampler:
         seed, common = self.resolved.settings.seed, self.resolved.space.common

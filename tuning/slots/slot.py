@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from raysim.execution.lockstep import Lockstep
 
 Order = tuple[dict[str, Any], bool, bool] | None
-"""Settings of a run, whether it pauses after each evaluation, and whether it is forced to go on where
-its data, versions or machine are others; None ends the paused one."""
+"""Settings of a run, whether it pauses after each evaluation, and whether it is forced to go on
+with other data, versions or machines; None ends the paused one."""
 LOCK_SECONDS = 30.0
 """Seconds of waiting for a run directory: a slot outlives its killed command a little."""
 

@@ -1,18 +1,13 @@
-"""Samplers, pruners and objectives of a study, with Optuna's options.
-
-CMA-ES is not among the samplers: Optuna keeps its state pickled in the database, and loading a
-study must not execute code from it.
-"""
+"""Samplers, pruners and objectives of a study, with Optuna's options."""
 
 from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import optuna
 from optuna.distributions import BaseDistribution
 from optuna.pruners import (
     BasePruner,
@@ -25,18 +20,17 @@ from optuna.pruners import (
 from optuna.samplers import (
     BaseSampler,
     GPSampler,
-    NSGAIISampler,
     QMCSampler,
     RandomSampler,
     TPESampler,
 )
 from optuna.study import StudyDirection
-from optuna.trial import FrozenTrial
 
 import raysim
 from raysim.core.components import suggest
 from raysim.core.errors import SettingsError, visible
 from raysim.core.seeds import torch_seed
+from raysim.tuning.studies.stateless import CmaEs, NSGAIISampler, QuasiMonteCarlo
 
 T = TypeVar("T")
 
@@ -45,6 +39,7 @@ SAMPLERS: Mapping[str, type[BaseSampler]] = {
     "random": RandomSampler,
     "grid": RandomSampler,  # draws what a first trial leaves open; the points are enqueued
     "gp": GPSampler,
+    "cma-es": CmaEs,
     "qmc": QMCSampler,
     "nsga2": NSGAIISampler,
 }
@@ -64,8 +59,16 @@ OBJECTIVES = {
 """Objectives: accuracy on the held-out samples; bytes sent both ways; virtual time and energy."""
 STATISTICS = ("mean", "lower")
 """Accuracy of a trial over its seeds: their mean, or one standard error below it."""
-LEAST = {"n_ei_candidates": 1}
+LEAST = {
+    "max_resource": 1,
+    "min_resource": 1,
+    "n_ei_candidates": 1,
+    "popsize": 4,
+    "reduction_factor": 2,
+}
 """Least values of options that are integers, where it is not 0."""
+DEPRECATED = {"sigma0", "restart_strategy", "inc_popsize"}
+"""Options of CMA-ES that Optuna ignores, or will."""
 KINDS: Mapping[str, Any] = {
     "int": int,
     "float": (int, float),
@@ -91,6 +94,7 @@ class SearchOptions:
         sampler_options: Arguments of Optuna's sampler.
         pruner_options: Arguments of Optuna's pruner.
         constraints: Most bytes, and seconds, that the best trial may take, by name.
+        typed: Names of those that are typed on the command line; the others are a study file's.
     """
 
     sampler: str = "tpe"
@@ -102,6 +106,7 @@ class SearchOptions:
     sampler_options: Mapping[str, Any] = field(default_factory=dict)
     pruner_options: Mapping[str, Any] = field(default_factory=dict)
     constraints: Mapping[str, float] = field(default_factory=dict)
+    typed: Collection[str] = ()
 
     @classmethod
     def of(
@@ -134,25 +139,48 @@ class SearchOptions:
         Raises:
             SettingsError: one is unknown or has a wrong option, or they cannot be combined.
         """
-        _check("sampler", self.sampler, self.sampler_options, SAMPLERS)
-        _check("pruner", self.pruner, self.pruner_options, PRUNERS)
-        names = {*self.objectives}
-        if not names or names - {*OBJECTIVES} or len(names) < len(self.objectives):
+        self._check("sampler", self.sampler, self.sampler_options, SAMPLERS)
+        self._check("pruner", self.pruner, self.pruner_options, PRUNERS)
+        names, several = {*self.objectives}, len(self.objectives)
+        if not names or names - {*OBJECTIVES} or len(names) < several:
             raise SettingsError(
-                f"objectives={visible(','.join(self.objectives))}: must be distinct ones of"
-                f" {', '.join(OBJECTIVES)}"
+                f"{self.label('objectives')}={visible(','.join(self.objectives))}: must be distinct"
+                f" ones of {', '.join(OBJECTIVES)}"
             )
-        if len(self.objectives) > 1 and self.pruner != "none":
+        if several > 1 and self.pruner != "none":
             raise SettingsError(
-                f"pruner={self.pruner}: pruners support one objective only, but got"
-                f" {len(self.objectives)}; use pruner none"
+                f"{self.label('pruner')}={self.pruner}: pruners support one objective only, but got"
+                f" {several}; use pruner none"
+            )
+        if several > 1 and self.sampler == "cma-es":
+            raise SettingsError(
+                f"{self.label('sampler')}=cma-es: searches one objective only, but got {several}"
             )
         if self.over_seeds not in STATISTICS:
             raise SettingsError(
-                f"over_seeds={visible(self.over_seeds)}: must be one of {', '.join(STATISTICS)}"
+                f"study.over_seeds={visible(self.over_seeds)}: must be one of"
+                f" {', '.join(STATISTICS)}"
             )
         if self.over_seeds == "lower" and self.seeds == 1:
-            raise SettingsError("over_seeds=lower: must have seeds of 2 or more, but got 1")
+            raise SettingsError("study.over_seeds=lower: must have seeds of 2 or more, but got 1")
+
+    def label(self, name: str) -> str:
+        """Return the name of an option as messages have it."""
+        return name if name in self.typed else f"study.{name}"
+
+    def _check(
+        self, kind: str, name: str, options: Mapping[str, Any], known: Mapping[str, type[Any]]
+    ) -> None:
+        if name not in known:
+            raise SettingsError(
+                f"{self.label(kind)}={visible(name)}: must be one of {', '.join(known)}"
+            )
+        allowed = {} if name == "grid" else _parameters(known[name])
+        for key, value in options.items():
+            _check_option(kind, name, key, value, allowed)
+        if options:
+            defaults = {"percentile": PERCENTILE} if name == "percentile" else {}
+            _build(kind, name, known[name], {**defaults, **options})
 
     def build_pruner(self, settings: raysim.Settings) -> BasePruner:
         """Return the pruner for runs of these settings.
@@ -194,30 +222,8 @@ class SearchOptions:
             independent = RandomSampler(seed=own)
             options |= {"seed": torch_seed(seed, "sequence") % 2**32}
             options |= {"independent_sampler": independent, "number": number, "common": common}
-            return _build("sampler", self.sampler, _Sequence, options)
+            return _build("sampler", self.sampler, QuasiMonteCarlo, options)
         return _build("sampler", self.sampler, kind, options)
-
-
-class _Sequence(QMCSampler):
-    """QMC sampler whose point is that of the trial's number, in the space of all trials.
-
-    Optuna's own counts the draws in the database, where those of a killed tuner are lost.
-    """
-
-    def __init__(
-        self, *, number: int, common: Mapping[str, BaseDistribution], **options: Any
-    ) -> None:
-        super().__init__(**options)
-        self._number, self._common = number, dict(common)
-
-    def infer_relative_search_space(
-        self, study: optuna.Study, trial: FrozenTrial
-    ) -> dict[str, BaseDistribution]:
-        """Return the ranges that every trial searches."""
-        return self._common
-
-    def _find_sample_id(self, study: optuna.Study, search_space: Any) -> int:
-        return self._number
 
 
 def _named(kind: str, given: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -229,28 +235,19 @@ def _named(kind: str, given: str | Mapping[str, Any]) -> tuple[str, dict[str, An
     return name, {key: value for key, value in given.items() if key != "name"}
 
 
-def _check(
-    kind: str, name: str, options: Mapping[str, Any], known: Mapping[str, type[Any]]
-) -> None:
-    if name not in known:
-        raise SettingsError(f"{kind}={visible(name)}: must be one of {', '.join(known)}")
-    allowed = {} if name == "grid" else _parameters(known[name])
-    for key, value in options.items():
-        if key not in allowed:
-            hint = suggest(key, sorted(allowed)) if allowed else "it has none"
-            raise SettingsError(f"study.{kind}.{visible(key)}: no such option of {name}; {hint}")
-        kinds = allowed[key].split(" | ")
-        if not any(_is_of(value, each) for each in kinds):
-            raise SettingsError(
-                f"study.{kind}.{key}={visible(str(value))}: must be {' or '.join(kinds)} with"
-                f" {kind}={name}"
-            )
-        least = LEAST.get(key, 0)
-        if kinds == ["int"] and value < least:
-            raise SettingsError(f"study.{kind}.{key}={value}: must be {least} or more")
-    if options:
-        defaults = {"percentile": PERCENTILE} if name == "percentile" else {}
-        _build(kind, name, known[name], {**defaults, **options})
+def _check_option(kind: str, name: str, key: str, value: Any, allowed: Mapping[str, str]) -> None:
+    if key not in allowed:
+        hint = suggest(key, sorted(allowed)) if allowed else "it has none"
+        raise SettingsError(f"study.{kind}.{visible(key)}: no such option of {name}; {hint}")
+    kinds = allowed[key].split(" | ")
+    if not any(_is_of(value, each) for each in kinds):
+        raise SettingsError(
+            f"study.{kind}.{key}={visible(str(value))}: must be {' or '.join(kinds)} with"
+            f" {kind}={name}"
+        )
+    least = LEAST.get(key, 0)
+    if "int" in kinds and isinstance(value, int) and value < least:
+        raise SettingsError(f"study.{kind}.{key}={value}: must be {least} or more")
 
 
 def _is_of(value: Any, kind: str) -> bool:
@@ -264,7 +261,7 @@ def _parameters(kind: type[Any]) -> dict[str, str]:
         given = parameter.annotation
         annotation = given.strip("'") if isinstance(given, str) else getattr(given, "__name__", "")
         plain = set(annotation.split(" | ")) <= {*KINDS}
-        if plain and name != "seed" and not name.startswith("warn_"):
+        if plain and name not in {"seed", *DEPRECATED} and not name.startswith("warn_"):
             found[name] = annotation
     return found
 
@@ -283,4 +280,4 @@ def _build(kind: str, name: str, factory: Callable[..., T], options: Mapping[str
         except (ValueError, TypeError) as error:
             given = ", ".join(f"{key}={value}" for key, value in options.items())
             reason = " ".join(str(error).split())
-            raise SettingsError(f"{kind}={name}: {given}: {reason}") from error
+            raise SettingsError(f"study.{kind}={name}: {given}: {reason}") from error

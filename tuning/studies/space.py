@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from optuna.trial import Trial
@@ -67,9 +67,10 @@ class Space(Mapping[str, Range]):
             ]
         return found
 
-    def completed(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return values with those that lack taken from the first point of the grid that fits."""
-        points = self.points()
+    def completed(
+        self, values: Mapping[str, Any], points: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """Return values with those that lack taken from the first of the points that fits."""
         point = next((each for each in points if each.items() >= values.items()), points[0])
         found: dict[str, Any] = {}
         for key in self:

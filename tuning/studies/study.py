@@ -78,6 +78,13 @@ class Study:
             SettingsError: one is unknown or has a wrong option, or they cannot be combined.
         """
         names = self.table.objectives if objectives is None else objectives.split(",")
+        typed = {
+            "sampler": sampler,
+            "pruner": pruner,
+            "objectives": objectives,
+            "seeds": seeds,
+            "stack": stack,
+        }
         options = SearchOptions.of(
             _chosen(sampler, self.table.sampler),
             _chosen(pruner, self.table.pruner),
@@ -86,6 +93,7 @@ class Study:
             over_seeds=self.table.over_seeds,
             stack=self.table.stack if stack is None else stack,
             constraints=self.table.constraints.model_dump(exclude_none=True),
+            typed={name for name, value in typed.items() if value is not None},
         )
         options.check()
         return options

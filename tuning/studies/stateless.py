@@ -1,0 +1,87 @@
+"""Samplers of Optuna whose draws depend on what they keep in the database; here on the trials.
+
+So a trial draws the same again if its tuner is killed, and nothing is unpickled from a database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+import optuna
+from optuna.distributions import BaseDistribution
+from optuna.samplers import CmaEsSampler, QMCSampler
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+
+class QuasiMonteCarlo(QMCSampler):
+    """QMC sampler whose point is that of the trial's number, in the space of all trials.
+
+    Optuna's own counts the draws in the database, where those of a killed tuner are lost.
+    """
+
+    def __init__(
+        self, *, number: int, common: Mapping[str, BaseDistribution], **options: Any
+    ) -> None:
+        super().__init__(**options)
+        self._number, self._common = number, dict(common)
+
+    def infer_relative_search_space(
+        self, study: optuna.Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        """Return the ranges that every trial searches."""
+        return self._common
+
+    def _find_sample_id(self, study: optuna.Study, search_space: Any) -> int:
+        return self._number
+
+
+class CmaEs(CmaEsSampler):
+    """CMA-ES whose distribution is computed anew from the generations of completed trials.
+
+    Optuna's own keeps it pickled in the database.
+    """
+
+    def _restore_optimizer(self, completed_trials: list[FrozenTrial]) -> None:
+        self._completed = completed_trials  # with which _init_optimizer is called next
+
+    def _init_optimizer(self, trans: Any, direction: StudyDirection) -> Any:
+        """Return the distribution after all generations that are complete."""
+        optimizer = super()._init_optimizer(trans, direction)
+        sign = 1 if direction is StudyDirection.MINIMIZE else -1
+        size = optimizer.population_size
+        while True:
+            told = self._get_solution_trials(self._completed, optimizer.generation)[:size]
+            if len(told) < size:
+                return optimizer
+            values = [sign * cast("float", trial.value) for trial in told]
+            points = [self._point(trial, trans) for trial in told]
+            optimizer.tell(list(zip(points, values, strict=True)))
+
+    def _point(self, trial: FrozenTrial, trans: Any) -> Any:
+        drawn = trial.system_attrs.get("x_for_tell")  # where steps have a margin
+        return trans.transform(trial.params) if drawn is None else np.array(drawn)
+
+    def after_trial(
+        self,
+        study: optuna.Study,
+        trial: FrozenTrial,
+        state: TrialState,
+        values: Sequence[float] | None,
+    ) -> None:
+        """Do nothing: the constraints, which Optuna warns of here, bound the best trial alone."""
+
+
+class NSGAIISampler(optuna.samplers.NSGAIISampler):
+    """NSGA-II whose parents are in the order of their numbers.
+
+    In Optuna's own they are in another order for the trial that selects them than for the others.
+    The class has its name because Optuna marks trials with it.
+    """
+
+    def get_parent_population(self, study: optuna.Study, generation: int) -> list[FrozenTrial]:
+        """Return the parents of a generation."""
+        found = super().get_parent_population(study, generation)
+        return sorted(found, key=lambda trial: trial.number)
