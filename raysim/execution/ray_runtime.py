@@ -4,8 +4,10 @@ A Ray of our own is for this run alone: it listens on the loopback interface, ev
 token that only its processes have, in their environment, and its folder is removed after the run.
 After a fault the folder stays, since Ray's logs are in it; that of a driver that was killed is
 removed when the next one starts. A signal to the whole process group, as timeout(1) and Slurm send
-it, does not reach Ray, which the checkpoint still needs. For the loopback interface on Linux and
-for signals Ray has no public settings: they are changed in its modules.
+it, does not reach Ray, which the checkpoint still needs. Ray's autoscaler, its log monitor and its
+API server, which has no dashboard here, are left out: three processes that no run asks for, and
+`ray.init` waits for the last one. For the loopback interface on Linux, for signals and for those
+processes Ray has no public settings: they are changed in its modules.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import Any
 import ray
 import torch
 from filelock import FileLock, Timeout
-from ray._private import ray_constants, services
+from ray._private import parameter, ray_constants, services
 from ray._private import utils as ray_utils
 from ray._raylet import (  # type: ignore[attr-defined]  # written in Cython
     AuthenticationTokenLoader,
@@ -158,9 +160,12 @@ def _start(folder: Path) -> None:
     """
     try:
         detached = partial(services.ConsolePopen, start_new_session=True)
+        fewer = partial(parameter.RayParams, no_monitor=True, include_log_monitor=False)
         with (
             _changed(ray_constants, "ENABLE_RAY_CLUSTER", False),
             _changed(services, "ConsolePopen", detached),
+            _changed(parameter, "RayParams", fewer),
+            _changed(services, "start_api_server", lambda *_, **__: (None, None)),
         ):
             _init(address="local", include_dashboard=False, _temp_dir=str(folder))
     except Exception as error:  # Ray's own are of many kinds, and bare where it takes too long

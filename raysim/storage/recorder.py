@@ -16,7 +16,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter, time
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,9 @@ import pyarrow.parquet as pq
 
 from raysim.storage.atomic import remove, replace_file
 from raysim.storage.tables.parted import PartedTable, check_rounds, read_table
-from raysim.storage.tensorboard_events import Events
+
+if TYPE_CHECKING:
+    from raysim.storage.tensorboard_events import Events
 
 Row = dict[str, Any]
 Columns = Mapping[str, npt.NDArray[Any]]
@@ -98,6 +100,8 @@ class RunRecorder:
                 table.clear()
         for old in self._folder.glob("events.out.tfevents.*"):
             remove(old)
+        from raysim.storage.tensorboard_events import Events  # while actors start: it takes long
+
         self._events = Events.create(self._folder)
         self._emit_hyperparameters(self._events)
         moment = time() - sum(row["seconds"] for row in self.rows)

@@ -1,23 +1,91 @@
-"""Seconds from the command to its first round, begun and finished; memory of all its processes.
+"""Seconds from the command to its first round; memory of all its processes.
 
 Usage: python -m tests.benchmarks.startup [--presets mnist-fedavg mnist-million] [--times 3]
 
-The first round begins when the run says what it trains; fetching data, where it is missing, is
-before that. Memory is the peak, over all processes of the run, of the sum of their proportional set
-sizes: shared pages count once.
+Starting is all until the first round is finished, less what the second round takes; data has been
+fetched. While the run checks and restores its files, its actors start: it says what it trains
+before that, which is a column too. `bare` is a program that calls `ray.init` and waits for one
+actor that imports torch; the ratios to it are of the same repeat, in which it and the presets run
+one after another. Memory is the peak, over all processes of one more run, of the sum of their
+proportional set sizes: shared pages count once.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import perf_counter, sleep
 
 import psutil
+
+from tests.benchmarks.report import line, machine
+from tests.benchmarks.scaling.output import heading
+
+BARE = """
+import ray
+
+@ray.remote
+class Actor:
+    def __init__(self):
+        import torch
+
+    def ready(self):
+        return "ready"
+
+ray.init("local", include_dashboard=False, log_to_driver=False)
+print(ray.get(Actor.remote().ready.remote()), flush=True)
+"""
+
+
+def bare() -> float:
+    """Return the seconds that Ray and one actor that imports torch take to start."""
+    begun = perf_counter()
+    with subprocess.Popen([sys.executable, "-c", BARE], stdout=subprocess.PIPE, text=True) as ray:
+        assert ray.stdout is not None and ray.stdout.readline() == "ready\n"
+        return perf_counter() - begun
+
+
+@contextmanager
+def running(preset: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Yield a run of two rounds, and the folder that it names when it says what it trains."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "raysim", "run", preset, "rounds=2", f"out={folder}/run"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            yield process, f"{folder}/run"
+
+
+def measure(preset: str) -> tuple[float, float]:
+    """Return the seconds of starting, and those until a run says what it trains."""
+    begun = perf_counter()
+    with running(preset) as (process, folder):
+        assert process.stdout is not None
+        moments = {
+            said: next(perf_counter() for text in process.stdout if said in text)
+            for said in (folder, "round 1 ", "round 2 ")
+        }
+        process.communicate()
+    said, first, second = moments.values()
+    return 2 * first - second - begun, said - begun
+
+
+def peak_memory(preset: str) -> int:
+    """Return the peak of the bytes of a run's processes."""
+    peak = 0
+    with running(preset) as (process, _):
+        while process.poll() is None:
+            try:
+                peak = max(peak, memory_of(psutil.Process(process.pid)))
+            except psutil.Error:  # it ended meanwhile
+                break
+            sleep(0.3)
+        process.communicate()
+    return peak
 
 
 def memory_of(process: psutil.Process) -> int:
@@ -31,31 +99,10 @@ def memory_of(process: psutil.Process) -> int:
     return total
 
 
-def measure(preset: str) -> tuple[float, float, float]:
-    """Return seconds until the first round begins and until it is finished, and peak bytes."""
-    peak = 0
-    with tempfile.TemporaryDirectory() as folder:
-        begun = perf_counter()
-        command = [sys.executable, "-m", "raysim", "run", preset, "rounds=2", f"out={folder}/run"]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-        def watch() -> None:
-            nonlocal peak
-            while process.poll() is None:
-                try:
-                    peak = max(peak, memory_of(psutil.Process(process.pid)))
-                except psutil.Error:
-                    return
-                sleep(0.3)
-
-        watcher = threading.Thread(target=watch)
-        watcher.start()
-        assert process.stdout is not None
-        started = next(perf_counter() for line in process.stdout if f"{folder}/run" in line)
-        first = next(perf_counter() for line in process.stdout if line.startswith("round 1 "))
-        process.communicate()
-        watcher.join()
-    return started - begun, first - begun, peak
+def spread(values: list[float], digits: int = 1) -> str:
+    """Return the median of some values, the least and the greatest."""
+    median, *ends = (f"{of(values):.{digits}f}" for of in (statistics.median, min, max))
+    return f"{median} ({' to '.join(ends)})"
 
 
 def main() -> None:
@@ -63,13 +110,21 @@ def main() -> None:
     parser.add_argument("--presets", nargs="+", default=["mnist-fedavg", "mnist-million"])
     parser.add_argument("--times", type=int, default=3)
     arguments = parser.parse_args()
-    for preset in arguments.presets:
-        figures = zip(*(measure(preset) for _ in range(arguments.times)), strict=True)
-        started, first, peak = map(statistics.median, figures)
-        print(
-            f"{preset}: first round begins after {started:.1f} s, is finished after {first:.1f} s,"
-            f" peak memory {peak / 1e6:.0f} MB"
-        )
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - 15 by default: any other load would count against Ray
+    print(machine())
+    own: list[float] = []
+    runs: dict[str, list[tuple[float, float]]] = {name: [] for name in arguments.presets}
+    for _ in range(arguments.times):
+        own.append(bare())
+        for preset, measured in runs.items():
+            measured.append(measure(preset))
+    print(heading("", "starting, s", "/ bare", "says what it trains after, s", "peak memory, MB"))
+    print(line(["bare", spread(own), "1.00", "-", "-"]))
+    for preset, measured in runs.items():
+        starts, says = (list(column) for column in zip(*measured, strict=True))
+        ratios = [start / each for start, each in zip(starts, own, strict=True)]
+        memory = f"{peak_memory(preset) / 1e6:.0f}"
+        print(line([preset, spread(starts), spread(ratios, 2), spread(says), memory]))
 
 
 if __name__ == "__main__":

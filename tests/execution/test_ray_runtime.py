@@ -29,6 +29,7 @@ with ray_runtime(EngineSettings()):
     processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
     assert pid in [process.pid for process in processes]
     for process in processes:
+        print("process", *" ".join(process.cmdline()).split())
         for connection in process.net_connections("inet"):
             if connection.status == psutil.CONN_LISTEN:
                 print(*connection.laddr)
@@ -131,7 +132,12 @@ def test_only_its_own_processes_reach_it_and_nothing_is_left(folder):
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    *listening, mode, known, guessed, none, left = done.stdout.splitlines()
+    *found, mode, known, guessed, none, left = done.stdout.splitlines()
+    processes = [text for text in found if text.startswith("process ")]
+    listening = [text for text in found if text not in processes]
+    assert any("gcs_server" in text for text in processes)
+    for left_out in ("monitor.py", "log_monitor.py", "dashboard.py"):
+        assert not any(f"/{left_out}" in text for text in processes), left_out
     assert len(listening) > 5
     hosts = {line.split()[0].removeprefix("::ffff:") for line in listening}
     assert hosts <= {"127.0.0.1", "::1"}

@@ -13,7 +13,6 @@ from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raysim.core.arrow import checksum
@@ -104,7 +103,7 @@ class PartedTable:
         check_rounds(self.folder, rounds, set(chain.from_iterable(seen)))
         while files:
             table = read_table(path := files.pop())
-            committed = table.filter(pc.less_equal(table["round"], rounds))
+            committed = table.filter(pa.array(table["round"].to_numpy() <= rounds))
             if len(committed):
                 self.closed = {closed.name: checksum(closed) for closed in files}
                 self.add(committed)
