@@ -155,21 +155,25 @@ class ExactSum:
 def _add_with_rounder(totals: Tensor, flats: Sequence[Tensor], factor: float) -> None:
     """Add the values times the factor, each rounded, and ROUNDER_BITS each, to int64 totals.
 
-    NumPy's int64 sums are twice as fast as torch's.
+    A block goes on where a tensor ends: of a small network's many are smaller. NumPy's int64 sums
+    are twice as fast as torch's.
     """
-    sums, scaled, at = totals.numpy(), np.empty(BLOCK), 0
+    sums, scaled, at, filled = totals.numpy(), np.empty(BLOCK), 0, 0
     bits = scaled.view(np.int64)
     for flat in flats:
         values = (flat if flat.dtype in (torch.float32, torch.float64) else flat.float()).numpy()
-        for start in range(0, len(values), BLOCK):
-            block = values[start : start + BLOCK]
-            n = len(block)
-            product, total = scaled[:n], sums[at : at + n]
-            np.copyto(product, block)  # a product of float32 in float64 is cast in small pieces
-            product *= factor
-            product += ROUNDER
-            total += bits[:n]
-            at += n
+        start = 0
+        while start < len(values):
+            n = min(len(values) - start, BLOCK - filled)
+            # A product of float32 in float64 is cast in small pieces.
+            scaled[filled : filled + n] = values[start : start + n]
+            start, filled = start + n, filled + n
+            if filled == BLOCK or at + filled == len(sums):
+                product, total = scaled[:filled], sums[at : at + filled]
+                product *= factor
+                product += ROUNDER
+                total += bits[:filled]
+                at, filled = at + filled, 0
 
 
 def _scaled(totals: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
