@@ -1,11 +1,12 @@
 """Scaling of raysim: engine cost, skewed clients, round time by size, hundreds of actors, memory.
 
 Usage: python -m tests.benchmarks.scale [--parts cost skew sizes placement sums paper memory]
-           [--rounds 5] [--out FOLDER] [--tiny]
+           [--rounds 5] [--out FOLDER] [--tiny] [--models 2nn mnist-cnn-128]
 
 Prints a table in Markdown per part; `--out` is a folder for plots. Runs train on MNIST, on all
 cores, with E=1 and B=10 where nothing else is said, and without evaluation. `--rounds` are counted
 after two that are not. `--tiny` shows quickly that everything works; its figures mean nothing.
+`--models` are those of `cost`.
 
 cost       Worker-seconds outside local steps, over all: 100 clients of 600 samples and 1000 of 60,
            all of them every round. All are the actors times the time from round to round, records
@@ -66,10 +67,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--models", nargs="+", choices=Options.models, default=Options.models)
     arguments = parser.parse_args()
     if arguments.out:
         arguments.out.mkdir(parents=True, exist_ok=True)
-    options = Options(arguments.rounds, arguments.out, arguments.tiny)
+    options = Options(arguments.rounds, arguments.out, arguments.tiny, tuple(arguments.models))
     print(machine())
     with ray_runtime(EngineSettings()):
         for name, part in PARTS.items():

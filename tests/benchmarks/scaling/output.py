@@ -18,11 +18,13 @@ class Options:
         rounds: Rounds of a run that count.
         out: Folder for plots, if they are wanted.
         tiny: Whether to show only that everything works.
+        models: Networks whose engine cost is measured.
     """
 
     rounds: int
     out: Path | None
     tiny: bool
+    models: tuple[str, ...] = ("2nn", "mnist-cnn-128")
 
     def save(self, name: str, figure: Figure) -> None:
         """Save a plot, where plots are wanted."""

@@ -22,7 +22,6 @@ from tests.benchmarks.scaling.runs import (
 from tests.benchmarks.scaling.workloads import parameters
 
 WORKLOADS = "tests.benchmarks.scaling.workloads"
-MODELS = ("2nn", "mnist-cnn-128")
 NO_STEPS = {"method.name": f"{WORKLOADS}:NoSteps"}
 INLINE_FRACTION = 0.1
 COSTS = ("engine cost", "engine cost by inline steps")
@@ -37,7 +36,7 @@ def cost(options: Options) -> Iterator[str]:
     names = ("steps", "set-up", "data", "broadcast", "reduction", "waiting", "between")
     yield heading("model", "steps", "cohort", "actors", "round, s", *names, *COSTS)
     for clients in (100, 1000):
-        for model in MODELS:
+        for model in options.models:
             work = {
                 "model.name": model,
                 "local.epochs": 1,
