@@ -160,11 +160,11 @@ def _start(folder: Path) -> None:
     """
     try:
         detached = partial(services.ConsolePopen, start_new_session=True)
-        fewer = partial(parameter.RayParams, no_monitor=True, include_log_monitor=False)
+        fewer: dict[str, Any] = {"no_monitor": True, "include_log_monitor": False}
         with (
             _changed(ray_constants, "ENABLE_RAY_CLUSTER", False),
             _changed(services, "ConsolePopen", detached),
-            _changed(parameter, "RayParams", fewer),
+            _changed(parameter, "RayParams", partial(parameter.RayParams, **fewer)),
             _changed(services, "start_api_server", lambda *_, **__: (None, None)),
         ):
             _init(address="local", include_dashboard=False, _temp_dir=str(folder))

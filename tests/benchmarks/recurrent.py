@@ -71,7 +71,7 @@ def main() -> None:
     x = torch.randn(BATCH, STEPS, EMBEDDED)
     symbols, labels = torch.randint(0, 80, (BATCH, STEPS)), torch.randint(0, 80, (BATCH,))
     states, gates = torch.randn(STEPS, BATCH, HIDDEN), torch.randn(STEPS, BATCH, GATES)
-    ways: dict[str, Callable[[], None]] = {
+    ways: dict[str, Callable[[], object]] = {
         "bare step": partial(step, NETWORKS["char-lstm"].build(), symbols, labels),
         "its LSTM": partial(layer, batch_first, x),
         "time first": partial(layer, time_first, x.transpose(0, 1).contiguous()),
