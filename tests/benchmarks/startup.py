@@ -6,8 +6,10 @@ Starting is all until the first round is finished, less what the second round ta
 fetched. While the run checks and restores its files, its actors start: it says what it trains
 before that, which is a column too. `bare` is a program that calls `ray.init` and waits for one
 actor that imports torch; the ratios to it are of the same repeat, in which it and the presets run
-one after another. Memory is the peak, over all processes of one more run, of the sum of their
-proportional set sizes: shared pages count once.
+one after another. CPU seconds are those of all its processes until the first round is finished, of
+`bare` until its actor is ready: other load of the machine counts less in them. Memory is the peak,
+over all processes of one more run, of the sum of their proportional set sizes: shared pages count
+once.
 """
 
 from __future__ import annotations
@@ -39,16 +41,21 @@ class Actor:
         return "ready"
 
 ray.init("local", include_dashboard=False, log_to_driver=False)
-print(ray.get(Actor.remote().ready.remote()), flush=True)
+actor = Actor.remote()
+print(ray.get(actor.ready.remote()), flush=True)
+input()
 """
 
 
-def bare() -> float:
-    """Return the seconds that Ray and one actor that imports torch take to start."""
+def bare() -> tuple[float, float]:
+    """Return the seconds, and CPU seconds, that Ray and one actor that imports torch take."""
     begun = perf_counter()
-    with subprocess.Popen([sys.executable, "-c", BARE], stdout=subprocess.PIPE, text=True) as ray:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", BARE], **pipes, text=True) as ray:
         assert ray.stdout is not None and ray.stdout.readline() == "ready\n"
-        return perf_counter() - begun
+        seconds, spent = perf_counter() - begun, cpu_of(psutil.Process(ray.pid))
+        ray.communicate("\n")
+    return seconds, spent
 
 
 @contextmanager
@@ -60,18 +67,28 @@ def running(preset: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
             yield process, f"{folder}/run"
 
 
-def measure(preset: str) -> tuple[float, float]:
-    """Return the seconds of starting, and those until a run says what it trains."""
+def measure(preset: str) -> tuple[float, float, float]:
+    """Return the seconds of starting, those until a run says what it trains, and CPU seconds."""
     begun = perf_counter()
     with running(preset) as (process, folder):
         assert process.stdout is not None
-        moments = {
-            said: next(perf_counter() for text in process.stdout if said in text)
-            for said in (folder, "round 1 ", "round 2 ")
-        }
+        said = next(perf_counter() for text in process.stdout if folder in text)
+        first = next(perf_counter() for text in process.stdout if "round 1 " in text)
+        spent = cpu_of(psutil.Process(process.pid))
+        second = next(perf_counter() for text in process.stdout if "round 2 " in text)
         process.communicate()
-    said, first, second = moments.values()
-    return 2 * first - second - begun, said - begun
+    return 2 * first - second - begun, said - begun, spent
+
+
+def cpu_of(process: psutil.Process) -> float:
+    """Return the CPU seconds of a process and its children so far."""
+    total = 0.0
+    for each in [process, *process.children(recursive=True)]:
+        try:
+            total += sum(each.cpu_times()[:2])
+        except psutil.Error:  # it ended meanwhile
+            continue
+    return total
 
 
 def peak_memory(preset: str) -> int:
@@ -112,19 +129,22 @@ def main() -> None:
     arguments = parser.parse_args()
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - 15 by default: any other load would count against Ray
     print(machine())
-    own: list[float] = []
-    runs: dict[str, list[tuple[float, float]]] = {name: [] for name in arguments.presets}
+    own: list[tuple[float, float]] = []
+    runs: dict[str, list[tuple[float, float, float]]] = {name: [] for name in arguments.presets}
     for _ in range(arguments.times):
         own.append(bare())
         for preset, measured in runs.items():
             measured.append(measure(preset))
-    print(heading("", "starting, s", "/ bare", "says what it trains after, s", "peak memory, MB"))
-    print(line(["bare", spread(own), "1.00", "-", "-"]))
+    names = ("starting, s", "/ bare", "says what it trains after, s", "CPU, s", "peak memory, MB")
+    print(heading("", *names))
+    seconds, spent = (list(column) for column in zip(*own, strict=True))
+    print(line(["bare", spread(seconds), "1.00", "-", spread(spent), "-"]))
     for preset, measured in runs.items():
-        starts, says = (list(column) for column in zip(*measured, strict=True))
-        ratios = [start / each for start, each in zip(starts, own, strict=True)]
+        starts, says, spent = (list(column) for column in zip(*measured, strict=True))
+        ratios = [start / each for start, each in zip(starts, seconds, strict=True)]
         memory = f"{peak_memory(preset) / 1e6:.0f}"
-        print(line([preset, spread(starts), spread(ratios, 2), spread(says), memory]))
+        cells = [spread(starts), spread(ratios, 2), spread(says), spread(spent), memory]
+        print(line([preset, *cells]))
 
 
 if __name__ == "__main__":
