@@ -39,18 +39,22 @@ def truncate(path: Path) -> None:
 
 def flip(path: Path, share: float) -> None:
     """Flip the lowest bit of the byte at a share of the file's length, or of a database's value."""
-    at = int(share * (_size(path) - 1))
+    size = _size(path)
+    at = _figure(path, share) if path.suffix == ".db" else int(share * (size - 1))
     content = bytearray(path.read_bytes())
-    content[_figure(path, share, content) if path.suffix == ".db" else at] ^= 1
+    content[at] ^= 1
     path.write_bytes(content)
 
 
-def _figure(database: Path, share: float, content: bytes) -> int:
-    """Return where the mantissa of a trial's value lies, or early in the file, of a parameter."""
+def _figure(database: Path, share: float) -> int:
+    """Return where the mantissa of a trial's value lies, or early in the file, of a parameter.
+
+    The closed database has in itself what was in its write-ahead log.
+    """
     column, table = FIGURES[share > 0.5]
     with closing(sqlite3.connect(database)) as opened:
         (figure,) = opened.execute(f"SELECT {column} FROM {table} LIMIT 1").fetchone()  # noqa: S608
-    return content.index(struct.pack(">d", figure)) + 4
+    return database.read_bytes().index(struct.pack(">d", figure)) + 4
 
 
 def empty(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 import sys
 import traceback
@@ -19,6 +20,7 @@ import ray
 
 from raysim.cli import app
 from raysim.tuning.search.decisions import Decisions
+from raysim.tuning.search.storage import close_storage, default_storage, open_storage
 from raysim.tuning.studies import STUDIES
 from tests.conftest import ActorStock
 from tests.faults.forked import Ended
@@ -32,16 +34,21 @@ class Killed(BaseException):
 
 
 class InterruptedStudy:
-    """A study whose tuner ended in its second trial, and the same study undisturbed.
+    """A study whose tuner was killed in its second trial, and the same study undisturbed.
 
     It runs on the Ray instance of this process.
     """
 
-    name = "study"
+    def __init__(self, folder: Path, name: str) -> None:
+        """Make the studies.
 
-    def __init__(self, folder: Path) -> None:
-        self.path, self.undisturbed = (
-            folder / "study" / kind for kind in ("killed", "undisturbed")
+        Args:
+            folder: Theirs.
+            name: The name; "study on a network" has a journal.
+        """
+        self.name, self._on_network = name, name == "study on a network"
+        tuner, self.path, self.undisturbed = (
+            folder / name.replace(" ", "-") / kind for kind in ("tuner", "killed", "undisturbed")
         )
         self.path.parent.mkdir()
         STUDIES["blobs"] = make_study(self.path.parent)  # type: ignore[index]
@@ -52,24 +59,32 @@ class InterruptedStudy:
         def dying(study: Decisions, trial: optuna.Trial, curve: Mapping[int, float]) -> bool:
             goes_on = judge(study, trial, curve)
             if trial.number == KILLED_TRIAL and max(curve, default=0) >= KILLED_ROUND:
+                shutil.copytree(tuner, self.path, symlinks=True)  # before anything is closed
                 raise Killed
             return goes_on
 
         with mock.patch.object(Decisions, "judge", dying):
-            ended = self.resume(self.path)
+            ended = self.resume(tuner)
         assert "Killed" in ended.errors, ended.errors
 
     def targets(self) -> Iterator[Path]:
         """Yield what is damaged: files of the study, of a finished trial, and of a running one."""
         running = self.path / "trials" / f"{KILLED_TRIAL:04d}"
         checkpoint = max((running / "checkpoints").glob("round_*"))
+        if self._on_network:
+            yield Path("study.journal")
+            return
         files = ("config.json", "metrics.parquet", "checkpoints", checkpoint / "state.json")
-        yield from map(Path, ("study.db", "study.json", "trials", "trials/0000/summary.json"))
+        databases = ("study.db", "study.db-wal")
+        yield from map(Path, (*databases, "study.json", "trials", "trials/0000/summary.json"))
         yield from ((running / name).relative_to(self.path) for name in files)
 
     def resume(self, path: Path) -> Ended:
         said, errors, code = StringIO(), StringIO(), 0
-        with redirect_stdout(said), redirect_stderr(errors):
+        on_network = mock.patch(
+            "raysim.tuning.search.storage.is_on_network", lambda _: self._on_network
+        )
+        with on_network, redirect_stdout(said), redirect_stderr(errors):
             try:
                 tune(path)
             except SystemExit as end:
@@ -97,11 +112,12 @@ def tune(path: Path) -> None:
 def study_difference(path: Path, undisturbed: Path) -> str | None:
     """Return how a study that is to be finished differs from another one."""
     database = path / "study.db"
-    with closing(sqlite3.connect(database)) as opened:
-        if opened.execute("PRAGMA integrity_check").fetchall() != [("ok",)]:
-            return "the database is not whole"
-    found = trials_of(database)
-    if found != trials_of(undisturbed / "study.db"):
+    if database.exists():
+        with closing(sqlite3.connect(database)) as opened:
+            if opened.execute("PRAGMA integrity_check").fetchall() != [("ok",)]:
+                return "the database is not whole"
+    found = trials_of(path)
+    if found != trials_of(undisturbed):
         return f"other trials: {found}"
     for number, (_, _, value, _) in enumerate(found):
         summary = path / "trials" / f"{number:04d}" / "summary.json"
@@ -119,10 +135,12 @@ def figure(summary: Path) -> float | None:
     return found
 
 
-def trials_of(database: Path) -> list[tuple[Any, ...]]:
+def trials_of(path: Path) -> list[tuple[Any, ...]]:
     """Return number, state and parameters of each trial, its value and its curve."""
-    (study,) = optuna.get_all_study_names(f"sqlite:///{database}")
-    trials = optuna.load_study(study_name=study, storage=f"sqlite:///{database}").get_trials()
+    storage = open_storage(default_storage(path))
+    (study,) = optuna.get_all_study_names(storage)
+    trials = optuna.load_study(study_name=study, storage=storage).get_trials()
+    close_storage(storage)
     states = [(trial.number, trial.state.name) for trial in trials]
     figures = [(trial.params, trial.value, trial.intermediate_values) for trial in trials]
     return [
@@ -132,14 +150,14 @@ def trials_of(database: Path) -> list[tuple[Any, ...]]:
 
 
 @contextmanager
-def interrupted_study(folder: Path) -> Iterator[InterruptedStudy]:
-    """Make the study on a Ray instance whose actors are kept for the next tuner."""
+def interrupted_studies(folder: Path) -> Iterator[list[InterruptedStudy]]:
+    """Make the studies on a Ray instance whose actors are kept for the next tuner."""
     ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     patch = pytest.MonkeyPatch()
     try:
-        study = InterruptedStudy(folder)
+        studies = [InterruptedStudy(folder, name) for name in ("study", "study on a network")]
         ActorStock().lend(patch)
-        yield study
+        yield studies
     finally:
         patch.undo()
         ray.shutdown()

@@ -172,10 +172,13 @@ def _delete(copy: Copy, advice: str) -> Ended:
 
 
 def _restore(copy: Copy, advice: str) -> Ended:
-    _remove(copy.file)
-    whole = (copy.strike.whole or copy.strike.of.path) / copy.strike.target
+    """Restore a file, and those that belong to it: a database and its write-ahead log."""
+    original = (copy.strike.whole or copy.strike.of.path) / copy.strike.target
     copy.file.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copytree(whole, copy.file) if whole.is_dir() else shutil.copy2(whole, copy.file)
+    for whole in original.parent.glob(f"{original.name.removesuffix('-wal')}*"):
+        file = copy.file.with_name(whole.name)
+        _remove(file)
+        shutil.copytree(whole, file) if whole.is_dir() else shutil.copy2(whole, file)
     return copy.strike.of.resume(copy.path)
 
 
@@ -200,6 +203,7 @@ ADVICE: Mapping[str, Callable[[Copy, str], Ended]] = {
     r"\brestore\b": _restore,
     r"\buse the newer\b": _restore,
     r"\banother `?(?:--)?out\b`?": _start_again,
+    r"\banother --name \(and --out\b": _start_again,
     r"\bthe run is finished\b": _compare,
 }
 """What a line may advise, and how it is carried out."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.faults.damages import DAMAGES
 from tests.faults.interrupted import InterruptedRun
-from tests.faults.interrupted_study import InterruptedStudy, interrupted_study
+from tests.faults.interrupted_study import InterruptedStudy, interrupted_studies
 from tests.faults.matrix import Strike, Verdict
 
 METHODS = {"fedavg": "", "scaffold": r"checkpoints|clients($|/00000$|/00000/00000000)"}
@@ -48,7 +48,8 @@ def verdicts(folder: Path, only: str) -> Iterator[Verdict]:
     with multiprocessing.get_context("fork").Pool(LANES) as pool:
         runs = pool.imap(Strike.verdict, chosen(run_strikes(folder)))
         if re.search("study", only) or not only:
-            with interrupted_study(folder) as study:
-                for strike in chosen(study_strikes(study, folder)):
+            with interrupted_studies(folder) as studies:
+                strikes = (strike for study in studies for strike in study_strikes(study, folder))
+                for strike in chosen(strikes):
                     yield strike.verdict()
         yield from runs

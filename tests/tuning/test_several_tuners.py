@@ -119,7 +119,7 @@ def test_three_tuners_of_which_one_is_killed(postgresql, tmp_path, shared_ray, l
     search = make_search(tmp_path, RANDOM, url, **WAITING | slots)
     check(search, tmp_path, trials)
     tuners = {trial.user_attrs["tuner"] for trial in search.study.get_trials()}
-    assert len(tuners) == 3
+    assert len(tuners) > 1  # the last one's slots may start when nothing is left
     (tmp_path / "straight").mkdir()
     alone = make_search(tmp_path / "straight", RANDOM, **WAITING | {"method.seconds": 0.0})
     make_tuner(alone, tmp_path / "straight").run(trials, 1)

@@ -158,7 +158,7 @@ class Search:
             if difference := first_difference(found[key], expected[key]):
                 raise RunError(
                     f"study {self.study.study_name} in {without_passwords(self._url)} differs in"
-                    f" {key} ({difference}); choose another --name"
+                    f" {key} ({difference}); choose another --name (and --out, if it is given)"
                 )
         for key in expected.keys() - {*fixed}:
             self.study.set_user_attr(key, expected[key])
