@@ -60,6 +60,8 @@ def test_the_pool_is_what_lies_above_the_cut_off():
     losses = np.array([4.0, 1.0, 0.01, 0.25, 0.04, 1.0])
     found = feedback(squared_losses=losses, wanted=2)
     scores = scores_as_printed(clock, found)
+    penalty = np.minimum(clock.preferred(found) / found.seconds, 1) ** 2
+    assert clock._scores(found, np.arange(6)) * penalty == pytest.approx([*scores.values()])
     cut = 0.7 * sorted(scores.values(), reverse=True)[2]
     pool = [client for client, score in scores.items() if score >= cut]
     assert 2 < len(pool) < 6 and 5 not in pool  # client 5 is worth most, and slow

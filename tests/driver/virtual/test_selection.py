@@ -58,9 +58,9 @@ def test_results_lead_to_the_next_cohort(tmp_path):
 
 
 def test_a_stopped_run_selects_the_same_clients(tmp_path):
-    away = {"clock.on_hours": 3.0, "clock.policy": "over_selection", "clock.extra": 2}
-    run(tmp_path / "whole", **away)
-    settings = make_settings(tmp_path / "part", **OORT, **away)
+    more = {"clock.policy": "over_selection", "clock.extra": 2}
+    run(tmp_path / "whole", **more)
+    settings = make_settings(tmp_path / "part", **OORT, **more)
     with pytest.raises(KeyboardInterrupt):
         raysim.run(settings, make_task(SIZES), StopAfter(3))
     raysim.resume(tmp_path / "part", make_task(SIZES))
