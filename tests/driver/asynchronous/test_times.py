@@ -13,7 +13,9 @@ import raysim
 from raysim.clock.availability import TICKS_PER_SECOND
 from raysim.clock.devices import Devices
 from raysim.clock.fleet import Fleet
+from raysim.driver.asynchronous.arrivals import Flight, PlannedRound, Queue
 from raysim.driver.asynchronous.draws import Draws
+from raysim.driver.asynchronous.times import DeviceTimes
 from raysim.testing.contract import StopAfter
 from tests.driver.asynchronous.reference import walk
 from tests.tasks import make_settings, make_task, model_of
@@ -144,6 +146,39 @@ def test_buffered_rounds_that_wait_for_all_have_fedavgs_times(tmp_path):
     assert model_of(tmp_path / "fedavg") == model_of(tmp_path / "fedbuff")
     for name in ("virtual_seconds", "virtual_joules", "lost_clients"):
         assert plain.metrics[name].to_pylist() == pytest.approx(found.metrics[name].to_pylist())
+
+
+@dataclass(frozen=True)
+class DroppingOut:
+    """A fleet whose clients drop out after a part of their work.
+
+    Attributes:
+        share: The part; inf: they do not.
+    """
+
+    share: float
+
+    def available(self, clients: Any, tick: int) -> Any:
+        return np.ones(len(clients), dtype=bool)
+
+    def dropouts(self, clients: Any, *keys: int) -> Any:
+        return np.full(len(clients), self.share)
+
+
+def test_a_client_that_drops_out_has_worked_until_then():
+    ticks, joules = np.array([1000, 2001]), np.array([3.0, 8.0])
+    lasting = DeviceTimes(DroppingOut(np.inf), ticks, joules)
+    assert lasting.clock(0).fly(1, 50) == (2051, False)
+    times = DeviceTimes(DroppingOut(0.25), ticks, joules)
+    assert times.clock(0).fly(1, 50) == (551, True)  # a quarter, rounded up
+    dropped = (Flight(551, 1, 0, 50, lost=True),)
+    arrived = (Flight(1000, 0, 0, 0),)
+    planned = PlannedRound(0, 40, (), arrived, dropped, Queue(1, 1000, ()))
+    assert times.figures(planned) == {
+        "virtual_seconds": 960 / TICKS_PER_SECOND,
+        "virtual_joules": pytest.approx(3.0 + 8.0 * 501 / 2001),
+        "lost_clients": 1,
+    }
 
 
 @pytest.mark.parametrize(
