@@ -140,7 +140,7 @@ class Worker:
 
     def jobs(self, message: PassMessage, stack: tuple[int, ...]) -> dict[int, ClientJob]:
         """Return the jobs of a stack's clients, which are trained elsewhere and then accepted."""
-        opened = self._open(message)
+        opened = self._open(message, stack)
         with self.watch("data"):
             return {client: self._job(message, client, *opened) for client in stack}
 

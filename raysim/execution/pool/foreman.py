@@ -226,8 +226,8 @@ class Foreman:
         if not answer.items:
             return None
         results, self._results = self._results, []
-        if self._total.sum:
-            self._total.sum.leaves_node = True
+        for exact in filter(None, (total.sum for total in self._total.values())):
+            exact.leaves_node = True
         for result in results:
             if isinstance(result, WorkerResult):
                 result.sums, self._total = self._total, {}
