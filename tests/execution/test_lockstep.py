@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 import raysim
 from raysim.core.errors import MachineError
 from raysim.core.rules import Pass
+from raysim.core.tensors import add_scaled
 from raysim.execution.lockstep import Lockstep
 from raysim.execution.worker import Worker
 from raysim.methods.fedavg import FedAvg
@@ -120,7 +121,21 @@ def no_loop(monkeypatch):
         yield patch
 
 
+class Finishing(FedAvg):
+    """Takes one more step at the end, along a gradient that has the weight decay."""
+
+    def rules(self):
+        return raysim.Rules(finish=_finish)
+
+
+def _finish(view, trained):
+    gradient = view.gradient(view.params, trained.data)
+    return raysim.Upload(sums={"model": add_scaled(view.params, gradient, -0.1)})
+
+
+FINISHING = {"method.name": "tests.execution.test_lockstep:Finishing"}
 SWEEPS = {
+    "finish": ("local.weight_decay", (0.0, 0.5), FINISHING),
     "lr": ("local.lr", (0.1, 0.02, 0.3), {}),
     "temperature": ("local.temperature", (1.0, 0.5, 4.0), {}),
     "momentum": ("local.momentum", (0.9, 0.5, 0.3), {"local.nesterov": True}),
@@ -134,7 +149,7 @@ SWEEPS = {
     "two passes": ("local.lr", (0.1, 0.05), {"method.name": "mifl", "local.temperature": 2.0}),
     "personal": ("method.lam", (0.1, 1.0), {"method.name": "ditto"}),
 }
-QUICK = ("lr", "temperature", "mu", "beta", "momentum")
+QUICK = ("finish", "lr", "temperature", "mu", "beta", "momentum")
 
 
 @pytest.mark.parametrize(
