@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import zip_longest
 
 import numpy as np
 import numpy.typing as npt
@@ -160,10 +159,8 @@ def merge_sums(total: Sums, others: Sums) -> None:
 
 
 def _difference(layout: Layout, other: Layout) -> str:
-    """Return the first tensor in which two layouts differ."""
-    pairs = zip_longest(layout.entries, other.entries, fillvalue=None)
-    one, another = next((a, b) for a, b in pairs if a != b)
-    return str((one or another or ("",))[0])
+    """Return the first tensor, by name, in which two layouts differ."""
+    return min(name for name, _, _ in {*layout.entries} ^ {*other.entries})
 
 
 def _check_finite(upload: Upload) -> None:
