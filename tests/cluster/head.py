@@ -28,6 +28,7 @@ import yaml
 from ray.autoscaler._private.fake_multi_node.node_provider import (
     FAKE_HEAD_NODE_ID,
     FAKE_HEAD_NODE_TYPE,
+    FakeMultiNodeProvider,
 )
 
 SCRIPTS = Path(sys.executable).parent
@@ -82,6 +83,12 @@ AUTOSCALER = {
     "RAY_worker_niceness": "0",  # else workers starve beside a busy process
 }
 """Variables of a head whose autoscaler starts nodes on this machine."""
+VERSION_2 = {
+    "RAY_enable_autoscaler_v2": "1",
+    "RAY_CLOUD_INSTANCE_ID": FAKE_HEAD_NODE_ID,
+    "RAY_NODE_TYPE_NAME": FAKE_HEAD_NODE_TYPE,
+}
+"""Further ones where this is version 2 of Ray's autoscaler, which `ray up` and KubeRay start."""
 
 
 def autoscaling(gcs: str, cores: int, workers: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,9 +98,10 @@ def autoscaling(gcs: str, cores: int, workers: Mapping[str, Any]) -> dict[str, A
     return {
         "cluster_name": "raysim",
         "max_workers": workers["max_workers"],
-        "idle_timeout_minutes": 1,
+        "idle_timeout_minutes": 0.2,
         "provider": {
-            "type": "fake_multinode",
+            "type": "external",  # `fake_multinode` itself wants a file that the wheel lacks
+            "module": f"{FakeMultiNodeProvider.__module__}.{FakeMultiNodeProvider.__name__}",
             "gcs_address": gcs,
             "use_node_id_as_ip": True,
             "disable_node_updaters": True,
@@ -121,7 +129,11 @@ def autoscaling(gcs: str, cores: int, workers: Mapping[str, Any]) -> dict[str, A
 
 @contextmanager
 def started(
-    folder: Path, cores: int = 2, gpus: int = 1, workers: Mapping[str, Any] | None = None
+    folder: Path,
+    cores: int = 2,
+    gpus: int = 1,
+    workers: Mapping[str, Any] | None = None,
+    version: int = 1,
 ) -> Iterator[Head]:
     """Start a head and stop it; its token is a file in `folder`.
 
@@ -130,6 +142,7 @@ def started(
         cores: Cores that it declares.
         gpus: GPUs that it declares.
         workers: Type of the nodes that an autoscaler starts; without, there is none.
+        version: Version of the autoscaler, 1 or 2.
     """
     token = folder / "token"
     token.write_text(secrets.token_hex(32))
@@ -151,7 +164,7 @@ def started(
         config = folder / "autoscaling.yaml"
         config.write_text(yaml.safe_dump(autoscaling(head.gcs, cores, workers)))
         command.append(f"--autoscaling-config={config}")
-        variables = variables | AUTOSCALER
+        variables = variables | AUTOSCALER | (VERSION_2 if version == 2 else {})
     for _ in range(STARTS):
         with (folder / "head.log").open("w") as log:
             process = subprocess.Popen(
