@@ -294,11 +294,6 @@ def _generator(
 
 
 def _record(client: int, samples: int, losses: LocalLosses, seconds: float) -> dict[str, float]:
-    return {
-        "client": client,
-        "samples": samples,
-        "steps": losses.steps,
-        "train_loss": losses.train_loss,
-        "objective": losses.objective,
-        "seconds": seconds,
-    }
+    counts = {"client": client, "samples": samples, "steps": losses.steps}
+    figures = {"train_loss": losses.train_loss, "objective": losses.objective}
+    return {**counts, **figures, "seconds": seconds}

@@ -97,7 +97,10 @@ class RunRecord:
     @property
     def revision(self) -> int | None:
         """Revision of the method's formula, where a checkpoint seals it."""
-        return Checkpoints(RunDirectory(self.path).checkpoints).revision()
+        try:
+            return Checkpoints(RunDirectory(self.path).checkpoints).revision()
+        except RunError:  # a file in place of the folder
+            return None
 
     @property
     def rounds(self) -> int:

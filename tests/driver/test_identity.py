@@ -23,7 +23,7 @@ METHODS = {
     "scaffold": {"method.name": "scaffold"},
     "fedma": {"method.name": "fedma"},
     "mifl": {"method.name": "mifl"},
-    "fedbuff": {"method.name": "fedbuff", "method.buffer": 2, "method.concurrency": 5},
+    "fedbuff": {"method.name": "fedbuff", "method.buffer": 3, "method.concurrency": 5},
 }
 cases = pytest.mark.parametrize(
     "sizes",

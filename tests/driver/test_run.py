@@ -120,7 +120,7 @@ class Poisoned(FedAvg):
 @pytest.mark.parametrize(
     ("kind", "cause"),
     [
-        ("nan", r"not finite \(tensor model/hidden.0.weight\)"),
+        ("nan", r"not finite \(tensor model/head.bias\)"),
         ("state", r"not finite \(model/hidden.0.weight\)"),
         ("scalar", r"not finite \(score\)"),
         ("raises", "ZeroDivisionError"),

@@ -18,7 +18,7 @@ class FakeWorker(Worker):
         self.watch, self._name = Stopwatch(False), "here 1"
         self._result, self._failed_in_row = WorkerResult(self._name), set()
 
-    def _open(self, message: Any) -> Any:
+    def _open(self, message: Any, stack: tuple[int, ...]) -> Any:
         return {}, {}
 
     def _train_stack(self, message: Any, stack: tuple[int, ...], *_: Any) -> None:

@@ -73,6 +73,7 @@ def test_every_setting_is_there():
 @given(st.sampled_from(KEYS), VALUES)
 @example(("", "seed"), 2**70)
 @example(("", "local.epochs"), 10**30)
+@example(("activation_l2", "method.beta"), {"\ud800": None})
 def test_a_value_is_accepted_or_its_setting_named(at: tuple[str, str], value: Any) -> None:
     name, key = at
     try:

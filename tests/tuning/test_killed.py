@@ -116,13 +116,14 @@ def test_evaluations_that_a_lost_slot_has_not_reported_are_judged(straight, tmp_
     wait, lost = local_slots.wait, []
 
     def losing():
-        slot, report = wait()
-        if report.is_evaluation and len(lost) < 2 * TRIALS and (not lost or lost[-1] is not slot):
-            lost.append(slot)
-            slot.stop()
-            local_slots._free.append(type(slot)({}))
-            return slot, SlotLost("The node died.", suspicious=False)
-        return slot, report
+        lane, report = wait()
+        start = len(local_slots.started)
+        if report.is_evaluation and len(lost) < 2 * TRIALS and start not in lost:
+            lost.append(start)
+            local_slots._actor.advance({lane: None})
+            local_slots._free.append(lane)
+            return lane, SlotLost("The node died.", suspicious=False)
+        return lane, report
 
     local_slots.wait = losing
     tuner.run(TRIALS, 1)

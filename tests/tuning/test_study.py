@@ -94,7 +94,7 @@ WRONG = {
     "unknown": ({"sampler": "tpe", "samplers": 1}, "study.samplers: no such setting; did you mean"),
     "sampler": ({"sampler": "best"}, "^study.sampler=best: must be one of tpe, random, grid"),
     "pruner": ({"objectives": ["accuracy", "bytes"], "pruner": "median"}, "^study.pruner=median:"),
-    "objective": ({"objectives": ["speed"]}, "^study.objectives=speed: must be one or both of"),
+    "objective": ({"objectives": ["speed"]}, "^study.objectives=speed: must be distinct ones of"),
     "seeds": ({"space": {"seed": [1, 2]}, "over_seeds": "lower"}, "^study.over_seeds=lower: must"),
     "trials": ({"trials": 0}, "study.trials=0: must be greater than or equal to 1"),
     "first key": ({"first": [{"local.l": 1}]}, "study.first.0.local.l: is not searched; did you"),

@@ -192,5 +192,7 @@ def departures(settings: Settings) -> dict[str, Any]:
     return {
         key: value
         for key, value in flat(settings.to_dict()).items()
-        if key not in defaults or defaults[key] != value or key.endswith(".name")
+        if key not in defaults
+        or defaults[key] != value
+        or (key.endswith(".name") and key.partition(".")[0] in parts)
     }

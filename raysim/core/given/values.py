@@ -29,6 +29,7 @@ def check_plain(values: Mapping[str, Any]) -> None:
             raise SettingsError(f"{visible(key)}: nested in more than {LEVELS} levels")
         if isinstance(value, Mapping):
             left += [(f"{key}.{k}" if key else str(k), level + 1, v) for k, v in value.items()]
+            left += [(key or str(k), level, k) for k in value if isinstance(k, str)]
         elif isinstance(value, list | tuple):
             left += [(key, level + 1, item) for item in value]
         elif isinstance(value, str) and any("\ud800" <= c <= "\udfff" for c in value):

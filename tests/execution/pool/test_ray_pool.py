@@ -573,7 +573,7 @@ def test_an_evaluation_does_not_change_how_long_a_foreman_s_workers_hold_sums(mo
     for call, seconds in calls:
         work = found._begin(foreman._Order(call, [], [], False))
         held.append(work.schedule.schedule.hold_seconds)
-        merge = partial(lambda seconds, other: clock.append(clock.pop() + seconds), seconds)
-        found._total = SimpleNamespace(merge=merge)
+        merge = partial(lambda seconds, *sums: clock.append(clock.pop() + seconds), seconds)
+        monkeypatch.setattr(foreman, "merge_sums", merge)
         found._collect(call, [WorkerResult("here 1")])
     assert held == pytest.approx([10.0, 10.0, 75.0])
