@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from raysim.core.errors import SettingsError
@@ -43,6 +44,11 @@ class RunGroup:
     label: str
     settings: dict[str, Any]
     records: tuple[RunRecord, ...]
+
+    @property
+    def revision(self) -> int | None:
+        """Revision of the method's formula, where one of its runs has sealed it."""
+        return next((r.revision for r in self.records if r.revision is not None), None)
 
     @property
     def in_progress(self) -> bool:
@@ -129,13 +135,14 @@ def group_runs(records: Sequence[RunRecord], metrics: Sequence[Metric] = ()) -> 
     """
     check_comparable(records)
     by_reference = any(metric.takes_reference for metric in metrics)
+    revisions = _revisions(records)
     found: dict[str, list[RunRecord]] = {}
     settings: list[dict[str, Any]] = []
     for record in records:
         own = result_settings(record.settings) | (
             reference_settings(record) if by_reference else {}
         )
-        kind = [own, record.own_task, record.state == RUNNING, record.revision]
+        kind = [own, record.own_task, record.state == RUNNING, revisions[record.path]]
         text = json.dumps(kind, sort_keys=True, default=str)
         key, again = text, 1
         while any(other.seed == record.seed for other in found.get(key, ())):
@@ -150,6 +157,23 @@ def group_runs(records: Sequence[RunRecord], metrics: Sequence[Metric] = ()) -> 
         for values, each in zip(settings, found.values(), strict=True)
     ]
     return _with_unique_labels(groups)
+
+
+def _revisions(records: Sequence[RunRecord]) -> dict[Path, int | None]:
+    """Return the revision of each run's formula; that of others of its settings if it has none.
+
+    A run that fails before its first checkpoint has sealed none.
+    """
+    found = {record.path: record.revision for record in records}
+    known: dict[str, set[int]] = {}
+    for record in records:
+        if (revision := found[record.path]) is not None:
+            known.setdefault(repr(result_settings(record.settings)), set()).add(revision)
+    for record in records:
+        others = known.get(repr(result_settings(record.settings)), set())
+        if found[record.path] is None and len(others) == 1:
+            found[record.path] = min(others)
+    return found
 
 
 def compared_metrics(
@@ -256,13 +280,13 @@ def _with_unique_labels(groups: Sequence[RunGroup]) -> list[RunGroup]:
     ended = {group.label for group in groups if not group.in_progress}
     revisions: dict[str, set[int | None]] = {}
     for group in groups:
-        revisions.setdefault(group.label, set()).add(group.records[0].revision)
+        revisions.setdefault(group.label, set()).add(group.revision)
     seen: Counter[str] = Counter()
     found = []
     for group in groups:
         label = group.label
         if len(revisions[label]) > 1:
-            label += f", formula of revision {group.records[0].revision or 'unknown'}"
+            label += f", formula of revision {group.revision or 'unknown'}"
         label += ", in progress" if group.in_progress and group.label in ended else ""
         seen[label] += 1
         found.append(

@@ -222,13 +222,25 @@ def test_a_run_before_its_first_round_has_no_values(grouped):
     assert row["time [s]"] == "- (0/1, 1 without a value so far)"
 
 
-def test_runs_by_another_formula_are_apart(write_run, monkeypatch):
-    revisions = {"a": 1, "b": 1, "c": 2, "d": None}
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        (
+            (1, 1, 2, None),
+            {"of revision 1": "ab", "of revision 2": "c", "of revision unknown": "d"},
+        ),
+        ((1, 1, None, 1), {"": "abcd"}),
+        ((None, None, None, None), {"": "abcd"}),
+    ],
+)
+def test_runs_by_another_formula_are_apart(write_run, monkeypatch, known, expected):
+    """One that failed before its first checkpoint is of the formula of the others."""
+    revisions = dict(zip("abcd", known, strict=True))
     records = [read_run(write_run(name, seed=i)) for i, name in enumerate(revisions)]
     revision = property(lambda record: revisions[record.path.name])
     monkeypatch.setattr("raysim.results.runs.RunRecord.revision", revision)
-    assert {g.label: [r.path.name for r in g.records] for g in group_runs(records)} == {
-        "fedavg, formula of revision 1": ["a", "b"],
-        "fedavg, formula of revision 2": ["c"],
-        "fedavg, formula of revision unknown": ["d"],
+    found = {g.label: "".join(r.path.name for r in g.records) for g in group_runs(records)}
+    assert found == {
+        f"fedavg, formula {label}" if label else "fedavg": names
+        for label, names in expected.items()
     }
