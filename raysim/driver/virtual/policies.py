@@ -86,7 +86,7 @@ def outcome_of(
     if clock.policy == "partial":
         counts &= (epochs > 0) | (costs.epochs == 0)
     end = min(int(ends.max()), limit)
-    if clock.policy == "over_selection" and counts.sum() > wanted:
+    if clock.policy == "over_selection" and counts.sum() >= wanted:
         first = np.lexsort((costs.clients, extra, arrivals))[:wanted]
         counts = np.zeros(len(counts), dtype=bool)
         counts[first] = True

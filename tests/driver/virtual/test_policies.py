@@ -91,7 +91,7 @@ def test_a_policy_as_played_client_by_client(clients, policy, seconds, begin):
     end = min(max(ends), limit)
     if policy == "over_selection":
         wanted = max(sum(not client[5] for client in clients), 1)
-        if len(arrivals) > wanted:
+        if len(arrivals) >= wanted:
             arrivals = sorted(arrivals)[:wanted]
             end = max(arrival for arrival, _, _ in arrivals)
     assert found.end == end
@@ -113,6 +113,13 @@ def test_the_first_drawn_come_first_at_the_same_tick():
     same = [(1.0, 1, 1, 0, np.inf, extra) for extra in (True, False, True, False)]
     found = outcome(same, policy="over_selection", extra=2)
     assert found.counts.tolist() == [False, True, False, True]
+
+
+def test_the_round_ends_when_m_have_arrived_though_an_extra_client_is_still_to_drop_out():
+    clients = [(1.0, 1, 9, 0, np.inf, False), (1.0, 1, 19, 0, np.inf, False)]
+    found = outcome([*clients, (1.0, 1, 199, 0, 0.5, True)], policy="over_selection", extra=1)
+    assert found.end == 20 * SECOND and found.counts.tolist() == [True, True, False]
+    assert found.ticks.tolist() == [10 * SECOND, 20 * SECOND, 20 * SECOND]
 
 
 @example(5, 3.0, 1.0, 666_667)  # one more than the quotient of whole ticks
