@@ -79,14 +79,14 @@ def test_a_policy_as_played_client_by_client(clients, policy, seconds, begin):
                 for e in range(epochs + 1)
                 if begins + int(np.ceil((1 + e * epoch) / speed * SECOND)) <= limit
             ]
-            done = max(fits, default=0)
+            done = max([*fits, 1])  # who cannot end one epoch has begun it
         assert found.epochs[number] == done
         whole = int(np.ceil((1 + done * epoch) / speed * SECOND))
         if drops < 1:
             ends.append(begins + int(np.ceil(whole * drops)))
             continue
         ends.append(begins + whole)
-        if begins + whole <= limit and (policy != "partial" or done):
+        if begins + whole <= limit:
             arrivals.append((begins + whole, extra, number))
     end = min(max(ends), limit)
     if policy == "over_selection":
@@ -107,6 +107,14 @@ def test_who_arrives_at_the_deadline_counts():
     assert found.counts.all() and found.end == 3 * SECOND
     found = outcome([(1.0, 1, 3, 0, np.inf, False)] * 2, policy="deadline", deadline=3.999999)
     assert not found.counts.any() and found.end == 3_999_999
+
+
+def test_who_cannot_end_one_epoch_is_late_and_works_until_the_deadline():
+    clients = [(1.0, 1, 1, 0, np.inf, False), (1.0, 3, 99, 0, np.inf, False)]
+    found = outcome(clients, policy="partial", deadline=10.0)
+    assert found.end == 10 * SECOND and found.counts.tolist() == [True, False]
+    assert found.ticks.tolist() == [2 * SECOND, 10 * SECOND]
+    assert found.share.tolist() == [1.0, 0.1]  # of the 100 s of one epoch
 
 
 def test_the_first_drawn_come_first_at_the_same_tick():
