@@ -116,6 +116,7 @@ def test_a_lost_round_takes_its_time_and_leaves_the_model(tmp_path):
     assert all(joules > 0 for joules in result.metrics["virtual_joules"].to_pylist())
     assert "round 1: no client's result arrives" in notes.notes
     assert len({*result.metrics["test_loss"].to_pylist()}) == 1
+    assert columns(result, "train_loss", "objective") == [(None, None)] * 2
 
 
 WINDOWS = "client,start,end\n0,500,600\n1,500,600\n2,100,200\n3,100,200\n4,100,200\n5,100,140\n"
