@@ -197,7 +197,7 @@ def rounds(
 
     with raysim.rounds(settings) as rounds:
         for row in rounds:  # of `metrics.parquet`; the round is committed
-            if row["train_loss"] > 10:
+            if (row["train_loss"] or 0) > 10:
                 break
     rounds.result  # that of `run`, if the last round has been reached
 

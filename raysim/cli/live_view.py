@@ -63,12 +63,11 @@ class PlainOutput(Listener):
 
     def values(self, row: Mapping[str, Any]) -> dict[str, str]:
         """Return the values of a round as text, by column."""
-        loss = row["test_loss"]
         return {
             "round": str(row["round"]),
             **_accuracy(row),
-            "loss": "-" if loss is None else f"{loss:.4f}",
-            "train loss": f"{row['train_loss']:.4f}",
+            "loss": _loss(row["test_loss"]),
+            "train loss": _loss(row["train_loss"]),
             "clients/s": f"{row['clients'] / row['seconds']:.1f}",
             "left": self._time_left(row["round"]),
             "MB": f"{(row['bytes_up'] + row['bytes_down']) / 1e6:.1f}",
@@ -132,6 +131,10 @@ class LiveView(PlainOutput):
         for row in self._rows:
             table.add_row(*row.values())
         return Group(table, self._bars)
+
+
+def _loss(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
 
 
 def _accuracy(row: Mapping[str, Any]) -> dict[str, str]:

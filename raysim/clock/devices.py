@@ -80,7 +80,7 @@ class Devices(Clock):
         description="CSV or Parquet: client, start, end of its daily windows in seconds of the day",
     )
     dropout: float = Field(
-        default=0.0, ge=0, le=1, description="probability that a client drops out of a round"
+        default=0.0, ge=0, lt=1, description="probability that a client drops out of a round"
     )
 
     policy: Literal["wait", "deadline", "partial", "over_selection"] = Field(

@@ -142,11 +142,11 @@ def read_columns(path: Path, clients: int) -> dict[str, Floats]:
     for name, values in columns.items():
         least = 0.0 if name in ("latency", "watts", "joules_per_byte", DROPOUT) else None
         good = np.isfinite(values) & (values > 0 if least is None else values >= least)
-        good &= values <= 1 if name == DROPOUT else True
+        good &= values < 1 if name == DROPOUT else True
         if name != "client" and not good.all():
             client = int(np.argmin(good))
             allowed = "above 0" if least is None else "0 or more"
-            allowed = "from 0 to 1" if name == DROPOUT else allowed
+            allowed = "from 0 to below 1" if name == DROPOUT else allowed
             raise DataError(
                 f"clock.table={path}: {name} of client {client} is {values[client]:g}; must be"
                 f" {allowed}"

@@ -37,11 +37,11 @@ class _Account:
         for name, values in self.trained.items():
             self.trained[name] = np.concatenate([values, columns[name][took_steps]])
 
-    def figures(self) -> dict[str, float]:
-        """Return the figures; losses are means over samples."""
+    def figures(self) -> dict[str, float | None]:
+        """Return the figures; losses are means over samples, None where nobody took a step."""
         weights = self.trained["samples"]
         losses = {
-            name: float(np.average(self.trained[name], weights=weights)) if len(weights) else 0.0
+            name: float(np.average(self.trained[name], weights=weights)) if len(weights) else None
             for name in ("train_loss", "objective")
         }
         return losses | {
@@ -77,12 +77,12 @@ class RoundLog:
         number = np.full(len(columns["client"]), pass_number)
         self.columns.append({**columns, "pass": number})
 
-    def figures(self) -> dict[str, float]:
+    def figures(self) -> dict[str, float | None]:
         """Return columns of `metrics.parquet`: the round's, then those of each label.
 
         The round's bytes are those of all its passes, as its seconds are.
         """
-        found: dict[str, float] = {}
+        found: dict[str, float | None] = {}
         for label, account in self._accounts.items():
             prefix = f"{label}_" if label else ""
             found |= {f"{prefix}{name}": value for name, value in account.figures().items()}

@@ -12,8 +12,9 @@ to the rules of local training and to the server's update. Nothing of it is prin
 
 A name with dots, as in package.module:Class, is written in JSON or in a file. Each method must be
 a FedAvg that keeps FedAvg's `round`. Groups of the server's state, of the broadcast and of the
-clients' state need different names in different methods, but for "model". A chain of no method is
-FedAvg.
+clients' state need different names in different methods, but for "model". With FedBuff, which
+discounts stale updates, only methods go that send and average what FedAvg does. A chain of no
+method is FedAvg.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from raysim.core.chain import chain
 from raysim.core.components import build_component
 from raysim.core.errors import SettingsError
 from raysim.core.method import METHODS, Asynchrony, Metrics, Round, Sampling, ServerState
-from raysim.core.rules import Pass, Reduced, Rules
+from raysim.core.rules import Pass, Reduced, Rules, send_model
 from raysim.core.tensors import Groups, Tensors
 from raysim.methods.fedavg import FedAvg
 
@@ -90,6 +91,7 @@ class Chain(FedAvg):
                 raise SettingsError("two methods each set the weighting of the mean")
             for hook in ("deployed", "client_model", "cohort", "asynchrony", "discount"):
                 self._only(hook)
+            self._check_discount()
         except SettingsError as error:
             raise SettingsError(f"{KEY}: {error}") from error
         return self
@@ -197,6 +199,21 @@ class Chain(FedAvg):
         """Return the model of the method that gives clients one of their own."""
         member = self._only("client_model")
         return member.client_model(deployed, state) if member else deployed
+
+    def _check_discount(self) -> None:
+        """Check that what a method discounts is its own upload alone.
+
+        The factor of a stale update multiplies all groups that a client sends, and no weight.
+        """
+        owner = self._only("discount")
+        for name, member in self.methods.items() if owner else ():
+            plain = type(member).server_update is FedAvg.server_update
+            if member is not owner and not (plain and member.rules().finish is send_model):
+                (first,) = (n for n, m in self.methods.items() if m is owner)
+                raise SettingsError(
+                    f"{name} cannot be chained with {first}, which discounts stale updates: what"
+                    f" {name} sends or averages would be discounted too"
+                )
 
     def _only(self, hook: str) -> FedAvg | None:
         """Return the only method that overrides a hook, or None."""

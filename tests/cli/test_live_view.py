@@ -77,6 +77,7 @@ def test_lines_of_a_run(lines, said):
     lines.started(started())
     lines.progress(5, 10)
     lines.round_done(row(1, test_accuracy=None, test_loss=None))
+    lines.round_done(row(2, train_loss=None, clients=0))
     lines.round_done(row(3))
     lines.note("client 7 was dropped")
     lines.finished(SUMMARY)
@@ -84,6 +85,7 @@ def test_lines_of_a_run(lines, said):
     assert text.splitlines() == [
         "fedavg: 100 clients, 10 a round, 3 rounds, until 97.0%; runs/[red]mine",
         "round 1  accuracy -  loss -  train loss 0.9877  clients/s 2.5  left ?  MB 2.1",
+        "round 2  accuracy 50.00%  loss 1.2346  train loss -  clients/s 0.0  left ?  MB 2.1",
         "round 3  accuracy 50.00%  loss 1.2346  train loss 0.9877  clients/s 2.5  left ?  MB 2.1",
         "note: client 7 was dropped",
         "accuracy 97.12% (best 97.34%) after 50 rounds, 12.3 s, median 0.234 s a round",

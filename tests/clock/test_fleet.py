@@ -19,7 +19,7 @@ from raysim.clock.profiles import KINDS
 from raysim.core.errors import DataError, SettingsError
 
 TABLE = """client,speed,up,down,latency,watts,joules_per_byte,dropout
-1,2e9,1e6,4e6,0.5,4,1e-6,1
+1,2e9,1e6,4e6,0.5,4,1e-6,0.999999
 0,1e9,2e6,8e6,0.25,2,2e-6,0
 """
 
@@ -32,6 +32,12 @@ def written(folder: Path, text: str = TABLE) -> str:
 
 def fleet_of(folder: Path, text: str = TABLE, clients: int = 2) -> Fleet:
     return Devices(table=written(folder, text)).fleet(clients, 0)
+
+
+def test_a_dropout_of_1_is_refused():
+    with pytest.raises(ValueError, match="less than 1"):
+        Devices(dropout=1.0)
+    Devices(dropout=0.999999)
 
 
 def test_the_cost_of_work_by_hand(tmp_path):
@@ -64,7 +70,7 @@ def test_parquet_in_any_order_and_columns_that_are_lacking(tmp_path):
         (TABLE.replace("2e9", "0"), "speed of client 1 is 0; must be above 0"),
         (TABLE.replace("1e6", "-1"), "up of client 1 is -1; must be above 0"),
         (TABLE.replace("0.25", "-1"), "latency of client 0 is -1; must be 0 or more"),
-        (TABLE.replace("1e-6,1", "1e-6,1.5"), "dropout of client 1 is 1.5; must be from 0 to 1"),
+        (TABLE.replace("0.999999", "1"), "dropout of client 1 is 1; must be from 0 to below 1"),
         (TABLE.replace("1,2e9", "1,nan"), "speed of client 1 is nan"),
         (TABLE.replace("1,2e9", "2,2e9"), "client 1 is missing (1 of 2 are)"),
         (TABLE.replace("1,2e9", "0,2e9"), "client 1 is missing"),

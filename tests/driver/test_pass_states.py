@@ -136,7 +136,7 @@ def test_a_pass_without_steps_costs_its_samples_and_has_no_losses():
     runner.run(work_of(epochs=0))
     assert executor.calls[0][1] == {(client,): SIZES[client] for client in CLIENTS}
     figures = runner.log.figures()
-    assert (figures["train_loss"], figures["objective"], figures["clients"]) == (0, 0, 0)
+    assert (figures["train_loss"], figures["objective"], figures["clients"]) == (None, None, 0)
 
 
 def test_bytes_down_count_personal_groups_and_what_a_deployment_sends():

@@ -204,7 +204,6 @@ def test_chained_with_the_rules_of_another_method(tmp_path):
 @pytest.mark.parametrize(
     ("methods", "message"),
     [
-        ({"fedbuff": {}, "scaffold": {}}, "asynchronous rounds need clients without state"),
         ({"fedbuff": {}, "fedasync": {}}, "fedbuff and fedasync each have a asynchrony"),
     ],
 )
@@ -212,6 +211,23 @@ def test_what_does_not_chain_is_refused_by_name(tmp_path, methods, message):
     with pytest.raises(raysim.SettingsError, match=message):
         chained = {"method.name": "chain", "method.methods": methods}
         raysim.run(make_settings(tmp_path / "run", **chained), make_task(SIZES))
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("other", ["momentum", "fednova", "fedadam", "scaffold"])
+def test_what_would_be_discounted_with_fedbuff_is_refused_by_name(tmp_path, other, first):
+    names = (other, "fedbuff") if first else ("fedbuff", other)
+    chained = {"method.name": "chain", "method.methods": {name: {} for name in names}}
+    message = rf"method\.methods: {other} cannot be chained with fedbuff, which discounts"
+    with pytest.raises(raysim.SettingsError, match=message):
+        make_settings(tmp_path / "run", **chained)
+
+
+@pytest.mark.parametrize("other", ["fedprox", "fedmax", "fedavg"])
+def test_what_sends_and_averages_the_model_goes_with_fedbuff(tmp_path, other):
+    for names in ((other, "fedbuff"), ("fedbuff", other)):
+        chained = {"method.name": "chain", "method.methods": {name: {} for name in names}}
+        assert [*make_settings(tmp_path / "run", **chained).method.methods] == [*names]
 
 
 EQUAL = (24,) * 8

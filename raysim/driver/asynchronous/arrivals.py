@@ -1,7 +1,7 @@
 """Arrivals of asynchronous rounds: who starts from which version, and who arrives when.
 
 An event queue in virtual time, in whole ticks; ties go by client. At most M clients train at once.
-A client that arrives gives its slot back, and its update is buffered; K buffered updates make the
+A client that arrives gives its place back, and its update is buffered; K buffered updates make the
 next version. An update whose start lies more than `max_staleness` versions back is dropped and does
 not count. All arrivals of an instant come before the starts of that instant, which are drawn
 jointly, from the newest version. A client whose update is buffered is not drawn until it has been
@@ -19,6 +19,9 @@ from typing import Any, NamedTuple
 
 from raysim.core.errors import RunError
 from raysim.core.method import Asynchrony
+
+MOST_LOST = 1_000_000
+"""Clients lost for one that arrives at which a run gives up."""
 
 
 class Flight(NamedTuple):
@@ -111,7 +114,7 @@ def plan_round(asynchrony: Asynchrony, clock: Clock, queue: Queue) -> PlannedRou
     """Play the event queue until the next version is due; return that round.
 
     Raises:
-        RunError: no client is available any more.
+        RunError: no client is available any more, or almost all are lost.
     """
     number, tick, flights = queue.number, queue.tick, [*queue.flights]
     started: list[Flight] = []
@@ -123,6 +126,7 @@ def plan_round(asynchrony: Asynchrony, clock: Clock, queue: Queue) -> PlannedRou
             flight = flights.pop(0)
             if flight.lost or not asynchrony.accepts(number - flight.version):
                 dropped.append(flight)
+                _check_lost(number, dropped, arrived)
                 continue
             arrived.append(flight)
             if len(arrived) == asynchrony.buffer:
@@ -139,6 +143,15 @@ def plan_round(asynchrony: Asynchrony, clock: Clock, queue: Queue) -> PlannedRou
             insort(flights, started[-1])
         woken = clock.wake(tick, busy.union(drawn)) if len(drawn) < free else None
         tick = _next_tick(flights, woken)
+
+
+def _check_lost(number: int, dropped: Sequence[Flight], arrived: Sequence[Flight]) -> None:
+    """Check that a round can be hoped to end."""
+    if len(dropped) >= MOST_LOST * (1 + len(arrived)):
+        raise RunError(
+            f"round {number + 1}: of {len(dropped) + len(arrived)} clients {len(dropped)} dropped"
+            " out; clock.dropout, or that of clock.table, must be smaller"
+        )
 
 
 def _next_tick(flights: Sequence[Flight], woken: int | None) -> int:

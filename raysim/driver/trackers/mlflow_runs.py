@@ -15,7 +15,7 @@ from raysim.driver.trackers.base import Tracker
 
 PARAMETERS = 100
 """Parameters that MLflow takes at once."""
-EVERY_ROUND = "train_loss"
+EVERY_ROUND = "seconds"
 """Column that every round has."""
 
 

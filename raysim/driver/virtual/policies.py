@@ -5,7 +5,7 @@ Pure functions of the clients' work in ticks; the fleet and the settings give wh
     wait            until the last client has arrived or dropped out
     deadline        until `clock.deadline`, or until all have arrived; who is late does not count
     partial         as deadline, but a client takes as many of its epochs as the deadline allows
-                    (FedProx's stragglers; FedNova's unequal work)
+                    (FedProx's stragglers; FedNova's unequal work); who cannot end one is late
     over_selection  `clock.extra` more clients are asked, and the first m that arrive count
 
 Of clients that arrive at the same tick, those drawn first come first, then the smaller numbers.
@@ -36,7 +36,7 @@ class Outcome:
     Attributes:
         end: Tick at which the server goes on.
         counts: Clients whose result counts [n].
-        epochs: Epochs that each does [n].
+        epochs: Epochs that each does, or of who is late, that it began [n].
         starts: Ticks at which they begin [n].
         ticks: Ticks that each works: until it has arrived, dropped out, or the pass ends [n].
         share: Fraction of its work that this is [n].
@@ -76,17 +76,16 @@ def outcome_of(
     limit = _deadline(clock, begin)
     epochs = costs.epochs
     if clock.policy == "partial":
-        epochs = affordable_epochs(fleet, costs, limit - starts)
+        begun = np.minimum(costs.epochs, 1)  # who cannot end it works on it until the limit
+        epochs = np.maximum(affordable_epochs(fleet, costs, limit - starts), begun)
     whole = _ticks(fleet, costs, epochs)
     drops = dropouts < 1
     arrivals = np.where(drops, NEVER, starts + whole)
     ends = np.where(drops, starts + np.ceil(whole * np.where(drops, dropouts, 0)), starts + whole)
     ends = ends.astype(np.int64)
     counts = ~drops & (arrivals <= limit)
-    if clock.policy == "partial":
-        counts &= (epochs > 0) | (costs.epochs == 0)
     end = min(int(ends.max()), limit)
-    if clock.policy == "over_selection" and counts.sum() > wanted:
+    if clock.policy == "over_selection" and counts.sum() >= wanted:
         first = np.lexsort((costs.clients, extra, arrivals))[:wanted]
         counts = np.zeros(len(counts), dtype=bool)
         counts[first] = True

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from raysim import RunError
 from raysim.core.method import Asynchrony
+from raysim.driver.asynchronous import arrivals
 from raysim.driver.asynchronous.arrivals import Clock, Queue, plan_round
 from tests.driver.asynchronous.reference import Log, walk
 
@@ -102,7 +103,7 @@ def test_plans_equal_a_walk_tick_by_tick(data):
 @settings(max_examples=50)
 @given(st.integers(0, 10**6), st.integers(1, 12), st.data())
 def test_what_every_plan_keeps(seed, clients, data):
-    """Slots, buffer and staleness, and a client trains from a version once."""
+    """Places, buffer and staleness, and a client trains from a version once."""
     concurrency = data.draw(st.integers(1, clients))
     buffer = data.draw(st.integers(1, concurrency))
     fleet = Fleet(seed, clients, slowest=9)
@@ -158,7 +159,7 @@ def test_an_instant_may_make_several_versions_before_any_start():
     assert [f.version for f in rounds[3].started] == [3] * 3
 
 
-def test_a_stale_update_is_dropped_and_its_slot_refills():
+def test_a_stale_update_is_dropped_and_its_place_refills():
     """K=1, M=2: client 2 takes so long that two versions are made before it arrives."""
     clock, queue = fixed({2: 5, 0: 2, 1: 2}), Queue()
     for number in range(2):
@@ -185,3 +186,14 @@ def test_the_clock_jumps_to_the_next_client_or_stops(wake):
     else:
         planned = plan_round(Asynchrony(1, 1), clock, Queue())
         assert as_tuples(planned.arrived) == [(4, 0, 7, 8)]
+
+
+def test_a_round_whose_clients_are_all_lost_ends_in_an_error(monkeypatch):
+    """With 30 lost for one that arrives given up, 29 are borne."""
+    monkeypatch.setattr(arrivals, "MOST_LOST", 30)
+    clock = fixed({0: 1})
+    hopeless = Clock(clock.draw, lambda client, tick: (tick + 1, True), clock.wake)
+    with pytest.raises(RunError, match=r"of 30 clients 30 dropped out; clock\.dropout"):
+        plan_round(Asynchrony(1, 1), hopeless, Queue())
+    seldom = Clock(clock.draw, lambda client, tick: (tick + 1, tick < 29), clock.wake)
+    assert len(plan_round(Asynchrony(1, 1), seldom, Queue()).dropped) == 29

@@ -109,13 +109,14 @@ def test_partial_work_is_as_many_epochs_as_end_before_the_deadline(tmp_path):
 
 def test_a_lost_round_takes_its_time_and_leaves_the_model(tmp_path):
     notes = Notes()
-    settings = make_settings(tmp_path, rounds=2, **{**CLOCK, "clock.dropout": 1.0})
+    settings = make_settings(tmp_path, rounds=2, **{**CLOCK, "clock.dropout": 0.999999})
     result = raysim.run(settings, make_task(UNEQUAL), notes)
     assert columns(result, "clients", "lost_clients") == [(0, 4)] * 2
     assert all(seconds > 0 for seconds in result.metrics["virtual_seconds"].to_pylist())
     assert all(joules > 0 for joules in result.metrics["virtual_joules"].to_pylist())
     assert "round 1: no client's result arrives" in notes.notes
     assert len({*result.metrics["test_loss"].to_pylist()}) == 1
+    assert columns(result, "train_loss", "objective") == [(None, None)] * 2
 
 
 WINDOWS = "client,start,end\n0,500,600\n1,500,600\n2,100,200\n3,100,200\n4,100,200\n5,100,140\n"

@@ -79,19 +79,19 @@ def test_a_policy_as_played_client_by_client(clients, policy, seconds, begin):
                 for e in range(epochs + 1)
                 if begins + int(np.ceil((1 + e * epoch) / speed * SECOND)) <= limit
             ]
-            done = max(fits, default=0)
+            done = max([*fits, 1])  # who cannot end one epoch has begun it
         assert found.epochs[number] == done
         whole = int(np.ceil((1 + done * epoch) / speed * SECOND))
         if drops < 1:
             ends.append(begins + int(np.ceil(whole * drops)))
             continue
         ends.append(begins + whole)
-        if begins + whole <= limit and (policy != "partial" or done):
+        if begins + whole <= limit:
             arrivals.append((begins + whole, extra, number))
     end = min(max(ends), limit)
     if policy == "over_selection":
         wanted = max(sum(not client[5] for client in clients), 1)
-        if len(arrivals) > wanted:
+        if len(arrivals) >= wanted:
             arrivals = sorted(arrivals)[:wanted]
             end = max(arrival for arrival, _, _ in arrivals)
     assert found.end == end
@@ -109,10 +109,25 @@ def test_who_arrives_at_the_deadline_counts():
     assert not found.counts.any() and found.end == 3_999_999
 
 
+def test_who_cannot_end_one_epoch_is_late_and_works_until_the_deadline():
+    clients = [(1.0, 1, 1, 0, np.inf, False), (1.0, 3, 99, 0, np.inf, False)]
+    found = outcome(clients, policy="partial", deadline=10.0)
+    assert found.end == 10 * SECOND and found.counts.tolist() == [True, False]
+    assert found.ticks.tolist() == [2 * SECOND, 10 * SECOND]
+    assert found.share.tolist() == [1.0, 0.1]  # of the 100 s of one epoch
+
+
 def test_the_first_drawn_come_first_at_the_same_tick():
     same = [(1.0, 1, 1, 0, np.inf, extra) for extra in (True, False, True, False)]
     found = outcome(same, policy="over_selection", extra=2)
     assert found.counts.tolist() == [False, True, False, True]
+
+
+def test_the_round_ends_when_m_have_arrived_though_an_extra_client_is_still_to_drop_out():
+    clients = [(1.0, 1, 9, 0, np.inf, False), (1.0, 1, 19, 0, np.inf, False)]
+    found = outcome([*clients, (1.0, 1, 199, 0, 0.5, True)], policy="over_selection", extra=1)
+    assert found.end == 20 * SECOND and found.counts.tolist() == [True, True, False]
+    assert found.ticks.tolist() == [10 * SECOND, 20 * SECOND, 20 * SECOND]
 
 
 @example(5, 3.0, 1.0, 666_667)  # one more than the quotient of whole ticks
