@@ -195,6 +195,29 @@ def test_mlflow_on_a_folder_and_wandb_offline(tmp_path):
         {"mlflow": check_mlflow, "wandb": check_wandb}[name](tmp_path)
 
 
+TWO = """
+from raysim.driver.trackers.wandb_runs import make
+
+pair = make(), make()
+for name, tracker in zip("ab", pair):
+    print(tracker.open(None, name, {})[0])
+for step, tracker in enumerate(pair, 1):
+    tracker.log({"loss": 1.0}, step)
+for tracker in pair:
+    tracker.close(finished=True)
+"""
+
+
+def test_two_runs_of_one_process_are_two_of_wandb(tmp_path):
+    """As of trials that are stacked: both are open at the same time."""
+    pytest.importorskip("wandb", reason="needs: pip install 'raysim[wandb]'")
+    places = {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", TWO]
+    printed = subprocess.check_output(command, text=True, env={**os.environ, **places})
+    files = [next(tmp_path.glob(f"wandb/*/run-{id_}.wandb")) for id_ in printed.split()]
+    assert len(set(files)) == 2 and [wandb_steps(path) for path in files] == [[1], [2]]
+
+
 def check_mlflow(folder: Path) -> None:
     """Check that one run of MLflow's has every round once, the settings and the summary."""
     (run_folder,) = {path.parent for path in (folder / "store").glob("*/*/metrics")}

@@ -146,6 +146,26 @@ def test_trials_with_actors_of_their_own_are_not_stacked(tmp_path):
         make_search(tmp_path, SearchOptions(stack=2), **{"engine.actors": 4})
 
 
+def test_trials_that_search_a_setting_of_engine_are_not_stacked(tmp_path):
+    """Those of one slot share its engine."""
+    table = {"space": LR | {"engine.vectorize": [0, 4]}}
+    with pytest.raises(SettingsError, match=r"stack=2: must be 1 where `engine.vectorize` is sea"):
+        make_search(tmp_path, SearchOptions(stack=2), table=table)
+    make_search(tmp_path, SearchOptions(stack=1), table=table)
+    make_search(tmp_path, SearchOptions(stack=2), table=table, **{"engine.vectorize": 4})
+
+
+def test_the_seconds_of_stacked_trials_are_not_bounded(tmp_path):
+    study = make_study(tmp_path, constraints={"seconds": 9.0}, stack=2)
+    message = "stack=2: must be 1 with study.constraints.seconds, because the seconds of stacked"
+    with pytest.raises(SettingsError, match=f"^study.{message}"):
+        study.options()
+    with pytest.raises(SettingsError, match=f"^{message}"):
+        study.options(stack=2)
+    assert study.options(stack=1).constraints == {"seconds": 9.0}
+    assert make_study(tmp_path, constraints={"bytes": 9.0}, stack=2).options().stack == 2
+
+
 def test_the_stack_of_a_study_file(tmp_path):
     assert make_study(tmp_path, stack=4).options().stack == 4
     assert make_study(tmp_path, stack=4).options(stack=8).stack == 8

@@ -70,21 +70,10 @@ class Search:
         Raises:
             RunError: the storage cannot be used.
             SettingsError: Optuna rejects an option of the pruner, `seed` is searched where a trial
-                has several, trials are stacked that have actors of their own, or an objective
-                needs a virtual clock.
+                has several, trials are stacked that have actors of their own or search a setting
+                of `engine`, or an objective needs a virtual clock.
         """
-        if options.stack > 1 and (actors := resolved.settings.engine.actors) != "auto":
-            raise SettingsError(
-                f"{options.label('stack')}={options.stack}: must be 1 with"
-                f" engine.actors={actors}, where a trial has actors of its own"
-            )
-        if options.seeds > 1 and "seed" in resolved.space:
-            label = options.label("seeds")
-            raise SettingsError(f"{label}={options.seeds}: must be 1 where `seed` is searched")
-        for objective in options.objectives:
-            if objective.startswith("virtual_") and not resolved.settings.clock.has_time:
-                label = options.label("objectives")
-                raise SettingsError(f"{label}={objective}: needs clock.name=devices; it is none")
+        _check(options, resolved)
         self.options, self.resolved, self._url = options, resolved, storage
         self.tuner = uuid4().hex
         pruner = options.build_pruner(resolved.settings)
@@ -282,3 +271,20 @@ class Search:
     def _sampler(self, number: int) -> BaseSampler:
         seed, common = self.resolved.settings.seed, self.resolved.space.common
         return self.options.build_sampler(seed, number, common)
+
+
+def _check(options: SearchOptions, resolved: ResolvedStudy) -> None:
+    stack = f"{options.label('stack')}={options.stack}"
+    if options.stack > 1 and (actors := resolved.settings.engine.actors) != "auto":
+        raise SettingsError(
+            f"{stack}: must be 1 with engine.actors={actors}, where a trial has actors of its own"
+        )
+    if options.stack > 1 and (own := [key for key in resolved.space if key.startswith("engine.")]):
+        raise SettingsError(f"{stack}: must be 1 where `{own[0]}` is searched")
+    if options.seeds > 1 and "seed" in resolved.space:
+        label = options.label("seeds")
+        raise SettingsError(f"{label}={options.seeds}: must be 1 where `seed` is searched")
+    for objective in options.objectives:
+        if objective.startswith("virtual_") and not resolved.settings.clock.has_time:
+            label = options.label("objectives")
+            raise SettingsError(f"{label}={objective}: needs clock.name=devices; it is none")

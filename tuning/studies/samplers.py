@@ -163,6 +163,11 @@ class SearchOptions:
             )
         if self.over_seeds == "lower" and self.seeds == 1:
             raise SettingsError("study.over_seeds=lower: must have seeds of 2 or more, but got 1")
+        if self.stack > 1 and "seconds" in self.constraints:
+            raise SettingsError(
+                f"{self.label('stack')}={self.stack}: must be 1 with study.constraints.seconds,"
+                " because the seconds of stacked trials are those of the stack"
+            )
 
     def label(self, name: str) -> str:
         """Return the name of an option as messages have it."""

@@ -61,8 +61,10 @@ class CmaEs(CmaEsSampler):
             optimizer.tell(list(zip(points, values, strict=True)))
 
     def _point(self, trial: FrozenTrial, trans: Any) -> Any:
-        drawn = trial.system_attrs.get("x_for_tell")  # where steps have a margin
-        return trans.transform(trial.params) if drawn is None else np.array(drawn)
+        drawn = trial.system_attrs.get("x_for_tell", ())  # where steps have a margin
+        if len(drawn) != len(trans.bounds):  # of ranges that later trials do not all have
+            return trans.transform(trial.params)
+        return np.array(drawn)
 
     def after_trial(
         self,

@@ -30,6 +30,7 @@ class WandbRuns(Tracker):
             name=name,
             config=dict(parameters),
             resume="allow",
+            reinit="create_new",  # a slot has several runs open, where trials are stacked
             settings=wandb.Settings(console="off", silent=True),
         )
         return str(self._run.id), 0

@@ -38,6 +38,7 @@ def test_the_same_draws_twice_and_after_an_interruption(tmp_path, sampler, trial
     assert len({tuple(trial[1].values()) for trial in values(straight)}) == trials
 
 
+LR = {"low": 1e-3, "high": 0.5, "log": True}
 OPTIONS = {
     "tpe": {"n_startup_trials": 3, "multivariate": True},
     "cma-es": {"popsize": 4},
@@ -132,6 +133,23 @@ def test_cma_es_has_the_distribution_of_optunas_own(options):
     pair = [getattr(optimizer, "_cma", optimizer) for optimizer in (found, expected)]
     for name in ("_mean", "_C", "_sigma"):  # a pickled covariance is rounded to be symmetric
         np.testing.assert_allclose(*(getattr(each, name) for each in pair), rtol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_cma_es_with_a_margin_goes_on_where_fewer_ranges_are_common(tmp_path):
+    """Five trials search lr and mu, the sixth has no mu."""
+    names = ["fedprox"] * 5 + ["fedavg"]
+    mu = {"low": 0.0, "high": 1.0, "step": 0.25, "when": {"method.name": "fedprox"}}
+    space = {"local.lr": LR, "method.name": ["fedavg", "fedprox"], "method.mu": mu}
+    table = {"space": space, "first": [{"method.name": name} for name in names]}
+    margin = {"popsize": 4, "with_margin": True}
+    search = make_search(tmp_path, SearchOptions("cma-es", sampler_options=margin), table=table)
+    play(search, 12)
+    attributes = [trial.system_attrs for trial in search.study.get_trials()]
+    sizes = [len(each["x_for_tell"]) for each in attributes[1:]]
+    assert sizes == [2] * 5 + [1] * 6
+    generations = [each["cmawm:generation"] for each in attributes[1:]]
+    assert generations == [0] * 4 + [1] * 4 + [2] * 3
 
 
 def test_cma_es_learns_and_keeps_no_pickle(tmp_path):
