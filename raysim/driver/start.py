@@ -119,7 +119,7 @@ def check_run(settings: Settings, federation: Federation, run_dir: RunDirectory)
     check_space(settings, states, initial.state)
     evaluator = Evaluator(settings, federation)
     analyses = Analyses(settings, federation, network, initial)
-    check_asynchrony(settings, initial.state, analyses.parts)
+    check_asynchrony(settings, network, initial, federation.training_sizes, analyses.parts)
     clock = open_clock(settings, federation, network, states)
     return CheckedRun(
         settings=settings,

@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
+from torch import nn
 
 from raysim.clock.devices import Devices
 from raysim.clock.oort import Oort
@@ -16,7 +18,7 @@ from raysim.core.rules import Pass, Reduced
 from raysim.core.seeds import stream
 from raysim.driver.asynchronous.arrivals import Queue
 from raysim.driver.asynchronous.plan import Plan
-from raysim.driver.asynchronous.rounds import AsynchronousRounds
+from raysim.driver.asynchronous.rounds import AsynchronousRounds, check_pass
 from raysim.driver.asynchronous.times import DeviceTimes, equal_devices, pass_of
 from raysim.driver.context import RunContext
 from raysim.driver.listener import Listener
@@ -26,18 +28,26 @@ from raysim.driver.virtual.clock import VirtualClock
 from raysim.storage.checkpoints import Checkpoint
 
 
-def check_asynchrony(settings: Settings, state: ServerState, parts: Collection[str]) -> None:
+def check_asynchrony(
+    settings: Settings,
+    network: nn.Module,
+    initial: Checkpoint,
+    sizes: npt.NDArray[np.int64],
+    parts: Collection[str],
+) -> None:
     """Check that a run's settings go with asynchronous rounds, if its method has them.
 
     Args:
         settings: The run's settings.
-        state: The server's initial state.
+        network: The network as it was built.
+        initial: The checkpoint before the first round.
+        sizes: Samples that each client trains on [K].
         parts: Analyses that measure clients as they end their training.
 
     Raises:
         SettingsError: one does not.
     """
-    method, clients = settings.method, settings.clients
+    method, clients, state = settings.method, settings.clients, initial.state
     found = method.asynchrony(settings.cohort_size)
     if found is None:
         return
@@ -56,6 +66,7 @@ def check_asynchrony(settings: Settings, state: ServerState, parts: Collection[s
     if not all(_draws_uniformly(settings, state, number) for number in range(3)):
         raise SettingsError(f"{key} clients that are drawn uniformly; it has a cohort of its own")
     _check_clock(settings)
+    _pass_after(settings, network, initial, sizes)
     if parts:
         raise SettingsError(
             f"analysis={min(parts)}: measures the cohort of a round; with"
@@ -112,19 +123,25 @@ def _device_times(
     run: RunContext, clock: VirtualClock, passes: PassContext, committed: Checkpoint
 ) -> DeviceTimes:
     """Return the times of all clients in the pass of the next round."""
-    everyone = range(run.settings.clients)
-
-    def inputs(runs: Callable[[Pass], Reduced]) -> Round:
-        return round_inputs(
-            run.settings,
-            run.network,
-            committed,
-            sizes=passes.sizes,
-            run=runs,
-            note=Listener().note,
-            cohort=(0,),
-        )
-
-    work = replace(pass_of(run.settings, inputs, committed.state), clients=everyone)
+    work = _pass_after(run.settings, run.network, committed, passes.sizes)
+    work = replace(work, clients=range(run.settings.clients))
     runner = RoundRunner(passes, committed.number, committed.state, committed.versions, 0)
     return DeviceTimes.of(clock, work, runner)
+
+
+def _pass_after(
+    settings: Settings, network: nn.Module, before: Checkpoint, sizes: npt.NDArray[np.int64]
+) -> Pass:
+    """Return the pass over client 0 of the round after a committed state.
+
+    Raises:
+        SettingsError: the method's round has none, or none for asynchronous rounds.
+    """
+
+    def inputs(run: Callable[[Pass], Reduced]) -> Round:
+        note = Listener().note
+        return round_inputs(settings, network, before, sizes=sizes, run=run, note=note, cohort=(0,))
+
+    work = pass_of(settings, inputs, before.state)
+    check_pass(settings, work, (0,))
+    return work

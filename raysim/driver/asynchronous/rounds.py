@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from raysim.config import Settings
 from raysim.core.errors import SettingsError
 from raysim.core.rules import Pass, Reduced
 from raysim.core.tensors.packed import PackedGroup, PackedTensors
@@ -120,17 +121,11 @@ class AsynchronousRounds:
 
     def _check(self, runner: RoundRunner, work: Pass) -> None:
         """Check that a pass is the only one of its round, and alike in all rounds."""
-        key = f"method.name={self._context.settings.method.title}"
         if runner.passes:
+            key = f"method.name={self._context.settings.method.title}"
             raise SettingsError(f"{key}: asynchronous rounds have one pass; it runs several")
         runner.passes += 1
-        if tuple(sorted(work.clients)) != self.cohort(runner.number):
-            raise SettingsError(f"{key}: must run its pass over the cohort, as rounds overlap")
-        if work.personal or not isinstance(work.epochs, int) or isinstance(work.lr, Mapping):
-            raise SettingsError(
-                f"{key}: epochs, learning rates or groups by client do not go with asynchronous"
-                " rounds"
-            )
+        check_pass(self._context.settings, work, self.cohort(runner.number))
 
     def _start(self, planned: PlannedRound, work: Pass) -> None:
         """Note what the clients of a round start from, of those whose updates count."""
@@ -226,6 +221,21 @@ class AsynchronousRounds:
         bytes_up = total.bytes_up + _sent_late(planned) * total.bytes_up // len(total.clients)
         down = bytes_down(work, [int(client) for client in work.clients])
         runner.log.count(work, bytes_up, down, {**columns, **added}, 0)
+
+
+def check_pass(settings: Settings, work: Pass, cohort: Sequence[int]) -> None:
+    """Check that a pass over a cohort [m], ascending, is one for asynchronous rounds.
+
+    Raises:
+        SettingsError: it is none.
+    """
+    key = f"method.name={settings.method.title}"
+    if tuple(sorted(work.clients)) != tuple(cohort):
+        raise SettingsError(f"{key}: must run its pass over the cohort, as rounds overlap")
+    if work.personal or not isinstance(work.epochs, int) or isinstance(work.lr, Mapping):
+        raise SettingsError(
+            f"{key}: epochs, learning rates or groups by client do not go with asynchronous rounds"
+        )
 
 
 def _sent_late(planned: PlannedRound) -> int:

@@ -13,6 +13,7 @@ from raysim.clock.availability import TICKS_PER_SECOND
 from raysim.clock.fleet import Fleet
 from raysim.config import Settings
 from raysim.core.components import calling
+from raysim.core.errors import SettingsError
 from raysim.core.method import Round, ServerState
 from raysim.core.rules import Pass, Reduced
 from raysim.driver.asynchronous.arrivals import Clock, Flight, PlannedRound
@@ -106,6 +107,9 @@ def pass_of(
         settings: The run's settings.
         inputs: Returns the round's input, given what runs its pass.
         state: The state before it.
+
+    Raises:
+        SettingsError: it has none.
     """
     method = settings.method.model_copy(deep=True)  # what it notes of itself is not the run's
     found: list[Pass] = []
@@ -116,4 +120,8 @@ def pass_of(
 
     with calling(method, "round"), suppress(_PassFoundError):
         method.round(inputs(run), state)
+    if not found:
+        raise SettingsError(
+            f"method.name={method.title}: asynchronous rounds have one pass; it runs none"
+        )
     return found[0]

@@ -198,6 +198,13 @@ class EpochsByClient(FedBuff):
         return replace(super().training_pass(now, state), epochs=epochs)
 
 
+class NoPass(FedBuff):
+    """FedBuff that trains nobody."""
+
+    def round(self, now, state):
+        return state, {}
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -208,6 +215,15 @@ class EpochsByClient(FedBuff):
         ({"method.buffer": 7}, "method.buffer=7: must be at most the concurrency, 6"),
         ({"method.name": "WithState"}, "asynchronous rounds need clients without state"),
         ({"method.name": "OwnCohort"}, "asynchronous rounds need clients that are drawn uniformly"),
+        *(
+            ({"method.name": name, **clock}, message)
+            for clock in ({}, {"clock.name": "devices"})
+            for name, message in (
+                ("EpochsByClient", "epochs, learning rates or groups by client do not go"),
+                ("OthersToo", "must run its pass over the cohort"),
+                ("NoPass", "asynchronous rounds have one pass; it runs none"),
+            )
+        ),
         ({"analysis": ["kl_activations"]}, "analysis=kl_activations: measures the cohort"),
     ],
 )
@@ -220,17 +236,9 @@ def test_refused_before_anything_starts(tmp_path, overrides, message):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("Twice", "asynchronous rounds have one pass; it runs several"),
-        ("OthersToo", "must run its pass over the cohort"),
-        ("EpochsByClient", "epochs, learning rates or groups by client do not go"),
-    ],
-)
-def test_a_pass_that_rounds_cannot_overlap_with_is_refused(tmp_path, name, message):
-    options = {**BUFFERED, "method.name": f"{__name__}:{name}"}
-    with pytest.raises(raysim.SettingsError, match=message):
+def test_a_second_pass_is_refused(tmp_path):
+    options = {**BUFFERED, "method.name": f"{__name__}:Twice"}
+    with pytest.raises(raysim.SettingsError, match="have one pass; it runs several"):
         raysim.run(make_settings(tmp_path / "run", **options), make_task(SIZES))
 
 
