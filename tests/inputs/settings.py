@@ -68,7 +68,7 @@ ODD_CASES = [
     run("clock.name=devices", "clock.table=nowhere.csv", says=("clock.table=", "as a table")),
     run("clock.name=devices", "clock.table=", says=("clock.table=: must be at least one",)),
     run("clock.name=devices", "clock.policy=partial", says=("clock.deadline=none: must be",)),
-    run("clock.name=devices", "clock.dropout=2", says=("clock.dropout=2", "less than or equal")),
+    run("clock.name=devices", "clock.dropout=2", says=("clock.dropout=2", "must be less than 1")),
     run(f"rounds={DIGITS}", says=("rounds=", "integer")),
     run(f"local.lr={DIGITS}", says=("local.lr=",)),
     run(f"rounds={NESTED}", says=("rounds=",)),
