@@ -39,16 +39,13 @@ class RunGroup:
         label: Settings that differ from those of other groups.
         settings: Settings on which the results depend, by dotted key.
         records: The runs, by seed.
+        revision: Revision of their method's formula, if it is known.
     """
 
     label: str
     settings: dict[str, Any]
     records: tuple[RunRecord, ...]
-
-    @property
-    def revision(self) -> int | None:
-        """Revision of the method's formula, where one of its runs has sealed it."""
-        return next((r.revision for r in self.records if r.revision is not None), None)
+    revision: int | None
 
     @property
     def in_progress(self) -> bool:
@@ -153,7 +150,12 @@ def group_runs(records: Sequence[RunRecord], metrics: Sequence[Metric] = ()) -> 
         found.setdefault(key, []).append(record)
     telling = _telling_keys(settings)
     groups = [
-        RunGroup(_label(values, telling), values, tuple(sorted(each, key=lambda run: run.seed)))
+        RunGroup(
+            _label(values, telling),
+            values,
+            tuple(sorted(each, key=lambda run: run.seed)),
+            revisions[each[0].path],
+        )
         for values, each in zip(settings, found.values(), strict=True)
     ]
     return _with_unique_labels(groups)
@@ -165,14 +167,15 @@ def _revisions(records: Sequence[RunRecord]) -> dict[Path, int | None]:
     A run that fails before its first checkpoint has sealed none.
     """
     found = {record.path: record.revision for record in records}
+    settings = {record.path: repr(result_settings(record.settings)) for record in records}
     known: dict[str, set[int]] = {}
-    for record in records:
-        if (revision := found[record.path]) is not None:
-            known.setdefault(repr(result_settings(record.settings)), set()).add(revision)
-    for record in records:
-        others = known.get(repr(result_settings(record.settings)), set())
-        if found[record.path] is None and len(others) == 1:
-            found[record.path] = min(others)
+    for path, revision in found.items():
+        if revision is not None:
+            known.setdefault(settings[path], set()).add(revision)
+    for path, revision in found.items():
+        others = known.get(settings[path], set())
+        if revision is None and len(others) == 1:
+            found[path] = min(others)
     return found
 
 
