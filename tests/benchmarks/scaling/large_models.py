@@ -30,7 +30,7 @@ PARAMETERS_A_SECOND = {
     "node_pack": 0.3e9,
     "merge_of_node": 0.3e9,
 }
-"""Of a sum, on paper: 17, 14, 9, 37 and 37 ms for ResNet-18, about what `sums` measured."""
+"""Of a sum, on paper: 17, 14, 9, 37 and 37 ms for ResNet-18, a little more than `sums` measures."""
 CLUSTER, THOUSAND = 256, 4000
 """Actors of 64 GPUs, and of a thousand, four on each."""
 ADDING = "driver adds up, s", "foreman, s"
