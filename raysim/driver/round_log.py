@@ -9,6 +9,7 @@ import numpy as np
 from raysim.core.rules import Pass
 from raysim.execution.messages import Failure
 from raysim.execution.partial_sum import Columns
+from raysim.storage.summary import DROPPED
 from raysim.storage.trace import Span
 
 TRAINED = ("client", "samples", "train_loss", "objective")
@@ -80,16 +81,18 @@ class RoundLog:
     def figures(self) -> dict[str, float | None]:
         """Return columns of `metrics.parquet`: the round's, then those of each label.
 
-        The round's bytes are those of all its passes, as its seconds are.
+        The round's bytes are those of all its passes, as its seconds are. `clients_dropped` is a
+        column of rounds in which clients were dropped alone.
         """
         found: dict[str, float | None] = {}
         for label, account in self._accounts.items():
             prefix = f"{label}_" if label else ""
             found |= {f"{prefix}{name}": value for name, value in account.figures().items()}
-        accounts = self._accounts.values()
+        accounts, dropped = self._accounts.values(), {failure.client for failure in self.dropped}
         return found | {
             "bytes_up": sum(account.bytes_up for account in accounts),
             "bytes_down": sum(account.bytes_down for account in accounts),
+            **({DROPPED: len(dropped)} if dropped else {}),
             **self.more,
         }
 

@@ -26,6 +26,7 @@ from raysim.storage.checkpoints import Checkpoints
 from raysim.storage.recorder import ANALYSIS, dotted
 from raysim.storage.run_directory import RunDirectory
 from raysim.storage.schema import GRIDS, current_settings
+from raysim.storage.summary import DROPPED
 from raysim.storage.tables.parted import read_table
 
 State = Literal["finished", "running", "diverged", "failed"]
@@ -58,7 +59,8 @@ class RunRecord:
             on. "diverged" where a client's update or a loss is not finite, "failed" where a client
             stopped the run.
         environment: `environment.json`; empty where it cannot be read.
-        notes: Lines about damaged files, and about what a run was forced to accept.
+        notes: Lines about damaged files, clients that were dropped, and what a run was forced to
+            accept.
     """
 
     path: Path
@@ -153,6 +155,7 @@ def read_run(path: Path) -> RunRecord:
     metrics = _metrics(directory, notes.append)
     target = settings.get("target_accuracy")
     summary = _json(directory.summary) if directory.is_finished(target) else None
+    notes += _dropped(path, metrics)
     notes += [f"{path}: forced to go on {what}" for what in (summary or {}).get("forced", ())]
     return RunRecord(
         path=path,
@@ -237,6 +240,15 @@ def _metrics(directory: RunDirectory, note: Callable[[str], None]) -> pa.Table:
         return pa.table({"round": pa.array([], pa.int64())})
     # The first version numbered a pre-pass with a round below 1.
     return _with_cumulated(table.filter(pc.greater_equal(table["round"], 1)))
+
+
+def _dropped(path: Path, metrics: pa.Table) -> list[str]:
+    """Return the line about clients that the means of a run's rounds lack."""
+    if DROPPED not in metrics.column_names:
+        return []
+    counts = metrics[DROPPED].drop_null().to_pylist()
+    where = f"dropped after errors in {len(counts)} of {len(metrics)} rounds"
+    return [f"{path}: clients were {where}, {sum(counts)} in all (on_client_error=drop)"]
 
 
 def _table(path: Path) -> pa.Table | None:

@@ -9,6 +9,8 @@ import numpy as np
 
 from raysim.storage.recorder import Row
 
+DROPPED = "clients_dropped"
+"""Column of runs in which clients were dropped after errors: how many, a round."""
 VIRTUAL = ("virtual_seconds", "virtual_joules")
 """Columns of runs with a virtual clock of which the summary has the sum."""
 

@@ -213,7 +213,8 @@ def test_a_client_that_fails_twice_is_dropped_and_counted(errors, stack_size):
     orphans = [(client, version[:2]) for client, version in runner.obsolete if client == 4]
     assert orphans == [(4, (ROUND, 0))] * 2
     figures = runner.log.figures()
-    assert (figures["clients"], figures["bytes_up"]) == (5, 5 * EACH)
+    assert (figures["clients"], figures["clients_dropped"]) == (5, 1)
+    assert figures["bytes_up"] == 5 * EACH
     assert figures["bytes_down"] == 6 * 8  # it was sent the model
     mean = np.average([client + 0.1 for client in left], weights=SIZES[left])
     assert float(reduced.means["model"]["w"][0]) == pytest.approx(mean, rel=1e-6)

@@ -22,6 +22,7 @@ from torch import nn
 
 import raysim
 from raysim.methods.fedavg import FedAvg
+from raysim.results.runs import read_run
 from raysim.testing.tasks import SmallNet, samples
 from tests.driver.test_lost_files import StopAfter
 from tests.tasks import UNEQUAL, Notes, make_settings, make_task
@@ -141,6 +142,9 @@ def test_failing_client_stops_the_run_or_is_dropped(tmp_path, request, kind, cau
     result = raysim.run(make_settings(tmp_path / "drop", **poison), make_task(UNEQUAL), notes)
     assert result.metrics["clients"].to_pylist() == [5, 5]
     assert "client 2 was dropped" in notes.notes[0]
+    assert result.metrics["clients_dropped"].to_pylist() == [1, 1]
+    (note,) = read_run(tmp_path / "drop").notes
+    assert "were dropped after errors in 2 of 2 rounds, 2 in all" in note
     others = tuple(size for size in UNEQUAL if size != UNEQUAL[2])
     assert set(pq.read_table(tmp_path / "drop/clients.parquet")["samples"].to_pylist()) == set(
         others
