@@ -28,7 +28,13 @@ from raysim.core.tensors.digests import arrays_digest, bytes_of, tensors_digest
 from raysim.driver.context import RunContext
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
-from raysim.storage.checkpoints import FORMULA, Checkpoint
+from raysim.storage.checkpoints import (
+    FORMULA,
+    REFERENCE,
+    TEST_SAMPLES,
+    TRAINING_SAMPLES,
+    Checkpoint,
+)
 from raysim.storage.environment import by_environment, environment, unknown_environment
 
 SAMPLED_CLIENTS = 1000
@@ -54,12 +60,12 @@ def identity_of(
     return {
         FORMULA: settings.method.revision,
         "clients": len(federation.training_sizes),
-        "training samples": _of_split(federation.train),
-        "test samples": _of_split(federation.test),
+        TRAINING_SAMPLES: _of_split(federation.train),
+        TEST_SAMPLES: _of_split(federation.test),
         "client indices": _of_indices(federation.client_indices),
         "decoded samples": arrays_digest(map(bytes_of, (first.x, first.y, test.x, test.y))),
         "network": hashlib.sha256(repr(layout).encode()).hexdigest(),
-        "model of the reference": "none" if reference is None else tensors_digest(reference),
+        REFERENCE: "none" if reference is None else tensors_digest(reference),
         **{f"file of {key}": checksum(path) for key, path in settings.clock.files().items()},
     }
 

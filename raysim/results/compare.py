@@ -6,15 +6,16 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from raysim.core.errors import SettingsError
 from raysim.results.metrics import Metric
+from raysim.results.origins import origin_notes, origins_of, revisions_of
 from raysim.results.references import UNREAD, reference_settings
 from raysim.results.render import Entry, Footnotes, Grid, grid_of
 from raysim.results.runs import RunRecord, State, result_settings
 from raysim.results.tables import ResultCell, ResultTable, differing_keys
+from raysim.storage.checkpoints import TEST_SAMPLES
 from raysim.storage.schema import table_of
 
 RUNNING: State = "running"
@@ -106,7 +107,7 @@ def _dataset(record: RunRecord) -> str:
 
 def _own_test(record: RunRecord) -> str:
     """Return the test samples of a task of its own; prepared files may differ by machine."""
-    digest = record.test_digest if record.own_task else None
+    digest = record.sealed(TEST_SAMPLES) if record.own_task else None
     return f"test samples {digest[:12]} of its own" if digest else ""
 
 
@@ -132,7 +133,7 @@ def group_runs(records: Sequence[RunRecord], metrics: Sequence[Metric] = ()) -> 
     """
     check_comparable(records)
     by_reference = any(metric.takes_reference for metric in metrics)
-    revisions = _revisions(records)
+    revisions = revisions_of(records)
     found: dict[str, list[RunRecord]] = {}
     settings: list[dict[str, Any]] = []
     for record in records:
@@ -159,24 +160,6 @@ def group_runs(records: Sequence[RunRecord], metrics: Sequence[Metric] = ()) -> 
         for values, each in zip(settings, found.values(), strict=True)
     ]
     return _with_unique_labels(groups)
-
-
-def _revisions(records: Sequence[RunRecord]) -> dict[Path, int | None]:
-    """Return the revision of each run's formula; that of others of its settings if it has none.
-
-    A run that fails before its first checkpoint has sealed none.
-    """
-    found = {record.path: record.revision for record in records}
-    settings = {record.path: repr(result_settings(record.settings)) for record in records}
-    known: dict[str, set[int]] = {}
-    for path, revision in found.items():
-        if revision is not None:
-            known.setdefault(settings[path], set()).add(revision)
-    for path, revision in found.items():
-        others = known.get(settings[path], set())
-        if revision is None and len(others) == 1:
-            found[path] = min(others)
-    return found
 
 
 def compared_metrics(
@@ -231,8 +214,10 @@ def comparison(groups: Sequence[RunGroup], columns: Iterable[tuple[str, Metric, 
             row.append(entries[1])
     states = {record.state for group in groups for record in group.records}
     said = [note for state, note in STATES.items() if state in states]
-    damaged = [line for group in groups for record in group.records for line in record.notes]
-    runs = sum(len(group.records) for group in groups)
+    records = [record for group in groups for record in group.records]
+    damaged = [line for record in records for line in record.notes]
+    damaged += origin_notes({str(record.path): origins_of(record) for record in records})
+    runs = len(records)
     return Grid(
         f"{runs} run{'s' if runs > 1 else ''}, grouped by settings apart from the seed",
         tuple(header),

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from raysim.core.errors import RunError
 from raysim.core.tensors.digests import tensors_digest
 from raysim.results.runs import RunRecord, read_run, result_settings
+from raysim.storage.checkpoints import REFERENCE
 from raysim.storage.run_directory import RunDirectory
 
 UNREAD = "reference.model"
@@ -25,13 +26,24 @@ def reference_settings(record: RunRecord) -> dict[str, Any]:
     the run was compared with stands for them; its folder, where no digest is sealed. Without a
     reference there are none.
     """
-    folder, digest = record.settings.get("reference"), record.reference_digest
+    folder, digest = record.settings.get("reference"), record.sealed(REFERENCE)
     if folder is None:
         return {}
     if (reference := _with_model(Path(folder), digest)) is None:
         return {UNREAD: digest[:SHOWN_DIGITS] if digest else folder}
     settings = {**result_settings(reference.settings), "own_task": reference.own_task}
     return {f"reference.{key}": value for key, value in settings.items()}
+
+
+def reference_notes(record: RunRecord) -> list[str]:
+    """Return the line about a reference that is not there now as the run was compared with it."""
+    folder = record.settings.get("reference")
+    if folder is None or _with_model(Path(folder), record.sealed(REFERENCE)):
+        return []
+    return [
+        f"{record.path}: was compared with another model than that of its reference now, {folder};"
+        " delete it to run it again"
+    ]
 
 
 def _with_model(folder: Path, digest: str | None) -> RunRecord | None:

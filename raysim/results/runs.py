@@ -87,22 +87,10 @@ class RunRecord:
         return METHODS.get(name).own_round if name in {*METHODS} else ""
 
     @property
-    def test_digest(self) -> str | None:
-        """Digest of the test samples, where a checkpoint seals it."""
-        return self._sealed("test samples")
-
-    @property
-    def reference_digest(self) -> str | None:
-        """Digest of the model of the reference, where a checkpoint seals it."""
-        return self._sealed("model of the reference")
-
-    @property
     def revision(self) -> int | None:
         """Revision of the method's formula, where a checkpoint seals it."""
-        try:
-            return Checkpoints(RunDirectory(self.path).checkpoints).revision()
-        except RunError:  # a file in place of the folder
-            return None
+        found = _checkpoints(self.path)
+        return found.revision() if found else None
 
     @property
     def rounds(self) -> int:
@@ -115,8 +103,10 @@ class RunRecord:
         path = RunDirectory(self.path).model
         return checksum(path) if path.is_file() else None
 
-    def _sealed(self, name: str) -> str | None:
-        found = Checkpoints(RunDirectory(self.path).checkpoints).identity().get(name)
+    def sealed(self, name: str) -> str | None:
+        """Return what a checkpoint, where there is one, seals under a name of an identity."""
+        checkpoints = _checkpoints(self.path)
+        found = checkpoints.identity().get(name) if checkpoints else None
         return None if found is None else str(found)
 
     def points(self, column: str) -> list[tuple[int, float]]:
@@ -156,7 +146,9 @@ def read_run(path: Path) -> RunRecord:
     target = settings.get("target_accuracy")
     summary = _json(directory.summary) if directory.is_finished(target) else None
     notes += _dropped(path, metrics)
-    notes += [f"{path}: forced to go on {what}" for what in (summary or {}).get("forced", ())]
+    checkpoints = _checkpoints(path)
+    forced = (summary or {}).get("forced") or (checkpoints.forced() if checkpoints else ())
+    notes += [f"{path}: forced to go on {what}" for what in forced]
     return RunRecord(
         path=path,
         settings=settings,
@@ -217,6 +209,12 @@ def _settings(directory: RunDirectory) -> tuple[dict[str, Any], bool]:
     if type(settings.get("seed")) is not int:
         raise RunError(f"{directory.config}: seed={settings.get('seed')!r} is no seed")
     return settings, own_task
+
+
+def _checkpoints(path: Path) -> Checkpoints | None:
+    """Return the checkpoints of a run; None where a file is in place of their folder."""
+    folder = RunDirectory(path).checkpoints
+    return None if folder.is_file() else Checkpoints(folder)
 
 
 def _runs_below(path: Path) -> str:

@@ -43,6 +43,9 @@ STATE, CLIENTS, ABOUT = "state.safetensors", "clients.safetensors", "state.json"
 IN_FLIGHT = "in_flight.safetensors"
 FORMULA = "revision of the method's formula"
 """Its name in an identity; earlier versions sealed none, and are of the first."""
+TRAINING_SAMPLES, TEST_SAMPLES = "training samples", "test samples"
+REFERENCE = "model of the reference"
+"""Names of digests in an identity."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,8 @@ class Checkpoints:
 
     def config(self) -> dict[str, Any] | None:
         """Return what `config.json` held at the newest readable checkpoint, None without one."""
-        return self._newest("config")
+        found: dict[str, Any] | None = self._newest("config")
+        return found
 
     def identity(self) -> dict[str, Any]:
         """Return the identity at the newest readable checkpoint; empty without one."""
@@ -145,10 +149,14 @@ class Checkpoints:
         """Return the revision of the method's formula, None without a checkpoint."""
         return int(self.identity().get(FORMULA, 1)) if self.numbers() else None
 
-    def _newest(self, name: str) -> dict[str, Any] | None:
+    def forced(self) -> list[str]:
+        """Return what the run was forced to accept until the newest readable checkpoint."""
+        return self._newest("forced") or []
+
+    def _newest(self, name: str) -> Any:
         for number in reversed(self.numbers()):
             try:
-                found: dict[str, Any] | None = _read_about(self._path(number)).get(name)
+                found = _read_about(self._path(number)).get(name)
             except (OSError, ValueError, KeyError):
                 continue
             return found

@@ -96,6 +96,10 @@ class Plugins:
         if sealed != before:
             write_json(self._file, sealed)
 
+    def sources(self) -> dict[str, str]:
+        """Return the digest of each module's source with which the run last went on."""
+        return {module: digests[-1] for module, digests in self._sealed().items() if digests}
+
     def _sealed(self) -> dict[str, list[str]]:
         """Return the digests of each module; none where the file is missing or damaged."""
         try:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 import raysim
 from raysim.core.errors import SettingsError
+from raysim.methods.fedavg import FedAvg
 from raysim.results.compare import compared_metrics, comparison, group_runs
 from raysim.results.metrics import parse_metric
 from raysim.results.runs import read_run
 from raysim.testing.tasks import samples
 from tests.cli.test_app import raysim_command  # noqa: F401 - a fixture
+from tests.driver.test_lost_files import StopAfter
 from tests.results.conftest import make_rows
-from tests.tasks import make_settings, make_task
+from tests.tasks import UNEQUAL, make_settings, make_task
 
 PROX = {"method.name": "fedprox", "method.mu": 0.1}
 
@@ -244,3 +247,32 @@ def test_runs_by_another_formula_are_apart(write_run, monkeypatch, known, expect
         f"fedavg, formula {label}" if label else "fedavg": names
         for label, names in expected.items()
     }
+
+
+def test_a_finished_run_without_checkpoints_is_of_an_unknown_formula(write_run, monkeypatch):
+    rows = make_rows([0.5] * 5)
+    records = [read_run(write_run(name, rows, seed=i)) for i, name in enumerate("ab")]
+    revision = property(lambda record: {"a": 1, "b": None}[record.path.name])
+    monkeypatch.setattr("raysim.results.runs.RunRecord.revision", revision)
+    groups = group_runs(records)
+    labels = [f"fedavg, formula of revision {known}" for known in ("1", "unknown")]
+    assert [group.label for group in groups] == labels
+    (note,) = (n for n in comparison(groups, ()).notes if "differs among" in n)
+    assert note == (
+        "revision of the method's formula fedavg: differs among the runs: 1 in"
+        f" {records[0].path}; unknown in {records[1].path}"
+    )
+
+
+def test_an_unfinished_run_that_was_forced_to_go_on_says_so(tmp_path, monkeypatch):
+    for number in (2, 3):
+        go_on = (
+            partial(raysim.resume, tmp_path, force=True)
+            if number == 3
+            else partial(raysim.run, make_settings(tmp_path))
+        )
+        with pytest.raises(KeyboardInterrupt):
+            go_on(task=make_task(UNEQUAL), listener=StopAfter(number))
+        monkeypatch.setattr(FedAvg, "revision", 9)
+    (note,) = read_run(tmp_path).notes
+    assert note.startswith(f"{tmp_path}: forced to go on after round 2: revision of the method's")

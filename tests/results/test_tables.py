@@ -177,6 +177,7 @@ def test_rounds_of_other_kinds_are_not_compared():
     assert grid.notes[-1] == (
         f"a: a round is {PASSES}: its measured rounds are not compared with those of other methods."
     )
+    assert to_arrow(table)["own_round"].to_pylist() == ["", "", PASSES]
     # Of rounds that are all alike, of other metrics, and beside no value at all, both are there.
     alike = {place: replace(cell, own_round=PASSES) for place, cell in cells.items()}
     assert table_of(alike, **ROUNDS, ratio_to="base").ratio("passes", "x") == 5.0

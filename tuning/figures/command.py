@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from raysim.core.errors import RunError
+from raysim.results.origins import origin_notes, origins_of
+from raysim.results.references import reference_notes
+from raysim.results.runs import RunRecord, read_run
 from raysim.storage.atomic import replace_file, write_json
 from raysim.storage.lock import lock_folder
 from raysim.storage.schema import GRIDS, SCHEMA, named_in
@@ -97,6 +100,7 @@ def _draw(plan: FigurePlan, runs: FigureRuns, folder: Path, line: Callable[[str]
         raise RunError(f"{plan.name}: all runs failed; {drawn[0]}: {failed[drawn[0]]}; {RESUME}")
     if lacking := [run for run in drawn if run in failed]:
         notes.append(f"Failed and left out: {'; '.join(lacking)}.")
+    notes += _run_notes({run: read_run(plan.directory(run).path) for run in tables})
     canvas = draw(figure, tables, notes)
     for suffix in FORMATS:
         path, content = folder / f"{plan.name}.{suffix}", rendered(canvas, suffix)
@@ -104,6 +108,14 @@ def _draw(plan: FigurePlan, runs: FigureRuns, folder: Path, line: Callable[[str]
         line(f"figure: {path}")
     for note in filter(None, (*notes, figure.note)):
         line(note)
+
+
+def _run_notes(records: Mapping[str, RunRecord]) -> list[str]:
+    """Return the lines about runs that a reader of their drawing must know, by their names."""
+    found = [
+        line for record in records.values() for line in (*record.notes, *reference_notes(record))
+    ]
+    return found + origin_notes({run: origins_of(record) for run, record in records.items()})
 
 
 def columns(run: Path, figure: Figure) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from raysim.core.given import parse_json
 from raysim.results.runs import infinite_loss
 from raysim.storage.atomic import sweep, write_json
 from raysim.storage.lock import lock_folder
+from raysim.storage.plugins import modules_of, source_digest
 from raysim.storage.run_directory import RunDirectory, difference_from
 from raysim.storage.schema import GRIDS, SCHEMA, check_schema
 from raysim.tuning.slots.queue import reference_failed
@@ -75,20 +76,33 @@ class TableFolder:
         return None if error is None else reference_failed(reference.label_of(seed), error)
 
     def own_failure(self, run: PlannedRun, seed: int) -> str | None:
-        """Return the error of a run that failed or diverged; None of one that was not started."""
+        """Return the error of a run that failed or diverged; None of one that was not started.
+
+        So it is of one that did by another formula, or by another source of the user's own module.
+        """
         path = self.path_of(run, seed)
         if self.is_finished(run, seed):  # perhaps after it failed, by `raysim resume`
             return infinite_loss(path)
         try:
-            return str(parse_json((path / FAILED).read_text(encoding="utf-8"))["error"])
+            found = dict(parse_json((path / FAILED).read_text(encoding="utf-8")))
+            error = str(found["error"])
         except FileNotFoundError:
             return None
         except (OSError, ValueError, LookupError, TypeError):
             return "its record is damaged"
+        return error if found.get("formula") == self._formula(run, seed) else None
 
     def record_failure(self, run: PlannedRun, seed: int, error: str) -> None:
         """Record the error of a run."""
-        write_json(self.path_of(run, seed) / FAILED, {"schema": SCHEMA, "error": error})
+        about = {"schema": SCHEMA, "error": error, "formula": self._formula(run, seed)}
+        write_json(self.path_of(run, seed) / FAILED, about)
+
+    def _formula(self, run: PlannedRun, seed: int) -> dict[str, Any]:
+        """Return the revision of a run's method, and digests of the user's own modules."""
+        path = self.path_of(run, seed)
+        modules = sorted(modules_of(run.settings.to_dict()))
+        sources = {module: source_digest(module, path) for module in modules}
+        return {"revision": run.settings.method.revision, "sources": sources}
 
     def clear_failure(self, run: PlannedRun, seed: int) -> None:
         """Delete the record of a run that is run again."""

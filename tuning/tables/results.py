@@ -10,6 +10,8 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from raysim.results.metrics import parse_metric
+from raysim.results.origins import Origin, origin_notes, origins_of
+from raysim.results.references import reference_notes
 from raysim.results.render import grid_of, to_arrow, to_html, to_latex, to_markdown
 from raysim.results.render.grid import shown
 from raysim.results.runs import is_divergence, read_run, result_settings
@@ -36,12 +38,14 @@ class _Ended:
         error: Why it has none, where it or its reference failed or diverged.
         diverged: Whether it diverged itself.
         notes: Lines that a reader must know.
+        origins: Versions of what a finished run was made of.
     """
 
     values: Mapping[str, float | None] = field(default_factory=dict)
     error: str = ""
     diverged: bool = False
     notes: tuple[str, ...] = ()
+    origins: Mapping[Origin, str] = field(default_factory=dict)
 
 
 class TableResults:
@@ -127,7 +131,8 @@ class TableResults:
         record = read_run(self._folder.path_of(run, seed))
         metrics = dict.fromkeys(map(self._plan.table.metric_of, self._cells_of(run)))
         values = {metric: parse_metric(metric).of(record) for metric in metrics}
-        return _Ended(values, notes=record.notes)
+        notes = (*record.notes, *reference_notes(record))
+        return _Ended(values, notes=notes, origins=origins_of(record))
 
     def _result_cell(self, cell: PlannedCell, runs: Mapping[int, _Ended]) -> ResultCell:
         paper, metric = cell.paper, self._plan.table.metric_of(cell.paper)
@@ -163,15 +168,14 @@ class TableResults:
         for cell in ended:
             if cell.paper.text:
                 yield f"{cell.label}: the paper prints {cell.paper.text!r}."
-        yield from dict.fromkeys(
-            f"{cell.run.label_of(seed)}: {run.error}"
+        known = {
+            cell.run.label_of(seed): run
             for cell, found in ended.items()
             for seed, run in found.items()
-            if run.error
-        )
-        yield from dict.fromkeys(
-            note for found in ended.values() for run in found.values() for note in run.notes
-        )
+        }
+        yield from (f"{label}: {run.error}" for label, run in known.items() if run.error)
+        yield from (note for run in known.values() for note in run.notes)
+        yield from origin_notes({label: run.origins for label, run in known.items()})
         if paper.note:
             yield paper.note
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from safetensors.torch import load_file, save_file
 
 from raysim.config import parse_override
 from raysim.storage.lock import lock_folder
@@ -51,6 +52,19 @@ def test_finished_runs_are_not_run_again_and_other_settings_are_refused(figure, 
     assert code == 2 and "holds a run with local.lr=0.001 (here 0.5)" in err
     assert figure("--rounds", "3", out=tmp_path / "out")[0] == 2  # the same folder, said otherwise
     assert figure(*SHORT, out=tmp_path / "out")[0] == 0 and slots.started == []
+
+
+def test_what_a_reader_must_know_of_runs_stands_below_their_drawing(figure, tmp_path):
+    figure(*SHORT)
+    run, reference = tmp_path / "out/fedavg", tmp_path / "out/pre-pass"
+    summary = json.loads((run / "summary.json").read_text())
+    (run / "summary.json").write_text(json.dumps(summary | {"forced": ["after round 1: why"]}))
+    model = reference / "model.safetensors"
+    save_file({name: 2 * value for name, value in load_file(model).items()}, model)
+    _, said, _ = figure(*SHORT)
+    forced = f"{run}: forced to go on after round 1: why"
+    assert forced in said and b"forced to go on" in drawn(tmp_path / "out")
+    assert f"{run}: was compared with another model than that of its reference now" in said
 
 
 def test_a_figure_that_was_stopped_goes_on(figure, slots, tmp_path):

@@ -202,15 +202,15 @@ def test_a_run_whose_reference_failed_is_not_started_and_counts_as_failed(
     assert not record.exists()
     assert rows_of(out)["T=0.5", "accuracy"]["n"] == 1
     # A finished run counts, whatever becomes of its reference; one that diverged is not run again.
-    (out / f"runs/{reference}/summary.json").unlink()
-    record.write_text('{"schema": 1, "error": "its update is not finite"}')
+    with_a_record(record.parent)
     assert analysed(*words)[0] == 0 and rows_of(out)["T=0.5", "accuracy"]["n"] == 1
     assert len(slots.started) == 3
 
 
 def with_a_record(path):
     (path / "summary.json").unlink()
-    (path / "failed.json").write_text('{"schema": 1, "error": "its update is not finite"}')
+    (cell,) = make_plan(TABLES[NAME], TableOptions(only=("reference,accuracy",))).chosen
+    TableFolder(path.parents[3]).record_failure(cell.run, 0, "its update is not finite")
 
 
 def with_a_loss_that_is_no_number(path):

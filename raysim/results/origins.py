@@ -1,0 +1,97 @@
+"""Origins of runs: what their results were made of besides settings, as run directories seal it.
+
+Runs of equal settings repeat one experiment only where their origins are equal, too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from raysim.results.runs import RunRecord, result_settings
+from raysim.storage.checkpoints import FORMULA, TEST_SAMPLES, TRAINING_SAMPLES
+from raysim.storage.plugins import Plugins
+
+SHOWN_DIGITS = 12
+OF_SAMPLES = ("dataset.", "partition.")
+"""Settings on which samples depend, besides the number of clients."""
+
+
+class Origin(NamedTuple):
+    """Something that results were made of.
+
+    Attributes:
+        name: The name that is shown.
+        settings: The settings on which it depends, as text.
+    """
+
+    name: str
+    settings: str = ""
+
+
+def origins_of(record: RunRecord) -> dict[Origin, str]:
+    """Return the versions of what a run was made of: those that its directory seals.
+
+    They are digests of the samples and of the sources of the user's own modules, and the revision
+    of the method's formula, "unknown" where a finished run has no checkpoint. A task of one's own
+    has no samples that follow from settings.
+    """
+    found = {
+        Origin(f"source of {module}"): digest[:SHOWN_DIGITS]
+        for module, digest in Plugins(record.path).sources().items()
+    }
+    if record.summary is not None:
+        method = record.settings.get("method.name")
+        found[Origin(f"{FORMULA} {method}")] = str(record.revision or "unknown")
+    if not record.own_task:
+        given = {k: v for k, v in record.settings.items() if k.startswith(OF_SAMPLES)}
+        text = json.dumps([record.settings.get("clients"), given], sort_keys=True, default=str)
+        for name in (TRAINING_SAMPLES, TEST_SAMPLES):
+            if digest := record.sealed(name):
+                dataset = record.settings.get("dataset.name")
+                found[Origin(f"{name} of {dataset}", text)] = digest[:SHOWN_DIGITS]
+    return found
+
+
+def origin_notes(runs: Mapping[str, Mapping[Origin, str]]) -> list[str]:
+    """Return a line for each origin that is not the same in all runs that have it.
+
+    Args:
+        runs: Origins of each run, by its label.
+    """
+    labels: dict[Origin, dict[str, list[str]]] = {}
+    for label, origins in runs.items():
+        for origin, version in origins.items():
+            labels.setdefault(origin, {}).setdefault(version, []).append(label)
+    return [
+        f"{origin.name}: differs among the runs: {'; '.join(map(_of_version, versions.items()))}"
+        for origin, versions in labels.items()
+        if len(versions) > 1
+    ]
+
+
+def revisions_of(records: Sequence[RunRecord]) -> dict[Path, int | None]:
+    """Return the revision of each run's formula; that of others of its settings if it has none.
+
+    A run that fails before its first checkpoint has sealed none. That of a finished run whose
+    checkpoints are gone stays unknown.
+    """
+    found = {record.path: record.revision for record in records}
+    settings = {record.path: repr(result_settings(record.settings)) for record in records}
+    known: dict[str, set[int]] = {}
+    for path, revision in found.items():
+        if revision is not None:
+            known.setdefault(settings[path], set()).add(revision)
+    for record in records:
+        others = known.get(settings[record.path], set())
+        if found[record.path] is None and record.summary is None and len(others) == 1:
+            found[record.path] = min(others)
+    return found
+
+
+def _of_version(item: tuple[str, list[str]]) -> str:
+    version, (first, *others) = item
+    more = f" and {len(others)} more" if others else ""
+    return f"{version} in {first}{more}"
