@@ -1,10 +1,12 @@
-"""The Python of RESULTS.md, as it stands there, on files whose figures are known."""
+"""RESULTS.md: its commands, and its Python as it stands there, on files whose figures are known."""
 
 from __future__ import annotations
 
 import re
 import runpy
+import shlex
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,11 +15,55 @@ import pytest
 import torch
 
 import raysim
+from raysim.config import parse_override
 from raysim.testing.tasks import SmallNet, samples
+from raysim.tuning.figures import plan as figures
+from raysim.tuning.tables import plan as tables
+from raysim.tuning.tables.plan import TableOptions
+from raysim.workloads.tables import TABLES
 from tests.tasks import make_settings
 
 PAGE = (Path(__file__).parents[3] / "workloads/tables/RESULTS.md").read_text(encoding="utf-8")
 ROUNDS, DIVERGENCE, LOGITS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+COMMANDS = [
+    shlex.split(" ".join(text.replace("\\\n", " ").split()), comments=True)
+    for text in re.findall(r"(?:^    |`)(raysim (?:(?!\n    raysim|\n\n|`).)*)", PAGE, re.M | re.S)
+]
+
+
+def options_of(words: list[str]) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return options and overrides of a command."""
+    options, overrides, rest = {}, {}, iter(words)
+    for word in rest:
+        if word.startswith("--"):
+            options[word[2:]] = next(rest)
+        elif "=" in word:
+            overrides.update([parse_override(word)])
+    return options, overrides
+
+
+def test_there_are_commands():
+    assert {"run", "table", "figure", "compare"} == {words[1] for words in COMMANDS}
+
+
+@pytest.mark.parametrize("words", [w for w in COMMANDS if w[1] != "compare"], ids=" ".join)
+def test_a_command_is_accepted(words, tmp_path):
+    """Those of the page name presets, tables, figures, cells and settings that there are."""
+    _, kind, name, *rest = words
+    options, overrides = options_of(rest)
+    assert {*options} <= {"only", "rounds", "seeds", "jobs"}
+    only = tuple(filter(None, (options.get("only"),)))
+    rounds = int(options["rounds"]) if "rounds" in options else None
+    if kind == "run":
+        assert not options and raysim.load_config(name, overrides)
+    elif kind == "figure":
+        assert figures.make_plan(name, overrides, rounds, tmp_path, only).settings
+    else:
+        seeds = int(options["seeds"]) if "seeds" in options else None
+        chosen = TableOptions(only=only, rounds=rounds, seeds=seeds, overrides=overrides)
+        assert tables.make_plan(TABLES[name], chosen).chosen
 
 
 def printed(code: str, run: Path, capsys: pytest.CaptureFixture[str]) -> list[float]:
