@@ -15,7 +15,7 @@ from raysim.results.tables import SCALES, ResultCell, ResultTable
 DECIMALS: Mapping[str, int] = {"%": 2, "rounds": 1, "KB": 1, "MB": 1, "GB": 2, "s": 1}
 FEW_NOTE = f"*: fewer than {statistics.FEW} seeds."
 SPREAD_NOTE = "Cells: mean ± sample deviation over n seeds."
-BOLD_NOTE = "Bold: the best of the rows in which every seed has a value"
+BOLD_NOTE = "Bold: the best, before rounding, of the rows in which every seed has a value"
 BOOTSTRAP_NOTE = (
     f"; from {statistics.SEEDS_FOR_BOOTSTRAP} seeds on, all rows that a paired bootstrap over seeds"
     f" ({statistics.CONFIDENCE:.0%}) does not separate from it"
