@@ -77,8 +77,8 @@ def test_notes_say_what_is_shown():
         "30 rounds of 500",
         "final(test_accuracy): the last value of test_accuracy.",
         "Cells: mean ± sample deviation over n seeds.",
-        "Bold: the best, before rounding, of the rows in which every seed has a value; rows with fewer seeds than"
-        " others, or with other seeds, are not compared.",
+        "Bold: the best, before rounding, of the rows in which every seed has a value; rows with"
+        " fewer seeds than others, or with other seeds, are not compared.",
         "*: fewer than 3 seeds.",
         "2/3: of three seeds two have a value, and the mean is theirs; such a cell has no ratio.",
         "In brackets: the published value.",
