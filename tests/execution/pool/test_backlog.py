@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from raysim.execution.pool.backlog import Answer, Backlog
 from raysim.execution.pool.dealing import Speeds
+from raysim.execution.pool.holding import AT_ONCE
 from raysim.execution.pool.schedule import Schedule
 from raysim.execution.pool.worker_items import Assignment
 
@@ -76,10 +77,14 @@ class Tree:
         speeds = Speeds()
         for size in sizes:
             speeds.join(size)
-        self.driver = Schedule(costs, speeds, clock=lambda: 0.0)
+        self.driver = Schedule({}, speeds, clock=lambda: 0.0)
+        self.driver.hold_seconds = hold
         self.foremen = [Foreman(costs, size, hold) for size in sizes]
         self.results = []
-        self._fill(range(len(sizes)))
+
+    def add(self, items, order=None):
+        self.driver.add({item: self._costs[item] for item in items}, order=order)
+        self._fill(range(len(self._sizes)))
 
     def lose(self, number):
         self.driver.lost(number, suspicious=False)
@@ -107,11 +112,18 @@ class Tree:
 )
 def test_every_item_is_in_one_result_for_any_tree_whoever_is_lost(data, costs, sizes):
     items = groups(*costs)
-    tree = Tree(items, sizes, hold=data.draw(st.sampled_from([0.5, 2.0, 1e9])))
+    tree = Tree(items, sizes, hold=data.draw(st.sampled_from([0.5, 2.0, 1e9, AT_ONCE])))
+    waiting = [*items]
     losses = iter(data.draw(st.lists(st.sampled_from(["", "worker", "foreman"]), max_size=15)))
     for _ in range(2000):
         for number in range(len(sizes)):
             tree.answer(number)
+        if waiting and (tree.driver.finished or data.draw(st.booleans())):
+            count = data.draw(st.integers(1, len(waiting)))
+            portion, waiting = waiting[:count], waiting[count:]
+            order = {item: data.draw(st.integers(0, 3)) for item in portion}
+            tree.add(portion, order if data.draw(st.booleans()) else None)
+            continue
         if tree.driver.finished:
             break
         working = [
@@ -130,7 +142,7 @@ def test_every_item_is_in_one_result_for_any_tree_whoever_is_lost(data, costs, s
             tree.foremen[number].come_back(worker)
     assert tree.driver.finished
     assert sorted(tree.results) == sorted(items)
-    assert tree.driver.done == len(items)
+    assert 0 < tree.driver.done <= len(items)
     assert not any(foreman.collected for foreman in tree.foremen)
 
 
@@ -164,6 +176,22 @@ def test_a_call_for_the_sum_is_answered_when_all_have_handed_over():
     assert backlog.answers() == [] and backlog.next(1) == Assignment([], hand_over=True)
     backlog.returned(1, 0.0)
     assert [answer.items for answer in backlog.answers()] == [[(0,), (1,)]]
+
+
+def test_a_call_for_the_sum_waits_for_what_had_come_by_then():
+    backlog = Backlog(Speeds(2), clock=lambda: 0.0)
+    backlog.schedule.hold_seconds = AT_ONCE
+    backlog.add(groups(4), hand_over=False)
+    assert backlog.next(0).items == [(0,)] and len(backlog.answers()) == 1
+    backlog.add({(1,): 1.0}, hand_over=True)
+    assert backlog.next(1).items == [(1,)]
+    backlog.add({(2,): 1.0}, hand_over=True)
+    assert backlog.returned(1, 1.0) == [(1,)] and backlog.answers() == []
+    assert backlog.next(1).items == [(2,)]
+    backlog.returned(0, 4.0)
+    assert [sorted(answer.items) for answer in backlog.answers()] == [[(0,), (1,)]]
+    backlog.returned(1, 1.0)
+    assert [answer.items for answer in backlog.answers()] == [[(2,)]]
 
 
 def test_what_a_foreman_held_long_comes_with_the_next_answer():
