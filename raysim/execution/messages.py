@@ -154,11 +154,13 @@ class Directions:
         costs: Work of each item.
         failed_at: Items that failed, and the worker.
         hold_seconds: Seconds of work after which a foreman hands over.
+        order: Places of the items in the line, if they are not to be dealt.
     """
 
     costs: Mapping[tuple[int, ...], float]
     failed_at: Mapping[tuple[int, ...], str]
     hold_seconds: float
+    order: Mapping[tuple[int, ...], int] | None = None
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from raysim.execution.messages import FailedItem, WorkerResult
 from raysim.execution.pool.actor import Part
 from raysim.execution.pool.broadcasts import Reference
 from raysim.execution.pool.dealing import Speeds
-from raysim.execution.pool.holding import HOLD_SECONDS
+from raysim.execution.pool.holding import AT_ONCE, HOLD_SECONDS
 from raysim.execution.pool.schedule import Schedule
 from raysim.execution.pool.worker_items import Assignment, Item
 
@@ -43,15 +43,17 @@ class _Call:
     Attributes:
         number: Its number.
         work: Work of its items.
-        waiting: Its items that no worker has been handed; of one that asks for the sum, all items
-            that had come by then and are not handed over.
+        waiting: Its items that no worker has been handed; of one that collects, all items that had
+            come by then and are not handed over.
         hand_over: Whether it asks for the sum.
+        collects: Whether it asks for the sum of all items.
     """
 
     number: int
     work: float
     waiting: set[Item]
     hand_over: bool
+    collects: bool
 
 
 class Backlog:
@@ -59,7 +61,8 @@ class Backlog:
 
     A call is answered when workers have been handed all of its items: by then the driver sends
     more, and no worker waits for the slowest of a chunk. One that asks for the sum is answered when
-    workers have handed over all items that had come by then.
+    workers have handed over all items that had come by then; where sums are not held, as soon as
+    one is there.
 
     Attributes:
         schedule: The schedule of all items of the calls.
@@ -78,7 +81,11 @@ class Backlog:
         self._held_seconds = 0.0
 
     def add(
-        self, costs: Mapping[Item, float], hand_over: bool, barred: Mapping[Item, int] | None = None
+        self,
+        costs: Mapping[Item, float],
+        hand_over: bool,
+        barred: Mapping[Item, int] | None = None,
+        order: Mapping[Item, int] | None = None,
     ) -> int:
         """Take a call; return its number.
 
@@ -86,13 +93,18 @@ class Backlog:
             costs: Work of each of its items.
             hand_over: Whether it asks for the sum.
             barred: Items that one of several workers must not have, and which.
+            order: Places in the line, of items that are not to be dealt.
         """
+        order = order or {}
         self._count += 1
         self._missing.update(costs)
-        waiting = self._missing if hand_over else costs
-        self._calls.append(_Call(self._count, sum(costs.values()), {*waiting}, hand_over))
+        collects = hand_over and self.hold_seconds != AT_ONCE
+        waiting = {*(self._missing if collects else costs)}
+        work = sum(costs.values())
+        self._calls.append(_Call(self._count, work, waiting, hand_over, collects))
         self.schedule.closed = any(call.hand_over for call in self._calls)
-        self.schedule.add(costs, barred)
+        self.schedule.add({item: costs[item] for item in costs.keys() - order.keys()}, barred)
+        self.schedule.add({item: costs[item] for item in order}, order=order)
         return self._count
 
     def next(self, worker: int) -> Assignment | None:
@@ -100,7 +112,7 @@ class Backlog:
         assignment = self.schedule.next(worker)
         taken = assignment.items if assignment else []
         for call in self._calls:
-            if not call.hand_over:
+            if not call.collects:
                 call.waiting.difference_update(taken)
         return assignment
 
@@ -136,6 +148,10 @@ class Backlog:
         self.schedule.give_up(item)
         self._hold([item])
 
+    def _is_due(self, call: _Call) -> bool:
+        waits_for_one = call.hand_over and not call.collects and self._missing
+        return not call.waiting and bool(self._held or not waits_for_one)
+
     def _hold(self, items: Collection[Item]) -> None:
         self._held += items
         self._missing.difference_update(items)
@@ -145,7 +161,7 @@ class Backlog:
     def answers(self) -> list[Answer]:
         """Return the answers that are due, each once, in the order of the calls."""
         due = []
-        while self._calls and not self._calls[0].waiting:
+        while self._calls and self._is_due(self._calls[0]):
             call = self._calls.pop(0)
             speed = sum(self._speeds.estimates()) if self._speeds.known else 0.0
             seconds, items = call.work / speed if speed else 0.0, []

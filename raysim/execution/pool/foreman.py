@@ -185,17 +185,20 @@ class Foreman:
         except BaseException as error:
             self._fail(RuntimeError(str(error)) if isinstance(error, NoActorError) else error)
 
-    def _take(self, order: _Order) -> None:
+    def _take(self, told: _Order) -> None:
         """Add the items of an order to their backlog; hand out what is due."""
-        work, backlog = self._works[order.name], self._backlogs[order.name]
+        work, backlog = self._works[told.name], self._backlogs[told.name]
         costs: dict[Item, float] = {}
         barred: dict[Item, int] = {}
-        for (message, reference), items in order.parts:
-            directions, at = self._directed(order.name, reference)
+        order: dict[Item, int] = {}
+        for (message, reference), items in told.parts:
+            directions, at = self._directed(told.name, reference)
             costs |= {item: directions.costs[item] for item in items}
             barred |= {item: at[item] for item in items if item in at}
+            order |= {item: directions.order[item] for item in items if directions.order}
             work.messages |= dict.fromkeys(items, (message,))
-        self._answers[order.name, backlog.add(costs, order.hand_over, barred)] = order
+        number = backlog.add(costs, told.hand_over, barred, order)
+        self._answers[told.name, number] = told
         self._actors.begin()
 
     def _directed(self, name: Call, reference: Reference) -> tuple[Directions, Mapping[Item, int]]:

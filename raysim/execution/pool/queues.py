@@ -52,13 +52,13 @@ class Queues:
     def deal(self, costs: Mapping[Item, float]) -> None:
         """Deal items, and those that no worker has been handed anew."""
         self.look()
-        self._deal(costs, [self._seconds_in_flight(n) for n in range(len(self.workers))])
+        self._deal(costs, [self.seconds_in_flight(n) for n in range(len(self.workers))])
 
     def deal_last(self) -> None:
         """Deal the last items to those of the workers that have started who end them first."""
         self.look()
         busy = [
-            inf if worker.absent or worker.leaving else self._seconds_in_flight(number)
+            inf if worker.absent or worker.leaving else self.seconds_in_flight(number)
             for number, worker in enumerate(self.workers)
         ]
         self._deal({}, busy)
@@ -109,7 +109,7 @@ class Queues:
     def _seconds_queued(self, number: int) -> float:
         return self.workers[number].work / self.estimates[number]
 
-    def _seconds_in_flight(self, number: int) -> float:
+    def seconds_in_flight(self, number: int) -> float:
         """Return the seconds that a worker still needs for what it has been handed."""
         worker, speed = self.workers[number], self.estimates[number]
         if not worker.in_flight:

@@ -124,17 +124,17 @@ class ActorPool(Executor):
         Raises:
             MachineError: the cluster is gone, or no actor can be had any more.
         """
-        failed_at = failed_at or {}
         hold = self._hold_seconds(call) if order is None else AT_ONCE
+        failed_at, order = failed_at or {}, None if failed_at else order
         with self._watch("broadcast"):
             self._actors.cluster.check_store()
-            put = self._put(message, Directions(costs, failed_at, hold))
+            put = self._put(message, Directions(costs, failed_at, hold, order))
         with self._watch("placement"):
             self._use_new_nodes()
             barred = self._actors.renew_failing(failed_at)
             self._works[call].messages |= dict.fromkeys(costs, put)
             self._schedules[call].hold_seconds = hold
-            self._schedules[call].add(costs, barred, None if failed_at else order)
+            self._schedules[call].add(costs, barred, order)
             self._actors.leave(self._draining(), self._schedules.values())
             self._actors.begin()
 

@@ -40,6 +40,13 @@ CHUNK_SECONDS = 0.08
 A message costs driver and worker about 4 ms of their cores: a twentieth of that. More would pay in
 short rounds, but what is in flight cannot be taken over where speeds change.
 """
+LONG_SECONDS = 0.25
+"""Seconds of work in a worker's hands from which it does not take more off the line.
+
+It waits for the driver then, a hundredth of that; what comes first in the line is not left lying.
+"""
+FOREMAN_PORTIONS = 4
+"""Calls in which a foreman takes an item for each of its workers off the line."""
 MOST_LAST_ITEMS = 64
 """Most items that count as the last ones; dealing so many to as many workers takes 0.3 ms."""
 
@@ -255,11 +262,14 @@ class Schedule:
 
     def _first_in_line(self, number: int) -> list[Item]:
         """Return a worker's next chunk off the line: worth its message, but its share at most."""
-        if self._queues.workers[number].in_flight and self._at_last:
-            return []  # for those who have nothing to do
         width, all_widths = self._speeds.widths[number], sum(self._speeds.widths)
-        most = max(len(self._line) * width // all_widths, width)
-        items = self._line.take(self._queues.costs, self._min_work(number), width, most)
+        if self._queues.workers[number].in_flight and (
+            self._at_last or (width == 1 and self._queues.seconds_in_flight(number) > LONG_SECONDS)
+        ):
+            return []  # for those who have nothing to do
+        fewest = -(-width // FOREMAN_PORTIONS)
+        most = max(len(self._line) * width // all_widths, fewest)
+        items = self._line.take(self._queues.costs, self._min_work(number), fewest, most)
         self._queued -= len(items)
         return items
 

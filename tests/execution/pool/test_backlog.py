@@ -34,8 +34,10 @@ class Foreman:
         self.collected = []
         self._costs, self._held = costs, [[] for _ in range(workers)]
 
-    def take(self, assignment):
-        self.backlog.add({i: self._costs[i] for i in assignment.items}, assignment.hand_over)
+    def take(self, assignment, order):
+        costs = {item: self._costs[item] for item in assignment.items}
+        order = {item: order[item] for item in order.keys() & costs}
+        self.backlog.add(costs, assignment.hand_over, order=order)
         self._fill(range(len(self.calls)))
 
     def come_back(self, worker):
@@ -80,9 +82,10 @@ class Tree:
         self.driver = Schedule({}, speeds, clock=lambda: 0.0)
         self.driver.hold_seconds = hold
         self.foremen = [Foreman(costs, size, hold) for size in sizes]
-        self.results = []
+        self.results, self._order = [], {}
 
     def add(self, items, order=None):
+        self._order |= order or {}
         self.driver.add({item: self._costs[item] for item in items}, order=order)
         self._fill(range(len(self._sizes)))
 
@@ -102,7 +105,7 @@ class Tree:
     def _fill(self, numbers):
         for number in [*numbers] * 2:
             if assignment := self.driver.next(number):
-                self.foremen[number].take(assignment)
+                self.foremen[number].take(assignment, self._order)
 
 
 @given(
@@ -192,6 +195,21 @@ def test_a_call_for_the_sum_waits_for_what_had_come_by_then():
     assert [sorted(answer.items) for answer in backlog.answers()] == [[(0,), (1,)]]
     backlog.returned(1, 1.0)
     assert [answer.items for answer in backlog.answers()] == [[(2,)]]
+
+
+def test_where_sums_are_not_held_a_call_for_them_gets_those_that_are_there():
+    backlog = Backlog(Speeds(2), clock=lambda: 0.0)
+    backlog.hold_seconds = backlog.schedule.hold_seconds = AT_ONCE
+    backlog.add(groups(4, 1), hand_over=False, order={(0,): 0, (1,): 0})
+    assert [backlog.next(worker).items for worker in (0, 1)] == [[(0,)], [(1,)]]
+    assert [answer.items for answer in backlog.answers()] == [[]]
+    backlog.add({}, hand_over=True)
+    assert backlog.answers() == []
+    backlog.returned(1, 1.0)
+    assert [answer.items for answer in backlog.answers()] == [[(1,)]]
+    backlog.add({}, hand_over=True)
+    backlog.returned(0, 4.0)
+    assert [answer.items for answer in backlog.answers()] == [[(0,)]]
 
 
 def test_what_a_foreman_held_long_comes_with_the_next_answer():

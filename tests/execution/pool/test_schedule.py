@@ -252,25 +252,25 @@ def test_a_foreman_is_asked_for_its_sum_at_the_end_alone():
     assert hand_overs == [False, False, True]
 
 
-def line_of(schedule, places, barred=None):
-    """Add items of work 1 at places, numbered from 0."""
-    schedule.add(groups(*[1.0] * len(places)), barred, {(n,): p for n, p in enumerate(places)})
+def line_of(schedule, places, work=1.0):
+    """Add items at places, numbered from 0."""
+    schedule.add(groups(*[work] * len(places)), order={(n,): p for n, p in enumerate(places)})
 
 
 def test_a_line_is_handed_out_by_place_to_whoever_has_room():
     schedule = Schedule({}, Speeds(2), clock=lambda: 0.0)
     schedule.hold_seconds = AT_ONCE
-    line_of(schedule, [5, 5, 3, 7, 3, 9])
+    line_of(schedule, [5, 5, 3, 7, 3, 9], work=0.1)
     assert [schedule.next(0).items for _ in range(2)] == [[(2,)], [(4,)]]
     assert schedule.next(0) is None  # two are in flight
     assert schedule.next(1) == Assignment([(0,)], hand_over=True)
-    schedule.add({(6,): 1.0}, order={(6,): 4})
-    assert schedule.returned(0, 1.0) == [(2,)]
+    schedule.add({(6,): 0.1}, order={(6,): 4})
+    assert schedule.returned(0, 0.1) == [(2,)]
     assert schedule.next(0).items == [(6,)]
     assert schedule.next(1).items == [(1,)]
-    assert schedule.returned(1, 1.0) == [(0,)]
+    assert schedule.returned(1, 0.1) == [(0,)]
     assert schedule.next(1) is None  # the last two are for those who have nothing to do
-    assert schedule.returned(1, 1.0) == [(1,)] and schedule.next(1).items == [(3,)]
+    assert schedule.returned(1, 0.1) == [(1,)] and schedule.next(1).items == [(3,)]
     assert not schedule.finished and schedule.done == 3
 
 
@@ -284,13 +284,22 @@ def test_a_chunk_off_the_line_is_worth_its_message_but_a_share_at_most():
     assert [len(schedule.next(worker).items) for worker in (0, 0, 1)] == [8, 8, 5]
 
 
-def test_a_foreman_gets_an_item_for_each_of_its_workers_off_the_line():
+def test_who_is_at_work_for_long_takes_no_more_off_the_line():
+    """With a second of work it would keep the next item from others that are free before."""
+    schedule = Schedule({}, Speeds(1), clock=lambda: 0.0)
+    line_of(schedule, [0] * 9)
+    assert schedule.next(0).items == [(0,)] and schedule.next(0) is None
+    schedule.returned(0, 1.0)
+    assert schedule.next(0).items == [(1,)]
+
+
+def test_a_foreman_takes_an_item_for_a_quarter_of_its_workers_off_the_line():
     speeds = Speeds()
-    for width in (4, 2):
+    for width in (16, 2):
         speeds.join(width)
     schedule = Schedule({}, speeds)
     line_of(schedule, range(40))
-    assert [len(schedule.next(foreman).items) for foreman in (0, 1)] == [4, 2]
+    assert [len(schedule.next(foreman).items) for foreman in (0, 0, 1)] == [4, 4, 1]
 
 
 def test_what_failed_is_not_lined_up_but_dealt_to_another():
