@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from raysim.config import Settings
 from raysim.core.errors import SettingsError
 from raysim.core.rules import Pass, Reduced
 from raysim.core.tensors.packed import PackedTensors
 from raysim.driver.asynchronous.arrivals import Flight, PlannedRound, Queue
+from raysim.driver.asynchronous.checks import check_alike, check_pass
 from raysim.driver.asynchronous.plan import Plan
 from raysim.driver.asynchronous.times import DeviceTimes
 from raysim.driver.passes import PassContext, RoundRunner, bytes_down
@@ -73,6 +73,7 @@ class AsynchronousRounds:
         plan: Plan,
         times: DeviceTimes | None,
         in_flight: InFlight | None,
+        first: Pass,
     ) -> None:
         """Continue with the clients that were under way at a checkpoint, if there is one.
 
@@ -81,8 +82,9 @@ class AsynchronousRounds:
             plan: The plan, from the checkpoint's queue on.
             times: The clients' times, if the run has a clock.
             in_flight: Those clients.
+            first: The pass of the first round.
         """
-        self._context, self._plan, self._times = context, plan, times
+        self._context, self._plan, self._times, self._first = context, plan, times, first
         self._versions: dict[int, _Version] = {}
         self._sums: Sums = {}
         self._training = _Training()
@@ -147,6 +149,7 @@ class AsynchronousRounds:
             raise SettingsError(f"{key}: asynchronous rounds have one pass; it runs several")
         runner.passes += 1
         check_pass(self._context.settings, work, self.cohort(runner.number))
+        check_alike(self._context.settings, self._first, work, runner.number)
 
     def _start(self, planned: PlannedRound, work: Pass) -> None:
         """Note what the clients of a round start from, of those whose updates count."""
@@ -273,21 +276,6 @@ class AsynchronousRounds:
         bytes_up = total.bytes_up + _sent_late(planned) * total.bytes_up // len(total.clients)
         down = bytes_down(work, [int(client) for client in work.clients])
         runner.log.count(work, bytes_up, down, {**columns, **added}, 0)
-
-
-def check_pass(settings: Settings, work: Pass, cohort: Sequence[int]) -> None:
-    """Check that a pass over a cohort [m], ascending, is one for asynchronous rounds.
-
-    Raises:
-        SettingsError: it is none.
-    """
-    key = f"method.name={settings.method.title}"
-    if tuple(sorted(work.clients)) != tuple(cohort):
-        raise SettingsError(f"{key}: must run its pass over the cohort, as rounds overlap")
-    if work.personal or not isinstance(work.epochs, int) or isinstance(work.lr, Mapping):
-        raise SettingsError(
-            f"{key}: epochs, learning rates or groups by client do not go with asynchronous rounds"
-        )
 
 
 def _sent_late(planned: PlannedRound) -> int:

@@ -19,6 +19,7 @@ from raysim.core.seeds import sample_cohort, stream
 from raysim.driver.asynchronous.draws import Draws, always
 from raysim.execution.base import InlineExecutor
 from raysim.methods.fedbuff import FedBuff
+from raysim.methods.fedprox import proximal
 from raysim.testing.contract import StopAfter
 from tests.tasks import Notes, make_settings, make_task, model_of
 
@@ -249,6 +250,39 @@ class EpochsByClient(FedBuff):
         return replace(super().training_pass(now, state), epochs=epochs)
 
 
+class MoreAndMore(FedBuff):
+    """FedBuff whose local epochs grow."""
+
+    def training_pass(self, now, state):
+
+        return replace(super().training_pass(now, state), epochs=1 + now.number // 5)
+
+
+class OtherRules(FedBuff):
+    """FedBuff with the proximal term in the last round."""
+
+    def training_pass(self, now, state):
+
+        work = super().training_pass(now, state)
+        transforms = (proximal(0.1 if now.number == 7 else 0.2),)
+        return replace(work, rules=replace(work.rules, transforms=transforms))
+
+
+class ByItsState(FedBuff):
+    """FedBuff whose weighting changes as the model moves."""
+
+    def init(self, network):
+        state = super().init(network)
+        zero = {"head.bias": torch.zeros_like(state.groups["model"]["head.bias"])}
+        return state.replace(model={**state.groups["model"], **zero})
+
+    def training_pass(self, now, state):
+
+        moved = bool(state.groups["model"]["head.bias"].any())
+        weighting = "examples" if moved else "uniform"
+        return replace(super().training_pass(now, state), weighting=weighting)
+
+
 class NoPass(FedBuff):
     """FedBuff that trains nobody."""
 
@@ -272,6 +306,8 @@ class NoPass(FedBuff):
             for name, message in (
                 ("EpochsByClient", "epochs, learning rates or groups by client do not go"),
                 ("OthersToo", "must run its pass over the cohort"),
+                ("MoreAndMore", "the epochs of its pass must be alike in all rounds.* 1 and 8"),
+                ("OtherRules", "the rules of its pass must be alike in all rounds.* 1 and 8"),
                 ("NoPass", "asynchronous rounds have one pass; it runs none"),
             )
         ),
@@ -291,6 +327,16 @@ def test_a_second_pass_is_refused(tmp_path):
     options = {**BUFFERED, "method.name": f"{__name__}:Twice"}
     with pytest.raises(raysim.SettingsError, match="have one pass; it runs several"):
         raysim.run(make_settings(tmp_path / "run", **options), make_task(SIZES))
+
+
+def test_a_pass_that_changes_with_the_state_is_refused_as_it_does_also_after_a_resumption(tmp_path):
+    options = {**BUFFERED, "method.name": f"{__name__}:ByItsState"}
+    settings = make_settings(tmp_path, **options)
+    message = "the weighting of its pass must be alike in all rounds"
+    with pytest.raises(raysim.SettingsError, match=message):
+        raysim.run(settings, make_task(SIZES))
+    with pytest.raises(raysim.SettingsError, match=message):
+        raysim.resume(tmp_path, make_task(SIZES))
 
 
 def test_analyses_of_the_model_alone_are_measured(tmp_path):
