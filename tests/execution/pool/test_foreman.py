@@ -58,7 +58,7 @@ def test_the_sum_of_a_node_leaves_it_in_six_bytes_a_parameter():
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("method", "nodes"), [("scaffold", 2), ("fedma", 2), ("fedavg", 3)], ids=str
+    ("method", "nodes"), [("scaffold", 2), ("fedma", 2), ("fedavg", 3), ("fedbuff", 2)], ids=str
 )
 def test_a_run_on_several_nodes_has_the_bytes_of_the_inline_run(tmp_path, method, nodes):
     settings = {"method.name": method, "rounds": 3}
