@@ -11,9 +11,9 @@ The walk of one update; dotted names stand below `raysim`. Down:
 2. `driver.passes.RoundRunner.run` packs the tensors of the pass once into an
    `execution.messages.PassMessage`, with the state version that each client is to read, and
    puts clients into stacks (`training.stacked.stack_size.stacks_of`).
-3. `execution.base.InlineExecutor.map` or `execution.pool.ray_pool.ActorPool.map` brings message and
-   stacks to `execution.worker.Worker.train`. It opens the client's samples and reads its state
-   (`storage.client_states.ClientStates.read`); both are in its `training.job.ClientJob`.
+3. `execution.base.InlineExecutor.submit` or `execution.pool.ray_pool.ActorPool.submit` brings
+   message and stacks to `execution.worker.Worker.train`. It opens the client's samples and reads
+   its state (`storage.client_states.ClientStates.read`); both are in its `training.job.ClientJob`.
 4. `training.sequential.SequentialTrainer.run` or `training.stacked.trainer.StackedTrainer.run`
    loads the tensors to start from and takes the steps (`training.sgd.Sgd.step`).
 

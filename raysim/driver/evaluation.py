@@ -156,7 +156,8 @@ class Evaluator:
         }
         scores: Scores = {}
         spans: dict[str, list[Span]] = {}
-        for result in executor.map("evaluate", message, costs, lambda done: None):
+        executor.submit("evaluate", message, costs)
+        for result in executor.results("evaluate"):
             if isinstance(result, FailedItem):
                 raise RunError(f"the model cannot be evaluated: {result.cause}")
             scores |= result.scores

@@ -131,22 +131,16 @@ class RoundRunner:
         """
         failed: list[Failure] = []
         clients = sum(map(len, stacks))
-        costs = {stack: self._cost(message.work, stack) for stack in stacks}
-        for result in self.context.executor.map(
-            "train",
-            message,
-            costs,
-            lambda done: self.context.listener.progress(done, clients),
-            {stack: failed_at[stack] for stack in stacks if stack in failed_at},
-        ):
-            failures = _failures_of(result) if isinstance(result, FailedItem) else result.failures
+        costs = {stack: self.cost(message.work, stack) for stack in stacks}
+        again = {stack: failed_at[stack] for stack in stacks if stack in failed_at}
+        executor, listener = self.context.executor, self.context.listener
+        executor.submit("train", message, costs, again)
+        for result in executor.results("train", lambda done: listener.progress(done, clients)):
+            failures = [f for f in self.accept(result, sums) if f.client not in message.arrived]
             if isinstance(result, WorkerResult):
-                self._merge(result, sums)
-                failed_at |= {failure.stack: result.worker for failure in failures}
-            failures = [failure for failure in failures if failure.client not in message.arrived]
-            self._log_failures(failures)
+                failed_at |= {failure.stack: result.worker for failure in result.failures}
+            self.note_failures(failures, [f for f in failures if f.final or message.retry])
             failed += failures
-            self._stop_at([f for f in failures if f.final or message.retry])
         return sorted(failed, key=lambda failure: failure.client)
 
     def train_again(
@@ -181,14 +175,22 @@ class RoundRunner:
         self.obsolete += self._round_states.items()
         self._round_states = {}
 
-    def _cost(self, work: Pass, stack: Item) -> float:
+    def cost(self, work: Pass, stack: Item) -> float:
         """Return the work of a stack: its samples times their epochs."""
         sizes = self.context.sizes[list(stack)]
         if isinstance(work.epochs, int):
             return float(sizes.sum() * max(work.epochs, 1))
         return float(sum(n * max(work.epochs[c], 1) for c, n in zip(stack, sizes, strict=True)))
 
-    def _merge(self, result: WorkerResult, sums: Sums) -> None:
+    def accept(self, result: WorkerResult | FailedItem, sums: Sums) -> list[Failure]:
+        """Add the uploads of a result to the sums; return the clients that failed.
+
+        Args:
+            result: The result.
+            sums: Sums of the uploads so far.
+        """
+        if isinstance(result, FailedItem):
+            return [Failure(c, result.cause, result.cause, result.item, True) for c in result.item]
         with self.context.watch("reduction"):
             merge_sums(sums, result.sums)
         self.log.spans.setdefault(result.worker, []).extend(result.spans)
@@ -196,9 +198,19 @@ class RoundRunner:
             if note not in self.context.shown_notes:
                 self.context.shown_notes.add(note)
                 self.context.listener.note(note)
+        return result.failures
 
-    def _stop_at(self, failed: Sequence[Failure]) -> None:
-        """Stop the run at clients that are not tried again, unless they are to be dropped."""
+    def note_failures(self, failures: Sequence[Failure], failed: Sequence[Failure]) -> None:
+        """Note failures; stop the run at clients that are not tried again, unless they are dropped.
+
+        Args:
+            failures: The failures.
+            failed: Those of clients that are not tried again.
+
+        Raises:
+            RunError: there is one, and `on_client_error` is "stop".
+        """
+        self._log_failures(failures)
         if failed and self.context.settings.on_client_error == "stop":
             outcome = "failed" if failed[0].final else "failed twice"
             raise RunError(
@@ -259,8 +271,3 @@ def bytes_down(work: Pass, clients: list[int]) -> int:
     if work.bytes_down is None:
         return common * len(clients) + own
     return sum(map(work.bytes_down, clients)) + own
-
-
-def _failures_of(item: FailedItem) -> list[Failure]:
-    """Return the failures of a stack whose worker died every time."""
-    return [Failure(c, item.cause, item.cause, item.item, final=True) for c in item.item]

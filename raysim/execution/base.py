@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, get_args
 
 from raysim.core.errors import MachineError
 from raysim.execution.messages import FailedItem, WorkerResult
@@ -17,7 +19,11 @@ Item = tuple[int, ...]
 """A stack of clients, or a batch of an evaluated set."""
 
 
-class Executor(Protocol):
+def unnoticed(done: int) -> None:
+    """Do nothing as more clients or batches are done."""
+
+
+class Executor(ABC):
     """Runs a worker's calls over many items.
 
     Attributes:
@@ -26,35 +32,51 @@ class Executor(Protocol):
 
     stack: int
 
-    def map(
+    @abstractmethod
+    def submit(
         self,
         call: Call,
         message: Any,
         costs: Mapping[Item, float],
-        on_done: Callable[[int], None],
         failed_at: Mapping[Item, str] | None = None,
-    ) -> Iterator[WorkerResult | FailedItem]:
-        """Call `Worker.<call>(message, items)` until all items are done; yield the results.
+        order: Mapping[Item, int] | None = None,
+    ) -> None:
+        """Have workers call `Worker.<call>(message, items)`, until all items are done.
 
-        Every item is in exactly one `WorkerResult` or `FailedItem`; they come in any order.
+        More items, with this message or another, may be added at any time; an item that has not
+        been handed over must not.
 
         Args:
             call: The worker's method.
             message: Its first argument, sent once.
             costs: Work of each item.
-            on_done: Called with the number of clients or batches that are done.
             failed_at: Items that failed, and the worker, which must not have them again where there
                 can be another.
+            order: Items that are waited for while others run: the smallest places come first, and
+                results as soon as they are there. None: all are waited for, in any order.
         """
-        ...
 
+    @abstractmethod
+    def results(
+        self, call: Call, on_done: Callable[[int], None] = unnoticed
+    ) -> Iterator[WorkerResult | FailedItem]:
+        """Yield the results of a method's items, in any order, until all are done.
+
+        Every item is in exactly one `WorkerResult` or `FailedItem`. An iterator may be left, and
+        another one goes on.
+
+        Args:
+            call: The worker's method.
+            on_done: Called with the number of clients or batches that are done.
+        """
+
+    @abstractmethod
     def describe(self) -> dict[str, Any]:
         """Return where work runs, for `environment.json`."""
-        ...
 
+    @abstractmethod
     def close(self) -> None:
         """Stop the workers."""
-        ...
 
 
 @contextmanager
@@ -73,7 +95,7 @@ def device_errors(work: str) -> Iterator[None]:
         raise MachineError(f"the GPU fails at {work}: {cause}") from error
 
 
-class InlineExecutor:
+class InlineExecutor(Executor):
     """Executor in this process, one item after another: a breakpoint stops in it."""
 
     stack = 1
@@ -82,27 +104,44 @@ class InlineExecutor:
         with configure(spec.settings.engine) as undo:
             self._worker = Worker(spec)
             self._undo = undo.pop_all()
+        self._waiting: dict[Call, deque[tuple[Any, list[Item]]]] = {
+            call: deque() for call in get_args(Call)
+        }
 
-    def map(
+    def submit(
         self,
         call: Call,
         message: Any,
         costs: Mapping[Item, float],
-        on_done: Callable[[int], None],
         failed_at: Mapping[Item, str] | None = None,
+        order: Mapping[Item, int] | None = None,
+    ) -> None:
+        """Note items; they run as their results are asked for."""
+        self._waiting[call].append((message, [*costs]))
+
+    def results(
+        self, call: Call, on_done: Callable[[int], None] = unnoticed
     ) -> Iterator[WorkerResult | FailedItem]:
-        """Run all items; yield one result.
+        """Run the items, message by message; yield a result of each.
 
         Raises:
             MachineError: the GPU fails; see `device_errors`.
         """
-        done = 0
-        for item in costs:
-            with device_errors(f"{call} of {item}"):
-                getattr(self._worker, call)(message, [item])
-            done += len(item)
-            on_done(done)
-        yield self._worker.take()
+        while self._waiting[call]:
+            message, items = self._waiting[call].popleft()
+            done = 0
+            for item in () if self._share(call, message, items, on_done) else items:
+                with device_errors(f"{call} of {item}"):
+                    getattr(self._worker, call)(message, [item])
+                done += len(item)
+                on_done(done)
+            yield self._worker.take(call)
+
+    def _share(
+        self, call: Call, message: Any, items: Sequence[Item], on_done: Callable[[int], None]
+    ) -> bool:
+        """Have items run together with those of other runs; return whether they did."""
+        return False
 
     def describe(self) -> dict[str, Any]:
         """Return where work runs."""

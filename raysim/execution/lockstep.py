@@ -8,7 +8,7 @@ of one run; sums, records and failures of each run are its own, as is all else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -21,7 +21,7 @@ from raysim.config import EngineSettings, Settings
 from raysim.core.errors import MachineError
 from raysim.core.exits import interruptible
 from raysim.execution.base import Call, Executor, InlineExecutor, Item, device_errors
-from raysim.execution.messages import FailedItem, PassMessage, WorkerResult
+from raysim.execution.messages import PassMessage
 from raysim.execution.process import configure, is_device_error
 from raysim.execution.ray_runtime import MakeExecutor
 from raysim.execution.worker import Worker, WorkerSpec
@@ -103,20 +103,14 @@ class _LockstepExecutor(InlineExecutor):
         run.worker, run.settings = self._worker, spec.settings
         run.lockstep.welcome(run)
 
-    def map(
-        self,
-        call: Call,
-        message: Any,
-        costs: Mapping[Item, float],
-        on_done: Callable[[int], None],
-        failed_at: Mapping[Item, str] | None = None,
-    ) -> Iterator[WorkerResult | FailedItem]:
-        """Run all items, clients that train together with those of other runs."""
-        if call == "train" and message.work.epochs and not message.retry:
-            self._run.train(_Training(message, [*costs], on_done))
-            yield self._worker.take()
-        else:
-            yield from super().map(call, message, costs, on_done, failed_at)
+    def _share(
+        self, call: Call, message: Any, items: Sequence[Item], on_done: Callable[[int], None]
+    ) -> bool:
+        """Have clients trained together with those of other runs."""
+        if call == "evaluate" or not message.work.epochs or message.retry:
+            return False
+        self._run.train(_Training(message, items, on_done))
+        return True
 
     def describe(self) -> dict[str, Any]:
         """Return where work runs, and how many runs are stacked at most, and were."""

@@ -22,13 +22,11 @@ class Entry(NamedTuple):
     """Place of a client's update among asynchronous rounds.
 
     Attributes:
-        version: Version from which the client starts.
         round_number: Round that aggregates its update.
         total_weight: Weight of all clients of that round.
         discount: Factor of its update.
     """
 
-    version: int
     round_number: int
     total_weight: int
     discount: float = 1.0
@@ -40,12 +38,11 @@ class PassMessage:
 
     Attributes:
         work: The pass; its groups travel packed, beside it.
-        round_number: The round.
+        round_number: The round, or the version from which clients of asynchronous rounds start.
         pass_number: The pass within the round.
         uniform: Whether clients weigh alike, or by their samples.
         total_weight: Weight of all clients of the pass.
-        broadcast: Groups for all clients; of asynchronous rounds, those of each version, named
-            `version/group`.
+        broadcast: Groups for all clients.
         initial_state: State of a client that has none yet.
         versions: The versions of each client's state and round state, where it has any.
         personal: Groups for one client.
@@ -73,16 +70,7 @@ class PassMessage:
 
     def entry(self, client: int) -> Entry:
         """Return the place of a client's update: in this round, if rounds do not overlap."""
-        here = Entry(self.round_number, self.round_number, self.total_weight)
-        return self.entries.get(client, here)
-
-    def sent(self, version: int) -> PackedTensors:
-        """Return the groups for the clients that start from a version."""
-        if not self.entries:
-            return self.broadcast
-        groups, prefix = self.broadcast.groups, f"{version}/"
-        own = {name: group for name, group in groups.items() if name.startswith(prefix)}
-        return PackedTensors({name.removeprefix(prefix): group for name, group in own.items()})
+        return self.entries.get(client, Entry(self.round_number, self.total_weight))
 
 
 @dataclass(frozen=True)
@@ -166,11 +154,13 @@ class Directions:
         costs: Work of each item.
         failed_at: Items that failed, and the worker.
         hold_seconds: Seconds of work after which a foreman hands over.
+        order: Places of the items in the line, if they are not to be dealt.
     """
 
     costs: Mapping[tuple[int, ...], float]
     failed_at: Mapping[tuple[int, ...], str]
     hold_seconds: float
+    order: Mapping[tuple[int, ...], int] | None = None
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ class Worker:
         self._states = ClientStates(spec.states)
         self._opened: tuple[tuple[int, int] | None, Groups, Groups] = (None, {}, {})
         self._name = f"{socket.gethostname()} {os.getpid()}"
-        self._result = WorkerResult(self._name)
+        self._results = {name: WorkerResult(self._name) for name in ("train", "evaluate")}
         self._failed_in_row: set[tuple[int, ...]] = set()
 
     @cached_property
@@ -102,17 +102,17 @@ class Worker:
         """Train stacks of clients of a pass; hold the sum of their uploads."""
         for stack in stacks:
             with self.watch("broadcast"):
-                broadcast, initial_state = self._open(message, stack)
-            failures = len(self._result.failures)
+                broadcast, initial_state = self._open(message)
+            failures = len(self._results["train"].failures)
             self._train_stack(message, stack, broadcast, initial_state)
-            if len(self._result.failures) > failures:
+            if len(self._results["train"].failures) > failures:
                 self._failed_in_row.add(stack)
             else:
                 self._failed_in_row.clear()
 
-    def take(self) -> WorkerResult:
-        """Hand over everything that this worker holds."""
-        result, self._result = self._result, WorkerResult(self._name)
+    def take(self, call: str) -> WorkerResult:
+        """Hand over everything that this worker holds of one of its methods."""
+        result, self._results[call] = self._results[call], WorkerResult(self._name)
         for exact in filter(None, (total.sum for total in result.sums.values())):
             with self.watch("reduction"):
                 exact.finish()
@@ -140,7 +140,7 @@ class Worker:
 
     def jobs(self, message: PassMessage, stack: tuple[int, ...]) -> dict[int, ClientJob]:
         """Return the jobs of a stack's clients, which are trained elsewhere and then accepted."""
-        opened = self._open(message, stack)
+        opened = self._open(message)
         with self.watch("data"):
             return {client: self._job(message, client, *opened) for client in stack}
 
@@ -171,13 +171,13 @@ class Worker:
                 raise  # whoever comes next in this process fails too
             cause = str(error) if isinstance(error, RaysimError) else repr(error)
             trace = traceback.format_exc()
-            self._result.failures += [Failure(c, cause, trace, stack) for c in clients]
+            self._results["train"].failures += [Failure(c, cause, trace, stack) for c in clients]
 
     def _job(
         self, message: PassMessage, client: int, broadcast: Groups, initial: Groups
     ) -> ClientJob:
         personal = message.personal.get(client)
-        keys = (message.entry(client).version, message.pass_number, client)
+        keys = (message.round_number, message.pass_number, client)
         seed = self._settings.seed
         return ClientJob(
             rules=message.work.rules,
@@ -208,7 +208,7 @@ class Worker:
         """Check an upload, write the client's states, then add it: all of it or nothing."""
         client = int(record["client"])
         entry = message.entry(client)
-        partial_sum = self._result.sums.setdefault(entry.round_number, PartialSum())
+        partial_sum = self._results["train"].sums.setdefault(entry.round_number, PartialSum())
         addend = partial_sum.check(upload)
         digests = (
             self._write(message, client, upload.state, in_round=False),
@@ -225,12 +225,11 @@ class Worker:
         version = StateVersion(message.round_number, message.pass_number, in_round)
         return self._states.write(client, version, groups, message.needed_from)
 
-    def _open(self, message: PassMessage, stack: tuple[int, ...]) -> tuple[Groups, Groups]:
-        """Bring what a stack is sent and the initial client state to the device, once in a row."""
-        version = message.entry(stack[0]).version
-        key = (version, message.pass_number)
+    def _open(self, message: PassMessage) -> tuple[Groups, Groups]:
+        """Bring what clients are sent and the initial client state to the device, once in a row."""
+        key = (message.round_number, message.pass_number)
         if self._opened[0] != key:
-            packed = (message.sent(version), message.initial_state)
+            packed = (message.broadcast, message.initial_state)
             broadcast, initial = (tensors.open(self.device) for tensors in packed)
             self._opened = (key, broadcast, initial)
         return self._opened[1:]
@@ -241,7 +240,7 @@ class Worker:
 
     def _note(self, text: str) -> None:
         """Have the driver show the user a line, once."""
-        self._result.notes.append(text)
+        self._results["train"].notes.append(text)
 
     def evaluate(self, message: EvaluationMessage, batches: Sequence[tuple[int, ...]]) -> None:
         """Evaluate batches of samples; hold their scores.
@@ -262,7 +261,7 @@ class Worker:
                 else:
                     found = self._score_own_models(message, deployed, batch)
                     network.load(deployed)
-                self._result.scores[number, batch] = found
+                self._results["evaluate"].scores[number, batch] = found
 
     def _score_own_models(
         self, message: EvaluationMessage, deployed: Tensors, batch: int

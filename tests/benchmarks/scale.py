@@ -1,6 +1,7 @@
 """Scaling of raysim: engine cost, skewed clients, round time by size, hundreds of actors, memory.
 
-Usage: python -m tests.benchmarks.scale [--parts cost skew sizes placement sums paper memory]
+Usage: python -m tests.benchmarks.scale
+           [--parts cost overlap skew sizes placement streaming sums paper memory]
            [--rounds 5] [--out FOLDER] [--tiny] [--models 2nn mnist-cnn-128]
 
 Prints a table in Markdown per part; `--out` is a folder for plots. Runs train on MNIST, on all
@@ -15,6 +16,8 @@ cost       Worker-seconds outside local steps, over all: 100 clients of 600 samp
            what else ran on a core meanwhile, the driver too; the last column takes them from
            inline runs of a tenth of them instead, which train on one core and leave the others
            idle: compare the two on a quiet machine alone.
+overlap    The same parts of the workers' seconds in asynchronous rounds of FedBuff, with 64 clients
+           of 600 samples at work for two actors, on simulated phones.
 skew       1000 clients of log-normal sizes, 1 to 5000 samples (median 60, sigma 1.5), 100 a round:
            round time over max(all clients' seconds / actors, longest client's seconds) of the same
            round.
@@ -23,6 +26,9 @@ placement  The engine's schedule on simulated pools of 64 and 512 actors, 32 a n
            a simulated clock: what a message costs the driver and what the schedule takes are
            measured here, the rest is assumed as printed. Round time over the longest-first bound,
            and the part of the actors' seconds that is local training.
+streaming  Asynchronous rounds on the same simulated pools, with eight clients at work for each
+           actor: time over the schedule's bound, and the part of the actors' seconds that is
+           training.
 sums       What handing over a sum costs, by the size of the model, measured here, and simulated
            rounds of 64 and 256 actors with it, with foremen and without.
 paper      Simulated rounds of 64 and 1000 GPUs with costs that are assumed: `cluster/sizing.md`.
@@ -46,14 +52,17 @@ from tests.benchmarks.report import machine
 from tests.benchmarks.scaling.large_models import paper, sums
 from tests.benchmarks.scaling.output import Options
 from tests.benchmarks.scaling.placement import placement
-from tests.benchmarks.scaling.trained import cost, memory, sizes, skew
+from tests.benchmarks.scaling.streaming import streaming
+from tests.benchmarks.scaling.trained import cost, memory, overlap, sizes, skew
 
 PARTS: dict[str, Callable[[Options], Iterator[str]]] = {
     "memory": memory,  # first: its growth must not hide in what other parts freed
     "cost": cost,
+    "overlap": overlap,
     "skew": skew,
     "sizes": sizes,
     "placement": placement,
+    "streaming": streaming,
     "sums": sums,
     "paper": paper,
 }

@@ -9,6 +9,7 @@ from tests.benchmarks.scaling import placement as part
 from tests.benchmarks.scaling.output import Options
 from tests.benchmarks.scaling.population import Population
 from tests.benchmarks.scaling.simulation import Costs
+from tests.benchmarks.scaling.streaming import Fleet
 
 FREE = Costs(send=0, receive=0, merge=0, node_merge=0, latency=0, call=0, pack=0, node_pack=0)
 
@@ -61,3 +62,13 @@ def test_sums_of_resnet_18_leave_256_actors_busy_for_85_percent_of_the_ideal() -
     _, costs = large_models.on_paper(large_models.MODELS["ResNet-18"])
     (played,) = Population(256, 1000, 1.0, 0.5, node=32).rounds(2, costs)[1:]
     assert part.busy_shares([played], workers=256)[0] > 0.85 * played.ideal
+
+
+@pytest.mark.parametrize("node", [0, 4])
+@pytest.mark.parametrize("share", [2, 8])
+def test_actors_are_busy_in_asynchronous_rounds(node: int, share: int) -> None:
+    """Eight clients at work for each of eight actors, with what messages cost: within 5%."""
+    fleet = Fleet(8, 64 // share, 64, sigma=0.5, devices=0.5, node=node)
+    played, bound = fleet.played(25 * share, Costs())
+    assert bound <= played.seconds < 1.05 * bound
+    assert 0.95 < played.busy / (8 * played.seconds) <= 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from raysim.execution.messages import Failure, WorkerResult
@@ -16,14 +17,14 @@ class FakeWorker(Worker):
 
     def __init__(self) -> None:
         self.watch, self._name = Stopwatch(False), "here 1"
-        self._result, self._failed_in_row = WorkerResult(self._name), set()
+        self._results, self._failed_in_row = {"train": WorkerResult(self._name)}, set()
 
-    def _open(self, message: Any, stack: tuple[int, ...]) -> Any:
+    def _open(self, message: Any) -> Any:
         return {}, {}
 
     def _train_stack(self, message: Any, stack: tuple[int, ...], *_: Any) -> None:
         if stack[0] % 2:
-            self._result.failures.append(Failure(stack[0], "", "", stack))
+            self._results["train"].failures.append(Failure(stack[0], "", "", stack))
 
 
 @pytest.mark.parametrize(
@@ -33,11 +34,19 @@ class FakeWorker(Worker):
 def test_different_stacks_that_fail_in_a_row_are_reported(clients, failing):
     worker: Any = FakeWorker()
     worker.train(None, [(client,) for client in clients])
-    assert worker.take().failing is failing
+    assert worker.take("train").failing is failing
 
 
 def test_what_failed_before_is_remembered_after_handing_over():
     worker: Any = FakeWorker()
     for client, failing in ((1, False), (3, True), (5, True), (2, False)):
         worker.train(None, [(client,)])
-        assert worker.take().failing is failing
+        assert worker.take("train").failing is failing
+
+
+def test_what_is_held_of_an_evaluation_stays_where_clients_are_handed_over():
+    worker: Any = FakeWorker()
+    worker._results["evaluate"] = WorkerResult("here 1", scores={(0, 0): (1.0, np.zeros(2))})
+    worker.train(None, [(1,)])
+    assert worker.take("train").scores == {}
+    assert worker.take("evaluate").scores.keys() == {(0, 0)}

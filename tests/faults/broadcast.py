@@ -29,8 +29,9 @@ from tests.tasks import EQUAL, make_settings, make_task
 class Reader(ClientActor):
     """Says what it was sent instead of training on it."""
 
-    def call(self, name, shared, items, give):
-        array = ray.get(shared[0])
+    def call(self, name, parts, give):
+        self.arrays = [ray.get(shared[0]) for shared, _ in parts] or self.arrays
+        array = self.arrays[0]
         read = SimpleNamespace(failing=False, writable=array.flags.writeable)
         return 0.1, read if give else None
 
@@ -52,7 +53,8 @@ def main() -> None:
 
     with mock.patch("ray.put", noted):
         costs = {(client,): 1.0 for client in range(40)}
-        read: list[Any] = list(pool.map("train", np.zeros(2**20), costs, lambda done: None))
+        pool.submit("train", np.zeros(2**20), costs)
+        read: list[Any] = list(pool.results("train"))
         lies = ray.experimental.get_object_locations(puts)[puts[0]]["node_ids"]
     pool.close()
     writable = [each.writable for each in read]

@@ -120,12 +120,13 @@ def plan_round(asynchrony: Asynchrony, clock: Clock, queue: Queue) -> PlannedRou
     started: list[Flight] = []
     arrived: list[Flight] = []
     dropped: list[Flight] = []
-    refill = 0
+    refill, busy = 0, {flight.client for flight in flights}
     while True:
         while flights and flights[0].arrival <= tick:
             flight = flights.pop(0)
             if flight.lost or not asynchrony.accepts(number - flight.version):
                 dropped.append(flight)
+                busy.remove(flight.client)
                 _check_lost(number, dropped, arrived)
                 continue
             arrived.append(flight)
@@ -134,14 +135,14 @@ def plan_round(asynchrony: Asynchrony, clock: Clock, queue: Queue) -> PlannedRou
                 ended = ((*started,), (*arrived,), (*dropped,))
                 return PlannedRound(number, queue.tick, *ended, after)
         free = asynchrony.concurrency - len(flights)
-        busy = {flight.client for flight in (*flights, *arrived)}
         drawn = clock.draw(number, refill, free, busy, tick) if free else ()
         refill += bool(drawn)
         for client in drawn:
             arrival, lost = clock.fly(client, tick)
             started.append(Flight(arrival, client, number, tick, lost))
             insort(flights, started[-1])
-        woken = clock.wake(tick, busy.union(drawn)) if len(drawn) < free else None
+        busy.update(drawn)
+        woken = clock.wake(tick, busy) if len(drawn) < free else None
         tick = _next_tick(flights, woken)
 
 

@@ -48,12 +48,10 @@ class Draws:
 
 
 def _without(seen: list[int], ranks: Iterable[int]) -> list[int]:
-    """Return the clients of ascending ranks among those that are not in an ascending list."""
-    found, skipped = [], 0
-    for rank in ranks:
-        while skipped < len(seen) and seen[skipped] <= rank + skipped:
-            skipped += 1
-        found.append(rank + skipped)
+    """Return the clients of some ranks among those that are not in an ascending list."""
+    wanted = np.array([*ranks], dtype=np.int64)
+    below = np.array(seen, dtype=np.int64) - np.arange(len(seen))  # others below each of the list
+    found: list[int] = (wanted + np.searchsorted(below, wanted, side="right")).tolist()
     return found
 
 

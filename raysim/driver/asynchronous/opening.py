@@ -17,8 +17,9 @@ from raysim.core.method import Round, Sampling, ServerState
 from raysim.core.rules import Pass, Reduced
 from raysim.core.seeds import stream
 from raysim.driver.asynchronous.arrivals import Queue
+from raysim.driver.asynchronous.checks import check_alike, check_pass
 from raysim.driver.asynchronous.plan import Plan
-from raysim.driver.asynchronous.rounds import AsynchronousRounds, check_pass
+from raysim.driver.asynchronous.rounds import AsynchronousRounds
 from raysim.driver.asynchronous.times import DeviceTimes, equal_devices, pass_of
 from raysim.driver.context import RunContext
 from raysim.driver.listener import Listener
@@ -66,7 +67,10 @@ def check_asynchrony(
     if not all(_draws_uniformly(settings, state, number) for number in range(3)):
         raise SettingsError(f"{key} clients that are drawn uniformly; it has a cohort of its own")
     _check_clock(settings)
-    _pass_after(settings, network, initial, sizes)
+    first = _pass_after(settings, network, initial, sizes)
+    for number in (1, settings.rounds - 1):
+        later = _pass_after(settings, network, replace(initial, number=number), sizes)
+        check_alike(settings, first, later, number)
     if parts:
         raise SettingsError(
             f"analysis={min(parts)}: measures the cohort of a round; with"
@@ -116,7 +120,8 @@ def asynchronous_rounds(
     clock = times.clock(settings.seed) if times else equal_devices(settings, passes.sizes)
     queue = Queue.from_json(under_way.queue) if under_way else Queue()
     plan = Plan(asynchrony, clock, queue, settings.rounds)
-    return AsynchronousRounds(passes, plan, times, under_way)
+    first = _pass_after(settings, run.network, run.initial, passes.sizes)
+    return AsynchronousRounds(passes, plan, times, under_way, first)
 
 
 def _device_times(

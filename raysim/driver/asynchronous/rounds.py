@@ -1,29 +1,30 @@
 """Asynchronous rounds of a run: what clients start from, train, and bring to which round.
 
-A client can train as soon as the version exists from which it starts. Nothing is trained before a
-round needs one of the updates; then all clients under way that have not trained do, at once, so
-that the workers have as much to do as there can be. Each update is added to the exact sum of the
-round that aggregates it, which the plan tells. Who trains when, and where, changes no bit.
+The workers have a client as soon as the version exists from which it starts, and a round ends as
+soon as all updates are there that it aggregates. Other clients go on meanwhile, those first that
+the next round needs: workers wait only where all clients of all versions that exist are trained.
+Each update is added to the exact sum of the round that aggregates it, which the plan tells. Who
+trains when, and where, changes no bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from raysim.config import Settings
 from raysim.core.errors import SettingsError
 from raysim.core.rules import Pass, Reduced
-from raysim.core.tensors.packed import PackedGroup, PackedTensors
+from raysim.core.tensors.packed import PackedTensors
 from raysim.driver.asynchronous.arrivals import Flight, PlannedRound, Queue
+from raysim.driver.asynchronous.checks import check_alike, check_pass
 from raysim.driver.asynchronous.plan import Plan
 from raysim.driver.asynchronous.times import DeviceTimes
 from raysim.driver.passes import PassContext, RoundRunner, bytes_down
 from raysim.driver.virtual.lost import LostRoundError
 from raysim.execution.base import Item
-from raysim.execution.messages import Entry, PassMessage
+from raysim.execution.messages import Entry, FailedItem, Failure, PassMessage, WorkerResult
 from raysim.execution.partial_sum import Columns, PartialSum, Sums
 from raysim.storage.in_flight import InFlight, StartedVersion
 from raysim.training.stacked.stack_size import stacks_of
@@ -36,12 +37,31 @@ class _Version:
     Attributes:
         started: What they received, and who they are.
         flights: Those whose updates have not been aggregated, by client.
-        waiting: Whether they have not been trained.
+        waiting: Whether they have not been given to the workers.
     """
 
     started: StartedVersion
     flights: Mapping[int, Flight]
     waiting: bool = True
+
+
+@dataclass
+class _Training:
+    """Clients that the workers have.
+
+    Attributes:
+        stacks: The stack of each client whose update is not there and is waited for.
+        messages: The message of each stack.
+    """
+
+    stacks: dict[int, Item] = field(default_factory=dict)
+    messages: dict[Item, PassMessage] = field(default_factory=dict)
+
+    def end(self, clients: Sequence[int]) -> None:
+        """Note that the updates of clients are there, or will not be."""
+        for stack in {self.stacks.pop(client) for client in clients}:
+            if all(self.stacks.get(client) != stack for client in stack):
+                del self.messages[stack]
 
 
 class AsynchronousRounds:
@@ -53,6 +73,7 @@ class AsynchronousRounds:
         plan: Plan,
         times: DeviceTimes | None,
         in_flight: InFlight | None,
+        first: Pass,
     ) -> None:
         """Continue with the clients that were under way at a checkpoint, if there is one.
 
@@ -61,10 +82,12 @@ class AsynchronousRounds:
             plan: The plan, from the checkpoint's queue on.
             times: The clients' times, if the run has a clock.
             in_flight: Those clients.
+            first: The pass of the first round.
         """
-        self._context, self._plan, self._times = context, plan, times
+        self._context, self._plan, self._times, self._first = context, plan, times, first
         self._versions: dict[int, _Version] = {}
         self._sums: Sums = {}
+        self._training = _Training()
         if in_flight:
             flights = Queue.from_json(in_flight.queue).flights
             self._versions = {
@@ -87,8 +110,8 @@ class AsynchronousRounds:
         planned = self._plan.round(runner.number)
         self._check(runner, work)
         self._start(planned, work)
-        if any(self._versions[flight.version].waiting for flight in planned.arrived):
-            self._train(runner, work)
+        self._submit(runner, work)
+        self._wait(runner, planned)
         staleness = {f.client: planned.staleness(f) for f in planned.arrived}
         runner.log.more = {
             "staleness_mean": sum(staleness.values()) / len(staleness),
@@ -126,6 +149,7 @@ class AsynchronousRounds:
             raise SettingsError(f"{key}: asynchronous rounds have one pass; it runs several")
         runner.passes += 1
         check_pass(self._context.settings, work, self.cohort(runner.number))
+        check_alike(self._context.settings, self._first, work, runner.number)
 
     def _start(self, planned: PlannedRound, work: Pass) -> None:
         """Note what the clients of a round start from, of those whose updates count."""
@@ -134,64 +158,95 @@ class AsynchronousRounds:
             started = StartedVersion(work.broadcast, work.lr, tuple(flights))
             self._versions[planned.number] = _Version(started, flights)
 
-    def _train(self, runner: RoundRunner, work: Pass) -> None:
-        """Train all clients under way that have not trained."""
-        waiting = {number: found for number, found in self._versions.items() if found.waiting}
-        for together in _disjoint(waiting):
-            versions = {number: waiting[number] for number in together}
-            with self._context.watch("broadcast"):
-                message = self._message(runner.number, work, versions)
-            stacks, failed_at = self._stacks(work, versions), dict[Item, str]()
-            failed = runner.train(message, stacks, self._sums, failed_at)
-            runner.train_again(message, stacks, self._sums, failed, failed_at)
-        for found in waiting.values():
-            found.waiting = False
-
-    def _stacks(self, work: Pass, versions: Mapping[int, _Version]) -> list[Item]:
-        """Return the stacks in which a client is to train; each is of one version."""
+    def _submit(self, runner: RoundRunner, work: Pass) -> None:
+        """Give the workers the clients under way that they have not been given."""
         size = self._context.stack_size if work.epochs else 1
-        return [
-            stack
-            for found in versions.values()
-            for stack in stacks_of(found.started.clients, self._context.sizes, size)
-            if not found.flights.keys().isdisjoint(stack)
-        ]
+        for number, found in self._versions.items():
+            if found.waiting:
+                with self._context.watch("broadcast"):
+                    message = self._message(number, work, found)
+                stacks = stacks_of(found.started.clients, self._context.sizes, size)
+                stacks = [s for s in stacks if not found.flights.keys().isdisjoint(s)]
+                self._train(runner, message, stacks, {})
+                found.waiting = False
 
-    def _message(self, number: int, work: Pass, versions: Mapping[int, _Version]) -> PassMessage:
-        sent: dict[str, PackedGroup] = {}
-        entries: dict[int, Entry] = {}
-        lrs: dict[int, float] = {}
-        for version, found in versions.items():
-            packed = PackedTensors.of(found.started.groups).groups
-            sent |= {f"{version}/{name}": group for name, group in packed.items()}
-            for client in found.started.clients:
-                place = self._entry(work, found.flights.get(client))
-                entries[client] = place or Entry(version, number, 1)
-                lrs[client] = found.started.lr
-        under_way = {client for found in versions.values() for client in found.flights}
+    def _train(
+        self,
+        runner: RoundRunner,
+        message: PassMessage,
+        stacks: Sequence[Item],
+        failed_at: Mapping[Item, str],
+    ) -> None:
+        """Have stacks of a version trained, those first whose updates are needed first."""
+        costs, order = {}, {}
+        for stack in stacks:
+            wanted = [client for client in stack if client not in message.arrived]
+            self._training.stacks |= dict.fromkeys(wanted, stack)
+            self._training.messages[stack] = message
+            costs[stack] = runner.cost(message.work, stack)
+            order[stack] = min(message.entries[client].round_number for client in wanted)
+        self._context.executor.submit("train", message, costs, failed_at, order)
+
+    def _wait(self, runner: RoundRunner, planned: PlannedRound) -> None:
+        """Take in results until all updates are there that a round aggregates."""
+        clients, results = len(planned.arrived), self._context.executor.results("train")
+        while left := sum(f.client in self._training.stacks for f in planned.arrived):
+            self._context.listener.progress(clients - left, clients)
+            self._take(runner, next(results))
+        self._context.listener.progress(clients, clients)
+
+    def _take(self, runner: RoundRunner, result: WorkerResult | FailedItem) -> None:
+        """Add the updates of a result to the sums; try clients that failed once more."""
+        failures, worker = runner.accept(result, self._sums), ""
+        if isinstance(result, WorkerResult):
+            worker = result.worker
+            self._training.end([c for total in result.sums.values() for c in total.clients])
+        for stack in dict.fromkeys(failure.stack for failure in failures):
+            self._try_again(runner, [f for f in failures if f.stack == stack], worker)
+
+    def _try_again(self, runner: RoundRunner, failures: Sequence[Failure], worker: str) -> None:
+        """Have a stack trained once more for the clients that failed, or drop them."""
+        stack = failures[0].stack
+        message = self._training.messages.get(stack)
+        if message is None:
+            return  # of a stack that was trained again after a start, those who failed had arrived
+        failures = [f for f in failures if f.client not in message.arrived]
+        last = [f for f in failures if f.final or message.retry]
+        runner.note_failures(failures, last)
+        runner.log.dropped += last
+        again = {f.client for f in failures if f not in last}
+        if again:
+            message = replace(message, retry=True, arrived=message.arrived.union(stack) - again)
+            self._train(runner, message, [stack], {stack: worker})
+        self._training.end([failure.client for failure in last])
+
+    def _message(self, number: int, work: Pass, found: _Version) -> PassMessage:
+        """Return the message to the clients that started from a version."""
+        started, flights = found.started, found.flights
+        entries = {c: self._entry(work, flights[c]) for c in started.clients if c in flights}
         return PassMessage(
-            work=replace(work, clients=(), broadcast={}, bytes_down=None, lr=lrs),
+            work=replace(work, clients=(), broadcast={}, bytes_down=None, lr=started.lr),
             round_number=number,
             pass_number=0,
             uniform=self._is_uniform(work),
             total_weight=0,
-            broadcast=PackedTensors(sent),
+            broadcast=PackedTensors.of(started.groups),
             initial_state=PackedTensors.of({}),
             versions={},
             personal={},
             needed_from=0,
-            arrived=frozenset(entries.keys() - under_way),
+            arrived=frozenset(started.clients) - entries.keys(),
             entries=entries,
         )
 
-    def _entry(self, work: Pass, flight: Flight | None) -> Entry | None:
-        """Return the place of an update, its round and what it weighs there; None of none."""
-        target = self._plan.target(flight) if flight else None
-        if flight is None or target is None:
-            return None
+    def _entry(self, work: Pass, flight: Flight) -> Entry:
+        """Return the place of an update: its round, and what it weighs there."""
+        target = self._plan.target(flight)
+        if target is None:
+            raise RuntimeError("no round aggregates the update")
         planned = self._plan.round(target)
         discount = self._context.settings.method.discount(planned.staleness(flight))
-        return Entry(flight.version, target, self._weight(work, planned), discount)
+        return Entry(target, self._weight(work, planned), discount)
 
     def _is_uniform(self, work: Pass) -> bool:
         return (work.weighting or self._context.settings.weighting) == "uniform"
@@ -223,21 +278,6 @@ class AsynchronousRounds:
         runner.log.count(work, bytes_up, down, {**columns, **added}, 0)
 
 
-def check_pass(settings: Settings, work: Pass, cohort: Sequence[int]) -> None:
-    """Check that a pass over a cohort [m], ascending, is one for asynchronous rounds.
-
-    Raises:
-        SettingsError: it is none.
-    """
-    key = f"method.name={settings.method.title}"
-    if tuple(sorted(work.clients)) != tuple(cohort):
-        raise SettingsError(f"{key}: must run its pass over the cohort, as rounds overlap")
-    if work.personal or not isinstance(work.epochs, int) or isinstance(work.lr, Mapping):
-        raise SettingsError(
-            f"{key}: epochs, learning rates or groups by client do not go with asynchronous rounds"
-        )
-
-
 def _sent_late(planned: PlannedRound) -> int:
     """Return how many updates arrived in a round that are too stale."""
     return sum(not flight.lost for flight in planned.dropped)
@@ -245,20 +285,3 @@ def _sent_late(planned: PlannedRound) -> int:
 
 def _of_version(number: int, flights: Sequence[Flight]) -> dict[int, Flight]:
     return {flight.client: flight for flight in flights if flight.version == number}
-
-
-def _disjoint(versions: Mapping[int, _Version]) -> Iterator[list[int]]:
-    """Yield versions that train together: in a message, a client has one place.
-
-    They all do, but for stacks of which a part had arrived at the checkpoint.
-    """
-    left = dict(versions)
-    while left:
-        clients: set[int] = set()
-        together = []
-        for number, found in left.items():
-            if clients.isdisjoint(found.started.clients):
-                clients.update(found.started.clients)
-                together.append(number)
-        left = {number: found for number, found in left.items() if number not in together}
-        yield together

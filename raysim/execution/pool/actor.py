@@ -32,11 +32,13 @@ class CallReturned:
 
     Attributes:
         actor: The actor's number.
+        call: The worker's method.
         seconds: Seconds that the call took there.
         result: What the worker handed over, if it was asked to, or a foreman.
     """
 
     actor: int
+    call: Call
     seconds: float
     result: WorkerResult | ForemanResult | None
 
@@ -48,12 +50,14 @@ class ActorLost:
     Attributes:
         actor: The actor's number.
         cause: One line.
+        call: The worker's method in which it was, if it was in one.
         suspicious: Whether the clients that it was working on may be the cause.
         had_started: Whether it had built its worker.
     """
 
     actor: int
     cause: str
+    call: Call | None
     suspicious: bool = True
     had_started: bool = True
 
@@ -63,6 +67,8 @@ class OrderReceived:
     """Event: a foreman has orders of the driver."""
 
 
+Part = tuple[tuple[Reference, ...], list[Item]]
+"""A message, with what foremen are told beside it, and items that are worked on with it."""
 ActorEvent = ActorStarted | CallReturned | ActorLost
 Event = ActorEvent | OrderReceived
 
@@ -89,14 +95,15 @@ class ClientActor:
         self._message: tuple[Reference, Any] | None = None
         return self._worker.about()
 
-    def call(self, name: Call, message: list[Reference], items: list[Item], hand_over: bool) -> Any:
+    def call(self, name: Call, parts: list[Part], hand_over: bool) -> Any:
         """Work on items; return the seconds taken and, where asked, the worker's result."""
         begun = perf_counter()
-        if self._message is None or self._message[0] != message[0]:
-            with self._worker.watch("broadcast"):
-                self._message = (message[0], fetch(message[0]))
-        getattr(self._worker, name)(self._message[1], items)
-        return perf_counter() - begun, self._worker.take() if hand_over else None
+        for (message, *_), items in parts:
+            if self._message is None or self._message[0] != message:
+                with self._worker.watch("broadcast"):
+                    self._message = (message, fetch(message))
+            getattr(self._worker, name)(self._message[1], items)
+        return perf_counter() - begun, self._worker.take(name) if hand_over else None
 
 
 class ActorHandle:
@@ -109,7 +116,7 @@ class ActorHandle:
         width: Workers: 1, or those of a foreman.
         about: Location and device of the actor, once it is placed; of a foreman's workers, too.
         started: Whether the actor has built its worker.
-        calls: Calls in flight, with the number of clients in each.
+        calls: Calls in flight, with the number of clients in each, and the worker's method.
         since: When the oldest of them began, as far as the driver knows.
         failures: Actors in a row that died while they started; foremen, without a result.
         failing: Whether its worker failed at several stacks in a row, when it last handed over.
@@ -127,7 +134,7 @@ class ActorHandle:
         """
         self._make, self._spec, self.width = make, spec, width
         self._actor: Any = None
-        self.calls: deque[tuple[Reference, int]] = deque()
+        self.calls: deque[tuple[Reference, int, Call | None]] = deque()
         self.failures = 0
         self.renew()
 
@@ -140,8 +147,8 @@ class ActorHandle:
         self.calls.clear()
         self._actor = self._make()
         if self._actor is not None:
-            self._sent(self._actor.location.remote(), 1)
-            self._sent(self._actor.start.remote(self._spec), 1)
+            self._sent(self._actor.location.remote(), 1, None)
+            self._sent(self._actor.start.remote(self._spec), 1, None)
 
     @property
     def vacant(self) -> bool:
@@ -168,19 +175,18 @@ class ActorHandle:
         if self._actor is not None:
             ray.kill(self._actor)
 
-    def call(
-        self, call: Call, message: list[Reference], items: list[tuple[int, ...]], hand_over: bool
-    ) -> None:
+    def call(self, call: Call, parts: list[Part], hand_over: bool) -> None:
         """Have the actor work on items; see `ClientActor.call`."""
-        reference = self._actor.call.remote(call, message, items, hand_over)
-        clients = sum(map(len, items))
+        reference = self._actor.call.remote(call, parts, hand_over)
+        clients = sum(len(item) for _, items in parts for item in items)
         self._held += clients  # a foreman may be at any of them, with one worker
-        self._sent(reference, max(clients if self.width == 1 else self._held, 1))
+        self._sent(reference, max(clients if self.width == 1 else self._held, 1), call)
 
-    def returned(self) -> None:
-        """Note that the oldest call has returned."""
-        self.calls.popleft()
+    def returned(self) -> Call | None:
+        """Note that the oldest call has returned; return the worker's method."""
+        _, _, call = self.calls.popleft()
         self.since = perf_counter()
+        return call
 
     def note_start(self, outcome: dict[str, Any]) -> None:
         """Note where the actor was placed, or that it has built its worker."""
@@ -203,11 +209,11 @@ class ActorHandle:
         """Return whether the oldest call took more than `limit` seconds for each of its clients."""
         if not (self.started and self.calls):
             return False
-        reference, clients = self.calls[0]
+        reference, clients, _ = self.calls[0]
         late = perf_counter() - self.since > limit * clients
         return late and not ray.wait([reference], timeout=0)[0]
 
-    def _sent(self, reference: Reference, clients: int) -> None:
+    def _sent(self, reference: Reference, clients: int, call: Call | None) -> None:
         if not self.calls:
             self.since = perf_counter()
-        self.calls.append((reference, clients))
+        self.calls.append((reference, clients, call))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from time import perf_counter, sleep
 from typing import Any
 
@@ -12,9 +11,9 @@ from ray.exceptions import RayError, RayTaskError
 
 from raysim.config import EngineSettings
 from raysim.core.errors import MachineError, RaysimError
-from raysim.execution.base import Call, Item
+from raysim.execution.base import Item
 from raysim.execution.cluster_health import ClusterHealth, NodeLostError
-from raysim.execution.messages import FailedItem, WorkerResult
+from raysim.execution.messages import FailedItem
 from raysim.execution.pool.actor import (
     ActorEvent,
     ActorHandle,
@@ -24,7 +23,7 @@ from raysim.execution.pool.actor import (
     Event,
     OrderReceived,
 )
-from raysim.execution.pool.backlog import Backlog
+from raysim.execution.pool.backlog import Work
 from raysim.execution.pool.broadcasts import Reference
 from raysim.execution.pool.schedule import IN_FLIGHT, Schedule
 
@@ -42,15 +41,6 @@ class NoActorError(MachineError):
     """Error of a pool for whose actors no node has had room for long."""
 
 
-@dataclass(frozen=True)
-class Work:
-    """One call of `map`: the worker's method, the message, and the schedule of the items."""
-
-    call: Call
-    message: list[Reference]
-    schedule: Schedule | Backlog
-
-
 class Actors:
     """Resident actors, numbered in the order in which they were added.
 
@@ -58,14 +48,16 @@ class Actors:
         handles: The actors.
     """
 
-    def __init__(self, engine: EngineSettings, needs: str) -> None:
+    def __init__(self, engine: EngineSettings, needs: str, works: Sequence[Work]) -> None:
         """Watch the cluster.
 
         Args:
             engine: The engine's settings.
             needs: What each actor reserves, for an error.
+            works: What there is to do for each of the workers' methods.
         """
         self.handles: list[ActorHandle] = []
+        self._works = works
         self.cluster = ClusterHealth()
         self._engine, self._needs = engine, needs
         self._oldest: dict[Reference, int] = {}
@@ -86,7 +78,9 @@ class Actors:
         """Wait until all have started; after some seconds one is enough."""
         end = perf_counter() + seconds
         while not all(self._started()) and (perf_counter() < end or not any(self._started())):
-            self.wait()
+            event = self.wait()
+            if event is not None and not isinstance(event, OrderReceived):
+                self.apply(event)  # others may be at work
 
     def _started(self) -> list[bool]:
         return [handle.started for handle in self.handles]
@@ -100,36 +94,30 @@ class Actors:
         for actor, handle in enumerate(self.handles):
             alone = len(self.handles) == 1 and handle.worker in failed_at.values()
             if failed_at and (handle.failing or alone):
-                self._replace(actor, "clients failed at it", suspicious=False)
+                self.apply(self._replace(actor, "clients failed at it", suspicious=False))
         numbers = {handle.worker: n for n, handle in enumerate(self.handles) if handle.about}
         return {item: numbers[at] for item, at in failed_at.items() if at in numbers}
 
-    def leave(self, nodes: Collection[str], schedule: Schedule, work: Work) -> None:
+    def leave(self, nodes: Collection[str], schedules: Iterable[Schedule]) -> None:
         """Have the actors on nodes that Ray drains hand over, and replace those that have."""
         if not nodes:
             return
         for actor, handle in enumerate(self.handles):
             if handle.about.get("node") not in nodes:
                 continue
-            if schedule.leave(actor):
-                self.apply(self._replace(actor, "its node is drained", suspicious=False), work)
+            if all([schedule.leave(actor) for schedule in schedules]):
+                self.apply(self._replace(actor, "its node is drained", suspicious=False))
             else:
-                self._assign([actor], work)
+                self._assign([actor])
 
-    def begin(self, work: Work) -> None:
-        """Hand all that have started their first chunks."""
-        for actor, handle in enumerate(self.handles):
-            if not handle.started:
-                work.schedule.note_absent(actor)
-        self._assign(range(len(self.handles)), work)
+    def begin(self) -> None:
+        """Hand all that have started what is due."""
+        self._assign(range(len(self.handles)))
 
-    def next_event(
-        self, schedule: Schedule | Backlog, wakeup: Reference | None = None
-    ) -> Event | None:
+    def next_event(self, wakeup: Reference | None = None) -> Event | None:
         """Wait for an event; renew an idle actor where nobody works on what is left.
 
         Args:
-            schedule: The schedule of the items.
             wakeup: What is waited for beside the actors.
         """
         event = None
@@ -138,18 +126,17 @@ class Actors:
         elif not any(self._started()):
             sleep(VACANT_SECONDS)
             self._check_health()
-        if event is None and schedule.queued:
+        if event is None and any(work.schedule.queued for work in self._works):
             return self._end_stall()
         return event
 
-    def apply(self, event: ActorEvent, work: Work) -> list[WorkerResult | FailedItem]:
-        """Enter an event in the schedule, and hand out what is due; return what was handed over."""
-        results = self._enter(event, work.schedule)
+    def apply(self, event: ActorEvent) -> None:
+        """Enter an event in the schedules, and hand out what is due."""
+        for work in self._works:
+            self._enter(event, work)
         # What a lost actor was to do may be for anyone who has nothing to do.
         everyone = isinstance(event, ActorLost) and event.had_started
-        actors = range(len(self.handles)) if everyone else [event.actor]
-        self._assign([*actors, *work.schedule.woken()], work)
-        return results
+        self._assign(range(len(self.handles)) if everyone else [event.actor], wake=True)
 
     def _end_stall(self) -> ActorLost | None:
         """Renew an idle actor where nobody works on what is left: it must not have that itself."""
@@ -158,33 +145,36 @@ class Actors:
             return None
         return self._replace(started[0], "clients failed at it", suspicious=False)
 
-    def _assign(self, actors: Iterable[int], work: Work) -> None:
+    def _assign(self, actors: Iterable[int], *, wake: bool = False) -> None:
         """Hand actors that have started what is due: a chunk to each, then the next to each."""
-        for actor in [*actors] * IN_FLIGHT:
-            handle = self.handles[actor]
-            due = work.schedule.next(actor) if handle.started else None
-            if due is not None:
-                handle.call(work.call, work.message, *due)
-                self._track(actor)
+        for work in self._works:
+            woken = work.schedule.woken() if wake else ()
+            for actor in [*actors, *woken] * IN_FLIGHT:
+                handle = self.handles[actor]
+                due = work.schedule.next(actor) if handle.started else None
+                if due is not None:
+                    handle.call(work.call, work.parts(due.items), due.hand_over)
+                    self._track(actor)
 
-    def _enter(
-        self, event: ActorEvent, schedule: Schedule | Backlog
-    ) -> list[WorkerResult | FailedItem]:
-        """Enter an event in the schedule; return what was handed over, or an item given up."""
-        if isinstance(event, CallReturned):
+    def _enter(self, event: ActorEvent, work: Work) -> None:
+        """Enter an event in a schedule, with what was handed over, or an item given up."""
+        schedule = work.schedule
+        if isinstance(event, CallReturned) and event.call == work.call:
             result: Any = event.result
             handle = self.handles[event.actor]
+            handed_over = None
             if handle.width > 1:
-                schedule.returned(event.actor, event.seconds, result.items if result else ())
-            else:
-                schedule.returned(event.actor, event.seconds)
-            return handle.note_result(result) if result else []
+                handed_over = result.items if result else ()
+            work.forget(schedule.returned(event.actor, event.seconds, handed_over))
+            work.results += handle.note_result(result) if result else []
         if isinstance(event, ActorLost) and event.had_started:
-            items, _ = schedule.lost(event.actor, event.suspicious)
+            suspicious = event.suspicious and event.call == work.call
+            items, _ = schedule.lost(event.actor, suspicious)
             if items and schedule.deaths[items[0]] >= MAX_DEATHS:
                 schedule.give_up(items[0])
-                return [FailedItem(items[0], f"its worker died {MAX_DEATHS} times: {event.cause}")]
-        return []
+                work.forget(items[:1])
+                cause = f"its worker died {MAX_DEATHS} times: {event.cause}"
+                work.results.append(FailedItem(items[0], cause))
 
     def _track(self, worker: int) -> None:
         """Wait for the oldest call of an actor only: they return in order."""
@@ -229,10 +219,10 @@ class Actors:
             node_lost = self.cluster.lost(handle.about.get("node"))
             return self._replace(actor, last_line(error), suspicious=not node_lost)
         del self._oldest[reference]
-        handle.returned()
+        call = handle.returned()
         self._track(actor)
-        if handle.started:
-            return CallReturned(actor, *outcome)
+        if call is not None:
+            return CallReturned(actor, call, *outcome)
         handle.note_start(outcome)
         return ActorStarted(actor)
 
@@ -246,7 +236,8 @@ class Actors:
         """
         handle = self.handles[actor]
         foreman = handle.width > 1
-        lost = ActorLost(actor, cause, suspicious and not foreman, had_started=handle.started)
+        call = handle.calls[0][2] if handle.calls else None
+        lost = ActorLost(actor, cause, call, suspicious and not foreman, handle.started)
         # A foreman that was never placed has lost its node before.
         if suspicious and (bool(handle.about) if foreman else not lost.had_started):
             handle.failures += 1

@@ -1,14 +1,22 @@
-"""Backlog of a foreman: the driver's calls that it has not answered, and their items' schedule."""
+"""Backlog of a foreman: the driver's calls that it has not answered, and their items' schedule.
+
+Driver and foremen have `Work` for each of the workers' methods: a schedule or a backlog, messages
+and results.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from time import perf_counter
 
+from raysim.execution.base import Call
+from raysim.execution.messages import FailedItem, WorkerResult
+from raysim.execution.pool.actor import Part
+from raysim.execution.pool.broadcasts import Reference
 from raysim.execution.pool.dealing import Speeds
-from raysim.execution.pool.holding import HOLD_SECONDS
+from raysim.execution.pool.holding import AT_ONCE, HOLD_SECONDS
 from raysim.execution.pool.schedule import Schedule
 from raysim.execution.pool.worker_items import Assignment, Item
 
@@ -35,14 +43,17 @@ class _Call:
     Attributes:
         number: Its number.
         work: Work of its items.
-        waiting: Its items that no worker has been handed.
+        waiting: Its items that no worker has been handed; of one that collects, all items that had
+            come by then and are not handed over.
         hand_over: Whether it asks for the sum.
+        collects: Whether it asks for the sum of all items.
     """
 
     number: int
     work: float
     waiting: set[Item]
     hand_over: bool
+    collects: bool
 
 
 class Backlog:
@@ -50,7 +61,8 @@ class Backlog:
 
     A call is answered when workers have been handed all of its items: by then the driver sends
     more, and no worker waits for the slowest of a chunk. One that asks for the sum is answered when
-    all workers have handed over.
+    workers have handed over all items that had come by then; where sums are not held, as soon as
+    one is there.
 
     Attributes:
         schedule: The schedule of all items of the calls.
@@ -65,10 +77,15 @@ class Backlog:
         self._calls: list[_Call] = []
         self._count = 0
         self._held: list[Item] = []
+        self._missing: set[Item] = set()
         self._held_seconds = 0.0
 
     def add(
-        self, costs: Mapping[Item, float], hand_over: bool, barred: Mapping[Item, int] | None = None
+        self,
+        costs: Mapping[Item, float],
+        hand_over: bool,
+        barred: Mapping[Item, int] | None = None,
+        order: Mapping[Item, int] | None = None,
     ) -> int:
         """Take a call; return its number.
 
@@ -76,11 +93,18 @@ class Backlog:
             costs: Work of each of its items.
             hand_over: Whether it asks for the sum.
             barred: Items that one of several workers must not have, and which.
+            order: Places in the line, of items that are not to be dealt.
         """
+        order = order or {}
         self._count += 1
-        self._calls.append(_Call(self._count, sum(costs.values()), set(costs), hand_over))
+        self._missing.update(costs)
+        collects = hand_over and self.hold_seconds != AT_ONCE
+        waiting = {*(self._missing if collects else costs)}
+        work = sum(costs.values())
+        self._calls.append(_Call(self._count, work, waiting, hand_over, collects))
         self.schedule.closed = any(call.hand_over for call in self._calls)
-        self.schedule.add(costs, barred)
+        self.schedule.add({item: costs[item] for item in costs.keys() - order.keys()}, barred)
+        self.schedule.add({item: costs[item] for item in order}, order=order)
         return self._count
 
     def next(self, worker: int) -> Assignment | None:
@@ -88,7 +112,8 @@ class Backlog:
         assignment = self.schedule.next(worker)
         taken = assignment.items if assignment else []
         for call in self._calls:
-            call.waiting.difference_update(taken)
+            if not call.collects:
+                call.waiting.difference_update(taken)
         return assignment
 
     @property
@@ -101,10 +126,6 @@ class Backlog:
         """Per item, how often its worker was lost while it was being worked on."""
         return self.schedule.deaths
 
-    def note_absent(self, worker: int) -> None:
-        """Note that a worker has not started."""
-        self.schedule.note_absent(worker)
-
     def lost(self, worker: int, suspicious: bool = True) -> Assignment:
         """Take back all that a lost worker had not handed over; see `Schedule.lost`."""
         return self.schedule.lost(worker, suspicious)
@@ -115,17 +136,27 @@ class Backlog:
 
     def returned(
         self, worker: int, seconds: float, handed_over: Collection[Item] | None = None
-    ) -> None:
+    ) -> Collection[Item]:
         """Note that a worker's oldest call has returned; see `Schedule.returned`."""
-        self._held += self.schedule.returned(worker, seconds, handed_over)
+        handed_over = self.schedule.returned(worker, seconds, handed_over)
+        self._hold(handed_over)
         self._held_seconds += seconds / len(self._speeds.widths)
+        return handed_over
 
     def give_up(self, item: Item) -> None:
         """Strike out an item that no worker has been handed; that is its result."""
         self.schedule.give_up(item)
-        self._held.append(item)
+        self._hold([item])
+
+    def _is_due(self, call: _Call) -> bool:
+        waits_for_one = call.hand_over and not call.collects and self._missing
+        return not call.waiting and bool(self._held or not waits_for_one)
+
+    def _hold(self, items: Collection[Item]) -> None:
+        self._held += items
+        self._missing.difference_update(items)
         for call in self._calls:
-            call.waiting.discard(item)
+            call.waiting.difference_update(items)
 
     def answers(self) -> list[Answer]:
         """Return the answers that are due, each once, in the order of the calls."""
@@ -140,5 +171,31 @@ class Backlog:
         self.schedule.closed = any(call.hand_over for call in self._calls)
         return due
 
-    def _is_due(self, call: _Call) -> bool:
-        return self.schedule.finished if call.hand_over else not call.waiting
+
+@dataclass
+class Work:
+    """Items for a method of the workers, as long as the pool lives.
+
+    Attributes:
+        call: The method.
+        schedule: Their schedule.
+        messages: The message of each item that has not been handed over.
+        results: Results that have been handed over and not been taken.
+    """
+
+    call: Call
+    schedule: Schedule | Backlog
+    messages: dict[Item, tuple[Reference, ...]] = field(default_factory=dict)
+    results: deque[WorkerResult | FailedItem] = field(default_factory=deque)
+
+    def parts(self, items: Iterable[Item]) -> list[Part]:
+        """Return items by message."""
+        parts: dict[tuple[Reference, ...], list[Item]] = {}
+        for item in items:
+            parts.setdefault(self.messages[item], []).append(item)
+        return [*parts.items()]
+
+    def forget(self, items: Iterable[Item]) -> None:
+        """Forget the messages of items that have been handed over."""
+        for item in items:
+            del self.messages[item]

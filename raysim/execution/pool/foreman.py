@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,12 +30,12 @@ from raysim.execution.base import Call, Item
 from raysim.execution.messages import Directions, FailedItem, ForemanResult, WorkerResult
 from raysim.execution.module_path import with_driver_path
 from raysim.execution.partial_sum import Sums, merge_sums
-from raysim.execution.pool.actor import ActorHandle, ClientActor, OrderReceived
-from raysim.execution.pool.actors import Actors, NoActorError, Work
-from raysim.execution.pool.backlog import Answer, Backlog
+from raysim.execution.pool.actor import ActorHandle, ClientActor, OrderReceived, Part
+from raysim.execution.pool.actors import Actors, NoActorError
+from raysim.execution.pool.backlog import Answer, Backlog, Work
 from raysim.execution.pool.broadcasts import Reference
 from raysim.execution.pool.dealing import Speeds
-from raysim.execution.pool.holding import hold_seconds
+from raysim.execution.pool.holding import AT_ONCE, hold_seconds
 
 START_SECONDS = 60.0
 """Seconds that a foreman waits for all of its workers; one is enough to start."""
@@ -97,8 +97,7 @@ class _Order:
     """A call of the driver, and its answer to come."""
 
     name: Call
-    message: list[Reference]
-    items: list[Item]
+    parts: list[Part]
     hand_over: bool
     answer: Future[tuple[float, ForemanResult | None]] = field(default_factory=Future)
 
@@ -118,10 +117,13 @@ class Foreman:
         self._orders: SimpleQueue[_Order] = SimpleQueue()
         self._waiting = Semaphore(0)
         self._failed: BaseException | None = None
-        self._answers: dict[int, _Order] = {}
-        self._work: Work | None = None
-        self._total: Sums = {}
-        self._results: list[WorkerResult | FailedItem] = []
+        self._backlogs: dict[Call, Backlog] = {n: Backlog(Speeds()) for n in get_args(Call)}
+        self._works = {name: Work(name, backlog) for name, backlog in self._backlogs.items()}
+        self._answers: dict[tuple[Call, int], _Order] = {}
+        self._directions: tuple[Reference | None, Directions, Mapping[Item, int]]
+        self._directions = (None, Directions({}, {}, AT_ONCE), {})
+        self._totals: dict[Call, Sums] = {name: {} for name in get_args(Call)}
+        self._results: dict[Call, list[WorkerResult | FailedItem]] = {n: [] for n in get_args(Call)}
         self._merge_seconds: dict[Call, float] = dict.fromkeys(get_args(Call), 0.0)
 
     def location(self) -> dict[str, Any]:
@@ -133,10 +135,12 @@ class Foreman:
         """Start the workers; return where they run."""
         place, engine = self._node_workers, ray.get(spec[0]).settings.engine
         torch.set_num_threads(min(place.workers, MOST_THREADS))  # workers that are done leave cores
-        self._actors = Actors(engine, f"{place.cpus:g} CPUs and {place.gpus:g} GPUs on a node")
-        self._speeds = {name: Speeds(place.workers) for name in get_args(Call)}
+        needs = f"{place.cpus:g} CPUs and {place.gpus:g} GPUs on a node"
+        self._actors = Actors(engine, needs, [*self._works.values()])
         make = place.worker()
         for number in range(place.workers):
+            for backlog in self._backlogs.values():
+                backlog.schedule.join()
             self._actors.add(ActorHandle(partial(make, number), spec))
         self._this_actor = ray.get_runtime_context().current_actor
         try:
@@ -147,10 +151,10 @@ class Foreman:
         return {"workers": self._workers()}
 
     def call(
-        self, name: Call, message: list[Reference], items: list[Item], hand_over: bool
+        self, name: Call, parts: list[Part], hand_over: bool
     ) -> tuple[float, ForemanResult | None]:
         """Have the workers work on items; return as `Backlog` says."""
-        order = _Order(name, message, items, hand_over)
+        order = _Order(name, parts, hand_over)
         self._orders.put(order)
         self._waiting.release()
         if self._failed:
@@ -169,68 +173,74 @@ class Foreman:
         wakeup = self._this_actor.wait_for_order.remote()
         try:
             while True:
-                work = self._work
-                event = (
-                    self._actors.next_event(work.schedule, wakeup)
-                    if work
-                    else self._actors.wait(wakeup)
-                )
+                event = self._actors.next_event(wakeup)
                 if isinstance(event, OrderReceived):
                     wakeup = self._this_actor.wait_for_order.remote()
                     self._take(self._orders.get())
-                elif event and work:
-                    self._collect(work.call, self._actors.apply(event, work))
-                self._answer()
+                elif event:
+                    self._actors.apply(event)
+                for name in self._works:
+                    self._collect(name)
+                    self._answer(name)
         except BaseException as error:
             self._fail(RuntimeError(str(error)) if isinstance(error, NoActorError) else error)
 
-    def _take(self, order: _Order) -> None:
-        """Add the items of an order to the schedule; hand out what is due."""
-        if self._work is None or self._work.message != order.message[:1]:
-            self._directions: Directions = ray.get(order.message[1])
-            self._work = self._begin(order)
-        backlog, directions = self._backlog, self._directions
-        costs = {item: directions.costs[item] for item in order.items}
-        barred = {item: at for item, at in self._barred.items() if item in costs}
-        self._answers[backlog.add(costs, order.hand_over, barred)] = order
-        self._actors.begin(self._work)
+    def _take(self, told: _Order) -> None:
+        """Add the items of an order to their backlog; hand out what is due."""
+        work, backlog = self._works[told.name], self._backlogs[told.name]
+        costs: dict[Item, float] = {}
+        barred: dict[Item, int] = {}
+        order: dict[Item, int] = {}
+        for (message, reference), items in told.parts:
+            directions, at = self._directed(told.name, reference)
+            costs |= {item: directions.costs[item] for item in items}
+            barred |= {item: at[item] for item in items if item in at}
+            order |= {item: directions.order[item] for item in items if directions.order}
+            work.messages |= dict.fromkeys(items, (message,))
+        number = backlog.add(costs, told.hand_over, barred, order)
+        self._answers[told.name, number] = told
+        self._actors.begin()
 
-    def _begin(self, order: _Order) -> Work:
-        """Begin a call of the executor."""
-        self._backlog = Backlog(self._speeds[order.name])
-        self._backlog.hold_seconds = self._directions.hold_seconds
-        self._backlog.schedule.hold_seconds = hold_seconds(
-            self._merge_seconds[order.name], self._node_workers.workers
-        )
-        self._barred = self._actors.renew_failing(self._directions.failed_at)
-        return Work(order.name, order.message[:1], self._backlog)
+    def _directed(self, name: Call, reference: Reference) -> tuple[Directions, Mapping[Item, int]]:
+        """Return the directions to items, and who must not have which; hold sums as they say."""
+        if self._directions[0] != reference:
+            found: Directions = ray.get(reference)
+            self._directions = (reference, found, self._actors.renew_failing(found.failed_at))
+        _, directions, barred = self._directions
+        own = hold_seconds(self._merge_seconds[name], self._node_workers.workers)
+        at_once = directions.hold_seconds == AT_ONCE
+        self._backlogs[name].hold_seconds = directions.hold_seconds
+        self._backlogs[name].schedule.hold_seconds = AT_ONCE if at_once else own
+        return directions, barred
 
-    def _collect(self, call: Call, results: list[WorkerResult | FailedItem]) -> None:
-        """Add up the sums of a call's results."""
-        for result in results:
+    def _collect(self, name: Call) -> None:
+        """Add up the sums of what workers have handed over."""
+        results = self._works[name].results
+        while results:
+            result = results.popleft()
             if isinstance(result, WorkerResult):
                 begun = perf_counter()
-                merge_sums(self._total, result.sums)
+                merge_sums(self._totals[name], result.sums)
                 result.sums = {}
-                self._merge_seconds[call] = perf_counter() - begun
-            self._results.append(result)
+                self._merge_seconds[name] = perf_counter() - begun
+            self._results[name].append(result)
 
-    def _answer(self) -> None:
+    def _answer(self, name: Call) -> None:
         """Answer the calls of the driver that are due."""
-        for answer in self._backlog.answers() if self._work else ():
-            order = self._answers.pop(answer.call)
-            order.answer.set_result((answer.seconds, self._result(answer)))
+        for answer in self._backlogs[name].answers():
+            order = self._answers.pop((name, answer.call))
+            order.answer.set_result((answer.seconds, self._result(name, answer)))
 
-    def _result(self, answer: Answer) -> ForemanResult | None:
+    def _result(self, name: Call, answer: Answer) -> ForemanResult | None:
         """Return what is handed over with an answer."""
         if not answer.items:
             return None
-        results, self._results = self._results, []
-        for exact in filter(None, (total.sum for total in self._total.values())):
+        results, self._results[name] = self._results[name], []
+        for exact in filter(None, (total.sum for total in self._totals[name].values())):
             exact.leaves_node = True
         for result in results:
             if isinstance(result, WorkerResult):
-                result.sums, self._total = self._total, {}
+                result.sums, self._totals[name] = self._totals[name], {}
         return ForemanResult(answer.items, results, self._workers())
 
     def _fail(self, error: BaseException) -> None:

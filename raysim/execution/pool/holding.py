@@ -4,6 +4,8 @@ from __future__ import annotations
 
 HOLD_SECONDS = 10.0
 """Seconds of work after which a worker hands over its sum, if that costs little."""
+AT_ONCE = -1.0
+"""Seconds that stand for no holding at all: somebody waits for each sum."""
 HAND_OVER_SHARE, MERGE_SHARE = 0.02, 0.2
 """Most seconds of adding sums up for each second of a worker's work, and of its receiver's time."""
 

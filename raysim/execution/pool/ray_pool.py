@@ -5,6 +5,9 @@ store. What an actor is handed next is decided in `schedule.py`. A lost actor co
 it had not handed over: they go to whoever is free, and a new actor takes its place as soon as a
 node has room for it.
 
+There is one schedule for each of the workers' methods, to which items are added as long as the pool
+lives: an evaluation goes on beside clients in training.
+
 On several nodes, those with more than one worker have a foreman each, which the pool takes for a
 fast worker: one sum comes from such a node, and a message for many clients goes there.
 """
@@ -23,17 +26,18 @@ from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, get_current_placement_group
 
 from raysim.core.errors import MachineError, SettingsError
-from raysim.execution.base import Call, Item
+from raysim.execution.base import Call, Executor, Item, unnoticed
 from raysim.execution.cluster_health import alive_node_ids, draining_node_ids
 from raysim.execution.messages import Directions, FailedItem, WorkerResult
 from raysim.execution.module_path import with_driver_path
 from raysim.execution.pool.actor import ActorHandle, ClientActor, OrderReceived
-from raysim.execution.pool.actors import Actors, Work
+from raysim.execution.pool.actors import Actors
+from raysim.execution.pool.backlog import Work
 from raysim.execution.pool.broadcasts import Broadcasts, Reference
 from raysim.execution.pool.dealing import Speeds
 from raysim.execution.pool.demand import Demand
 from raysim.execution.pool.foreman import NodeWorkers
-from raysim.execution.pool.holding import hold_seconds
+from raysim.execution.pool.holding import AT_ONCE, hold_seconds
 from raysim.execution.pool.schedule import Schedule
 from raysim.execution.resources import ActorPlan
 from raysim.execution.worker import WorkerSpec
@@ -47,7 +51,7 @@ START_SECONDS = 60.0
 """Seconds that `describe` waits for all actors of a new pool; one is enough to continue."""
 
 
-class ActorPool:
+class ActorPool(Executor):
     """Runs workers' calls on a pool of actors."""
 
     stack = 1
@@ -72,7 +76,9 @@ class ActorPool:
         self._engine = engine = spec.settings.engine
         self._spec = [ray.put(spec)]
         needs = f"{self._plan.cpus:g} CPUs and {self._plan.gpus:g} GPUs"
-        self._actors = Actors(engine, needs)
+        self._schedules: dict[Call, Schedule] = {n: Schedule({}, Speeds()) for n in get_args(Call)}
+        self._works = {name: Work(name, found) for name, found in self._schedules.items()}
+        self._actors = Actors(engine, needs, [*self._works.values()])
         # A trial of a study has its own nodes: those of the placement group that it runs in.
         self._in_group = get_current_placement_group() is not None
         anywhere: dict[str, Any] = {
@@ -87,9 +93,8 @@ class ActorPool:
         )(with_driver_path(ClientActor))
         self._node_workers: dict[int, NodeWorkers] = {}
         self._broadcasts = Broadcasts()
-        self._speeds = {name: Speeds() for name in get_args(Call)}
         # What adding up one sum cost the driver last: that of an evaluation is small.
-        self._merge_seconds = dict.fromkeys(self._speeds, 0.0)
+        self._merge_seconds = dict.fromkeys(self._works, 0.0)
         self._described = False
         self._last_replan = self._last_drain_look = perf_counter()
         self._drained: set[str] = set()
@@ -106,42 +111,59 @@ class ActorPool:
             "actors": [about for handle in self._actors.handles for about in handle.workers],
         }
 
-    def map(
+    def submit(
         self,
         call: Call,
         message: Any,
         costs: Mapping[Item, float],
-        on_done: Callable[[int], None],
         failed_at: Mapping[Item, str] | None = None,
-    ) -> Iterator[WorkerResult | FailedItem]:
-        """Have the actors work on all items; yield what each hands over.
+        order: Mapping[Item, int] | None = None,
+    ) -> None:
+        """Have the actors work on items.
 
         Raises:
             MachineError: the cluster is gone, or no actor can be had any more.
         """
+        hold = self._hold_seconds(call) if order is None else AT_ONCE
+        failed_at, order = failed_at or {}, None if failed_at else order
         with self._watch("broadcast"):
             self._actors.cluster.check_store()
-            put = self._put(message, Directions(costs, failed_at or {}, self._hold_seconds(call)))
+            put = self._put(message, Directions(costs, failed_at, hold, order))
         with self._watch("placement"):
             self._use_new_nodes()
-            barred = self._actors.renew_failing(failed_at or {})
-            schedule = Schedule(costs, self._speeds[call], barred)
-            schedule.hold_seconds = self._hold_seconds(call)
-            work = Work(call, put, schedule)
-            self._actors.leave(self._draining(), schedule, work)
-            self._actors.begin(work)
-        while not schedule.finished:
-            self._actors.leave(self._draining(), schedule, work)
-            event = self._actors.next_event(schedule)
-            if event is None or isinstance(event, OrderReceived):
+            barred = self._actors.renew_failing(failed_at)
+            self._works[call].messages |= dict.fromkeys(costs, put)
+            self._schedules[call].hold_seconds = hold
+            self._schedules[call].add(costs, barred, order)
+            self._actors.leave(self._draining(), self._schedules.values())
+            self._actors.begin()
+
+    def results(
+        self, call: Call, on_done: Callable[[int], None] = unnoticed
+    ) -> Iterator[WorkerResult | FailedItem]:
+        """Yield what the actors hand over, until nothing is left.
+
+        Raises:
+            MachineError: the cluster is gone, or no actor can be had any more.
+        """
+        results, schedule = self._works[call].results, self._schedules[call]
+        while results or not schedule.finished:
+            if not results:
+                self._serve()
+                on_done(schedule.done)
                 continue
-            with self._watch("placement"):
-                results = self._actors.apply(event, work)
-            on_done(schedule.done)
             begun = perf_counter()
-            yield from results
-            if results:
-                self._merge_seconds[call] = perf_counter() - begun
+            while results:
+                yield results.popleft()
+            self._merge_seconds[call] = perf_counter() - begun
+
+    def _serve(self) -> None:
+        """Wait for an event, and hand out what is due."""
+        self._actors.leave(self._draining(), self._schedules.values())
+        event = self._actors.next_event()
+        if event is not None and not isinstance(event, OrderReceived):
+            with self._watch("placement"):
+                self._actors.apply(event)
 
     def close(self) -> None:
         """Stop the actors."""
@@ -152,11 +174,11 @@ class ActorPool:
     def _hold_seconds(self, call: Call) -> float:
         return hold_seconds(self._merge_seconds[call], len(self._actors.handles))
 
-    def _put(self, message: Any, directions: Directions) -> list[Reference]:
+    def _put(self, message: Any, directions: Directions) -> tuple[Reference, ...]:
         """Put a message into the object store, and what foremen are told beside it."""
         try:
             told = [ray.put(directions)] if self._node_workers else []
-            return [self._broadcasts.put(message), *told]
+            return (self._broadcasts.put(message), *told)
         except RayError as error:
             raise MachineError(f"Ray's object store cannot hold a broadcast: {error}") from error
 
@@ -219,8 +241,8 @@ class ActorPool:
         return NodeWorkers(node, workers, self._plan.cpus, self._plan.gpus, led, groups)
 
     def _add(self, make: Callable[[], Any | None], width: int = 1) -> None:
-        for speeds in self._speeds.values():
-            speeds.join(width)
+        for schedule in self._schedules.values():
+            schedule.join(width)
         self._actors.add(ActorHandle(make, self._spec, width))
 
     def _make(self, number: int) -> Any | None:

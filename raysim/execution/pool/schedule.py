@@ -9,6 +9,9 @@ round with it. A worker holds its sum over several chunks and hands it over once
 are empty: a sum is as large as the model, and returning one per chunk cost 15% of a round of the
 2NN.
 
+Items of asynchronous rounds have an order, and wait in a line instead: whoever has room takes the
+first of them, and more come before the last is done.
+
 The class serves twice. The driver's schedule may have foremen for workers: fast ones, which work on
 as many items at once as they have workers themselves. A foreman's own schedule stays open, as the
 driver adds items to it, and closes when the driver asks for the sum.
@@ -20,13 +23,13 @@ for any number of workers.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from math import inf
+from collections.abc import Callable, Collection, Mapping
 from time import perf_counter
 
-from raysim.execution.pool.dealing import Speeds, assign, remove, steal, take_chunk
+from raysim.execution.pool.dealing import Line, Speeds, take_chunk
 from raysim.execution.pool.holding import HOLD_SECONDS
-from raysim.execution.pool.worker_items import Assignment, Item, WorkerItems
+from raysim.execution.pool.queues import Queues
+from raysim.execution.pool.worker_items import Assignment, Item
 
 IN_FLIGHT = 2
 SERVICE_SECONDS = 0.0008
@@ -37,6 +40,13 @@ CHUNK_SECONDS = 0.08
 A message costs driver and worker about 4 ms of their cores: a twentieth of that. More would pay in
 short rounds, but what is in flight cannot be taken over where speeds change.
 """
+LONG_SECONDS = 0.25
+"""Seconds of work in a worker's hands from which it does not take more off the line.
+
+It waits for the driver then, a hundredth of that; what comes first in the line is not left lying.
+"""
+FOREMAN_PORTIONS = 4
+"""Calls in which a foreman takes an item for each of its workers off the line."""
 MOST_LAST_ITEMS = 64
 """Most items that count as the last ones; dealing so many to as many workers takes 0.3 ms."""
 
@@ -47,8 +57,7 @@ class Schedule:
     Workers are numbered; the calls of one worker return in the order in which they were made.
 
     Attributes:
-        done: Clients done, in all items together.
-        deaths: Per item, how often its worker was lost while it was being worked on.
+        done: Clients done, in all items together, since there was nothing to do.
         closed: Whether all items have been added: workers hand over when nothing is queued.
         hold_seconds: Seconds of work after which a worker hands over before that.
     """
@@ -69,17 +78,17 @@ class Schedule:
             clock: Returns the seconds since some moment.
         """
         self.done = 0
-        self.deaths: Counter[Item] = Counter()
         self.closed, self.hold_seconds = True, HOLD_SECONDS
         self._speeds, self._clock = speeds, clock
-        self._workers = [WorkerItems() for _ in speeds.widths]
-        several = 1 < len(self._workers) <= MOST_LAST_ITEMS and max(speeds.widths) == 1
-        self._last_items = len(self._workers) if several else 0
-        self._min_chunk_seconds = max(CHUNK_SECONDS, SERVICE_SECONDS * len(self._workers))
-        self._costs: dict[Item, float] = {}
-        self._barred: dict[Item, int] = {}
+        self._queues, self._line = Queues(speeds, clock), Line[Item]()
         self._queued = self._not_handed_over = 0
+        self._set_limits()
         self.add(costs, barred)
+
+    @property
+    def deaths(self) -> Counter[Item]:
+        """Per item, how often its worker was lost while it was being worked on."""
+        return self._queues.deaths
 
     @property
     def queued(self) -> int:
@@ -91,41 +100,60 @@ class Schedule:
         """True once every item has been handed over."""
         return not self._not_handed_over
 
-    def add(self, costs: Mapping[Item, float], barred: Mapping[Item, int] | None = None) -> None:
-        """Add items, and deal them anew with those that no worker has been handed."""
-        self._costs |= costs
-        self._barred |= barred or {}
+    def join(self, width: int = 1) -> None:
+        """Count one more worker, as wide as that; it has started when it asks for `next`."""
+        self._speeds.join(width)
+        self._queues.join()
+        self._set_limits()
+
+    def add(
+        self,
+        costs: Mapping[Item, float],
+        barred: Mapping[Item, int] | None = None,
+        order: Mapping[Item, int] | None = None,
+    ) -> None:
+        """Add items, and deal them anew with those that no worker has been handed.
+
+        Args:
+            costs: Work of each item.
+            barred: Items that one of several workers must not have until it is lost, and which.
+            order: Places of the items in the line, if they are not to be dealt.
+        """
+        if self.finished:
+            self.done = 0
+        self._queues.costs |= costs
+        self._queues.barred |= barred or {}
         self._queued += len(costs)
         self._not_handed_over += len(costs)
-        self._speed_estimates, self._last_dealt = self._speeds.estimates(), False
-        self._deal(costs, [self._seconds_in_flight(n) for n in range(len(self._workers))])
-
-    def note_absent(self, number: int) -> None:
-        """Note that a worker has not started; it has when it asks for `next`."""
-        self._workers[number].absent, self._last_dealt = True, False
+        self._queues.last_dealt = False
+        if order is None:
+            self._queues.deal(costs)
+        else:
+            self._queues.look()
+            self._line.add(order)
 
     def leave(self, number: int) -> bool:
         """Have a worker hand over and get no more until it is lost; return whether it has."""
-        worker = self._workers[number]
-        self._last_dealt &= worker.leaving
+        worker = self._queues.workers[number]
+        self._queues.last_dealt &= worker.leaving
         worker.leaving = True
         return not (worker.in_flight or worker.held)
 
     def woken(self) -> list[int]:
         """Return the workers besides the one last heard of that are to be asked for `next`."""
-        if self._queued and self._at_last and not self._last_dealt:
-            self._deal_last()
+        if self._queued and self._at_last and not self._queues.last_dealt:
+            self._queues.deal_last()
         over = self.closed and not self._queued
         return [
             number
-            for number, worker in enumerate(self._workers)
+            for number, worker in enumerate(self._queues.workers)
             if worker.idle and (worker.queue or (over and worker.held))
         ]
 
     def next(self, number: int) -> Assignment | None:
         """Return what to hand a worker now, or None where it has enough or must wait."""
-        worker = self._workers[number]
-        self._last_dealt &= not worker.absent
+        worker = self._queues.workers[number]
+        self._queues.last_dealt &= not worker.absent
         worker.idle, worker.absent = not worker.in_flight, False
         able = len(worker.in_flight) < IN_FLIGHT and not worker.leaving
         items = self._items_for(number) if able else []
@@ -152,10 +180,10 @@ class Schedule:
             seconds: What the call took; 0 is not known.
             handed_over: Items whose results came with it; None: all that it held, if it was asked.
         """
-        worker = self._workers[number]
+        worker = self._queues.workers[number]
         assignment = worker.in_flight.popleft()
-        worker.since, self._last_dealt = self._clock(), False
-        self._speeds.measure(number, self._work(assignment.items), seconds)
+        worker.since, self._queues.last_dealt = self._clock(), False
+        self._speeds.measure(number, self._queues.work(assignment.items), seconds)
         self.done += sum(map(len, assignment.items))
         worker.held_seconds += seconds
         if handed_over is None:
@@ -163,6 +191,7 @@ class Schedule:
         if handed_over:
             worker.hand_over(handed_over)
             self._not_handed_over -= len(handed_over)
+        self._queues.forget(number, [*assignment.items, *handed_over])
         return handed_over
 
     def lost(self, number: int, suspicious: bool = True) -> Assignment:
@@ -174,58 +203,78 @@ class Schedule:
             number: The worker.
             suspicious: Whether what it was working on may have been the cause.
         """
-        worker = self._workers[number]
+        queues = self._queues
+        worker = queues.workers[number]
         first, waiting, accumulated = worker.lose()
         if suspicious:
             self.deaths.update(first.items)
         self.done -= sum(map(len, accumulated))
         worker.queue.extendleft(reversed([*waiting, *accumulated]))
-        judge = self._other_than(number, first.items) if suspicious else number
-        self._workers[judge].queue.extendleft(reversed(first.items))
+        judge = queues.other_than(number, first.items) if suspicious else number
+        queues.workers[judge].queue.extendleft(reversed(first.items))
         self._queued += len(first.items) + len(waiting) + len(accumulated)
-        self._barred = {item: at for item, at in self._barred.items() if at != number}
-        self._last_dealt = False
-        self._update_work(number)
-        self._update_work(judge)
+        queues.barred = {item: at for item, at in queues.barred.items() if at != number}
+        queues.last_dealt = False
+        queues.update_work(number)
+        queues.update_work(judge)
         return first
-
-    def _other_than(self, number: int, items: Sequence[Item]) -> int:
-        """Return another worker, which shows whether suspects are the cause, if there is one."""
-        seen = {number, *(self._barred.get(item) for item in items)}
-        others = [other for other in range(len(self._workers)) if other not in seen]
-        return min(others, key=self._seconds_queued, default=number)
 
     def give_up(self, item: Item) -> None:
         """Strike out an item that no worker has been handed; it counts as done."""
-        number = next(n for n, worker in enumerate(self._workers) if item in worker.queue)
-        self._workers[number].queue.remove(item)
+        workers = self._queues.workers
+        number = next(n for n, worker in enumerate(workers) if item in worker.queue)
+        workers[number].queue.remove(item)
         self._queued -= 1
         self._not_handed_over -= 1
         self.done += len(item)
-        self._update_work(number)
+        self._queues.update_work(number)
+        self._queues.forget(number, [item])
+
+    def _set_limits(self) -> None:
+        widths = self._speeds.widths
+        several = 1 < len(widths) <= MOST_LAST_ITEMS and max(widths) == 1
+        self._last_items = len(widths) if several else 0
+        self._min_chunk_seconds = max(CHUNK_SECONDS, SERVICE_SECONDS * len(widths))
 
     def _items_for(self, number: int) -> list[Item]:
         """Return a worker's next chunk, which is no longer queued then."""
-        worker = self._workers[number]
+        worker = self._queues.workers[number]
+        if self._line and not worker.queue:
+            return self._first_in_line(number)
         if not worker.in_flight and self._queued:
             if not self._at_last and not worker.queue:
-                self._steal_for(number)
-            elif self._at_last and not self._last_dealt:
-                self._deal_last()
+                self._queues.steal_for(number)
+            elif self._at_last and not self._queues.last_dealt:
+                self._queues.deal_last()
         if not worker.queue:
             return []
         suspect = worker.queue[0] in self.deaths
-        several = len(self._workers) > 1
+        several = len(self._queues.workers) > 1
         last_of_many = several and (len(worker.queue) == 1 or self._at_last)
         if worker.in_flight and (suspect or last_of_many):
             return []  # an idle worker may take the last ones; a suspect is tried alone
-        min_work = self._min_chunk_seconds * self._speed_estimates[number]
-        width = self._speeds.widths[number]
-        queue = worker.queue
-        items = [queue.popleft()] if suspect else take_chunk(queue, self._costs, min_work, width)
+        width, queue, costs = self._speeds.widths[number], worker.queue, self._queues.costs
+        min_work = self._min_work(number)
+        items = [queue.popleft()] if suspect else take_chunk(queue, costs, min_work, width)
         self._queued -= len(items)
-        self._update_work(number)
+        self._queues.update_work(number)
         return items
+
+    def _first_in_line(self, number: int) -> list[Item]:
+        """Return a worker's next chunk off the line: worth its message, but its share at most."""
+        width, all_widths = self._speeds.widths[number], sum(self._speeds.widths)
+        if self._queues.workers[number].in_flight and (
+            self._at_last or (width == 1 and self._queues.seconds_in_flight(number) > LONG_SECONDS)
+        ):
+            return []  # for those who have nothing to do
+        fewest = -(-width // FOREMAN_PORTIONS)
+        most = max(len(self._line) * width // all_widths, fewest)
+        items = self._line.take(self._queues.costs, self._min_work(number), fewest, most)
+        self._queued -= len(items)
+        return items
+
+    def _min_work(self, number: int) -> float:
+        return self._min_chunk_seconds * self._queues.estimates[number]
 
     @property
     def _at_last(self) -> bool:
@@ -234,66 +283,13 @@ class Schedule:
     def _held_long(self, number: int) -> bool:
         """Return whether a worker is to hand over before the end; a foreman does so by itself."""
         alone = self._speeds.widths[number] == 1
-        return alone and self._workers[number].held_seconds > self.hold_seconds
+        return alone and self._queues.workers[number].held_seconds > self.hold_seconds
 
     def _ends(self, number: int) -> bool:
         """Return whether a worker gets no more, and is to hand over."""
-        if self._workers[number].leaving or not self.closed:
-            return self._workers[number].leaving
-        queued = (item for worker in self._workers for item in worker.queue)
-        return all(self._barred.get(item) == number for item in queued)
-
-    def _steal_for(self, number: int) -> None:
-        """Take from the worker that would be busy longest with what it has not been handed."""
-        barred = {item for item, at in self._barred.items() if at == number}
-        others = [
-            other
-            for other, worker in enumerate(self._workers)
-            if any(item not in barred for item in worker.queue)
-        ]
-        if not others:
-            return
-        self._speed_estimates = self._speeds.estimates()
-        victim = max(others, key=self._seconds_queued)
-        self._workers[number].queue.extend(steal(self._workers[victim].queue, barred))
-        self._update_work(number)
-        self._update_work(victim)
-
-    def _deal_last(self) -> None:
-        """Deal the last items to those of the workers that have started who end them first."""
-        self._speed_estimates = self._speeds.estimates()
-        busy = [
-            inf if worker.absent or worker.leaving else self._seconds_in_flight(number)
-            for number, worker in enumerate(self._workers)
-        ]
-        self._deal({}, busy)
-        self._last_dealt = True
-
-    def _deal(self, costs: Mapping[Item, float], busy: Sequence[float]) -> None:
-        """Deal items anew with those that no worker has been handed; suspects come first."""
-        queued = {item: self._costs[item] for worker in self._workers for item in worker.queue}
-        dealt = assign(queued | dict(costs), self._speed_estimates, self._barred, busy)
-        everything = {item for items in dealt for item in items}
-        for number, items in enumerate(dealt):
-            queue = self._workers[number].queue
-            remove(queue, everything)
-            queue.extend(sorted(items, key=lambda item: item not in self.deaths))
-            self._update_work(number)
-
-    def _seconds_queued(self, number: int) -> float:
-        return self._workers[number].work / self._speed_estimates[number]
-
-    def _seconds_in_flight(self, number: int) -> float:
-        """Return the seconds that a worker still needs for what it has been handed."""
-        worker, speed = self._workers[number], self._speed_estimates[number]
-        if not worker.in_flight:
-            return 0.0
-        first, *later = (self._work(call.items) / speed for call in worker.in_flight)
-        return max(first - (self._clock() - worker.since), 0.0) + sum(later)
-
-    def _update_work(self, number: int) -> None:
-        worker = self._workers[number]
-        worker.work = self._work(worker.queue)
-
-    def _work(self, items: Iterable[Item]) -> float:
-        return sum(self._costs[item] for item in items)
+        workers, barred = self._queues.workers, self._queues.barred
+        if workers[number].leaving or not self.closed:
+            return workers[number].leaving
+        return not self._line and all(
+            barred.get(item) == number for worker in workers for item in worker.queue
+        )

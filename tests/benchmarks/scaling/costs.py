@@ -49,7 +49,7 @@ def message_costs(workers: int, repeats: int = 200) -> Costs:
     sending, receiving = [], []
     for _ in range(repeats):
         begun = perf_counter()
-        call = actor.call.remote("train", shared, [(1,), (2,)], False)
+        call = actor.call.remote("train", [(shared, [(1,), (2,)])], False)
         sending.append(perf_counter() - begun)
         ray.wait([call], fetch_local=False)
         begun = perf_counter()

@@ -181,12 +181,16 @@ class SimulatedDriver(Manager):
     """The driver, to which sums come one after another through its network."""
 
     def __init__(
-        self, play: Play, managed: Sequence[SimulatedWorker | SimulatedForeman], speeds: Speeds
+        self,
+        play: Play,
+        managed: Sequence[SimulatedWorker | SimulatedForeman],
+        speeds: Speeds,
+        costs: Mapping[Item, float],
     ) -> None:
         super().__init__(play, managed)
         self._network_free = 0.0
         with self._decides():
-            self.book = Schedule(play.costs, speeds, clock=lambda: self.free)
+            self.book: Schedule = Schedule(costs, speeds, clock=lambda: self.free)
         self.book.hold_seconds = hold_seconds(play.each.merge, len(managed))
 
     def _arrive(
@@ -220,7 +224,8 @@ class SimulatedForeman(Manager):
         self.free = max(self.free, now)
         costs = {item: self._play.costs[item] for item in assignment.items}
         with self._decides():
-            number = self.book.add(costs, assignment.hand_over)
+            order = {item: self._play.order[item] for item in costs.keys() & self._play.order}
+            number = self.book.add(costs, assignment.hand_over, order=order)
         self._replies[number] = reply
         self._work(self._play.each.receive)
         self.fill_all()
@@ -249,7 +254,9 @@ class Play:
         seconds_of: What an item takes a worker.
         each: What messages cost.
         clock: The clock.
+        order: Places of the items in a line, if they are not to be dealt.
         result: What it comes to.
+        foremen: The foremen, if there are any.
     """
 
     def __init__(
@@ -270,15 +277,21 @@ class Play:
             each: What messages cost.
         """
         self.costs, self.seconds_of, self.each = costs, seconds_of, each
+        self.order: dict[Item, int] = {}
         self.clock, self.result = Clock(), SimulatedRound()
         sizes = [len(own.widths) for own in nodes] or [len(speeds.widths)]
         numbers = iter(range(sum(sizes)))
         workers = [[SimulatedWorker(self, next(numbers)) for _ in range(size)] for size in sizes]
-        foremen = [
+        self.foremen = [
             SimulatedForeman(self, managed, own, len(nodes))
             for managed, own in zip(workers, nodes, strict=False)
         ]
-        self._driver = SimulatedDriver(self, foremen or workers[0], speeds)
+        self._driver = self._make_driver(self.foremen or workers[0], speeds)
+
+    def _make_driver(
+        self, managed: Sequence[SimulatedWorker | SimulatedForeman], speeds: Speeds
+    ) -> SimulatedDriver:
+        return SimulatedDriver(self, managed, speeds, self.costs)
 
     def to_the_end(self) -> SimulatedRound:
         """Play it to the end."""

@@ -53,6 +53,20 @@ def cost(options: Options) -> Iterator[str]:
             yield line([*cells, *map(percent, costs)])
 
 
+def overlap(options: Options) -> Iterator[str]:
+    """Where the workers' time goes in asynchronous rounds: 64 clients at work for two actors."""
+    names = ("steps", "set-up", "data", "broadcast", "reduction", "waiting", "between")
+    yield heading("model", "steps", "actors", "M", "K", "round, s", *names)
+    for epochs in (1, 5):
+        work = {"model.name": "2nn", "local.epochs": epochs, "engine.actors": 2}
+        overlapping = {"method.name": "fedbuff", "method.concurrency": 64, "clock.name": "devices"}
+        run = measure("mnist-fedavg", options.rounds, work | overlapping)
+        setup = measure("mnist-fedavg", options.rounds, work | NO_STEPS).training
+        shares = worker_shares(run, setup)
+        cells = ["2nn", 60 * epochs, run.actors, 64, 32, f"{run.seconds:.3g}"]
+        yield line([*cells, *(percent(shares[name]) for name in names)])
+
+
 def inline_steps(work: Mapping[str, Any], rounds: int) -> float:
     """Return the mean seconds of a client's local steps in a process that has a core of its own."""
     few = {**work, "engine.backend": "inline", "fraction": INLINE_FRACTION}

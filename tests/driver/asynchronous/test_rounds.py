@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import raysim
@@ -19,6 +19,7 @@ from raysim.core.seeds import sample_cohort, stream
 from raysim.driver.asynchronous.draws import Draws, always
 from raysim.execution.base import InlineExecutor
 from raysim.methods.fedbuff import FedBuff
+from raysim.methods.fedprox import proximal
 from raysim.testing.contract import StopAfter
 from tests.tasks import Notes, make_settings, make_task, model_of
 
@@ -65,45 +66,95 @@ def test_a_damaged_queue_falls_back_to_the_checkpoint_before(tmp_path):
     assert model_of(tmp_path / "broken") == model_of(tmp_path / "straight")
 
 
-class Waves:
-    """Counts the trainings of an inline run, and the versions and clients in each."""
+class Choosing(InlineExecutor):
+    """Executor that trains one item at a time, of those that it has been given, as it is told.
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.found: list[tuple[int, int]] = []
-        plain = InlineExecutor.map
+    Attributes:
+        choose: Returns which one, by the places of all.
+        given: Version and number of clients of each message.
+        trained: Clients trained before each round ended.
+    """
 
-        def counting(executor: Any, call: str, message: Any, costs: Any, *more: Any) -> Iterator:
-            if call == "train":
-                versions = {name.partition("/")[0] for name in message.broadcast.groups}
-                self.found.append((len(versions), sum(map(len, costs))))
-            return plain(executor, call, message, costs, *more)
+    def __init__(self, spec: Any, choose: Callable[[list[int]], int]) -> None:
+        super().__init__(spec)
+        self.choose = choose
+        self.given: list[tuple[int, int]] = []
+        self.trained = [0]
+        self._line: list[tuple[int, Any, Any]] = []
 
-        monkeypatch.setattr(InlineExecutor, "map", counting)
+    def submit(self, call, message, costs, failed_at=None, order=None):
+        if call != "train":
+            self.trained.append(self.trained[-1])
+            super().submit(call, message, costs)
+            return
+        self.given.append((message.round_number, sum(map(len, costs))))
+        self._line += [(order[item], item, message) for item in costs]
+
+    def results(self, call, on_done=lambda done: None):
+        while call == "train" and self._line:
+            chosen = self.choose([place for place, *_ in self._line])
+            _, item, message = self._line.pop(chosen)
+            super().submit(call, message, {item: 1.0})
+            self.trained[-1] += len(item)
+            yield from super().results(call)
+        if call != "train":
+            yield from super().results(call)
 
 
-def test_clients_train_together_from_several_versions(tmp_path, monkeypatch):
-    """Equal clients, K=2, M=6: every third version trains six clients, the others none."""
-    waves = Waves(monkeypatch)
+def run_choosing(settings: Any, task: Any, choose: Callable[[list[int]], int]) -> Choosing:
+    made: list[Choosing] = []
+
+    def make(spec: Any, watch: Any, note: Any) -> Choosing:
+        made.append(Choosing(spec, choose))
+        return made[-1]
+
+    with raysim.rounds(settings, task, make_executor=make) as rounds:
+        for _ in rounds:
+            pass
+    return made[0]
+
+
+def first(places: list[int]) -> int:
+    return places.index(min(places))
+
+
+def test_a_version_is_trained_from_as_soon_as_it_exists(tmp_path):
+    """Equal clients, K=2, M=6: six start from every third version, and nobody from the others."""
     options = {**BUFFERED, "method.staleness": "constant", "rounds": 9}
-    raysim.run(make_settings(tmp_path, **options), make_task((20,) * 9))
-    assert waves.found == [(1, 6)] * 3
+    found = run_choosing(make_settings(tmp_path, **options), make_task((20,) * 9), first)
+    assert found.given == [(0, 6), (3, 6), (6, 6)]
 
 
-def test_a_wave_has_all_who_wait(tmp_path, monkeypatch):
-    """Client 5, of 60 samples, delays nobody; versions whose clients wait train together."""
-    waves = Waves(monkeypatch)
-    sizes = (20, 21, 22, 23, 24, 60, 26, 27, 28)
-    result = raysim.run(make_settings(tmp_path, **BUFFERED, fraction=1.0), make_task(sizes))
-    assert len(waves.found) < len(result.metrics)
-    assert max(versions for versions, _ in waves.found) > 1
+@pytest.mark.parametrize("stacked", [0, 3])
+def test_a_round_ends_as_soon_as_its_updates_are_there(tmp_path, stacked):
+    """What is wanted first is trained first: each round trains its two clients and nobody else."""
+    options = {**BUFFERED, "engine.vectorize": stacked}
+    found = run_choosing(make_settings(tmp_path / "a", **options), make_task(SIZES), first)
+    trained = found.trained[:-1]  # after the last evaluation nothing is trained
+    if stacked:
+        assert trained[-1] >= 16 and trained[0] < 6
+    else:
+        assert trained == [2 * number for number in range(1, 9)]
+    raysim.run(make_settings(tmp_path / "b", **options), make_task(SIZES))
+    assert model_of(tmp_path / "a") == model_of(tmp_path / "b")
 
 
-def test_what_arrives_after_the_last_round_or_too_late_is_not_trained(tmp_path, monkeypatch):
-    waves = Waves(monkeypatch)
+@settings(max_examples=10)
+@given(st.randoms(use_true_random=False))
+def test_the_same_bits_in_any_order(tmp_path_factory, chance):
+    folder, task = tmp_path_factory.mktemp("runs"), make_task(SIZES)
+    run_choosing(make_settings(folder / "a", **BUFFERED), task, lambda p: chance.randrange(len(p)))
+    raysim.run(make_settings(folder / "b", **BUFFERED), task)
+    assert model_of(folder / "a") == model_of(folder / "b")
+    assert rows_of(folder / "a") == rows_of(folder / "b")
+
+
+def test_what_arrives_after_the_last_round_or_too_late_is_not_trained(tmp_path):
     options = {**BUFFERED, "method.max_staleness": 1}
-    result = raysim.run(make_settings(tmp_path, **options), make_task(SIZES))
-    assert sum(clients for _, clients in waves.found) == 2 * 8 == len(rows_of(tmp_path))
-    assert sum(result.metrics["updates_dropped"].to_pylist()) > 0
+    found = run_choosing(make_settings(tmp_path, **options), make_task(SIZES), first)
+    assert sum(clients for _, clients in found.given) == 2 * 8 == len(rows_of(tmp_path))
+    dropped = pq.read_table(tmp_path / "metrics.parquet")["updates_dropped"]
+    assert sum(dropped.to_pylist()) > 0
 
 
 def test_a_checkpoint_has_the_versions_of_clients_under_way_alone(tmp_path):
@@ -134,9 +185,10 @@ class Failing(FedBuff):
         return raysim.Rules(finish=finish)
 
 
-def test_a_client_that_fails_is_dropped_and_the_mean_is_over_the_others(tmp_path):
+@pytest.mark.parametrize("stacked", [0, 3])
+def test_a_client_that_fails_is_dropped_and_the_mean_is_over_the_others(tmp_path, stacked):
     options = {**BUFFERED, "method.name": f"{__name__}:Failing", "on_client_error": "drop"}
-    options |= {"method.buffer": 3}
+    options |= {"method.buffer": 3, "engine.vectorize": stacked}
     listener = Notes()
     result = raysim.run(make_settings(tmp_path / "drop", **options), make_task(SIZES), listener)
     clients = [row["client"] for row in rows_of(tmp_path / "drop")]
@@ -198,6 +250,39 @@ class EpochsByClient(FedBuff):
         return replace(super().training_pass(now, state), epochs=epochs)
 
 
+class MoreAndMore(FedBuff):
+    """FedBuff whose local epochs grow."""
+
+    def training_pass(self, now, state):
+
+        return replace(super().training_pass(now, state), epochs=1 + now.number // 5)
+
+
+class OtherRules(FedBuff):
+    """FedBuff with the proximal term in the last round."""
+
+    def training_pass(self, now, state):
+
+        work = super().training_pass(now, state)
+        transforms = (proximal(0.1 if now.number == 7 else 0.2),)
+        return replace(work, rules=replace(work.rules, transforms=transforms))
+
+
+class ByItsState(FedBuff):
+    """FedBuff whose weighting changes as the model moves."""
+
+    def init(self, network):
+        state = super().init(network)
+        zero = {"head.bias": torch.zeros_like(state.groups["model"]["head.bias"])}
+        return state.replace(model={**state.groups["model"], **zero})
+
+    def training_pass(self, now, state):
+
+        moved = bool(state.groups["model"]["head.bias"].any())
+        weighting = "examples" if moved else "uniform"
+        return replace(super().training_pass(now, state), weighting=weighting)
+
+
 class NoPass(FedBuff):
     """FedBuff that trains nobody."""
 
@@ -221,6 +306,8 @@ class NoPass(FedBuff):
             for name, message in (
                 ("EpochsByClient", "epochs, learning rates or groups by client do not go"),
                 ("OthersToo", "must run its pass over the cohort"),
+                ("MoreAndMore", "the epochs of its pass must be alike in all rounds.* 1 and 8"),
+                ("OtherRules", "the rules of its pass must be alike in all rounds.* 1 and 8"),
                 ("NoPass", "asynchronous rounds have one pass; it runs none"),
             )
         ),
@@ -240,6 +327,16 @@ def test_a_second_pass_is_refused(tmp_path):
     options = {**BUFFERED, "method.name": f"{__name__}:Twice"}
     with pytest.raises(raysim.SettingsError, match="have one pass; it runs several"):
         raysim.run(make_settings(tmp_path / "run", **options), make_task(SIZES))
+
+
+def test_a_pass_that_changes_with_the_state_is_refused_as_it_does_also_after_a_resumption(tmp_path):
+    options = {**BUFFERED, "method.name": f"{__name__}:ByItsState"}
+    settings = make_settings(tmp_path, **options)
+    message = "the weighting of its pass must be alike in all rounds"
+    with pytest.raises(raysim.SettingsError, match=message):
+        raysim.run(settings, make_task(SIZES))
+    with pytest.raises(raysim.SettingsError, match=message):
+        raysim.resume(tmp_path, make_task(SIZES))
 
 
 def test_analyses_of_the_model_alone_are_measured(tmp_path):

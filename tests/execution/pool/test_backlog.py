@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from raysim.execution.pool.backlog import Answer, Backlog
 from raysim.execution.pool.dealing import Speeds
+from raysim.execution.pool.holding import AT_ONCE
 from raysim.execution.pool.schedule import Schedule
 from raysim.execution.pool.worker_items import Assignment
 
@@ -33,8 +34,10 @@ class Foreman:
         self.collected = []
         self._costs, self._held = costs, [[] for _ in range(workers)]
 
-    def take(self, assignment):
-        self.backlog.add({i: self._costs[i] for i in assignment.items}, assignment.hand_over)
+    def take(self, assignment, order):
+        costs = {item: self._costs[item] for item in assignment.items}
+        order = {item: order[item] for item in order.keys() & costs}
+        self.backlog.add(costs, assignment.hand_over, order=order)
         self._fill(range(len(self.calls)))
 
     def come_back(self, worker):
@@ -76,10 +79,15 @@ class Tree:
         speeds = Speeds()
         for size in sizes:
             speeds.join(size)
-        self.driver = Schedule(costs, speeds, clock=lambda: 0.0)
+        self.driver = Schedule({}, speeds, clock=lambda: 0.0)
+        self.driver.hold_seconds = hold
         self.foremen = [Foreman(costs, size, hold) for size in sizes]
-        self.results = []
-        self._fill(range(len(sizes)))
+        self.results, self._order = [], {}
+
+    def add(self, items, order=None):
+        self._order |= order or {}
+        self.driver.add({item: self._costs[item] for item in items}, order=order)
+        self._fill(range(len(self._sizes)))
 
     def lose(self, number):
         self.driver.lost(number, suspicious=False)
@@ -97,7 +105,7 @@ class Tree:
     def _fill(self, numbers):
         for number in [*numbers] * 2:
             if assignment := self.driver.next(number):
-                self.foremen[number].take(assignment)
+                self.foremen[number].take(assignment, self._order)
 
 
 @given(
@@ -107,11 +115,18 @@ class Tree:
 )
 def test_every_item_is_in_one_result_for_any_tree_whoever_is_lost(data, costs, sizes):
     items = groups(*costs)
-    tree = Tree(items, sizes, hold=data.draw(st.sampled_from([0.5, 2.0, 1e9])))
+    tree = Tree(items, sizes, hold=data.draw(st.sampled_from([0.5, 2.0, 1e9, AT_ONCE])))
+    waiting = [*items]
     losses = iter(data.draw(st.lists(st.sampled_from(["", "worker", "foreman"]), max_size=15)))
     for _ in range(2000):
         for number in range(len(sizes)):
             tree.answer(number)
+        if waiting and (tree.driver.finished or data.draw(st.booleans())):
+            count = data.draw(st.integers(1, len(waiting)))
+            portion, waiting = waiting[:count], waiting[count:]
+            order = {item: data.draw(st.integers(0, 3)) for item in portion}
+            tree.add(portion, order if data.draw(st.booleans()) else None)
+            continue
         if tree.driver.finished:
             break
         working = [
@@ -130,7 +145,7 @@ def test_every_item_is_in_one_result_for_any_tree_whoever_is_lost(data, costs, s
             tree.foremen[number].come_back(worker)
     assert tree.driver.finished
     assert sorted(tree.results) == sorted(items)
-    assert tree.driver.done == len(items)
+    assert 0 < tree.driver.done <= len(items)
     assert not any(foreman.collected for foreman in tree.foremen)
 
 
@@ -164,6 +179,37 @@ def test_a_call_for_the_sum_is_answered_when_all_have_handed_over():
     assert backlog.answers() == [] and backlog.next(1) == Assignment([], hand_over=True)
     backlog.returned(1, 0.0)
     assert [answer.items for answer in backlog.answers()] == [[(0,), (1,)]]
+
+
+def test_a_call_for_the_sum_waits_for_what_had_come_by_then():
+    backlog = Backlog(Speeds(2), clock=lambda: 0.0)
+    backlog.schedule.hold_seconds = AT_ONCE
+    backlog.add(groups(4), hand_over=False)
+    assert backlog.next(0).items == [(0,)] and len(backlog.answers()) == 1
+    backlog.add({(1,): 1.0}, hand_over=True)
+    assert backlog.next(1).items == [(1,)]
+    backlog.add({(2,): 1.0}, hand_over=True)
+    assert backlog.returned(1, 1.0) == [(1,)] and backlog.answers() == []
+    assert backlog.next(1).items == [(2,)]
+    backlog.returned(0, 4.0)
+    assert [sorted(answer.items) for answer in backlog.answers()] == [[(0,), (1,)]]
+    backlog.returned(1, 1.0)
+    assert [answer.items for answer in backlog.answers()] == [[(2,)]]
+
+
+def test_where_sums_are_not_held_a_call_for_them_gets_those_that_are_there():
+    backlog = Backlog(Speeds(2), clock=lambda: 0.0)
+    backlog.hold_seconds = backlog.schedule.hold_seconds = AT_ONCE
+    backlog.add(groups(4, 1), hand_over=False, order={(0,): 0, (1,): 0})
+    assert [backlog.next(worker).items for worker in (0, 1)] == [[(0,)], [(1,)]]
+    assert [answer.items for answer in backlog.answers()] == [[]]
+    backlog.add({}, hand_over=True)
+    assert backlog.answers() == []
+    backlog.returned(1, 1.0)
+    assert [answer.items for answer in backlog.answers()] == [[(1,)]]
+    backlog.add({}, hand_over=True)
+    backlog.returned(0, 4.0)
+    assert [answer.items for answer in backlog.answers()] == [[(0,)]]
 
 
 def test_what_a_foreman_held_long_comes_with_the_next_answer():

@@ -48,8 +48,9 @@ def test_the_sum_of_a_node_leaves_it_in_six_bytes_a_parameter():
         each = PartialSum()
         upload = Upload({"model": {"weight": torch.full((100_000,), float(client))}})
         each.add({"client": client}, upload, each.check(upload), 1, 2)
-        foreman._collect("train", [WorkerResult("worker", {0: each})])
-    answer = foreman._result(Answer(1, 0.0, [(0,), (1,)]))
+        foreman._works["train"].results.append(WorkerResult("worker", {0: each}))
+        foreman._collect("train")
+    answer = foreman._result("train", Answer(1, 0.0, [(0,), (1,)]))
     assert len(pickle.dumps(answer)) < 610_000
     (sent,) = [result.sums[0] for result in answer.results if result.sums]
     assert sent.reduced(2, {}).means["model"]["weight"].unique().tolist() == [0.5]
@@ -57,7 +58,7 @@ def test_the_sum_of_a_node_leaves_it_in_six_bytes_a_parameter():
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("method", "nodes"), [("scaffold", 2), ("fedma", 2), ("fedavg", 3)], ids=str
+    ("method", "nodes"), [("scaffold", 2), ("fedma", 2), ("fedavg", 3), ("fedbuff", 2)], ids=str
 )
 def test_a_run_on_several_nodes_has_the_bytes_of_the_inline_run(tmp_path, method, nodes):
     settings = {"method.name": method, "rounds": 3}

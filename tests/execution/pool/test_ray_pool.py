@@ -7,24 +7,23 @@ is tried again in another.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
 from ray.exceptions import ActorDiedError, RayTaskError
 
 from raysim.core.errors import MachineError
-from raysim.execution.base import Call
+from raysim.execution.base import Call, unnoticed
 from raysim.execution.cluster_health import NodeLostError
 from raysim.execution.messages import Directions, FailedItem, WorkerResult
 from raysim.execution.pool import actor, actors, broadcasts, foreman, ray_pool
 from raysim.execution.pool.actors import MAX_DEATHS
-from raysim.execution.pool.dealing import Speeds
 from raysim.execution.resources import ActorPlan
 from raysim.storage.trace import Stopwatch
 from tests.tasks import make_settings
@@ -58,6 +57,7 @@ class FakeRay:
         begun: Number of actors that were made; each one's process has the number as its id.
         failing: Processes that say of themselves that they fail.
         worked: Processes and items of all calls that returned.
+        messages: The reference of the message with which each item was worked on.
         placed: How many actors nodes have room for.
         nodes: Ids of the nodes of actors, by process.
     """
@@ -66,6 +66,7 @@ class FakeRay:
         self.call: Callable[[list[tuple[int, ...]], bool], Any] = lambda items, give: (0.1, items)
         self.failing: set[int] = set()
         self.worked: list[tuple[int, list[tuple[int, ...]]]] = []
+        self.messages: dict[tuple[int, ...], int] = {}
         self.placed = 100
         self.nodes: dict[int, str] = {}
         self.start: Callable[[], dict[str, Any]] = lambda: {"device": "cpu"}
@@ -97,10 +98,12 @@ class FakeRay:
 
     def _actor(self, *_: Any) -> Any:
         self.begun += 1
-        process, held = self.begun, []
+        process, everything = self.begun, dict[str, list[Any]]()
 
-        def call(name: str, shared: Any, items: list[tuple[int, ...]], give: bool) -> Any:
-            seconds = self.call(items, give)[0]
+        def call(name: str, parts: list[Any], give: bool) -> Any:
+            items = [item for _, own in parts for item in own]
+            self.messages |= {item: message for (message, *_), own in parts for item in own}
+            seconds, held = self.call(items, give)[0], everything.setdefault(name, [])
             held.extend(items)
             self.worked.append((process, items))
             if not give:
@@ -175,11 +178,19 @@ def pool_of(tmp_path: Any, actors: int) -> ray_pool.ActorPool:
     return make_pool(tmp_path, lambda: actors)
 
 
+def mapped(
+    pool: Any, call: Call, message: Any, costs: Any, on_done: Any = unnoticed, **more: Any
+) -> Any:
+    """Submit items to a pool; return its results."""
+    pool.submit(call, message, costs, **more)
+    return pool.results(call, on_done)
+
+
 def results(tmp_path: Any, clients: int = 6, actors: int = 1) -> tuple[list[Any], list[int]]:
     """Return what a pool hands over for as many clients, and what it says of its progress."""
     progress: list[int] = []
     costs = {(client,): 1.0 for client in range(clients)}
-    return list(pool_of(tmp_path, actors).map("train", None, costs, progress.append)), progress
+    return list(mapped(pool_of(tmp_path, actors), "train", None, costs, progress.append)), progress
 
 
 def clients_of(found: list[Any]) -> list[tuple[int, ...]]:
@@ -273,9 +284,7 @@ def test_actors_that_fail_at_every_call_are_renewed_so_often_and_no_more(
 
 def again(pool: ray_pool.ActorPool, failed_at: dict[tuple[int, ...], str]) -> list[Any]:
     """Return what a pool hands over for items that failed."""
-    return list(
-        pool.map("train", None, dict.fromkeys(failed_at, 1.0), lambda done: None, failed_at)
-    )
+    return list(mapped(pool, "train", None, dict.fromkeys(failed_at, 1.0), failed_at=failed_at))
 
 
 @pytest.mark.parametrize("actors", [2, 3])
@@ -300,7 +309,7 @@ def test_an_actor_at_which_clients_fail_in_a_row_is_renewed(tmp_path, fake_ray):
     fake_ray.failing = {1, 3}
     pool = pool_of(tmp_path, 2)
     costs = {(client,): 1.0 for client in range(8)}
-    list(pool.map("train", None, costs, lambda done: None))
+    list(mapped(pool, "train", None, costs))
     assert fake_ray.begun == 2
     again(pool, {BAD: "here 1"})
     assert fake_ray.begun == 3
@@ -331,7 +340,7 @@ def test_nodes_that_join_get_actors_unless_their_number_is_set(
     pool = make_pool(tmp_path, lambda: next(room), **{"engine.actors": actors})
     found, progress = [fake_ray.begun], [0]
     for _ in range(2):
-        list(pool.map("train", None, {(client,): 1.0 for client in range(9)}, progress.append))
+        list(mapped(pool, "train", None, {(client,): 1.0 for client in range(9)}, progress.append))
         assert progress[-1] == 9
         found.append(fake_ray.begun)
     assert found == begun
@@ -368,7 +377,7 @@ def test_nodes_of_several_workers_have_a_foreman_where_there_are_several_nodes(
     pool = pool_on(tmp_path, by_node)
     assert widths(pool) == expected
     costs = {(client,): 1.0 for client in range(40)}
-    found = list(pool.map("train", None, costs, lambda done: None))
+    found = list(mapped(pool, "train", None, costs))
     assert clients_of(found) == sorted(costs) and fake_ray.begun == len(expected)
 
 
@@ -378,7 +387,7 @@ def test_a_node_that_joins_has_a_foreman(tmp_path, fake_ray, monkeypatch):
     pool.describe()
     found = []
     for _ in range(2):
-        list(pool.map("train", None, {(client,): 1.0 for client in range(9)}, found.append))
+        list(mapped(pool, "train", None, {(client,): 1.0 for client in range(9)}, found.append))
         found.append(widths(pool))
     assert [each for each in found if isinstance(each, list)] == [[1, 1, 2], [1, 1, 2, 1]]
 
@@ -390,7 +399,7 @@ def test_a_foreman_that_dies_again_and_again_stops_the_run(tmp_path, fake_ray):
     fake_ray.call = call
     pool = pool_on(tmp_path, {A: 2, B: 2})
     with pytest.raises(MachineError, match=rf"^a foreman died {MAX_DEATHS} times in a row: "):
-        list(pool.map("train", None, {(0,): 1.0}, lambda done: None))
+        list(mapped(pool, "train", None, {(0,): 1.0}))
 
 
 def test_a_foreman_that_says_that_its_node_is_lost_is_replaced(tmp_path, fake_ray):
@@ -405,8 +414,8 @@ def test_a_foreman_that_says_that_its_node_is_lost_is_replaced(tmp_path, fake_ra
 
     fake_ray.call = call
     found = list(
-        pool_on(tmp_path, {A: 2, B: 2}).map(
-            "train", None, {(client,): 1.0 for client in range(9)}, lambda done: None
+        mapped(
+            pool_on(tmp_path, {A: 2, B: 2}), "train", None, {(client,): 1.0 for client in range(9)}
         )
     )
     assert clients_of(found) == [(client,) for client in range(9)]
@@ -425,7 +434,7 @@ def test_a_foreman_whose_node_is_lost_goes_to_another_node(
     monkeypatch.setattr(FakeCluster, "lost", lambda self, node: node == A)
     monkeypatch.setattr(ray_pool, "alive_node_ids", lambda: {B, C})
     costs = {BAD: 9.0, **{(client,): 1.0 for client in range(5) if (client,) != BAD}}
-    found = list(pool.map("train", None, costs, lambda done: None))
+    found = list(mapped(pool, "train", None, costs))
     assert clients_of(found) == [(client,) for client in range(5)]
     assert fake_ray.begun == begun and len(calls) == 1
     assert pool._actors.handles[0].vacant == (begun == 2)
@@ -443,7 +452,7 @@ def test_workers_of_a_lost_node_are_made_up_for_on_several(tmp_path, fake_ray, m
     monkeypatch.setattr(ray_pool, "alive_node_ids", lambda: {B, C, D})
     for _ in range(4):
         costs = {BAD: 9.0, **{(client,): 1.0 for client in range(9) if (client,) != BAD}}
-        found = list(pool.map("train", None, costs, lambda done: None))
+        found = list(mapped(pool, "train", None, costs))
         assert clients_of(found) == sorted(costs)
     places = pool._node_workers.values()
     assert sorted((place.node, place.workers) for place in places) == sorted(room.items())
@@ -469,7 +478,7 @@ def test_actors_of_a_node_that_is_drained_hand_over_and_go_to_another(
     drain_the_first_node(fake_ray, monkeypatch)
     pool = pool_on(tmp_path, {A: workers, B: workers}, *[{B: workers, C: workers}] * 9)
     costs = {(client,): 1.0 for client in range(40)}
-    found = list(pool.map("train", None, costs, lambda done: None))
+    found = list(mapped(pool, "train", None, costs))
     assert clients_of(found) == sorted(costs)
     worked = [item for _, items in fake_ray.worked for item in items]
     assert sorted(worked) == sorted(costs)  # nothing was taken back
@@ -511,7 +520,7 @@ def test_actors_are_added_in_the_groups_that_have_found_a_place(tmp_path, fake_r
     pool = ray_pool.ActorPool(spec, demand.plan, Stopwatch(False), demand)
     found = [widths(pool)]
     for _ in range(2):
-        list(pool.map("train", None, {(client,): 1.0 for client in range(9)}, lambda done: None))
+        list(mapped(pool, "train", None, {(client,): 1.0 for client in range(9)}))
         found.append(widths(pool))
     assert found == [[1], [1, 4], [1, 4, 1, 2]]
     groups = [group for own in pool._node_workers.values() for group in own.groups]
@@ -535,7 +544,7 @@ def test_room_is_asked_for_anew_where_a_node_is_drained(
     spec: Any = SimpleNamespace(settings=make_settings(tmp_path, **{"engine.actors": 2 * workers}))
     pool = ray_pool.ActorPool(spec, demand.plan, Stopwatch(False), demand)
     costs = {(client,): 1.0 for client in range(40)}
-    found = list(pool.map("train", None, costs, lambda done: None))
+    found = list(mapped(pool, "train", None, costs))
     assert clients_of(found) == sorted(costs)
     worked = [item for _, items in fake_ray.worked for item in items]
     assert sorted(worked) == sorted(costs)  # nothing was taken back
@@ -555,7 +564,7 @@ def test_an_evaluation_does_not_change_how_long_sums_are_held(tmp_path, fake_ray
     pool = pool_on(tmp_path, *[{A: 2, B: 2}] * 9)
     calls: list[tuple[Call, float]] = [("train", 1.5), ("evaluate", 0.0), ("train", 1.5)]
     for call, seconds in calls:
-        for _ in pool.map(call, None, {(0,): 1.0}, lambda done: None):
+        for _ in mapped(pool, call, None, {(0,): 1.0}):
             clock[0] += seconds
     held = [value.hold_seconds for value in told if isinstance(value, Directions)]
     assert held == pytest.approx([10.0, 10.0, 75.0])
@@ -566,14 +575,92 @@ def test_an_evaluation_does_not_change_how_long_a_foreman_s_workers_hold_sums(mo
     monkeypatch.setattr(foreman, "perf_counter", lambda: clock[0])
     found: Any = foreman.Foreman(A, 4, 1.0, 0.0)
     found._actors = SimpleNamespace(renew_failing=lambda failed_at: {})
-    found._speeds = dict.fromkeys(get_args(Call), Speeds(4))
-    found._directions = Directions({}, {}, 10.0)
+    monkeypatch.setattr(foreman.ray, "get", lambda reference: Directions({}, {}, 10.0))
     held = []
     calls: list[tuple[Call, float]] = [("train", 1.5), ("evaluate", 0.0), ("train", 1.5)]
     for call, seconds in calls:
-        work = found._begin(foreman._Order(call, [], [], False))
-        held.append(work.schedule.schedule.hold_seconds)
+        found._directed(call, call)
+        held.append(found._backlogs[call].schedule.hold_seconds)
         merge = partial(lambda seconds, *sums: clock.append(clock.pop() + seconds), seconds)
         monkeypatch.setattr(foreman, "merge_sums", merge)
-        found._collect(call, [WorkerResult("here 1")])
+        found._works[call].results.append(WorkerResult("here 1"))
+        found._collect(call)
     assert held == pytest.approx([10.0, 10.0, 75.0])
+
+
+def lined_up(clients: Iterable[int]) -> dict[str, Any]:
+    """Return items with places, the larger numbers first."""
+    items = [(client,) for client in clients]
+    return {"costs": dict.fromkeys(items, 1.0), "order": {item: -item[0] for item in items}}
+
+
+@pytest.mark.parametrize("by_node", [{"node": 1}, {"node": 3}], ids=str)
+def test_more_clients_may_come_while_others_train(tmp_path, fake_ray, by_node):
+    """Each with its own message, and in any order of coming those are first that are first."""
+    pool = pool_on(tmp_path, by_node)
+    pool.submit("train", "a", **lined_up(range(20)))
+    results = pool.results("train")
+    found = [next(results)]
+    pool.submit("train", "b", **lined_up(range(20, 40)))
+    found += pool.results("train")
+    assert clients_of(found) == [(client,) for client in range(40)]
+    first, second = ({fake_ray.messages[client + n,] for client in range(20)} for n in (0, 20))
+    assert len(first) == len(second) == 1 and first != second
+    worked = [item for _, items in fake_ray.worked for item in items]
+    assert {*worked[-10:]} < {(client,) for client in range(20)}  # (39,) to (20,) came before
+    assert len(found) > 5 and not any(work.messages for work in pool._works.values())
+
+
+def test_an_evaluation_goes_on_beside_clients_that_train(tmp_path, fake_ray):
+    """Its results are its own, and those of the clients are kept; who dies in one is counted."""
+    calls: list[Any] = []
+    fake_ray.call = dies(MAX_DEATHS, calls)
+    pool = pool_of(tmp_path, 2)
+    pool.submit("train", "a", **lined_up(range(12)))
+    costs = {(0, batch): 1.0 for batch in range(5)}
+    assert clients_of([*mapped(pool, "evaluate", "b", costs)]) == [*costs]
+    found = [*pool.results("train")]
+    assert clients_of(found) == [(client,) for client in range(12) if client != 3]
+    assert [each.item for each in found if isinstance(each, FailedItem)] == [BAD]
+    assert len(calls) == MAX_DEATHS
+
+
+def test_who_dies_in_an_evaluation_is_no_client_s_fault(tmp_path, fake_ray):
+    """The clients that the actor was to train next go to the new one."""
+    calls: list[Any] = []
+
+    def call(items: list[tuple[int, ...]], give: bool) -> Any:
+        if (0, 0) in items:
+            calls.append(items)
+            raise ActorDiedError
+        return 0.1, None
+
+    fake_ray.call = call
+    pool = pool_of(tmp_path, 1)
+    pool.submit("train", "a", **lined_up(range(30)))
+    (failed,) = mapped(pool, "evaluate", "b", {(0, 0): 1.0})
+    assert failed.item == (0, 0) and len(calls) == MAX_DEATHS
+    assert clients_of([*pool.results("train")]) == [(client,) for client in range(30)]
+
+
+def test_who_describes_the_pool_waits_for_no_client_in_vain(tmp_path, fake_ray, monkeypatch):
+    """The second actor has no node yet; what the first hands over meanwhile is kept."""
+    monkeypatch.setattr(ray_pool, "START_SECONDS", 0.1)
+    monkeypatch.setattr(fake_ray, "waits", -(10**9))
+    fake_ray.placed = 1
+    pool = pool_of(tmp_path, 2)
+    pool.submit("train", "a", **lined_up(range(12)))
+    pool.describe()
+    assert clients_of([*pool.results("train")]) == [(client,) for client in range(12)]
+
+
+def test_a_client_that_failed_is_tried_elsewhere_while_others_train(tmp_path, fake_ray):
+    """The only actor is renewed, and what it had is done by the new one."""
+    pool = pool_of(tmp_path, 1)
+    pool.submit("train", "a", **lined_up(range(12)))
+    results = pool.results("train")
+    found = [next(results)]
+    pool.submit("train", "b", {(20,): 1.0}, {(20,): "here 1"}, {(20,): 0})
+    found += pool.results("train")
+    assert clients_of(found) == [*[(client,) for client in range(12)], (20,)]
+    assert fake_ray.begun == 2 and 1 not in [at for at, items in fake_ray.worked if (20,) in items]

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysim.execution.pool.dealing import Speeds
+from raysim.execution.pool.holding import AT_ONCE
 from raysim.execution.pool.schedule import Assignment, Schedule
 
 
@@ -249,3 +250,87 @@ def test_a_foreman_is_asked_for_its_sum_at_the_end_alone():
         hand_overs.append(assignment.hand_over)
         schedule.returned(0, 5.0, range(0) if not assignment.hand_over else [*groups(*[0] * 12)])
     assert hand_overs == [False, False, True]
+
+
+def line_of(schedule, places, work=1.0):
+    """Add items at places, numbered from 0."""
+    schedule.add(groups(*[work] * len(places)), order={(n,): p for n, p in enumerate(places)})
+
+
+def test_a_line_is_handed_out_by_place_to_whoever_has_room():
+    schedule = Schedule({}, Speeds(2), clock=lambda: 0.0)
+    schedule.hold_seconds = AT_ONCE
+    line_of(schedule, [5, 5, 3, 7, 3, 9], work=0.1)
+    assert [schedule.next(0).items for _ in range(2)] == [[(2,)], [(4,)]]
+    assert schedule.next(0) is None  # two are in flight
+    assert schedule.next(1) == Assignment([(0,)], hand_over=True)
+    schedule.add({(6,): 0.1}, order={(6,): 4})
+    assert schedule.returned(0, 0.1) == [(2,)]
+    assert schedule.next(0).items == [(6,)]
+    assert schedule.next(1).items == [(1,)]
+    assert schedule.returned(1, 0.1) == [(0,)]
+    assert schedule.next(1) is None  # the last two are for those who have nothing to do
+    assert schedule.returned(1, 0.1) == [(1,)] and schedule.next(1).items == [(3,)]
+    assert not schedule.finished and schedule.done == 3
+
+
+def test_a_chunk_off_the_line_is_worth_its_message_but_a_share_at_most():
+    """Of items of 10 ms, 8 make 0.08 s; of ten left, five are one worker's share."""
+    speeds = Speeds(2)
+    for worker in range(2):
+        speeds.measure(worker, 500.0, 5.0)
+    schedule = Schedule({}, speeds)
+    line_of(schedule, [0] * 26)
+    assert [len(schedule.next(worker).items) for worker in (0, 0, 1)] == [8, 8, 5]
+
+
+def test_who_is_at_work_for_long_takes_no_more_off_the_line():
+    """With a second of work it would keep the next item from others that are free before."""
+    schedule = Schedule({}, Speeds(1), clock=lambda: 0.0)
+    line_of(schedule, [0] * 9)
+    assert schedule.next(0).items == [(0,)] and schedule.next(0) is None
+    schedule.returned(0, 1.0)
+    assert schedule.next(0).items == [(1,)]
+
+
+def test_a_foreman_takes_an_item_for_a_quarter_of_its_workers_off_the_line():
+    speeds = Speeds()
+    for width in (16, 2):
+        speeds.join(width)
+    schedule = Schedule({}, speeds)
+    line_of(schedule, range(40))
+    assert [len(schedule.next(foreman).items) for foreman in (0, 0, 1)] == [4, 4, 1]
+
+
+def test_what_failed_is_not_lined_up_but_dealt_to_another():
+    schedule = Schedule({}, Speeds(2), clock=lambda: 0.0)
+    schedule.add(groups(1, 1), {(0,): 0, (1,): 0})
+    schedule.add({(2,): 1.0, (3,): 1.0}, order={(2,): 0, (3,): 0})
+    assert schedule.next(0).items == [(2,)]
+    assert schedule.next(1).items == [(0,)]
+
+
+@given(st.data(), st.integers(1, 4))
+def test_every_item_is_handed_over_once_as_more_come(data, workers):
+    """Items come in any portions at any moments with any places, and workers are lost."""
+    schedule = Schedule({}, Speeds(workers))
+    schedule.hold_seconds = AT_ONCE
+    portions = data.draw(st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=9), max_size=6))
+    losses = iter(data.draw(st.lists(st.booleans(), max_size=9)))
+    expected, sums = 0, []
+
+    def choose(able):
+        nonlocal expected
+        if portions and (not able or data.draw(st.booleans())):
+            places = portions.pop()
+            items = [(expected + number,) for number in range(len(places))]
+            schedule.add(dict.fromkeys(items, 2.0), order=dict(zip(items, places, strict=True)))
+            expected += len(items)
+        return able[data.draw(st.integers(0, len(able) - 1))] if able else 0
+
+    while portions:
+        choose([])
+        lose = lambda worker: next(losses, False)  # noqa: E731
+        sums += drain(schedule, workers, choose, lose)
+    assert sorted(item for each in sums for item in each) == [(n,) for n in range(expected)]
+    assert not schedule.deaths

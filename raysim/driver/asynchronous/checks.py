@@ -1,0 +1,70 @@
+"""Checks of the passes of asynchronous rounds, which must be alike in all rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+
+from raysim.config import Settings
+from raysim.core.errors import SettingsError
+from raysim.core.rules import Pass
+from raysim.training.rule_keys import functions_of_step, key_of_function
+
+
+def check_pass(settings: Settings, work: Pass, cohort: Sequence[int]) -> None:
+    """Check that a pass over a cohort [m], ascending, is one for asynchronous rounds.
+
+    Raises:
+        SettingsError: it is none.
+    """
+    key = f"method.name={settings.method.title}"
+    if tuple(sorted(work.clients)) != tuple(cohort):
+        raise SettingsError(f"{key}: must run its pass over the cohort, as rounds overlap")
+    if work.personal or not isinstance(work.epochs, int) or isinstance(work.lr, Mapping):
+        raise SettingsError(
+            f"{key}: epochs, learning rates or groups by client do not go with asynchronous rounds"
+        )
+
+
+def check_alike(settings: Settings, first: Pass, work: Pass, number: int) -> None:
+    """Check that the pass of a round is like that of the first, apart from tensors and their rate.
+
+    Clients of several rounds train beside each other, and a resumed run trains those under way with
+    the pass of the round at which it goes on.
+
+    Args:
+        settings: The run's settings.
+        first: The pass of the first round.
+        work: The pass of another.
+        number: Rounds before that one.
+
+    Raises:
+        SettingsError: it differs. Rules are compared as far as they have keys (`rule_keys`).
+    """
+    one, other = _fixed(first), _fixed(work)
+    for name, value in one.items():
+        if value != other[name]:
+            raise SettingsError(
+                f"method.name={settings.method.title}: the {name} of its pass must be alike in all"
+                f" rounds, as asynchronous rounds overlap; differ in rounds 1 and {number + 1}"
+            )
+
+
+def _fixed(work: Pass) -> dict[str, Hashable]:
+    """Return what must be alike, by what it is called; a function without a key is None."""
+    rules = work.rules
+    functions = (rules.start, rules.finish, *functions_of_step(rules, rules.transforms))
+    shapes = {
+        (group, name, tensor.shape, tensor.dtype)
+        for group, tensors in work.broadcast.items()
+        for name, tensor in tensors.items()
+    }
+    transforms = tuple((each.name, each.term, each.after_momentum) for each in rules.transforms)
+    counted = (rules.criterion is None, len(rules.penalties), transforms)
+    return {
+        "epochs": work.epochs if isinstance(work.epochs, int) else None,
+        "trainable parameters": work.trainable or frozenset(),
+        "weighting": work.weighting or "",
+        "label": work.label,
+        "broadcast": frozenset(shapes),
+        "rules": (counted, *map(key_of_function, functions)),
+    }

@@ -1,0 +1,118 @@
+"""Queues of a schedule's workers: items are dealt, taken over, and dealt anew at the end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from math import inf
+
+from raysim.execution.pool.dealing import Speeds, assign, remove, steal
+from raysim.execution.pool.worker_items import Item, WorkerItems
+
+
+class Queues:
+    """Queues of all workers.
+
+    Attributes:
+        workers: The workers, by number.
+        costs: Work of each item.
+        barred: Items that one of several workers must not have until it is lost, and which.
+        deaths: Per item, how often its worker was lost while it was being worked on: suspects.
+        estimates: Work per second of each worker, as of the last look.
+        last_dealt: Whether the last items lie with those who have them done first.
+    """
+
+    def __init__(self, speeds: Speeds, clock: Callable[[], float]) -> None:
+        self.workers = [WorkerItems() for _ in speeds.widths]
+        self.costs: dict[Item, float] = {}
+        self.barred: dict[Item, int] = {}
+        self.deaths: Counter[Item] = Counter()
+        self.last_dealt = False
+        self._speeds, self._clock = speeds, clock
+        self.look()
+
+    def look(self) -> None:
+        """Look at the workers' speeds."""
+        self.estimates = self._speeds.estimates()
+
+    def join(self) -> None:
+        """Add a worker that has not started."""
+        self.workers.append(WorkerItems(absent=True))
+        self.look()
+
+    def forget(self, number: int, items: Collection[Item]) -> None:
+        """Forget items of a worker, if it does not hold them and no call of it has them."""
+        worker = self.workers[number]
+        kept = worker.held.keys() | {item for call in worker.in_flight for item in call.items}
+        for item in {*items} - kept:
+            self.costs.pop(item, None)
+            self.barred.pop(item, None)
+            self.deaths.pop(item, None)
+
+    def deal(self, costs: Mapping[Item, float]) -> None:
+        """Deal items, and those that no worker has been handed anew."""
+        self.look()
+        self._deal(costs, [self.seconds_in_flight(n) for n in range(len(self.workers))])
+
+    def deal_last(self) -> None:
+        """Deal the last items to those of the workers that have started who end them first."""
+        self.look()
+        busy = [
+            inf if worker.absent or worker.leaving else self.seconds_in_flight(number)
+            for number, worker in enumerate(self.workers)
+        ]
+        self._deal({}, busy)
+        self.last_dealt = True
+
+    def steal_for(self, number: int) -> None:
+        """Take from the worker that would be busy longest with what it has not been handed."""
+        barred = {item for item, at in self.barred.items() if at == number}
+        others = [
+            other
+            for other, worker in enumerate(self.workers)
+            if any(item not in barred for item in worker.queue)
+        ]
+        if not others:
+            return
+        self.look()
+        victim = max(others, key=self._seconds_queued)
+        self.workers[number].queue.extend(steal(self.workers[victim].queue, barred))
+        self.update_work(number)
+        self.update_work(victim)
+
+    def other_than(self, number: int, items: Sequence[Item]) -> int:
+        """Return another worker, which shows whether suspects are the cause, if there is one."""
+        seen = {number, *(self.barred.get(item) for item in items)}
+        others = [other for other in range(len(self.workers)) if other not in seen]
+        return min(others, key=self._seconds_queued, default=number)
+
+    def update_work(self, number: int) -> None:
+        """Note that the queue of a worker has changed."""
+        worker = self.workers[number]
+        worker.work = self.work(worker.queue)
+
+    def work(self, items: Iterable[Item]) -> float:
+        """Return the work of items."""
+        return sum(self.costs[item] for item in items)
+
+    def _deal(self, costs: Mapping[Item, float], busy: Sequence[float]) -> None:
+        """Deal items anew with those that no worker has been handed; suspects come first."""
+        queued = {item: self.costs[item] for worker in self.workers for item in worker.queue}
+        dealt = assign(queued | dict(costs), self.estimates, self.barred, busy)
+        everything = {item for items in dealt for item in items}
+        for number, items in enumerate(dealt):
+            queue = self.workers[number].queue
+            remove(queue, everything)
+            queue.extend(sorted(items, key=lambda item: item not in self.deaths))
+            self.update_work(number)
+
+    def _seconds_queued(self, number: int) -> float:
+        return self.workers[number].work / self.estimates[number]
+
+    def seconds_in_flight(self, number: int) -> float:
+        """Return the seconds that a worker still needs for what it has been handed."""
+        worker, speed = self.workers[number], self.estimates[number]
+        if not worker.in_flight:
+            return 0.0
+        first, *later = (self.work(call.items) / speed for call in worker.in_flight)
+        return max(first - (self._clock() - worker.since), 0.0) + sum(later)
