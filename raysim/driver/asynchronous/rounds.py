@@ -212,7 +212,8 @@ class AsynchronousRounds:
             return  # of a stack that was trained again after a start, those who failed had arrived
         failures = [f for f in failures if f.client not in message.arrived]
         last = [f for f in failures if f.final or message.retry]
-        runner.note_failures(failures, last)
+        runner.log_failures(failures)
+        runner.stop_at(last)
         runner.log.dropped += last
         again = {f.client for f in failures if f not in last}
         if again:
