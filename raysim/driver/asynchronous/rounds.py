@@ -16,6 +16,7 @@ import numpy as np
 
 from raysim.core.errors import SettingsError
 from raysim.core.rules import Pass, Reduced
+from raysim.core.tensors import CPU
 from raysim.core.tensors.packed import PackedTensors
 from raysim.driver.asynchronous.arrivals import Flight, PlannedRound, Queue
 from raysim.driver.asynchronous.checks import check_alike, check_pass
@@ -165,6 +166,8 @@ class AsynchronousRounds:
             if found.waiting:
                 with self._context.watch("broadcast"):
                     message = self._message(number, work, found)
+                # One copy of the model: what is kept of it lies in the message.
+                found.started = replace(found.started, groups=message.broadcast.open(CPU))
                 stacks = stacks_of(found.started.clients, self._context.sizes, size)
                 stacks = [s for s in stacks if not found.flights.keys().isdisjoint(s)]
                 self._train(runner, message, stacks, {})
