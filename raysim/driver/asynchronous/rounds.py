@@ -3,6 +3,7 @@
 The workers have a client as soon as the version exists from which it starts, and a round ends as
 soon as all updates are there that it aggregates. Other clients go on meanwhile, those first that
 the next round needs: workers wait only where all clients of all versions that exist are trained.
+Analyses may run passes of their own, so before those of a round all clients end their training.
 Each update is added to the exact sum of the round that aggregates it, which the plan tells. Who
 trains when, and where, changes no bit.
 """
@@ -128,6 +129,11 @@ class AsynchronousRounds:
             reduced = total.reduced(self._weight(work, planned), columns)
         self._count(runner, work, planned, total, columns)
         return replace(reduced, staleness=staleness)
+
+    def train_all(self, runner: RoundRunner) -> None:
+        """Take in the updates of all clients that the workers have; raise as `run` does."""
+        for result in self._context.executor.results("train"):
+            self._take(runner, result)
 
     def commit(self, number: int) -> InFlight:
         """Forget what no round after this one needs; return the clients under way."""
