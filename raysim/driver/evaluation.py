@@ -156,12 +156,16 @@ class Evaluator:
         }
         scores: Scores = {}
         spans: dict[str, list[Span]] = {}
+        failed: list[FailedItem] = []
         executor.submit("evaluate", message, costs)
         for result in executor.results("evaluate"):
             if isinstance(result, FailedItem):
-                raise RunError(f"the model cannot be evaluated: {result.cause}")
+                failed.append(result)
+                continue
             scores |= result.scores
             spans.setdefault(result.worker, []).extend(result.spans)
+        if failed:  # only now: a run goes on without an analysis, and nothing is left for later
+            raise RunError(f"the model cannot be evaluated: {failed[0].cause}")
         found = {}
         for number, name in enumerate(self._targets):
             losses, predicted = zip(

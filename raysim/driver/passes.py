@@ -128,6 +128,10 @@ class RoundRunner:
             stacks: The stacks.
             sums: Sums of the uploads so far.
             failed_at: Stacks that failed before, and the worker; those that fail now are added.
+
+        Raises:
+            RunError: a client failed for good and `on_client_error` is "stop"; no stack is left
+                with the executor, as a run goes on after a pass of an analysis that fails.
         """
         failed: list[Failure] = []
         clients = sum(map(len, stacks))
@@ -139,8 +143,9 @@ class RoundRunner:
             failures = [f for f in self.accept(result, sums) if f.client not in message.arrived]
             if isinstance(result, WorkerResult):
                 failed_at |= {failure.stack: result.worker for failure in result.failures}
-            self.note_failures(failures, [f for f in failures if f.final or message.retry])
+            self.log_failures(failures)
             failed += failures
+        self.stop_at([failure for failure in failed if failure.final or message.retry])
         return sorted(failed, key=lambda failure: failure.client)
 
     def train_again(
@@ -200,17 +205,15 @@ class RoundRunner:
                 self.context.listener.note(note)
         return result.failures
 
-    def note_failures(self, failures: Sequence[Failure], failed: Sequence[Failure]) -> None:
-        """Note failures; stop the run at clients that are not tried again, unless they are dropped.
+    def stop_at(self, failed: Sequence[Failure]) -> None:
+        """Stop the run at clients that are not tried again, unless they are dropped.
 
         Args:
-            failures: The failures.
-            failed: Those of clients that are not tried again.
+            failed: Their failures.
 
         Raises:
             RunError: there is one, and `on_client_error` is "stop".
         """
-        self._log_failures(failures)
         if failed and self.context.settings.on_client_error == "stop":
             outcome = "failed" if failed[0].final else "failed twice"
             raise RunError(
@@ -219,7 +222,8 @@ class RoundRunner:
                 f" type: raysim resume {self.context.errors.parent} on_client_error=drop)"
             )
 
-    def _log_failures(self, failures: Sequence[Failure]) -> None:
+    def log_failures(self, failures: Sequence[Failure]) -> None:
+        """Append the tracebacks of failures to the run's file of them."""
         if not failures:
             return
         path = self.context.errors

@@ -163,10 +163,11 @@ class Run:
         with calling(method, "round"), noted_if_lost(context.listener.note):
             found = method.round(now, before.state)
         state, metrics = checked_next(method, found)
+        if self._asynchronous and context.analyses.chosen and self._is_due(number + 1):
+            self._asynchronous.train_all(runner)
         runner.finish()
         context.states.delete(runner.obsolete)
-        seconds = perf_counter() - start
-        spans = runner.log.spans | {DRIVER: context.watch.take()}
+        seconds, spans = perf_counter() - start, runner.log.spans | {DRIVER: context.watch.take()}
         after = replace(
             before,
             number=number + 1,

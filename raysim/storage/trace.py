@@ -2,7 +2,9 @@
 
 Workers and driver record spans of their phases. A worker waits whenever it is in none of its spans:
 for its start, for a chunk, for other workers at the end, for the server. Evaluation follows the
-round: its spans are in the trace, and in no column but `evaluation_seconds`.
+round: its spans are in the trace, and in no column but `evaluation_seconds`. Clients of
+asynchronous rounds train during evaluations too: their spans are in the columns of the round that
+takes in their results, which they may exceed. They add up over the run, not over each round.
 """
 
 from __future__ import annotations
@@ -98,15 +100,16 @@ class TraceWriter:
             evaluation: Spans of the evaluation after the round.
 
         Returns:
-            Seconds of each phase summed over the workers, waiting included, and the driver's
-            seconds of broadcast, placement and reduction.
+            Seconds of each phase summed over the workers, waiting included, which is at least 0,
+            and the driver's seconds of broadcast, placement and reduction.
         """
         self._write(number, [*spans.items(), *evaluation.items()])
         busy = [found for worker, found in spans.items() if worker != DRIVER]
         totals: dict[str, float] = {
             phase: sum(_total(found, phase) for found in busy) for phase in WORKER_PHASES
         }
-        totals["waiting"] = max(workers, len(busy)) * seconds - sum(totals.values())
+        waiting = max(workers, len(busy)) * seconds - sum(totals.values())
+        totals["waiting"] = max(waiting, 0.0)
         own = spans.get(DRIVER, ())
         return {f"worker_{phase}_seconds": total for phase, total in totals.items()} | {
             f"driver_{phase}_seconds": _total(own, phase) for phase in DRIVER_PHASES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,29 +65,40 @@ class FakeExecutor:
     notes: tuple[str, ...] = ()
     calls: list[tuple[PassMessage, dict[Item, float]]] = field(default_factory=list)
     failed_at: list[dict[Item, str]] = field(default_factory=list)
+    _given: deque[tuple[PassMessage, int, list[Item]]] = field(default_factory=deque)
+    _results: deque[WorkerResult | FailedItem] = field(default_factory=deque)
+    _done: int = 0
 
-    def map(
-        self,
-        call: str,
-        message: Any,
-        costs: Mapping[Item, float],
-        on_done: Callable[[int], None],
-        failed_at: Mapping[Item, str],
-    ) -> Iterator[WorkerResult | FailedItem]:
+    def submit(
+        self, call: str, message: Any, costs: Mapping[Item, float], failed_at: Mapping[Item, str]
+    ) -> None:
         assert call == "train"
         self.calls.append((message, dict(costs)))
         self.failed_at.append(dict(failed_at))
-        done = 0
-        for number, items in enumerate(self.split([*costs])):
-            result = WorkerResult(f"worker {number}", notes=[*self.notes])
-            for item in items:
-                if self.dies(message, item):
-                    yield FailedItem(item, "its worker died 3 times")
-                else:
-                    self._train(message, item, result)
-                done += len(item)
-                on_done(done)
-            yield result
+        self._given += [(message, *each) for each in enumerate(self.split([*costs]))]
+        self._done = 0
+
+    def results(
+        self, call: str, on_done: Callable[[int], None]
+    ) -> Iterator[WorkerResult | FailedItem]:
+        while self._given or self._results:
+            while self._results:
+                yield self._results.popleft()
+            if self._given:
+                self._work(*self._given.popleft(), on_done)
+
+    def _work(
+        self, message: PassMessage, number: int, items: list[Item], on_done: Callable[[int], None]
+    ) -> None:
+        result = WorkerResult(f"worker {number}", notes=[*self.notes])
+        for item in items:
+            if self.dies(message, item):
+                self._results.append(FailedItem(item, "its worker died 3 times"))
+            else:
+                self._train(message, item, result)
+            self._done += len(item)
+            on_done(self._done)
+        self._results.append(result)
 
     def _train(self, message: PassMessage, group: Item, result: WorkerResult) -> None:
         for client in group:
@@ -232,6 +244,19 @@ def test_a_group_whose_worker_died_is_not_retried(errors):
             assert runner.run(work_of()).clients == (1, 3, 5)
             assert [failure.client for failure in runner.log.dropped] == [0, 2, 4]
         assert len(executor.calls) == 1
+
+
+def test_where_a_pass_stops_nothing_is_left_for_the_next_one(errors):
+    """A run goes on after a pass of an analysis that fails."""
+    executor = FakeExecutor(
+        dies=lambda message, item: message.pass_number == 0 and item == (2,),
+        split=lambda items: [[item] for item in items],
+    )
+    runner = round_of(context_of(executor, errors))
+    with pytest.raises(RunError, match=r"^client 2: failed in round 5: its worker died"):
+        runner.run(work_of())
+    runner.passes += 1
+    assert runner.run(work_of([1, 2])).clients == (1, 2)
 
 
 def test_a_worker_that_dies_on_a_retry_loses_no_client_that_arrived(errors):

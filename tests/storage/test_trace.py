@@ -125,6 +125,13 @@ def test_a_lost_actor_and_its_successor_both_count(tmp_path):
     assert row["worker_waiting_seconds"] == 0.0
 
 
+def test_who_trained_before_the_round_that_takes_its_result_in_did_not_wait_less_than_never(
+    tmp_path,
+):
+    row = TraceWriter(tmp_path, 1).round(2, 4.0, 1, {"a": [("training", -5.0, 9.0)]}, {})
+    assert row["worker_training_seconds"] == 9.0 and row["worker_waiting_seconds"] == 0.0
+
+
 def test_a_stopwatch_notes_a_failing_phase_and_hands_over_once():
     watch = Stopwatch(on=True)
     with pytest.raises(ValueError, match="no"), watch("data"):

@@ -3,6 +3,7 @@
 The workers have a client as soon as the version exists from which it starts, and a round ends as
 soon as all updates are there that it aggregates. Other clients go on meanwhile, those first that
 the next round needs: workers wait only where all clients of all versions that exist are trained.
+Analyses may run passes of their own, so before those of a round all clients end their training.
 Each update is added to the exact sum of the round that aggregates it, which the plan tells. Who
 trains when, and where, changes no bit.
 """
@@ -16,6 +17,7 @@ import numpy as np
 
 from raysim.core.errors import SettingsError
 from raysim.core.rules import Pass, Reduced
+from raysim.core.tensors import CPU
 from raysim.core.tensors.packed import PackedTensors
 from raysim.driver.asynchronous.arrivals import Flight, PlannedRound, Queue
 from raysim.driver.asynchronous.checks import check_alike, check_pass
@@ -128,6 +130,11 @@ class AsynchronousRounds:
         self._count(runner, work, planned, total, columns)
         return replace(reduced, staleness=staleness)
 
+    def train_all(self, runner: RoundRunner) -> None:
+        """Take in the updates of all clients that the workers have; raise as `run` does."""
+        for result in self._context.executor.results("train"):
+            self._take(runner, result)
+
     def commit(self, number: int) -> InFlight:
         """Forget what no round after this one needs; return the clients under way."""
         queue = self._plan.round(number).after
@@ -165,6 +172,8 @@ class AsynchronousRounds:
             if found.waiting:
                 with self._context.watch("broadcast"):
                     message = self._message(number, work, found)
+                # One copy of the model: what is kept of it lies in the message.
+                found.started = replace(found.started, groups=message.broadcast.open(CPU))
                 stacks = stacks_of(found.started.clients, self._context.sizes, size)
                 stacks = [s for s in stacks if not found.flights.keys().isdisjoint(s)]
                 self._train(runner, message, stacks, {})
@@ -212,7 +221,8 @@ class AsynchronousRounds:
             return  # of a stack that was trained again after a start, those who failed had arrived
         failures = [f for f in failures if f.client not in message.arrived]
         last = [f for f in failures if f.final or message.retry]
-        runner.note_failures(failures, last)
+        runner.log_failures(failures)
+        runner.stop_at(last)
         runner.log.dropped += last
         again = {f.client for f in failures if f not in last}
         if again:

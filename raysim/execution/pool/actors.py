@@ -105,7 +105,7 @@ class Actors:
         for actor, handle in enumerate(self.handles):
             if handle.about.get("node") not in nodes:
                 continue
-            if all([schedule.leave(actor) for schedule in schedules]):
+            if not handle.started or all([schedule.leave(actor) for schedule in schedules]):
                 self.apply(self._replace(actor, "its node is drained", suspicious=False))
             else:
                 self._assign([actor])

@@ -187,6 +187,7 @@ class Foreman:
 
     def _take(self, told: _Order) -> None:
         """Add the items of an order to their backlog; hand out what is due."""
+        self._answers[told.name, 0] = told  # it has no number yet, and has an answer if this fails
         work, backlog = self._works[told.name], self._backlogs[told.name]
         costs: dict[Item, float] = {}
         barred: dict[Item, int] = {}
@@ -198,7 +199,7 @@ class Foreman:
             order |= {item: directions.order[item] for item in items if directions.order}
             work.messages |= dict.fromkeys(items, (message,))
         number = backlog.add(costs, told.hand_over, barred, order)
-        self._answers[told.name, number] = told
+        self._answers[told.name, number] = self._answers.pop((told.name, 0))
         self._actors.begin()
 
     def _directed(self, name: Call, reference: Reference) -> tuple[Directions, Mapping[Item, int]]:

@@ -43,11 +43,11 @@ class Queues:
     def forget(self, number: int, items: Collection[Item]) -> None:
         """Forget items of a worker, if it does not hold them and no call of it has them."""
         worker = self.workers[number]
-        kept = worker.held.keys() | {item for call in worker.in_flight for item in call.items}
-        for item in {*items} - kept:
-            self.costs.pop(item, None)
-            self.barred.pop(item, None)
-            self.deaths.pop(item, None)
+        for item in items:
+            if item not in worker.held:
+                self.costs.pop(item, None)
+                self.barred.pop(item, None)
+                self.deaths.pop(item, None)
 
     def deal(self, costs: Mapping[Item, float]) -> None:
         """Deal items, and those that no worker has been handed anew."""

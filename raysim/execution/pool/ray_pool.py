@@ -175,10 +175,9 @@ class ActorPool(Executor):
         return hold_seconds(self._merge_seconds[call], len(self._actors.handles))
 
     def _put(self, message: Any, directions: Directions) -> tuple[Reference, ...]:
-        """Put a message into the object store, and what foremen are told beside it."""
+        """Put a message into the object store, and what foremen are told, who may join later."""
         try:
-            told = [ray.put(directions)] if self._node_workers else []
-            return (self._broadcasts.put(message), *told)
+            return self._broadcasts.put(message), ray.put(directions)
         except RayError as error:
             raise MachineError(f"Ray's object store cannot hold a broadcast: {error}") from error
 

@@ -167,6 +167,7 @@ class Schedule:
         if not worker.in_flight:
             worker.since, worker.idle = self._clock(), False
         worker.in_flight.append(assignment)
+        worker.work_in_flight.append(self._queues.work(items))
         worker.held |= dict.fromkeys(items)
         return assignment
 
@@ -183,13 +184,13 @@ class Schedule:
         worker = self._queues.workers[number]
         assignment = worker.in_flight.popleft()
         worker.since, self._queues.last_dealt = self._clock(), False
-        self._speeds.measure(number, self._queues.work(assignment.items), seconds)
+        self._speeds.measure(number, worker.work_in_flight.popleft(), seconds)
         self.done += sum(map(len, assignment.items))
         worker.held_seconds += seconds
         if handed_over is None:
             handed_over = worker.accumulated() if assignment.hand_over else ()
         if handed_over:
-            worker.hand_over(handed_over)
+            self.done += sum(map(len, worker.hand_over(handed_over)))
             self._not_handed_over -= len(handed_over)
         self._queues.forget(number, [*assignment.items, *handed_over])
         return handed_over

@@ -28,7 +28,8 @@ class WorkerItems:
 
     Attributes:
         queue: Items that it has not been handed, longest first.
-        in_flight: Its calls that have not returned.
+        in_flight: Its calls that have not returned, without what it has handed over of them.
+        work_in_flight: Work of all that each of them was handed.
         held: Items that it was handed and has not handed over, in that order.
         work: Work of the items in its queue.
         held_seconds: Duration of its calls since it last handed over.
@@ -40,6 +41,7 @@ class WorkerItems:
 
     queue: deque[Item] = field(default_factory=deque)
     in_flight: deque[Assignment] = field(default_factory=deque)
+    work_in_flight: deque[float] = field(default_factory=deque)
     held: dict[Item, None] = field(default_factory=dict)
     work: float = 0.0
     held_seconds: float = 0.0
@@ -53,23 +55,31 @@ class WorkerItems:
         in_flight = {item for call in self.in_flight for item in call.items}
         return [item for item in self.held if item not in in_flight]
 
-    def hand_over(self, items: Iterable[Item]) -> None:
-        """Note that the worker has handed over items."""
+    def hand_over(self, items: Iterable[Item]) -> list[Item]:
+        """Note that the worker has handed over items; return those of calls that run.
+
+        A foreman hands over what is done of later calls too. Such an item is no longer that call's:
+        it may be added anew before the call returns.
+        """
         for item in items:
             del self.held[item]
         self.held_seconds = 0.0
+        early = [item for call in self.in_flight for item in call.items if item not in self.held]
+        for call in self.in_flight if early else ():
+            call.items[:] = [item for item in call.items if item in self.held]
+        return early
 
     def lose(self) -> tuple[Assignment, list[Item], list[Item]]:
         """Forget all that the worker was handed.
 
         Returns:
-            Its oldest call, with what is not handed over of it; of the items of its other calls,
-            and of those of calls that have returned, what is not handed over.
+            Its oldest call, the items of its other calls, and of those of calls that have returned
+            what is not handed over.
         """
         accumulated = self.accumulated()
         oldest, *later = self.in_flight or [Assignment([], hand_over=False)]
-        first = [item for item in oldest.items if item in self.held]
-        waiting = [item for call in later for item in call.items if item in self.held]
+        waiting = [item for call in later for item in call.items]
         self.in_flight, self.held, self.held_seconds = deque(), {}, 0.0
+        self.work_in_flight = deque()
         self.idle, self.absent, self.leaving = False, True, False
-        return Assignment(first, oldest.hand_over), waiting, accumulated
+        return oldest, waiting, accumulated

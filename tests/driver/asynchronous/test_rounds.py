@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import raysim
 from raysim.core.seeds import sample_cohort, stream
 from raysim.driver.asynchronous.draws import Draws, always
+from raysim.driver.asynchronous.rounds import AsynchronousRounds
 from raysim.execution.base import InlineExecutor
 from raysim.methods.fedbuff import FedBuff
 from raysim.methods.fedprox import proximal
@@ -340,12 +341,58 @@ def test_a_pass_that_changes_with_the_state_is_refused_as_it_does_also_after_a_r
 
 
 def test_analyses_of_the_model_alone_are_measured(tmp_path):
-    options = {**BUFFERED, "analysis": ["weight_divergence", "label_heat_map"]}
+    names = ["weight_divergence", "label_heat_map", "temperature", "label_information"]
+    options = {**BUFFERED, "analysis": names, "on_client_error": "stop"}
     raysim.run(make_settings(tmp_path / "with", **options), make_task(SIZES))
     raysim.run(make_settings(tmp_path / "without", **BUFFERED), make_task(SIZES))
     assert model_of(tmp_path / "with") == model_of(tmp_path / "without")
-    rows = pq.read_table(tmp_path / "with/analysis/weight_divergence.parquet")
-    assert {*rows["round"].to_pylist()} == {*range(1, 9)}
+    assert rows_of(tmp_path / "with") == rows_of(tmp_path / "without")
+    for name in ("weight_divergence", "temperature", "label_information"):
+        rows = pq.read_table(tmp_path / f"with/analysis/{name}.parquet")
+        assert {*rows["round"].to_pylist()} == {*range(1, 9)}
+
+
+def test_clients_that_join_are_measured(tmp_path):
+    """Their passes train, from the model of a round that is evaluated."""
+    plain = {**BUFFERED, "evaluation.clients": True}
+    options = {**plain, "analysis": "new_client"}
+    raysim.run(make_settings(tmp_path / "with", **options), make_task(SIZES))
+    raysim.run(make_settings(tmp_path / "without", **plain), make_task(SIZES))
+    assert model_of(tmp_path / "with") == model_of(tmp_path / "without")
+    assert rows_of(tmp_path / "with") == rows_of(tmp_path / "without")
+    rows = pq.read_table(tmp_path / "with/analysis/new_client.parquet")
+    assert {1, 2} <= {*rows["round"].to_pylist()}
+
+
+def test_a_client_that_fails_before_an_analysis_stops_the_run(tmp_path):
+    """It is one of the run's, not of a pass of the analysis, whose failures cost rows alone."""
+    options = {**BUFFERED, "method.name": f"{__name__}:Failing", "analysis": "label_information"}
+    with pytest.raises(raysim.RunError, match="client 4: failed twice in round"):
+        raysim.run(make_settings(tmp_path, **options), make_task(SIZES))
+
+
+def test_a_version_that_clients_train_from_is_kept_once(tmp_path, monkeypatch):
+    """What a checkpoint takes of it lies in the message to the clients."""
+    kept, sent = list[Any](), list[Any]()
+    commit, submit = AsynchronousRounds.commit, Choosing.submit
+
+    def committed(rounds, number):
+        kept.append(commit(rounds, number))
+        return kept[-1]
+
+    def submitted(executor, call, message, *others):
+        sent.extend([message] if call == "train" else [])
+        submit(executor, call, message, *others)
+
+    monkeypatch.setattr(AsynchronousRounds, "commit", committed)
+    monkeypatch.setattr(Choosing, "submit", submitted)
+    run_choosing(make_settings(tmp_path, **BUFFERED), make_task(SIZES), first)
+    assert any(under_way.versions for under_way in kept)
+    for number, started in [item for found in kept for item in found.versions.items()]:
+        (message,) = (each for each in sent if each.round_number == number)
+        (array,) = message.broadcast.groups["model"].arrays.values()
+        tensors = [*started.groups["model"].values()]
+        assert all(np.shares_memory(array, tensor.numpy()) for tensor in tensors)
 
 
 @given(st.integers(0, 10**6), st.integers(1, 40), st.data())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,9 +82,12 @@ class Tree:
         self.driver = Schedule({}, speeds, clock=lambda: 0.0)
         self.driver.hold_seconds = hold
         self.foremen = [Foreman(costs, size, hold) for size in sizes]
-        self.results, self._order = [], {}
+        self.results, self.added, self._order = Counter(), Counter(), {}
 
     def add(self, items, order=None):
+        self.added.update(items)
+        for item in items:
+            self._order.pop(item, None)
         self._order |= order or {}
         self.driver.add({item: self._costs[item] for item in items}, order=order)
         self._fill(range(len(self._sizes)))
@@ -99,7 +102,7 @@ class Tree:
         while answers := self.foremen[number].answers():
             for answer in answers:
                 self.driver.returned(number, answer.seconds, answer.items)
-                self.results += answer.items
+                self.results.update(answer.items)
             self._fill([number, *self.driver.woken()])
 
     def _fill(self, numbers):
@@ -116,7 +119,7 @@ class Tree:
 def test_every_item_is_in_one_result_for_any_tree_whoever_is_lost(data, costs, sizes):
     items = groups(*costs)
     tree = Tree(items, sizes, hold=data.draw(st.sampled_from([0.5, 2.0, 1e9, AT_ONCE])))
-    waiting = [*items]
+    waiting, again = [*items], data.draw(st.integers(0, 12))
     losses = iter(data.draw(st.lists(st.sampled_from(["", "worker", "foreman"]), max_size=15)))
     for _ in range(2000):
         for number in range(len(sizes)):
@@ -126,6 +129,12 @@ def test_every_item_is_in_one_result_for_any_tree_whoever_is_lost(data, costs, s
             portion, waiting = waiting[:count], waiting[count:]
             order = {item: data.draw(st.integers(0, 3)) for item in portion}
             tree.add(portion, order if data.draw(st.booleans()) else None)
+            continue
+        done = [item for item, times in tree.results.items() if times == tree.added[item]]
+        if again and done and data.draw(st.booleans()):  # clients that are drawn once more
+            again -= 1
+            portion = data.draw(st.lists(st.sampled_from(done), min_size=1, unique=True))
+            tree.add(portion, dict.fromkeys(portion, 0) if data.draw(st.booleans()) else None)
             continue
         if tree.driver.finished:
             break
@@ -144,9 +153,29 @@ def test_every_item_is_in_one_result_for_any_tree_whoever_is_lost(data, costs, s
         else:
             tree.foremen[number].come_back(worker)
     assert tree.driver.finished
-    assert sorted(tree.results) == sorted(items)
-    assert 0 < tree.driver.done <= len(items)
+    assert tree.results == tree.added and tree.added.keys() == items.keys()
+    assert 0 < tree.driver.done <= tree.added.total()
     assert not any(foreman.collected for foreman in tree.foremen)
+
+
+def test_an_item_may_come_anew_once_it_is_handed_over_before_its_call_returns():
+    speeds = Speeds()
+    speeds.join(2)
+    speeds.join(2)
+    schedule = Schedule({}, speeds, clock=lambda: 0.0)
+    schedule.hold_seconds = AT_ONCE
+    schedule.add(groups(*[1] * 8), order={(client,): client for client in range(8)})
+    assert [schedule.next(0).items for _ in range(2)] == [[(0,)], [(1,)]]
+    schedule.returned(0, 1.0, [(0,), (1,)])
+    assert schedule.done == 2
+    schedule.add({(1,): 1.0}, order={(1,): 0})
+    assert schedule.next(1).items == [(1,)]
+    schedule.returned(0, 1.0, [])  # the call that had it at first
+    assert speeds.estimates()[0] == 1.0  # of two calls with an item each
+    assert schedule.done == 2
+    schedule.returned(1, 1.0, [(1,)])
+    assert schedule.done == 3
+    assert schedule.lost(0) == Assignment([], hand_over=False)
 
 
 def test_a_call_is_answered_when_its_items_are_with_workers():

@@ -58,6 +58,7 @@ class FakeRay:
         failing: Processes that say of themselves that they fail.
         worked: Processes and items of all calls that returned.
         messages: The reference of the message with which each item was worked on.
+        told: How many references came beside it.
         placed: How many actors nodes have room for.
         nodes: Ids of the nodes of actors, by process.
     """
@@ -67,6 +68,7 @@ class FakeRay:
         self.failing: set[int] = set()
         self.worked: list[tuple[int, list[tuple[int, ...]]]] = []
         self.messages: dict[tuple[int, ...], int] = {}
+        self.told: dict[tuple[int, ...], int] = {}
         self.placed = 100
         self.nodes: dict[int, str] = {}
         self.start: Callable[[], dict[str, Any]] = lambda: {"device": "cpu"}
@@ -103,6 +105,7 @@ class FakeRay:
         def call(name: str, parts: list[Any], give: bool) -> Any:
             items = [item for _, own in parts for item in own]
             self.messages |= {item: message for (message, *_), own in parts for item in own}
+            self.told |= {item: len(told) for (_, *told), own in parts for item in own}
             seconds, held = self.call(items, give)[0], everything.setdefault(name, [])
             held.extend(items)
             self.worked.append((process, items))
@@ -390,6 +393,48 @@ def test_a_node_that_joins_has_a_foreman(tmp_path, fake_ray, monkeypatch):
         list(mapped(pool, "train", None, {(client,): 1.0 for client in range(9)}, found.append))
         found.append(widths(pool))
     assert [each for each in found if isinstance(each, list)] == [[1, 1, 2], [1, 1, 2, 1]]
+
+
+def test_a_foreman_that_joins_is_told_of_clients_that_had_come_before(
+    tmp_path, fake_ray, monkeypatch
+):
+    monkeypatch.setattr(ray_pool, "JOIN_SECONDS", 0.0)
+    pool = pool_on(tmp_path, {"node": 1}, {"node": 1}, *[{"node": 1, B: 2}] * 9)
+    pool.describe()
+    pool.submit("train", "a", **lined_up(range(40)))
+    costs = {(0, batch): 1.0 for batch in range(5)}
+    assert clients_of([*mapped(pool, "evaluate", "b", costs)]) == [*costs]
+    assert widths(pool) == [1, 2]
+    assert clients_of([*pool.results("train")]) == [(client,) for client in range(40)]
+    by_foreman = [item for process, items in fake_ray.worked for item in items if process == 2]
+    assert by_foreman and {fake_ray.told[item] for item in by_foreman} == {1}
+
+
+def test_an_order_that_a_foreman_cannot_take_has_an_answer():
+    found: Any = foreman.Foreman(A, 2, 1.0, 0.0)
+    found._actors = SimpleNamespace(next_event=lambda wakeup: actor.OrderReceived())
+    waiting = SimpleNamespace(remote=lambda: None)
+    found._this_actor = SimpleNamespace(wait_for_order=waiting)
+    order = foreman._Order("train", [((1,), [(0,)])], hand_over=False)  # without directions
+    found._orders.put(order)
+    found._run()
+    with pytest.raises(ValueError, match="unpack"):
+        order.answer.result(timeout=0)
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_an_actor_on_a_drained_node_is_replaced_also_before_it_has_started(
+    tmp_path, fake_ray, monkeypatch, started
+):
+    fake_ray.nodes = {1: A}
+    monkeypatch.setattr(ray_pool, "DRAIN_SECONDS", 0.0)
+    pool = pool_of(tmp_path, 1)
+    for _ in range(2 if started else 1):  # it is placed, and started
+        pool._actors.apply(pool._actors.wait())
+    assert pool._actors.handles[0].started == started
+    monkeypatch.setattr(ray_pool, "draining_node_ids", lambda: {A})
+    found = list(mapped(pool, "train", None, {(client,): 1.0 for client in range(6)}))
+    assert clients_of(found) == [(client,) for client in range(6)] and fake_ray.begun == 2
 
 
 def test_a_foreman_that_dies_again_and_again_stops_the_run(tmp_path, fake_ray):

@@ -310,6 +310,24 @@ def test_what_failed_is_not_lined_up_but_dealt_to_another():
     assert schedule.next(1).items == [(0,)]
 
 
+def test_a_call_s_return_costs_no_look_at_all_that_its_worker_holds():
+    """A foreman may hold ten thousands of items; a call has a few."""
+
+    class Held(dict):
+        def __iter__(self):
+            raise AssertionError("all are looked at")
+
+        def keys(self):
+            raise AssertionError("all are looked at")
+
+    schedule = Schedule(groups(*[1.0] * 20), Speeds(1))
+    assignment = schedule.next(0)
+    worker = schedule._queues.workers[0]
+    worker.held = Held(worker.held)
+    assert assignment.items and schedule.returned(0, 1.0) == ()
+    assert schedule.done == len(assignment.items)
+
+
 @given(st.data(), st.integers(1, 4))
 def test_every_item_is_handed_over_once_as_more_come(data, workers):
     """Items come in any portions at any moments with any places, and workers are lost."""
