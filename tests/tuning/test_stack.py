@@ -11,7 +11,6 @@ from optuna.trial import TrialState
 
 import raysim
 from raysim.core.errors import RunError, SettingsError
-from raysim.training.sequential import SequentialTrainer
 from raysim.tuning.slots.report import SlotLost
 from raysim.tuning.studies.samplers import SearchOptions
 from raysim.tuning.tuner import Tuner
@@ -70,19 +69,13 @@ def assert_alike(found, tuner, expected, other):
         assert trial.values == pytest.approx(same.values, abs=0.02)  # of 40 samples held out, one
 
 
-def test_a_stack_takes_new_trials_as_others_end(tuned, monkeypatch):
+def test_a_stack_takes_new_trials_as_others_end(tuned):
     expected = tuned(1)
-    alone = []
-    one = SequentialTrainer.run
-    monkeypatch.setattr(
-        SequentialTrainer, "run", lambda self, job: alone.append(job.epochs) or one(self, job)
-    )
     found, tuner = tuned(2)
     assert_alike(found, tuner, *expected)
     assert [facts(tuner, number) for number in range(5)] == [(2, 2)] * 4 + [(2, 1)]
     assert facts(expected[1], 0) == (None, None)
     assert tuner.listener.notes == []
-    assert len(alone) == 4 * 4  # of the fifth trial, which has none beside it
 
 
 def test_a_pruned_trial_leaves_the_others(tuned):

@@ -101,13 +101,22 @@ class SlotPool:
         """Return whether a run can be started at once."""
         return any(not lane.slot.called for lane in self._free)
 
-    def start(self, settings: raysim.Settings, pausing: bool, forced: bool = False) -> Lane:
-        """Start a run in a free lane; see `SlotActor.advance`."""
-        lane = next(lane for lane in self._free if not lane.slot.called)
+    def start(
+        self,
+        settings: raysim.Settings,
+        pausing: bool,
+        forced: bool = False,
+        reported: int = 0,
+        number: int | None = None,
+    ) -> Lane:
+        """Start a run in a free lane, if it can in that of a number; see `Order`."""
+        free = [lane for lane in self._free if not lane.slot.called]
+        lane = min(free, key=lambda lane: (lane.number != number, lane.number))
         self._free.remove(lane)
         self._usage.run_started(lane)
         slot = lane.slot
-        slot.orders[lane.number] = settings.override(slot.engine).to_dict(), pausing, forced
+        values = settings.override(slot.engine).to_dict()
+        slot.orders[lane.number] = values, pausing, forced, reported
         slot.running.add(lane)
         return lane
 

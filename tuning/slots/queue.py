@@ -61,6 +61,13 @@ class RunQueue(ABC, Generic[R]):
         """Return whether a run goes on after an evaluation."""
         return True
 
+    def resumes_at(self, run: R) -> tuple[int, int | None]:
+        """Return the number of a run's evaluations that are known, and of its lane, if any."""
+        return 0, None
+
+    def placed(self, run: R, number: int) -> None:
+        """Note the number of the lane in which a run has started."""
+
 
 def reference_failed(name: str, error: str) -> str:
     """Return the error of a run whose reference failed."""
@@ -247,7 +254,9 @@ def _start(slots: SlotPool, queue: RunQueue[R], run: R) -> Lane | None:
     except SettingsError as wrong:
         queue.ended(run, Report(error=str(wrong)), 0.0)
         return None
-    return slots.start(settings, queue.pausing, queue.forced)
+    lane = slots.start(settings, queue.pausing, queue.forced, *queue.resumes_at(run))
+    queue.placed(run, lane.number)
+    return lane
 
 
 def _goes_on(queue: RunQueue[R], run: R, report: Report) -> bool:
