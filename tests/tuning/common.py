@@ -115,11 +115,8 @@ class LocalSlots:
         note: Callable[[str], None],
         stack: int = 1,
     ) -> Iterator[LocalSlots]:
-        self._actor, self._note, self._free = (
-            SlotActor({}, stack),
-            note,
-            [*map(LocalLane, range(stack))],
-        )
+        self._actor, self._note, self.stack = SlotActor({}, stack), note, stack
+        self._free = [*map(LocalLane, range(stack))]
         self._orders: dict[int, Any] = {}
         self._due: list[tuple[LocalLane, Report | SlotLost]] = []
         yield self
@@ -167,6 +164,12 @@ class LocalSlots:
         orders = {lane: each for lane, (_, each) in self._orders.items() if not faults.get(lane)}
         self._orders = {}
         self._due = [(lane, fault) for lane, fault in faults.items() if fault]
+        lost = [fault for fault in faults.values() if isinstance(fault, SlotLost)]
+        if lost:  # with all its runs
+            busy = [LocalLane(n) for n in range(self.stack) if n not in self._free]
+            self._actor.advance({lane: None for lane in busy})
+            self._due = [(lane, lost[0]) for lane in busy]
+            return
         if self._due:
             self._orders = {lane: (None, each) for lane, each in orders.items()}
             return

@@ -116,6 +116,21 @@ def test_a_lost_slot_and_an_interrupted_tuner(tuned, local_slots):
     assert_alike(found, tuner, *expected)
 
 
+def test_a_trial_that_ends_its_process_fails_alone(tuned, local_slots):
+    expected, other = tuned(3, 5)
+    lost = SlotLost("The actor died.", suspicious=True)
+    local_slots.fault = lambda run: lost if run == 1 else None
+    local_slots.started.clear()
+    found, tuner = tuned(3, 5, name="lost")
+    assert [trial.state.name for trial in found] == ["COMPLETE", "FAIL"] + ["COMPLETE"] * 3
+    assert found[1].user_attrs["failed"] == "lost its slot 3 times: The actor died."
+    assert local_slots.started == [0, 1, 2] * 3 + [3, 4]
+    for trial, same in zip(found, expected, strict=True):
+        if trial.number != 1:  # the same bits, alone and in a stack
+            assert trial.values == same.values
+            assert losses(tuner, trial.number) == losses(other, trial.number)
+
+
 def test_the_study_records_its_stack(tuned):
     tuned(2, 1)
     with pytest.raises(RunError, match=r"differs in stack \(2, here 1\); choose another --name"):
