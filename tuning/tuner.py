@@ -132,6 +132,7 @@ class Tuner(RunQueue[TrialRun]):
         self._check_records()
         describe(folder.path, search.resolved.space, search.options.objectives)
         self._take_over()
+        self._turns.resume(search.study.get_trials(deepcopy=False))
 
     def _take_over(self) -> None:
         """Resume the trials of tuners that were killed."""
@@ -200,10 +201,10 @@ class Tuner(RunQueue[TrialRun]):
 
     def next(self) -> TrialRun | None:
         """Return the next run of a trial that has begun, or the first of a new one."""
-        if not self._turns.is_over:
-            return None
         if self._waiting:
             return self._first()
+        if not self._turns.is_over:
+            return None
         with self.folder.alone():
             if self.search.is_shared:
                 self.search.refresh()

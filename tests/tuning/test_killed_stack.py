@@ -38,12 +38,18 @@ def started(folder, name):
 
 
 def run(folder, name):
-    """Run a study, or resume it; return its trials."""
+    """Run a study, or resume it; return its outcomes."""
     search, tuner = started(folder, name)
     tuner.run(TRIALS, 1)
-    found = values(search)
+    found = outcomes(search)
     search.close()
     return found
+
+
+def outcomes(search):
+    """Return the trials of a study, with their places and the turns in which they began."""
+    begun = [trial.user_attrs.get("begun") for trial in search.study.get_trials()]
+    return values(search), begun
 
 
 def copy_of(folder):
@@ -59,7 +65,7 @@ def kill_slot(folder, slots):
 
 
 def killed_at(folder, name, monkeypatch, slots, number):
-    """Return the trials of a study whose tuner is killed before a write, and started again."""
+    """Return the outcomes of a study whose tuner is killed before a write, and started again."""
     folder.mkdir()
     search, tuner = started(folder, name)
     with monkeypatch.context() as change, pytest.raises(Killed):
@@ -75,7 +81,7 @@ def killed_at(folder, name, monkeypatch, slots, number):
 
 @pytest.fixture
 def straight(tmp_path, local_slots, monkeypatch):
-    """Run an undisturbed study; return its trials and its writes."""
+    """Run an undisturbed study; return its outcomes and its writes."""
 
     local_slots._key = str
 
@@ -86,7 +92,7 @@ def straight(tmp_path, local_slots, monkeypatch):
             seen = watch_writes(change, search)
             tuner.run(TRIALS, 1)
         assert tuner.listener.notes == []
-        return values(search), seen
+        return outcomes(search), seen
 
     return undisturbed
 
@@ -99,7 +105,7 @@ def test_killed_at_a_write_to_the_storage(
     name, every, straight, tmp_path, monkeypatch, local_slots
 ):
     expected, seen = straight(name)
-    states = {trial[2] for trial in expected}
+    states = {trial[2] for trial in expected[0]}
     assert ("PRUNED" in states) == (STUDIES[name]["pruner"] != "none")
     assert ("FAIL" in states) == (name == "diverging")
     for number in range(every - 1, len(seen), every):

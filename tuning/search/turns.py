@@ -9,10 +9,10 @@ that have not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from optuna.trial import Trial
+from optuna.trial import FrozenTrial, Trial
 
 from raysim.tuning.slots.report import Report
 
@@ -67,42 +67,57 @@ class Turns:
         reports = trial.user_attrs.get(REPORTS, 0)
         return self.stacked and reports < sum(len(report.curve) + 1 for report in ended)
 
+    def resume(self, trials: Iterable[FrozenTrial]) -> None:
+        """Go on in the turn that the trials of a study have reached."""
+        reached = [_turn(t) + t.state.is_finished() for t in trials if BEGUN in t.user_attrs]
+        self._now = max(reached, default=0)
+
     @property
     def is_over(self) -> bool:
         """True if all trials have had the turn."""
-        return not self.ordered or len({*self._running.values()}) <= 1
+        return not self.ordered or all(turn >= self._now for turn in self._running.values())
 
     def first(self, waiting: Sequence[TrialRun]) -> TrialRun | None:
         """Return the run that starts first, or None where all wait for a later turn."""
-        known = [run for run in waiting if BEGUN in run.trial.user_attrs]
-        if not self.ordered or not known:
+        if not self.ordered:
             return waiting[0]
-        run = min(known, key=_turn_of)
-        if not self._running:
-            self._now = _turn_of(run)
-        return run if _turn_of(run) <= self._now else None
+        run = min(
+            waiting, key=lambda each: (self._turn_of(each), BEGUN not in each.trial.user_attrs)
+        )
+        earliest = min(self._running.values(), default=self._now)
+        return run if self._turn_of(run) <= earliest else None
 
     def started(self, run: TrialRun, place: int) -> None:
         """Note the place of a run that starts."""
         if self.stacked:
-            self._running.setdefault(run, self._now)
-            if BEGUN not in run.trial.user_attrs:
-                run.trial.set_user_attr(BEGUN, [place, self._now])
+            turn = self._running[run] = self._turn_of(run)
+            begun = [place, turn - run.trial.user_attrs.get(REPORTS, 0)]
+            if run.trial.user_attrs.get(BEGUN) != begun:
+                run.trial.set_user_attr(BEGUN, begun)
 
     def reported(self, run: TrialRun) -> None:
         """Note that a report was acted on."""
         if self.stacked:
             run.trial.set_user_attr(REPORTS, run.trial.user_attrs.get(REPORTS, 0) + 1)
             if run in self._running:
-                self._now = self._running[run] = self._running[run] + 1
+                self._running[run] += 1
+                self._now = max(self._now, self._running[run])
 
     def ended(self, run: TrialRun) -> None:
         """Note the end of a run."""
         if run in self._running:
             self._now = max(self._now, self._running.pop(run) + 1)
 
+    def _turn_of(self, run: TrialRun) -> int:
+        """Return the turn that a run waits for.
 
-def _turn_of(run: TrialRun) -> int:
-    """Return the turn that a run waits for."""
-    found = run.trial.user_attrs
-    return int(found[BEGUN][1] + found.get(REPORTS, 0))
+        In one order no trial is more than a turn behind. One that is, or that is ahead, had another
+        slot or tuner, or others went on alone meanwhile: it goes on in the present turn.
+        """
+        turn = _turn(run.trial) if BEGUN in run.trial.user_attrs else self._now
+        return turn if turn in (self._now - 1, self._now) else self._now
+
+
+def _turn(trial: Trial | FrozenTrial) -> int:
+    """Return the turn after the reports of a trial."""
+    return int(trial.user_attrs[BEGUN][1] + trial.user_attrs.get(REPORTS, 0))
