@@ -16,6 +16,7 @@ import raysim
 from raysim.core.errors import SettingsError
 from raysim.core.given import user_path
 from raysim.storage.lock import make_folder
+from raysim.tuning.search.failures import study_errors
 from raysim.tuning.search.results import exceeded
 from raysim.tuning.search.search import Search
 from raysim.tuning.search.storage import default_storage, read_url
@@ -23,7 +24,7 @@ from raysim.tuning.studies import find, read_study, read_table
 from raysim.tuning.studies.ranges import of_one_type
 from raysim.tuning.studies.samplers import SearchOptions
 from raysim.tuning.studies.study import Study
-from raysim.tuning.tuner import StudyListener, StudyResult, Tuner, study_errors
+from raysim.tuning.tuner import StudyListener, StudyResult, Tuner
 
 MOST = 10**6
 """Most trials, and slots, of a study."""

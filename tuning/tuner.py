@@ -4,52 +4,28 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
-from optuna.exceptions import StorageInternalError
 from optuna.trial import FrozenTrial, Trial, TrialState
-from sqlalchemy.exc import SQLAlchemyError
 
 from raysim.config import Settings
-from raysim.core.errors import MachineError, RunError
+from raysim.core.errors import RunError
 from raysim.storage.atomic import write_json
 from raysim.storage.run_directory import RunDirectory
 from raysim.tuning.artifacts import ARTIFACTS, attach
 from raysim.tuning.events import TOTALS, add_total, describe
 from raysim.tuning.folder import StudyFolder
+from raysim.tuning.search.failures import study_errors
 from raysim.tuning.search.results import best, quantity
 from raysim.tuning.search.search import Search
-from raysim.tuning.search.storage import RESUME
+from raysim.tuning.search.turns import TrialRun, Turns
 from raysim.tuning.slots.pool import open_slots
 from raysim.tuning.slots.queue import RunQueue, run_in_slots
-from raysim.tuning.slots.report import Report, hinting
+from raysim.tuning.slots.report import Report
 from raysim.tuning.slots.slot import finished
-
-
-@contextmanager
-def study_errors(search: Search) -> Iterator[None]:
-    """Turn failures of database, disk, memory and cluster into an error that says how to go on.
-
-    Raises:
-        MachineError: one of them failed; another trial would meet it too.
-        RunError: the study was deleted.
-    """
-    try:
-        with hinting(RESUME):
-            yield
-    except (StorageInternalError, SQLAlchemyError) as error:
-        raise MachineError(f"{search.storage_failure(error)}; {RESUME}") from error
-    except KeyError as error:
-        if not search.is_deleted():
-            raise
-        raise RunError(
-            f"{search.storage}: study {search.study.study_name} was deleted; restore it, or"
-            " choose another --out to start anew"
-        ) from error
 
 
 class StudyListener:
@@ -81,19 +57,6 @@ class StudyResult:
     busy: float | None
 
 
-@dataclass(frozen=True)
-class TrialRun:
-    """One run of a trial.
-
-    Attributes:
-        trial: The trial.
-        index: Number of the run among those of its trial; its seed is that much above the first.
-    """
-
-    trial: Trial
-    index: int
-
-
 class Tuner(RunQueue[TrialRun]):
     """Runs one study in one folder; trials are the run directories `trials/0000` and so on.
 
@@ -116,7 +79,8 @@ class Tuner(RunQueue[TrialRun]):
         self._finished: defaultdict[int, list[Report]] = defaultdict(list)
         self._seconds: defaultdict[int, float] = defaultdict(float)
         self._trials, self._deadline = 0.0, math.inf
-        self.pausing = search.decisions.prunes
+        self._turns = Turns(search.options.stack > 1)
+        self.pausing = search.decisions.prunes or self._turns.stacked
 
     def run(
         self,
@@ -152,6 +116,7 @@ class Tuner(RunQueue[TrialRun]):
                 found = self.search.study.get_trials(deepcopy=False)
                 done = sum(trial.state.is_finished() for trial in found)
                 self.listener.started(len(slots), done, self._total)
+                self._turns.ordered &= len(slots) == 1
                 self._deadline = math.inf if timeout is None else monotonic() + timeout
                 run_in_slots(slots, self)
                 return self._result(slots.busy)
@@ -167,6 +132,7 @@ class Tuner(RunQueue[TrialRun]):
         self._check_records()
         describe(folder.path, search.resolved.space, search.options.objectives)
         self._take_over()
+        self._turns.resume(search.study.get_trials(deepcopy=False))
 
     def _take_over(self) -> None:
         """Resume the trials of tuners that were killed."""
@@ -198,11 +164,15 @@ class Tuner(RunQueue[TrialRun]):
 
     def _resume(self, trial: Trial) -> None:
         """Queue the run with which a trial goes on; record a trial that has ended."""
-        if not self.search.decisions.judge_again(trial):
-            self.listener.trial_done(self.search.prune(trial), 0.0)
-            return
+        turns, found = self._turns, self._finished[trial.number]
+        if turns.is_undecided(trial):
+            if not self.search.decisions.judge_again(trial):
+                self.listener.trial_done(self.search.prune(trial), 0.0)
+                return
+            turns.reported(TrialRun(trial, 0))
         for index, folder in enumerate(self.folder.runs(trial.number)):
-            if not (folder / "summary.json").exists():
+            is_finished = (folder / "summary.json").exists()
+            if not is_finished or turns.awaits_end(trial, [*found, finished(folder)]):
                 self._waiting.append(TrialRun(trial, index))
                 return
             if differing := self.folder.other_parameter(trial):
@@ -213,7 +183,7 @@ class Tuner(RunQueue[TrialRun]):
             if not self.goes_on(TrialRun(trial, index), report):
                 self.listener.trial_done(self.search.prune(trial), 0.0)
                 return
-            self._finished[trial.number].append(report)
+            found.append(report)
         self.listener.trial_done(self._complete(trial), 0.0)
 
     @property
@@ -232,14 +202,30 @@ class Tuner(RunQueue[TrialRun]):
     def next(self) -> TrialRun | None:
         """Return the next run of a trial that has begun, or the first of a new one."""
         if self._waiting:
-            return self._waiting.pop(0)
+            return self._first()
+        if not self._turns.is_over:
+            return None
         with self.folder.alone():
             if self.search.is_shared:
                 self.search.refresh()
                 self._take_over()
             if self._waiting:
-                return self._waiting.pop(0)
+                return self._first()
             return TrialRun(self.search.ask(), 0) if self.remain() else None
+
+    def _first(self) -> TrialRun | None:
+        """Return the first run that waits; it waits no more. None where all wait for a turn."""
+        if (run := self._turns.first(self._waiting)) is not None:
+            self._waiting.remove(run)
+        return run
+
+    def resumes_at(self, run: TrialRun) -> tuple[int, int | None]:
+        """Return the number of a run's evaluations that are known, and the place of its trial."""
+        return self._turns.resumes_at(run.trial, self._finished[run.trial.number])
+
+    def placed(self, run: TrialRun, number: int) -> None:
+        """Note the place of a trial in its slot."""
+        self._turns.started(run, number)
 
     def settings(self, run: TrialRun) -> Settings:
         """Return the settings of a run."""
@@ -253,16 +239,21 @@ class Tuner(RunQueue[TrialRun]):
 
     def goes_on(self, run: TrialRun, report: Report) -> bool:
         """Report evaluations to Optuna; return whether the pruner lets the trial go on."""
-        return run.index > 0 or self.search.decisions.judge(run.trial, report.curve)
+        goes_on = run.index > 0 or self.search.decisions.judge(run.trial, report.curve)
+        if goes_on and report.is_evaluation:
+            self._turns.reported(run)
+        return goes_on
 
     def ended(self, run: TrialRun, report: Report, seconds: float) -> None:
         """Queue the next run of a trial, or record the trial, which has ended."""
         trial, found = run.trial, self._finished[run.trial.number]
         self._seconds[trial.number] += seconds
+        self._turns.ended(run)
         # The last evaluations of a run whose slot was lost reach the tuner with its end.
         if report.summary is not None and self.goes_on(run, report):
             found.append(report)
             if len(found) < self.search.options.seeds:
+                self._turns.reported(run)
                 self._waiting.append(TrialRun(trial, len(found)))
                 return
             done = self._complete(trial)

@@ -4,6 +4,9 @@ The driver of each run is a coroutine (a greenlet, as a method calls `Round.run`
 It goes on until it has clients to train, and waits there for the others. Then the clients of runs
 that differ in numbers alone are trained in common stacks, by the trainer that also stacks clients
 of one run; sums, records and failures of each run are its own, as is all else.
+
+A run's bits depend on its settings and on the most runs that there may be, not on those beside it:
+they come and go with kills. So all stacks are padded to one shape, a run that is alone included.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ from raysim.execution.worker import Worker, WorkerSpec
 from raysim.storage.trace import Stopwatch
 from raysim.training.job import ClientJob
 from raysim.training.stacked.alike import differing_module, groups_of, unsupported_reason, why_apart
+from raysim.training.stacked.stack_size import largest_batch
+from raysim.training.stacked.stacks import Shape
 from raysim.training.stacked.trainer import StackedTrainer
 
 T = TypeVar("T")
@@ -43,53 +48,43 @@ class _Training:
     done: int = 0
     error: Exception | None = None
 
+    def __post_init__(self) -> None:
+        self.width = max(map(len, self.stacks), default=0)
+
     def count(self, stack: Item) -> None:
         self.done += len(stack)
         self.on_done(self.done)
 
 
 class _Run(Generic[T]):
-    """A run and its coroutine; `stacked_with` is the most runs in a stack of its clients so far."""
+    """A run and its coroutine; `stacked_with`: the most runs in a stack of its clients so far."""
 
-    def __init__(self, lockstep: Lockstep[T]) -> None:
-        self._coroutine: Any = greenlet(self._take_steps)
-        self.lockstep = lockstep
-        self.training: _Training | None = None
-        self.stacked_with = 1
+    def __init__(self, lockstep: Lockstep[T], number: int) -> None:
+        self.coroutine: Any = greenlet(self._take_steps)
+        self.lockstep, self.number = lockstep, number
+        self.waits, self.stacked_with = False, 1
+        self.waits_for: _Training
         self.worker: Worker
+        self.rows: int
         self.settings: Settings
         self.steps: Generator[T, None, None]
 
     def go_on(self) -> T | None:
         """Let the run go on to its next step; return it, or None where it waits or has ended."""
-        return self._coroutine.switch()  # type: ignore[no-any-return]
-
-    def stop(self) -> None:
-        self._coroutine.throw(GreenletExit)
-
-    @property
-    def has_ended(self) -> bool:
-        return bool(self._coroutine.dead)
+        return self.coroutine.switch()  # type: ignore[no-any-return]
 
     def _take_steps(self) -> None:
         with closing(self.steps):
             for step in self.steps:
-                self._coroutine.parent.switch(step)
+                self.coroutine.parent.switch(step)
 
     def executor(self, spec: WorkerSpec, watch: Stopwatch, note: Callable[[str], None]) -> Executor:
         return _LockstepExecutor(spec, self)
 
-    @property
-    def waits_for(self) -> _Training:
-        """Training for which the run waits."""
-        if self.training is None:
-            raise RuntimeError("the run waits for nothing")
-        return self.training
-
     def train(self, training: _Training) -> None:
         """Wait until clients are trained."""
-        self.training = training
-        self._coroutine.parent.switch(None)
+        self.waits_for, self.waits = training, True
+        self.coroutine.parent.switch(None)
         if training.error is not None:
             raise training.error
 
@@ -101,6 +96,8 @@ class _LockstepExecutor(InlineExecutor):
         super().__init__(spec)
         self._run, self.stack = run, run.lockstep.size
         run.worker, run.settings = self._worker, spec.settings
+        largest = largest_batch(spec.settings.local, int(spec.federation.training_sizes.max()))
+        run.rows = largest + self._worker.sequential.network.has_batchnorm
         run.lockstep.welcome(run)
 
     def _share(
@@ -126,6 +123,7 @@ class _Family:
     """Runs that differ in numbers alone; `refused` says why they are not stacked all the same."""
 
     settings: Settings
+    rows: int
     trainer: StackedTrainer
     runs: list[_Run[Any]]
     refused: str | None = None
@@ -162,55 +160,56 @@ class Lockstep(Generic[T]):
         self.stop(number)
         if not self._runs:  # once for all, as runs do not end in the order in which they began
             self._process.enter_context(configure(engine))
-        self._runs[number] = run = _Run(self)
+        self._runs[number] = run = _Run(self, number)
         run.steps = steps(run.executor)
 
     def stop(self, number: int) -> None:
         """End a run, which can be resumed."""
         if run := self._runs.get(number):
             try:
-                run.stop()
+                run.coroutine.throw(GreenletExit)
             finally:
                 self._forget(number)
 
     def advance(self) -> dict[int, T]:
-        """Advance all runs to the next step of some; return it by run. Runs that end have none."""
+        """Advance each run to its next step; return these in order. Runs that end have none."""
+        steps: dict[int, T] = {}
         with interruptible():
             try:
-                while not (steps := self._steps()) and self._runs:
+                while self._runs.keys() - steps.keys():
+                    self._go_on(steps)
                     self._train()
             except BaseException:
                 for number in [*self._runs]:
                     self.stop(number)
                 raise
-        return steps
+        return dict(sorted(steps.items()))
 
-    def _steps(self) -> dict[int, T]:
-        """Let each run go on to its next step, or until it waits; return the steps."""
-        steps: dict[int, T] = {}
-        for number, run in [*self._runs.items()]:
-            if run.training is None:
+    def _go_on(self, steps: dict[int, T]) -> None:
+        """Let each run go on to its next step, which is added, or until it waits."""
+        for number, run in sorted(self._runs.items()):
+            if not run.waits and number not in steps:
                 step = run.go_on()
-                if run.has_ended:
+                if run.coroutine.dead:
                     self._forget(number)
                 elif step is not None:
                     steps[number] = step
-        return steps
 
     def welcome(self, run: _Run[Any]) -> None:
         """Put a run to those from which it differs in numbers alone."""
         module, reason = run.worker.sequential.network.module, None
         for family in self._families:
-            reason = why_apart(family.settings, run.settings) or differing_module(
-                family.trainer.sequential.network.module, module
-            )
+            its = family.trainer.sequential.network.module
+            reason = why_apart(family.settings, run.settings) or differing_module(its, module)
+            if reason is None and family.rows != run.rows:
+                reason = "the samples of the largest client differ"
             if reason is None:
                 family.runs.append(run)
                 return
         if reason is not None:
             self._note(f"trials of one slot are not stacked where {reason}")
         trainer = StackedTrainer(run.worker.sequential, self._note)
-        self._families.append(family := _Family(run.settings, trainer, [run]))
+        self._families.append(family := _Family(run.settings, run.rows, trainer, [run]))
         self._refuse(family, unsupported_reason(module))
 
     def _forget(self, number: int) -> None:
@@ -231,23 +230,24 @@ class Lockstep(Generic[T]):
             self.notes.append(text)
 
     def _train(self) -> None:
-        """Train what all wait for; of runs in different passes, those in the earliest.
-
-        So runs that have begun at different times come to be in the same pass.
-        """
+        """Train what all wait for; of runs in different passes the earliest, so that they meet."""
         for family in self._families:
-            passes = {run: run.waits_for.message.pass_number for run in family.runs}
-            first = [run for run in family.runs if passes[run] == min(passes.values())]
-            for numbers in groups_of([run.waits_for.message.work for run in first]):
-                group = [first[number] for number in numbers]
-                for stacks in zip_longest(*(run.waits_for.stacks for run in group)):
-                    wanted = zip(group, stacks, strict=True)
-                    left = {
-                        run: stack for run, stack in wanted if stack and not run.waits_for.error
-                    }
-                    self._train_stacks(family, left)
-                for run in group:
-                    run.training = None
+            waiting = [run for run in family.runs if run.waits]
+            passes = [run.waits_for.message.pass_number for run in waiting]
+            first = [run for run, n in zip(waiting, passes, strict=True) if n == min(passes)]
+            for width in {run.waits_for.width for run in first}:
+                alike = [run for run in first if run.waits_for.width == width]
+                for numbers in groups_of([run.waits_for.message.work for run in alike]):
+                    self._train_group(family, [alike[number] for number in numbers])
+
+    def _train_group(self, family: _Family, group: Sequence[_Run[Any]]) -> None:
+        """Train what runs wait for, stack by stack."""
+        for stacks in zip_longest(*(run.waits_for.stacks for run in group)):
+            wanted = zip(group, stacks, strict=True)
+            left = {run: stack for run, stack in wanted if stack and not run.waits_for.error}
+            self._train_stacks(family, left)
+        for run in group:
+            run.waits = False
 
     def _train_stacks(self, family: _Family, wanted: Mapping[_Run[Any], Item]) -> None:
         """Train a stack of each run: all as one, or one after another."""
@@ -273,14 +273,17 @@ class Lockstep(Generic[T]):
     ) -> Collection[_Run[Any]]:
         """Train the stacks of runs as one; return the runs for which this was done."""
         begun, jobs = perf_counter(), dict[_Run[Any], dict[int, ClientJob]]()
-        for run, stack in wanted.items() if len(wanted) > 1 and not family.refused else ():
+        for run, stack in () if family.refused else wanted.items():
             with suppress(Exception):  # a client that fails here fails again by itself
                 jobs[run] = run.worker.jobs(run.waits_for.message, stack)
-        if len(jobs) < 2:
+        if not jobs:
             return ()
         every = [(job, run.worker.sequential) for run, own in jobs.items() for job in own.values()]
+        width = next(iter(jobs)).waits_for.width  # of all
+        places = [run.number * width + n for run, own in jobs.items() for n in range(len(own))]
+        shape = Shape(self.size * width, family.rows, places)
         try:
-            results = iter(family.trainer.run(*zip(*every, strict=True)))
+            results = iter(family.trainer.run(*zip(*every, strict=True), shape=shape))
         except Exception as error:  # a rule or a module may raise anything
             if is_device_error(error):
                 raise

@@ -15,9 +15,12 @@ def test_a_line_for_each_number_of_trials_and_clients(monkeypatch):
     monkeypatch.setattr(trials, "WARM_UP", 1)
     sizes = []
     run = StackedTrainer.run
-    monkeypatch.setattr(
-        StackedTrainer, "run", lambda self, jobs, *o: sizes.append(len(jobs)) or run(self, jobs, *o)
-    )
+
+    def counted(self, jobs, *more, **named):
+        sizes.append(len(jobs))
+        return run(self, jobs, *more, **named)
+
+    monkeypatch.setattr(StackedTrainer, "run", counted)
     heading, _, *lines = [
         [cell.strip() for cell in row.strip("|").split("|")] for row in table(WORK, [2], [0, 2])
     ]
@@ -31,7 +34,7 @@ def test_a_line_for_each_number_of_trials_and_clients(monkeypatch):
 
 
 def test_trials_that_are_not_stacked_are_not_measured(tmp_path, monkeypatch):
-    def fail(self, *given):
+    def fail(self, *given, **named):
         raise ValueError("no kernel")
 
     monkeypatch.setattr(StackedTrainer, "run", fail)

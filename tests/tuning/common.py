@@ -84,6 +84,14 @@ class RecordingListener(StudyListener):
         self.notes.append(text)
 
 
+class LocalLane(int):
+    """Lane of a slot in this process."""
+
+    @property
+    def number(self) -> int:
+        return int(self)
+
+
 class LocalSlots:
     """One slot in this process, without Ray.
 
@@ -107,9 +115,10 @@ class LocalSlots:
         note: Callable[[str], None],
         stack: int = 1,
     ) -> Iterator[LocalSlots]:
-        self._actor, self._note, self._free = SlotActor({}, stack), note, [*range(stack)]
+        self._actor, self._note, self.stack = SlotActor({}, stack), note, stack
+        self._free = [*map(LocalLane, range(stack))]
         self._orders: dict[int, Any] = {}
-        self._due: list[tuple[int, Report | SlotLost]] = []
+        self._due: list[tuple[LocalLane, Report | SlotLost]] = []
         yield self
 
     def __len__(self) -> int:
@@ -118,20 +127,29 @@ class LocalSlots:
     def has_free(self) -> bool:
         return bool(self._free)
 
-    def start(self, settings: raysim.Settings, pausing: bool, forced: bool) -> int:
-        lane, run = self._free.pop(0), self._key(Path(settings.out))
+    def start(
+        self,
+        settings: raysim.Settings,
+        pausing: bool,
+        forced: bool,
+        reported: int = 0,
+        number: int | None = None,
+    ) -> LocalLane:
+        lane = number if number in self._free else min(self._free)
+        self._free.remove(lane)
+        lane, run = LocalLane(lane), self._key(Path(settings.out))
         self.started.append(run)
         values = settings.override({"engine.backend": "inline"}).to_dict()
-        self._orders[lane] = run, (values, pausing, forced)
+        self._orders[lane] = run, (values, pausing, forced, reported)
         return lane
 
-    def stop(self, lane: int) -> None:
+    def stop(self, lane: LocalLane) -> None:
         self._orders[lane] = None, None
 
-    def release(self, lane: int) -> None:
+    def release(self, lane: LocalLane) -> None:
         self._free.append(lane)
 
-    def wait(self) -> tuple[int, Report | SlotLost]:
+    def wait(self) -> tuple[LocalLane, Report | SlotLost]:
         if not self._due:
             self._advance()
         lane, report = self._due.pop(0)
@@ -146,11 +164,17 @@ class LocalSlots:
         orders = {lane: each for lane, (_, each) in self._orders.items() if not faults.get(lane)}
         self._orders = {}
         self._due = [(lane, fault) for lane, fault in faults.items() if fault]
+        lost = [fault for fault in faults.values() if isinstance(fault, SlotLost)]
+        if lost:  # with all its runs
+            busy = [LocalLane(n) for n in range(self.stack) if n not in self._free]
+            self._actor.advance({lane: None for lane in busy})
+            self._due = [(lane, lost[0]) for lane in busy]
+            return
         if self._due:
             self._orders = {lane: (None, each) for lane, each in orders.items()}
             return
         reports, notes = self._actor.advance(orders)
-        self._due = [*reports.items()]
+        self._due = [(LocalLane(lane), report) for lane, report in reports.items()]
         for text in notes:
             self._note(text)
 

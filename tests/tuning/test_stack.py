@@ -11,7 +11,6 @@ from optuna.trial import TrialState
 
 import raysim
 from raysim.core.errors import RunError, SettingsError
-from raysim.training.sequential import SequentialTrainer
 from raysim.tuning.slots.report import SlotLost
 from raysim.tuning.studies.samplers import SearchOptions
 from raysim.tuning.tuner import Tuner
@@ -70,19 +69,13 @@ def assert_alike(found, tuner, expected, other):
         assert trial.values == pytest.approx(same.values, abs=0.02)  # of 40 samples held out, one
 
 
-def test_a_stack_takes_new_trials_as_others_end(tuned, monkeypatch):
+def test_a_stack_takes_new_trials_as_others_end(tuned):
     expected = tuned(1)
-    alone = []
-    one = SequentialTrainer.run
-    monkeypatch.setattr(
-        SequentialTrainer, "run", lambda self, job: alone.append(job.epochs) or one(self, job)
-    )
     found, tuner = tuned(2)
     assert_alike(found, tuner, *expected)
     assert [facts(tuner, number) for number in range(5)] == [(2, 2)] * 4 + [(2, 1)]
     assert facts(expected[1], 0) == (None, None)
     assert tuner.listener.notes == []
-    assert len(alone) == 4 * 4  # of the fifth trial, which has none beside it
 
 
 def test_a_pruned_trial_leaves_the_others(tuned):
@@ -121,6 +114,21 @@ def test_a_lost_slot_and_an_interrupted_tuner(tuned, local_slots):
     found, tuner = tuned(2, 4)
     assert set(local_slots.started) == {2, 3}  # they were resumed
     assert_alike(found, tuner, *expected)
+
+
+def test_a_trial_that_ends_its_process_fails_alone(tuned, local_slots):
+    expected, other = tuned(3, 5)
+    lost = SlotLost("The actor died.", suspicious=True)
+    local_slots.fault = lambda run: lost if run == 1 else None
+    local_slots.started.clear()
+    found, tuner = tuned(3, 5, name="lost")
+    assert [trial.state.name for trial in found] == ["COMPLETE", "FAIL"] + ["COMPLETE"] * 3
+    assert found[1].user_attrs["failed"] == "lost its slot 3 times: The actor died."
+    assert local_slots.started == [0, 1, 2] * 3 + [3, 4]
+    for trial, same in zip(found, expected, strict=True):
+        if trial.number != 1:  # the same bits, alone and in a stack
+            assert trial.values == same.values
+            assert losses(tuner, trial.number) == losses(other, trial.number)
 
 
 def test_the_study_records_its_stack(tuned):

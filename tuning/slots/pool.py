@@ -48,6 +48,9 @@ class SlotPool:
     """The slots of a command; those that the cluster has no room for start when it has.
 
     Ray's autoscaler, where one runs, starts nodes for them, and for one where there is no node yet.
+
+    Attributes:
+        stack: Runs that a slot has at a time.
     """
 
     def __init__(
@@ -71,7 +74,7 @@ class SlotPool:
         Raises:
             SettingsError: the slots do not fit on the cluster.
         """
-        self._engine, self._jobs, self._note, self._stack = settings.engine, jobs, note, stack
+        self._engine, self._jobs, self._note, self.stack = settings.engine, jobs, note, stack
         self._grows = autoscaler_runs()
         if self._grows:
             self._engine = with_whole_cores(self._engine)
@@ -101,13 +104,22 @@ class SlotPool:
         """Return whether a run can be started at once."""
         return any(not lane.slot.called for lane in self._free)
 
-    def start(self, settings: raysim.Settings, pausing: bool, forced: bool = False) -> Lane:
-        """Start a run in a free lane; see `SlotActor.advance`."""
-        lane = next(lane for lane in self._free if not lane.slot.called)
+    def start(
+        self,
+        settings: raysim.Settings,
+        pausing: bool,
+        forced: bool = False,
+        reported: int = 0,
+        number: int | None = None,
+    ) -> Lane:
+        """Start a run in a free lane, if it can in that of a number; see `Order`."""
+        free = [lane for lane in self._free if not lane.slot.called]
+        lane = min(free, key=lambda lane: (lane.number != number, lane.number))
         self._free.remove(lane)
         self._usage.run_started(lane)
         slot = lane.slot
-        slot.orders[lane.number] = settings.override(slot.engine).to_dict(), pausing, forced
+        values = settings.override(slot.engine).to_dict()
+        slot.orders[lane.number] = values, pausing, forced, reported
         slot.running.add(lane)
         return lane
 
@@ -256,8 +268,8 @@ class SlotPool:
                 accelerator_type=self._engine.accelerator_type,
                 label_selector=labels,
             )
-            begin = partial(each.remote, inherited, self._stack)
-            return Slot(begin, {"engine.backend": "inline"}, stack=self._stack)
+            begin = partial(each.remote, inherited, self.stack)
+            return Slot(begin, {"engine.backend": "inline"}, stack=self.stack)
         bundles = [bundle_of(self._engine, plan.cpus)] * self._actors
         group = placement_group(bundles, bundle_label_selector=labels and [labels] * self._actors)
         strategy = PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Generic, TypeVar
@@ -60,6 +60,13 @@ class RunQueue(ABC, Generic[R]):
     def goes_on(self, run: R, report: Report) -> bool:
         """Return whether a run goes on after an evaluation."""
         return True
+
+    def resumes_at(self, run: R) -> tuple[int, int | None]:
+        """Return the number of a run's evaluations that are known, and of its lane, if any."""
+        return 0, None
+
+    def placed(self, run: R, number: int) -> None:
+        """Note the number of the lane in which a run has started."""
 
 
 def reference_failed(name: str, error: str) -> str:
@@ -203,7 +210,8 @@ class _Preparation(raysim.Listener):
 def run_in_slots(slots: SlotPool, queue: RunQueue[R]) -> None:
     """Execute the runs of a queue side by side, until none remains.
 
-    A run whose slot is lost starts again from its checkpoint before others do.
+    A run whose slot is lost starts again from its checkpoint before others do. Of runs that shared
+    a slot, each goes on alone after MAX_LOSSES - 1 losses, so that the last is that of its cause.
 
     Raises:
         MachineError: disk, memory or cluster failed; no run has ended by that.
@@ -212,7 +220,7 @@ def run_in_slots(slots: SlotPool, queue: RunQueue[R]) -> None:
     lost: list[R] = []
     losses: Counter[R] = Counter()
     while True:
-        while slots.has_free() and (run := lost.pop(0) if lost else queue.next()) is not None:
+        while slots.has_free() and (run := _next(slots, queue, running, lost, losses)) is not None:
             if (lane := _start(slots, queue, run)) is not None:
                 running[lane] = run, perf_counter()
         if not running and not lost and not queue.remain():
@@ -234,10 +242,24 @@ def run_in_slots(slots: SlotPool, queue: RunQueue[R]) -> None:
         losses[run] += report.suspicious
         if losses[run] < MAX_LOSSES:
             queue.note(f"{queue.name(run)}: its slot was lost; resuming from its checkpoint")
-            lost.insert(0, run)
+            lost.append(run)
         else:
             error = f"lost its slot {MAX_LOSSES} times: {report.cause}"
             queue.ended(run, Report(error=error), perf_counter() - begun)
+
+
+def _next(
+    slots: SlotPool,
+    queue: RunQueue[R],
+    running: Mapping[Lane, tuple[R, float]],
+    lost: list[R],
+    losses: Mapping[R, int],
+) -> R | None:
+    """Return the next run to start, or None; one that is to run alone waits for the others' end."""
+    suspects = [run for run, _ in running.values()] + lost[:1]
+    if slots.stack > 1 and running and any(losses[run] >= MAX_LOSSES - 1 for run in suspects):
+        return None
+    return lost.pop(0) if lost else queue.next()
 
 
 def _start(slots: SlotPool, queue: RunQueue[R], run: R) -> Lane | None:
@@ -247,7 +269,9 @@ def _start(slots: SlotPool, queue: RunQueue[R], run: R) -> Lane | None:
     except SettingsError as wrong:
         queue.ended(run, Report(error=str(wrong)), 0.0)
         return None
-    return slots.start(settings, queue.pausing, queue.forced)
+    lane = slots.start(settings, queue.pausing, queue.forced, *queue.resumes_at(run))
+    queue.placed(run, lane.number)
+    return lane
 
 
 def _goes_on(queue: RunQueue[R], run: R, report: Report) -> bool:

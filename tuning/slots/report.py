@@ -24,8 +24,8 @@ class Report:
     """Report of a slot about its run.
 
     Attributes:
-        curve: Accuracy on the held-out samples by round, at the pause; of all evaluations so far
-            if the run was resumed before it, and of all if it is finished.
+        curve: Accuracy on the held-out samples by round, at the pause; of all evaluations that were
+            not reported if the run was resumed before it, and of all if it is finished.
         summary: Summary of the run if the run is finished.
         error: Error message if the run failed.
         machine_error: Error message if disk, memory or cluster failed: the run can be resumed.

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from time import monotonic, perf_counter, sleep
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import ray
 import torch
@@ -32,9 +34,10 @@ from raysim.tuning.slots.report import Report, causes, error_line, machine_failu
 if TYPE_CHECKING:
     from raysim.execution.lockstep import Lockstep
 
-Order = tuple[dict[str, Any], bool, bool] | None
-"""Settings of a run, whether it pauses after each evaluation, and whether it is forced to go on
-with other data, versions or machines; None ends the paused one."""
+Order = tuple[dict[str, Any], bool, bool, int] | None
+"""Settings of a run, whether it pauses after each evaluation, whether it is forced to go on with
+other data, versions or machines, and the evaluations that it has reported; None ends the paused
+one."""
 LOCK_SECONDS = 30.0
 """Seconds of waiting for a run directory: a slot outlives its killed command a little."""
 
@@ -43,6 +46,14 @@ def finished(folder: Path) -> Report:
     """Return the report of a finished run."""
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     return Report(_curve(_rows(folder)), summary)
+
+
+def _evaluated(folder: Path) -> dict[int, float]:
+    """Return the accuracies that a run has recorded so far; a damaged file stops the run itself."""
+    try:
+        return _curve(_rows(folder))
+    except (OSError, pa.ArrowInvalid):
+        return {}
 
 
 def _rows(folder: Path) -> list[dict[str, Any]]:
@@ -96,11 +107,15 @@ class _Notes(raysim.Listener):
 
 
 def _reports(
-    settings: dict[str, Any], pausing: bool, forced: bool, make_executor: MakeExecutor | None
+    settings: dict[str, Any],
+    pausing: bool,
+    forced: bool,
+    reported: int,
+    make_executor: MakeExecutor | None,
 ) -> Generator[Report, None, None]:
     """Iterate over a run; yield a report at each evaluation if it pauses there, and of its end.
 
-    The first report of a resumed run has the evaluations before too: none may have been reported.
+    A resumed run first reports the evaluations before, but for those that were reported.
 
     Raises:
         NodeLostError: the slot's node is lost, and the run with it.
@@ -108,19 +123,18 @@ def _reports(
     paused_seconds, notes = 0.0, _Notes()
     try:
         config = parse(settings)
+        run: AbstractContextManager[Iterable[Mapping[str, Any]]] = nullcontext(())
         if not _is_finished(config):
             run = raysim.rounds(config, force=forced, listener=notes, make_executor=make_executor)
-            with run as rounds:
-                for index, row in enumerate(rounds):
-                    if not pausing:
-                        continue
-                    resumed = index == 0 and row["round"] > 1
-                    curve = _curve(_rows(Path(str(config.out))) if resumed else [row])
-                    if not curve:
-                        continue
-                    begun = perf_counter()
-                    yield Report(curve, paused_seconds=paused_seconds, notes=notes.take())
-                    paused_seconds = perf_counter() - begun
+        curve = _evaluated(Path(str(config.out)))
+        with run as rounds:
+            for row in chain([{"round": 0}], rounds):
+                curve |= _curve([row])
+                if not pausing or len(curve) <= reported:
+                    continue
+                begun, new = perf_counter(), dict([*curve.items()][reported:])
+                yield Report(new, paused_seconds=paused_seconds, notes=notes.take())
+                paused_seconds, reported = perf_counter() - begun, len(curve)
         end = finished(Path(str(config.out)))
     except Exception as error:
         end = _failure(error)
@@ -189,7 +203,7 @@ class SlotActor:
         return found
 
     def advance(self, orders: Mapping[int, Order]) -> tuple[dict[int, Report], list[str]]:
-        """Carry out orders, then advance all runs to the next report of some.
+        """Carry out orders, then advance each run to its next report.
 
         Args:
             orders: By lane, the run to start there, or None to end the paused one, which can be
@@ -208,14 +222,16 @@ class SlotActor:
         self._noted += len(notes)
         return reports, notes
 
-    def _start(self, lane: int, settings: dict[str, Any], pausing: bool, forced: bool) -> None:
+    def _start(
+        self, lane: int, settings: dict[str, Any], pausing: bool, forced: bool, reported: int
+    ) -> None:
         engine = settings["engine"]
         if engine["backend"] == "inline":
             os.environ.update(mps_limits(engine["gpus_per_actor"]))  # before CUDA starts
             if not torch.cuda.is_available():
                 engine["gpus_per_actor"] = 0.0  # GPUs declared to Ray but absent
         own = EngineSettings.model_validate_json(json.dumps(engine))
-        self._lanes.start(lane, own, partial(_reports, settings, pausing, forced))
+        self._lanes.start(lane, own, partial(_reports, settings, pausing, forced, reported))
 
 
 @dataclass(eq=False)

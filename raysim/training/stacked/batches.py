@@ -18,7 +18,7 @@ from raysim.training.job import Bounds, ClientJob, batch_bounds, iterate_epochs
 
 
 def stacked_batches(
-    jobs: Sequence[ClientJob], size: int | Literal["full"], join_single: bool
+    jobs: Sequence[ClientJob], size: int | Literal["full"], join_single: bool, rows: int = 0
 ) -> Iterator[tuple[dict[str, Tensor], Sequence[int], int]]:
     """Yield the batches [K, B, ...] of all steps, with each client's number of samples.
 
@@ -30,17 +30,22 @@ def stacked_batches(
         jobs: The clients' jobs, of the same number of epochs.
         size: Batch size B; see `batch_bounds`.
         join_single: See `batch_bounds`.
+        rows: Number of samples to which every batch is padded, with `weights` whatever the clients
+            have; 0 pads none more than it must.
     """
     bounds = [batch_bounds(len(job.data.y), size, join_single) for job in jobs]
     sizes = np.zeros((max(map(len, bounds)), len(jobs)), dtype=np.int64)  # [S, K]
     for k, own in enumerate(bounds):
         sizes[: len(own), k] = [stop - start for start, stop in own]
     y = torch.cat([job.data.y for job in jobs])
-    is_sample = np.arange(sizes.max()) < sizes[:, :, None]  # [S, K, B]
+    is_sample = np.arange(max(rows, sizes.max())) < sizes[:, :, None]  # [S, K, B]
     weights = torch.from_numpy(is_sample).to(y.device, torch.float32)
     active = torch.from_numpy(sizes > 0).to(y.device)
     extreme_sizes = zip(sizes.min(1).tolist(), sizes.max(1).tolist(), strict=True)
-    shapes = [(largest, smallest < largest, not smallest) for smallest, largest in extreme_sizes]
+    shapes = [
+        (rows or largest, rows > 0 or smallest < largest, not smallest)
+        for smallest, largest in extreme_sizes
+    ]
     repeats = Counter(shapes)
     for epoch in zip(*map(iterate_epochs, jobs, bounds), strict=True):
         x = torch.cat([inputs for inputs, _ in epoch])
@@ -48,8 +53,8 @@ def stacked_batches(
         del epoch
         for step, shape in enumerate(shapes):
             largest, padded, idle = shape
-            rows = index[step, :, :largest]
-            batch = {"x": x[rows], "y": y[rows]}
+            chosen = index[step, :, :largest]
+            batch = {"x": x[chosen], "y": y[chosen]}
             if padded:
                 batch["weights"] = weights[step, :, :largest]
             if idle:

@@ -35,33 +35,38 @@ class UnstackableError(Exception):
     """Values differ in more than numbers; the message says in which."""
 
 
-def merge(values: Sequence[Any], columns: list[list[float]], name: str) -> Build:
+def merge(
+    values: Sequence[Any], columns: list[list[float]], name: str, equal: bool = False
+) -> Build:
     """Return what builds one value of several that differ in numbers alone.
 
     Args:
         values: The value of each client: settings, functions of rules, containers of these.
         columns: The numbers [K] that differ are added to it.
         name: Name of the value in messages.
+        equal: Whether equal numbers become columns too.
 
     Raises:
         UnstackableError: they differ in something else.
     """
     first = values[0]
-    if all(value is first for value in values):
-        return lambda numbers: first
     same_type = len({type(value) for value in values}) == 1
-    if same_type and isinstance(first, PLAIN) and all(value == first for value in values):
-        return lambda numbers: first
-    if same_type and isinstance(first, float):
+    if same_type and isinstance(first, float) and (equal or any(v != first for v in values)):
         index = len(columns)
         columns.append([*values])
         return lambda numbers: numbers[index]
+    if all(value is first for value in values) and not (equal and _parts_of(first)):
+        return lambda numbers: first
+    if same_type and isinstance(first, PLAIN) and all(value == first for value in values):
+        return lambda numbers: first
     parts = [part for value in values if (part := _parts_of(value)) is not None]
     whole = same_type and len(parts) == len(values)
     if not whole or any(part.keys() != parts[0].keys() for part in parts):
         shown = list(dict.fromkeys(" ".join(repr(value).split())[:SHOWN] for value in values))
         raise UnstackableError(f"{name} differs ({', '.join(shown[:3])})")
-    merged = {key: merge([p[key] for p in parts], columns, f"{name}.{key}") for key in parts[0]}
+    merged = {
+        key: merge([p[key] for p in parts], columns, f"{name}.{key}", equal) for key in parts[0]
+    }
     return lambda numbers: _of_parts(first, {key: part(numbers) for key, part in merged.items()})
 
 
@@ -111,16 +116,20 @@ class StepNumbers:
     """
 
     def __init__(
-        self, rules: Sequence[Rules], local: Sequence[LocalSettings], device: torch.device
+        self,
+        rules: Sequence[Rules],
+        local: Sequence[LocalSettings],
+        device: torch.device,
+        equal: bool = False,
     ) -> None:
-        """Merge what K clients have.
+        """Merge what K clients have, also their equal numbers if `equal`.
 
         Raises:
             UnstackableError: it differs in more than numbers.
         """
         columns: list[list[float]] = []
         self._rules = rules[0]
-        self._build = merge([*map(_of_a_step, rules, local)], columns, "rules")
+        self._build = merge([*map(_of_a_step, rules, local)], columns, "rules", equal)
         self.columns = [
             torch.tensor(column, dtype=torch.float32, device=device) for column in columns
         ]

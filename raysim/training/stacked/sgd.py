@@ -6,6 +6,7 @@ Legend: K clients.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -21,13 +22,21 @@ class StackedSgd(Sgd):
     """
 
     def __init__(
-        self, local: Sequence[LocalSettings], rates: Sequence[float], device: torch.device
+        self,
+        local: Sequence[LocalSettings],
+        rates: Sequence[float],
+        device: torch.device,
+        equal: bool = False,
     ) -> None:
-        """Take the local settings and the learning rate of each client."""
+        """Take the local settings and the learning rate of each client.
+
+        With `equal`, each has its own numbers although they are equal.
+        """
         super().__init__(local[0], rates[0])
-        self._rates = _differing(rates, device)
-        self._momenta = _differing([each.momentum for each in local], device)
-        self._decays = _differing([each.weight_decay for each in local], device)
+        own = partial(_own_numbers, device=device, equal=equal)
+        self._rates = own(rates)
+        self._momenta = own([each.momentum for each in local])
+        self._decays = own([each.weight_decay for each in local])
 
     def add_weight_decay(self, gradients: list[Tensor], params: list[Tensor]) -> list[Tensor]:
         """Return the gradients with those of the weight decay added."""
@@ -37,7 +46,7 @@ class StackedSgd(Sgd):
 
     def apply_momentum(self, gradients: list[Tensor]) -> list[Tensor]:
         """Take the gradients into the momentum; return the direction of the step."""
-        if self._momenta is None:
+        if self._momenta is None or not self._local.momentum:
             return super().apply_momentum(gradients)
         if not self.velocity:
             self.velocity = [gradient.clone() for gradient in gradients]
@@ -57,9 +66,9 @@ class StackedSgd(Sgd):
             param.addcmul_(direction, _beside(self._rates, param), value=-1)
 
 
-def _differing(numbers: Sequence[float], device: torch.device) -> Tensor | None:
-    """Return the number of each client [K], or None where it is the same for all."""
-    if len({*numbers}) == 1:
+def _own_numbers(numbers: Sequence[float], device: torch.device, equal: bool) -> Tensor | None:
+    """Return the number of each client [K], or None where all have the same one."""
+    if len({*numbers}) == 1 and not equal:
         return None
     return torch.tensor(numbers, dtype=torch.float64, device=device)
 

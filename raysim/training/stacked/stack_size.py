@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from raysim.config import Settings
+from raysim.config import LocalSettings, Settings
 from raysim.core.tensors import CPU
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
@@ -60,11 +60,15 @@ def stack_size(
     if not all(memories):
         return 1, None  # on a CPU clients one at a time are faster
     samples = int(federation.training_sizes.max())
-    size = settings.local.batch_size
-    rows = samples if size == "full" else min(size, samples)
+    rows = largest_batch(settings.local, samples)
     x = OpenedSamples(federation, CPU).test(0, 1).x
     per_actor = math.ceil(settings.cohort_size / len(memories))  # so that no actor goes without
     return min(fitting(module, x, rows, samples, min(memories)), per_actor), None
+
+
+def largest_batch(local: LocalSettings, samples: int) -> int:
+    """Return the samples in a batch of a client that has so many."""
+    return samples if local.batch_size == "full" else min(local.batch_size, samples)
 
 
 def fitting(module: nn.Module, x: Tensor, rows: int, samples: int, memory: int) -> int:

@@ -5,7 +5,9 @@ Legend: K clients.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -14,6 +16,7 @@ from torch import Tensor
 
 from raysim.core.tensors import Layout, Tensors, flatten
 from raysim.training.job import ClientJob
+from raysim.training.sequential import SequentialTrainer
 
 Tree = Mapping[str, Any]
 
@@ -35,15 +38,20 @@ def split_by_layout(jobs: Sequence[ClientJob]) -> list[list[int]]:
     return [list(same) for _, same in groupby(sorted(range(len(jobs)), key=kind), key=kind)]
 
 
-def stack_trees(trees: Sequence[Tree]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Stack trees of tensors; return them with their axes. What all share is not stacked."""
+def stack_trees(
+    trees: Sequence[Tree], equal: bool = False
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Stack trees of tensors; return them with their axes.
+
+    What all share is stacked only if `equal`.
+    """
     stacked: dict[str, Any] = {}
     axes: dict[str, Any] = {}
     for key, first in trees[0].items():
         leaves = [tree[key] for tree in trees]
         if isinstance(first, Mapping):
-            stacked[key], axes[key] = stack_trees(leaves)
-        elif all(leaf is first for leaf in leaves):
+            stacked[key], axes[key] = stack_trees(leaves, equal)
+        elif not equal and all(leaf is first for leaf in leaves):
             stacked[key], axes[key] = first, None
         else:
             stacked[key], axes[key] = torch.stack(leaves), 0
@@ -64,3 +72,30 @@ def assign(tensors: Tensors, values: Tensors) -> None:
     """Copy values into the tensors of the same names."""
     for name, value in values.items():
         tensors[name].copy_(value)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Shape to which all stacks are padded.
+
+    Attributes:
+        clients: Number of clients.
+        rows: Samples in a batch.
+        places: Place of each job in the stack.
+    """
+
+    clients: int
+    rows: int
+    places: Sequence[int]
+
+
+def spread(
+    jobs: Sequence[tuple[ClientJob, SequentialTrainer]], places: Sequence[int], count: int
+) -> list[tuple[ClientJob, SequentialTrainer]]:
+    """Return so many jobs, those given at their places; elsewhere copies, with the same draws."""
+    given = dict(zip(places, jobs, strict=True))
+    job, trainer = jobs[0]
+    return [
+        given.get(place) or (replace(job, batches=copy.deepcopy(job.batches)), trainer)
+        for place in range(count)
+    ]

@@ -29,12 +29,14 @@ from raysim.training.sgd import objective, reported_objective
 from raysim.training.stacked.batch_norm import Padding, with_padding
 from raysim.training.stacked.batches import stacked_batches
 from raysim.training.stacked.cuda_graphs import GraphedSteps, recorder_on
-from raysim.training.stacked.numbers import Step, StepNumbers
+from raysim.training.stacked.numbers import Step, StepNumbers, UnstackableError
 from raysim.training.stacked.sgd import StackedSgd
 from raysim.training.stacked.stacks import (
+    Shape,
     Tree,
     assign,
     split_by_layout,
+    spread,
     stack_sets,
     stack_trees,
 )
@@ -59,7 +61,11 @@ class StackedTrainer:
         self.recorder = recorder_on(device, note)
 
     def run(
-        self, jobs: Sequence[ClientJob], trainers: Sequence[SequentialTrainer] = ()
+        self,
+        jobs: Sequence[ClientJob],
+        trainers: Sequence[SequentialTrainer] = (),
+        *,
+        shape: Shape | None = None,
     ) -> list[tuple[Upload, LocalLosses]]:
         """Train clients; return what each gives back, with its figures.
 
@@ -67,13 +73,16 @@ class StackedTrainer:
             jobs: Those of one pass, or of passes of several runs that differ in numbers alone.
             trainers: The trainer of each client's run, which has its local settings; none where all
                 are of the run of this one.
+            shape: One shape of all stacks, so that no client's bits depend on those beside it.
 
         Raises:
-            UnstackableError: rules or local settings differ in more than numbers.
+            UnstackableError: rules or local settings differ in more than numbers, or steps of
+                stacks of one shape draw random numbers.
         """
         trainers = trainers or [self.sequential] * len(jobs)
         before = self.sequential.rng_state()
         self.sequential.seed(jobs[0].torch_seed)
+        seeded = self.sequential.rng_state()
         results: dict[int, tuple[Upload, LocalLosses]] = {}
         try:
             with self.recorder.stream_context() if self.recorder else nullcontext():
@@ -82,8 +91,12 @@ class StackedTrainer:
                         results |= {n: trainers[n].run(jobs[n]) for n in numbers}
                         continue
                     own = [(jobs[number], trainers[number]) for number in numbers]
-                    group = _StackedTraining(self, *zip(*own, strict=True))
-                    results |= zip(numbers, group.run(), strict=True)
+                    places = [shape.places[n] if shape else i for i, n in enumerate(numbers)]
+                    own = spread(own, places, shape.clients if shape else len(own))
+                    group = _StackedTraining(self, *zip(*own, strict=True), shape=shape)
+                    results |= zip(numbers, group.run(places), strict=True)
+            if shape and not all(map(torch.equal, seeded, self.sequential.rng_state())):
+                raise UnstackableError("random numbers are drawn in a step, as by dropout")
             return [results[number] for number in range(len(jobs))]
         finally:
             self.sequential.set_rng_state(before)
@@ -97,7 +110,10 @@ class _StackedTraining:
         trainer: StackedTrainer,
         jobs: Sequence[ClientJob],
         trainers: Sequence[SequentialTrainer],
+        *,
+        shape: Shape | None,
     ) -> None:
+        equal, self.rows = shape is not None, shape.rows if shape else 0
         self.trainer, self.jobs, self.trainers = trainer, jobs, trainers
         job = self.job = jobs[0]
         self.rules, self.sequential = job.rules, trainer.sequential
@@ -105,17 +121,17 @@ class _StackedTraining:
         trainer.network.train_only(job.trainable)
         self.names = trainer.network.trainable_names(job.trainable)
         local, device = [each.local for each in trainers], job.data.y.device
-        self.numbers = StepNumbers([each.rules for each in jobs], local, device)
+        self.numbers = StepNumbers([each.rules for each in jobs], local, device, equal)
         self.starts = [j.rules.start(j.broadcast, j.state, j.personal) for j in jobs]
         self.given = [
             {"start": start, "broadcast": j.broadcast, "state": j.state, "personal": j.personal}
             for start, j in zip(self.starts, jobs, strict=True)
         ]
-        self.fixed, self.axes = stack_trees(self.given)
+        self.fixed, self.axes = stack_trees(self.given, equal)
         self.fixed["numbers"], self.axes["numbers"] = self.numbers.columns, 0
         self.tensors = stack_sets(self.starts)
-        self.sgd = StackedSgd(local, [each.lr for each in jobs], device)
-        scaled = any(each.temperature != 1 for each in local)
+        self.sgd = StackedSgd(local, [each.lr for each in jobs], device, equal)
+        scaled = equal or any(each.temperature != 1 for each in local)
         self.loss_is_objective = not (job.rules.criterion or job.rules.penalties or scaled)
         views = [self._view_of(k) for k in range(len(jobs))]
         self.states = {
@@ -126,13 +142,14 @@ class _StackedTraining:
         }
         self.rng = self.sequential.rng_state()
 
-    def run(self) -> list[tuple[Upload, LocalLosses]]:
+    def run(self, places: Sequence[int]) -> list[tuple[Upload, LocalLosses]]:
         losses: list[Tensor] = []
         objectives: list[Tensor] = []
         batch_sizes: list[list[int]] = [[] for _ in self.jobs]
         step = GraphedSteps(self._step, self.trainer.recorder)
         norm = self.sequential.network.has_batchnorm
-        for batch, sizes, repeats in stacked_batches(self.jobs, self.local.batch_size, norm):
+        size = self.local.batch_size
+        for batch, sizes, repeats in stacked_batches(self.jobs, size, norm, self.rows):
             if self.rules.transforms:
                 self.rng = self.sequential.rng_state()
             loss, value = step(batch, repeats)
@@ -141,7 +158,7 @@ class _StackedTraining:
             for own, size in zip(batch_sizes, sizes, strict=True):
                 own.append(size)
         both = torch.stack([torch.stack(losses), torch.stack(objectives)]).cpu()  # [2, S, K]
-        return [self._finish(k, both[:, :, k], batch_sizes[k]) for k in range(len(self.jobs))]
+        return [self._finish(k, both[:, :, k], batch_sizes[k]) for k in places]
 
     def _finish(self, k: int, figures: Tensor, sizes: list[int]) -> tuple[Upload, LocalLosses]:
         own = [step for step, size in enumerate(sizes) if size]

@@ -74,9 +74,9 @@ def no_loop(monkeypatch):
 def stack_sizes(monkeypatch):
     """Return a list to which every stack that is trained adds its number of clients."""
 
-    def start(self, trainer, jobs, trainers):
+    def start(self, trainer, jobs, *more, **named):
         sizes.append(len(jobs))
-        init(self, trainer, jobs, trainers)
+        init(self, trainer, jobs, *more, **named)
 
     sizes, init = [], _StackedTraining.__init__
     monkeypatch.setattr(_StackedTraining, "__init__", start)
@@ -277,8 +277,8 @@ def test_a_step_recorded_on_a_device_is_the_step(
 def test_a_group_leaves_nothing_to_the_garbage_collector(tmp_path, monkeypatch, method, family):
     left = []
 
-    def start(self, trainer, jobs, trainers):
-        init(self, trainer, jobs, trainers)
+    def start(self, trainer, jobs, *more, **named):
+        init(self, trainer, jobs, *more, **named)
         left.extend(map(weakref.ref, [self, *self.tensors.values()]))
 
     init = _StackedTraining.__init__

@@ -250,11 +250,12 @@ def test_the_runs_of_a_stack_go_on_together(make_pool, cluster, tmp_path):
     pool.release(first)
     ((lane, _),) = waited(pool, 1)
     assert lane is second
-    third = pool.start(make_settings(tmp_path), pausing=False)
-    assert third.number == 2  # the place that has been free for longest
+    pool.start(make_settings(tmp_path), pausing=False, number=2)
+    third = pool.start(make_settings(tmp_path), pausing=False, number=2)
+    assert third.number == 0  # the lowest place that is free
     pool.wait()
     called = [{n: order and order[1] for n, order in orders.items()} for orders in cluster.orders]
-    assert called == [{0: True, 1: True}, {0: None, 2: False}]
+    assert called == [{0: True, 1: True}, {0: False, 2: False}]
     assert notes == ["they differ"]
 
 

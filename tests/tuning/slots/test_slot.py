@@ -143,7 +143,7 @@ def held(folder):
 
 def start(actor, values, pausing):
     """Start a run in the only lane; return its report."""
-    reports, notes = actor.advance({0: (values, pausing, False)})
+    reports, notes = actor.advance({0: (values, pausing, False, 0)})
     assert notes == []
     return reports[0]
 
