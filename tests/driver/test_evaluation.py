@@ -17,6 +17,8 @@ import raysim
 from raysim.core.client_indices import Holdout, ListedIndices, class_counts, client_test_indices
 from raysim.core.scoring import macro_f1
 from raysim.driver.evaluation import CLIENT_FIGURES
+from raysim.execution.base import InlineExecutor
+from raysim.execution.messages import FailedItem
 from raysim.federation import evaluation_sets
 from raysim.federation.evaluation_sets import client_test_set, held_out_set
 from raysim.testing.tasks import SmallNet, samples
@@ -370,3 +372,34 @@ def test_refusals(tmp_path):
     with pytest.raises(raysim.RaysimError, match=r"client 1: labels must be .* there is -1"):
         run(tmp_path / "run", raysim.Task(SmallNet, [(x, y), (x, y - 1)], (x, y)))
     assert not (tmp_path / "run").exists()
+
+
+class Dying(InlineExecutor):
+    """Executor whose workers die over each batch of an evaluation.
+
+    Attributes:
+        left: Results that have not been taken.
+    """
+
+    left = 0
+
+    def results(self, call, on_done=lambda done: None):
+        if call == "train":
+            yield from super().results(call)
+            return
+        type(self).left = 3
+        while self.left:
+            type(self).left -= 1
+            yield FailedItem((0, self.left), f"death {self.left}")
+
+
+def test_where_an_evaluation_fails_nothing_is_left_for_the_next_one(tmp_path):
+    """A run goes on after an evaluation of an analysis that fails."""
+    make = lambda spec, watch, note: Dying(spec)  # noqa: E731
+    settings = make_settings(tmp_path, rounds=1)
+    with (
+        pytest.raises(raysim.RunError, match=r"^the model cannot be evaluated: death 2$"),
+        raysim.rounds(settings, make_task(UNEQUAL), make_executor=make) as rounds,
+    ):
+        list(rounds)
+    assert Dying.left == 0
