@@ -116,7 +116,7 @@ class Tuner(RunQueue[TrialRun]):
                 found = self.search.study.get_trials(deepcopy=False)
                 done = sum(trial.state.is_finished() for trial in found)
                 self.listener.started(len(slots), done, self._total)
-                self._turns.ordered &= len(slots) == 1
+                self._turns.ordered &= jobs == 1  # without a number, slots may join later
                 self._deadline = math.inf if timeout is None else monotonic() + timeout
                 run_in_slots(slots, self)
                 return self._result(slots.busy)
@@ -171,8 +171,7 @@ class Tuner(RunQueue[TrialRun]):
                 return
             turns.reported(TrialRun(trial, 0))
         for index, folder in enumerate(self.folder.runs(trial.number)):
-            is_finished = (folder / "summary.json").exists()
-            if not is_finished or turns.awaits_end(trial, [*found, finished(folder)]):
+            if not (folder / "summary.json").exists():
                 self._waiting.append(TrialRun(trial, index))
                 return
             if differing := self.folder.other_parameter(trial):
@@ -180,6 +179,9 @@ class Tuner(RunQueue[TrialRun]):
                 self.listener.trial_done(self.search.fail(trial, error), 0.0)
                 return
             report = finished(folder)
+            if turns.awaits_end(trial, [*found, report]):
+                self._waiting.append(TrialRun(trial, index))
+                return
             if not self.goes_on(TrialRun(trial, index), report):
                 self.listener.trial_done(self.search.prune(trial), 0.0)
                 return

@@ -36,14 +36,14 @@ class Interrupting(RecordingListener):
 def tuned(tmp_path, local_slots):
     """Run a study in a folder of its own; return its trials and its tuner."""
 
-    def run(stack, trials=5, name=None, space=LR, listener=RecordingListener, **options):
+    def run(stack, trials=5, name=None, space=LR, listener=RecordingListener, jobs=1, **options):
         folder = tmp_path / (name or str(stack))
         folder.mkdir(exist_ok=True)
         options = SearchOptions(stack=stack, **{"sampler": "random"} | options)
         search = make_search(folder, options, table={"space": space})
         tuner = Tuner(search, folder / "out", listener())
         try:
-            tuner.run(trials, 1)
+            tuner.run(trials, jobs)
             return search.study.get_trials(), tuner
         finally:
             search.close()
@@ -125,10 +125,30 @@ def test_a_trial_that_ends_its_process_fails_alone(tuned, local_slots):
     assert [trial.state.name for trial in found] == ["COMPLETE", "FAIL"] + ["COMPLETE"] * 3
     assert found[1].user_attrs["failed"] == "lost its slot 3 times: The actor died."
     assert local_slots.started == [0, 1, 2] * 3 + [3, 4]
+    again = [f"trial {n}: its slot was lost; resuming from its checkpoint" for n in range(3)]
+    assert tuner.listener.notes == again + [f"{note}, alone" for note in again]
     for trial, same in zip(found, expected, strict=True):
         if trial.number != 1:  # the same bits, alone and in a stack
             assert trial.values == same.values
             assert losses(tuner, trial.number) == losses(other, trial.number)
+
+
+def test_trials_are_in_turns_with_one_job_alone(tuned):
+    """Where no number is given, a second slot may start at any time."""
+    assert tuned(2, 2)[1]._turns.ordered
+    assert not tuned(2, 2, name="as many as fit", jobs=None)[1]._turns.ordered
+
+
+def test_a_finished_run_with_another_parameter_fails_its_trial_whose_turn_has_not_come(tuned):
+    _, tuner = tuned(2, 2)
+    search, folder = tuner.search, tuner.folder.trial(0)
+    search.study.enqueue_trial({"local.lr": 0.15})
+    trial = search.ask()
+    shutil.copytree(folder, tuner.folder.trial(trial.number))
+    tuner._resume(trial)
+    assert tuner._waiting == []
+    failed = search.study.get_trials()[trial.number].user_attrs["failed"]
+    assert failed.endswith("holds a run with another local.lr")
 
 
 def test_the_study_records_its_stack(tuned):

@@ -241,7 +241,8 @@ def run_in_slots(slots: SlotPool, queue: RunQueue[R]) -> None:
         del running[lane]
         losses[run] += report.suspicious
         if losses[run] < MAX_LOSSES:
-            queue.note(f"{queue.name(run)}: its slot was lost; resuming from its checkpoint")
+            how = ", alone" if slots.stack > 1 and losses[run] == MAX_LOSSES - 1 else ""
+            queue.note(f"{queue.name(run)}: its slot was lost; resuming from its checkpoint{how}")
             lost.append(run)
         else:
             error = f"lost its slot {MAX_LOSSES} times: {report.cause}"

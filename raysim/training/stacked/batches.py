@@ -34,18 +34,12 @@ def stacked_batches(
             have; 0 pads none more than it must.
     """
     bounds = [batch_bounds(len(job.data.y), size, join_single) for job in jobs]
-    sizes = np.zeros((max(map(len, bounds)), len(jobs)), dtype=np.int64)  # [S, K]
-    for k, own in enumerate(bounds):
-        sizes[: len(own), k] = [stop - start for start, stop in own]
+    sizes = batch_sizes(bounds)
     y = torch.cat([job.data.y for job in jobs])
     is_sample = np.arange(max(rows, sizes.max())) < sizes[:, :, None]  # [S, K, B]
     weights = torch.from_numpy(is_sample).to(y.device, torch.float32)
     active = torch.from_numpy(sizes > 0).to(y.device)
-    extreme_sizes = zip(sizes.min(1).tolist(), sizes.max(1).tolist(), strict=True)
-    shapes = [
-        (rows or largest, rows > 0 or smallest < largest, not smallest)
-        for smallest, largest in extreme_sizes
-    ]
+    shapes = batch_shapes(sizes, rows)
     repeats = Counter(shapes)
     for epoch in zip(*map(iterate_epochs, jobs, bounds), strict=True):
         x = torch.cat([inputs for inputs, _ in epoch])
@@ -61,6 +55,28 @@ def stacked_batches(
                 batch["active"] = active[step]
             yield batch, sizes[step].tolist(), jobs[0].epochs * repeats[shape]
         del x  # before the next epoch's are made
+
+
+def batch_sizes(bounds: Sequence[Bounds]) -> npt.NDArray[np.int64]:
+    """Return the number of samples [S, K] in each client's batches, 0 where it has no more."""
+    sizes = np.zeros((max(map(len, bounds)), len(bounds)), dtype=np.int64)
+    for k, own in enumerate(bounds):
+        sizes[: len(own), k] = [stop - start for start, stop in own]
+    return sizes
+
+
+def batch_shapes(sizes: npt.NDArray[np.int64], rows: int) -> list[tuple[int, bool, bool]]:
+    """Return, for each step, B and whether clients have fewer samples, and whether some have none.
+
+    Args:
+        sizes: Numbers of samples [S, K].
+        rows: See `stacked_batches`.
+    """
+    extreme_sizes = zip(sizes.min(1).tolist(), sizes.max(1).tolist(), strict=True)
+    return [
+        (rows or largest, rows > 0 or smallest < largest, not smallest)
+        for smallest, largest in extreme_sizes
+    ]
 
 
 def sample_numbers(
