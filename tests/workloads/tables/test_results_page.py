@@ -53,7 +53,7 @@ def test_a_command_is_accepted(words, tmp_path):
     """Those of the page name presets, tables, figures, cells and settings that there are."""
     _, kind, name, *rest = words
     options, overrides = options_of(rest)
-    assert {*options} <= {"only", "rounds", "seeds", "jobs"}
+    assert {*options} <= {"only", "rounds", "seeds", "jobs", "out"}
     only = tuple(filter(None, (options.get("only"),)))
     rounds = int(options["rounds"]) if "rounds" in options else None
     if kind == "run":
