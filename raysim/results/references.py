@@ -35,9 +35,13 @@ def reference_settings(record: RunRecord) -> dict[str, Any]:
     return {f"reference.{key}": value for key, value in settings.items()}
 
 
-def reference_notes(record: RunRecord) -> list[str]:
-    """Return the line about a reference that is not there now as the run was compared with it."""
-    folder = record.settings.get("reference")
+def reference_notes(record: RunRecord, folder: str | None) -> list[str]:
+    """Return the line about a reference that is not now as the run was compared with it.
+
+    Args:
+        record: The run.
+        folder: Where its reference lies now; it may have been moved.
+    """
     if folder is None or _with_model(Path(folder), record.sealed(REFERENCE)):
         return []
     return [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from raysim.core.errors import RunError
 from raysim.results.origins import origin_notes, origins_of
 from raysim.results.references import reference_notes
-from raysim.results.runs import RunRecord, read_run
+from raysim.results.runs import read_run
 from raysim.storage.atomic import replace_file, write_json
 from raysim.storage.lock import lock_folder
 from raysim.storage.schema import GRIDS, SCHEMA, named_in
@@ -100,7 +100,7 @@ def _draw(plan: FigurePlan, runs: FigureRuns, folder: Path, line: Callable[[str]
         raise RunError(f"{plan.name}: all runs failed; {drawn[0]}: {failed[drawn[0]]}; {RESUME}")
     if lacking := [run for run in drawn if run in failed]:
         notes.append(f"Failed and left out: {'; '.join(lacking)}.")
-    notes += _run_notes({run: read_run(plan.directory(run).path) for run in tables})
+    notes += _run_notes(plan, tables)
     canvas = draw(figure, tables, notes)
     for suffix in FORMATS:
         path, content = folder / f"{plan.name}.{suffix}", rendered(canvas, suffix)
@@ -110,10 +110,13 @@ def _draw(plan: FigurePlan, runs: FigureRuns, folder: Path, line: Callable[[str]
         line(note)
 
 
-def _run_notes(records: Mapping[str, RunRecord]) -> list[str]:
-    """Return the lines about runs that a reader of their drawing must know, by their names."""
+def _run_notes(plan: FigurePlan, drawn: Iterable[str]) -> list[str]:
+    """Return the lines about runs that a reader of their drawing must know."""
+    records = {run: read_run(plan.directory(run).path) for run in drawn}
     found = [
-        line for record in records.values() for line in (*record.notes, *reference_notes(record))
+        line
+        for run, record in records.items()
+        for line in (*record.notes, *reference_notes(record, plan.settings[run].reference))
     ]
     return found + origin_notes({run: origins_of(record) for run, record in records.items()})
 

@@ -131,7 +131,10 @@ class TableResults:
         record = read_run(self._folder.path_of(run, seed))
         metrics = dict.fromkeys(map(self._plan.table.metric_of, self._cells_of(run)))
         values = {metric: parse_metric(metric).of(record) for metric in metrics}
-        notes = (*record.notes, *reference_notes(record))
+        notes = (
+            *record.notes,
+            *reference_notes(record, self._folder.settings(run, seed).reference),
+        )
         return _Ended(values, notes=notes, origins=origins_of(record))
 
     def _result_cell(self, cell: PlannedCell, runs: Mapping[int, _Ended]) -> ResultCell:
