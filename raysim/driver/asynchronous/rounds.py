@@ -198,8 +198,9 @@ class AsynchronousRounds:
 
     def _wait(self, runner: RoundRunner, planned: PlannedRound) -> None:
         """Take in results until all updates are there that a round aggregates."""
-        clients, results = len(planned.arrived), self._context.executor.results("train")
-        while left := sum(f.client in self._training.stacks for f in planned.arrived):
+        arrived = {flight.client for flight in planned.arrived}
+        clients, results = len(arrived), self._context.executor.results("train")
+        while left := len(arrived & self._training.stacks.keys()):
             self._context.listener.progress(clients - left, clients)
             self._take(runner, next(results))
         self._context.listener.progress(clients, clients)
