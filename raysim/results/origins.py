@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from raysim.results.references import SHOWN_DIGITS
 from raysim.results.runs import RunRecord, result_settings
 from raysim.storage.checkpoints import FORMULA, TEST_SAMPLES, TRAINING_SAMPLES
 from raysim.storage.plugins import Plugins
 
-SHOWN_DIGITS = 12
 OF_SAMPLES = ("dataset.", "partition.")
 """Settings on which samples depend, besides the number of clients."""
 

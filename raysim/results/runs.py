@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -105,9 +106,13 @@ class RunRecord:
 
     def sealed(self, name: str) -> str | None:
         """Return what a checkpoint, where there is one, seals under a name of an identity."""
-        checkpoints = _checkpoints(self.path)
-        found = checkpoints.identity().get(name) if checkpoints else None
+        found = self._identity.get(name)
         return None if found is None else str(found)
+
+    @cached_property
+    def _identity(self) -> Mapping[str, Any]:
+        checkpoints = _checkpoints(self.path)
+        return checkpoints.identity() if checkpoints else {}
 
     def points(self, column: str) -> list[tuple[int, float]]:
         """Return round and value of a column, where it has one."""

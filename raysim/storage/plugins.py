@@ -54,8 +54,7 @@ class Plugins:
             RunError: a source is missing, lies in a run directory, or is not the one sealed.
         """
         sealed = self._sealed()
-        for module in sorted(modules_of(settings)):
-            digest = source_digest(module, self._run_dir)
+        for module, digest in sources_of(settings, self._run_dir).items():
             if not force and [digest] != sealed.get(module, [])[-1:]:
                 raise RunError(
                     f"{module}: its source is not that with which the run was started; to continue"
@@ -87,8 +86,8 @@ class Plugins:
             RunError: a source is missing or lies in a run directory.
         """
         before = sealed = self._sealed()
-        for module in sorted(modules_of(settings)):
-            digest, digests = source_digest(module, self._run_dir), sealed.get(module, [])
+        for module, digest in sources_of(settings, self._run_dir).items():
+            digests = sealed.get(module, [])
             if digests[-1:] != [digest]:
                 sealed = {**sealed, module: [*digests, digest]}
         if self._file.is_dir():
@@ -128,6 +127,11 @@ def check_places(settings: Mapping[str, Any]) -> None:
     for module in sorted(modules_of(settings)):
         if module.partition(".")[0] not in sys.stdlib_module_names and _spec(module):
             _sources(module)
+
+
+def sources_of(settings: Mapping[str, Any], run_dir: Path) -> dict[str, str]:
+    """Return the digest of the source of each module that settings name; see `source_digest`."""
+    return {module: source_digest(module, run_dir) for module in sorted(modules_of(settings))}
 
 
 def source_digest(module: str, run_dir: Path) -> str:

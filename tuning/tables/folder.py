@@ -13,7 +13,7 @@ from raysim.core.given import parse_json
 from raysim.results.runs import infinite_loss
 from raysim.storage.atomic import sweep, write_json
 from raysim.storage.lock import lock_folder
-from raysim.storage.plugins import modules_of, source_digest
+from raysim.storage.plugins import sources_of
 from raysim.storage.run_directory import RunDirectory, difference_from
 from raysim.storage.schema import GRIDS, SCHEMA, check_schema
 from raysim.tuning.slots.queue import reference_failed
@@ -99,9 +99,7 @@ class TableFolder:
 
     def _formula(self, run: PlannedRun, seed: int) -> dict[str, Any]:
         """Return the revision of a run's method, and digests of the user's own modules."""
-        path = self.path_of(run, seed)
-        modules = sorted(modules_of(run.settings.to_dict()))
-        sources = {module: source_digest(module, path) for module in modules}
+        sources = sources_of(run.settings.to_dict(), self.path_of(run, seed))
         return {"revision": run.settings.method.revision, "sources": sources}
 
     def clear_failure(self, run: PlannedRun, seed: int) -> None:
