@@ -14,7 +14,7 @@ from typing import Any
 import raysim.driver
 from raysim.training.sgd import Sgd
 from tests.tasks import make_settings, make_task
-from tests.test_imports import ALLOWED, SOURCES, area
+from tests.test_imports import ALLOWED, SOURCES, area, imports
 
 ROOT = Path(__file__).parent.parent
 MODULES, LINES, BODY, FRAMES = 12, 300, 40, 15
@@ -80,6 +80,20 @@ def test_the_engine_imports_no_method_and_the_core_no_engine():
     for room in ENGINE:
         assert not {"methods", "facade", "cli", "workloads"} & set(ALLOWED[room]), room
     assert ALLOWED["core"] == () and ALLOWED["methods"] == ("core",)
+
+
+def test_schedules_know_neither_ray_nor_tensors():
+    """The benchmarks simulate them for any number of workers."""
+    room = "raysim.execution.scheduling"
+    found = {
+        each.module
+        for module in SOURCES
+        if module.startswith(room)
+        for each in imports(ast.parse(read(module)[1]), module)
+    }
+    own = {module for module in found if module.startswith("raysim.")}
+    assert len(own) > 5 and all(module.startswith(room) for module in own)
+    assert not {"ray", "torch"} & {module.partition(".")[0] for module in found}
 
 
 def test_the_engine_names_no_method():
