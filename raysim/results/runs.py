@@ -20,11 +20,11 @@ import pyarrow.parquet as pq
 from raysim import methods  # noqa: F401 - registers them
 from raysim.core.arrow import checksum
 from raysim.core.errors import RunError, SettingsError
-from raysim.core.given import decides_result, parse_json
+from raysim.core.given import decides_result, dotted, parse_json
 from raysim.core.method import METHODS
 from raysim.results.failures import INFINITE_LOSS, failure_of
 from raysim.storage.checkpoints import Checkpoints
-from raysim.storage.recorder import ANALYSIS, dotted
+from raysim.storage.recorder import ANALYSIS
 from raysim.storage.run_directory import RunDirectory
 from raysim.storage.schema import GRIDS, current_settings
 from raysim.storage.summary import DROPPED

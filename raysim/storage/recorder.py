@@ -23,6 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from raysim.core.given import dotted
 from raysim.storage.atomic import remove, replace_file
 from raysim.storage.tables.parted import PartedTable, check_rounds, read_table
 
@@ -225,17 +226,6 @@ class RunRecorder:
             for key, value in dotted(self._settings).items()
         }
         events.hyperparameters(values)
-
-
-def dotted(values: Mapping[str, Any], prefix: str = "") -> Row:
-    """Return nested settings by dotted key."""
-    flat: Row = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            flat |= dotted(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat
 
 
 def _client_table(number: int, columns: Columns) -> pa.Table:

@@ -21,13 +21,12 @@ from pyarrow import ipc
 from raysim.config import Settings, parse
 from raysim.core.client_indices import ClientIndices, ListedIndices
 from raysim.core.errors import RunError, SettingsError
-from raysim.core.given import may_change, parse_json
+from raysim.core.given import dotted, may_change, parse_json
 from raysim.storage.atomic import is_leftover, remove, replace_file, sweep, write_json
 from raysim.storage.checkpoints import FORMULA, Checkpoints
 from raysim.storage.environment import by_environment, environment, installed_version
 from raysim.storage.lock import LOCK, lock_folder, make_new_folder
 from raysim.storage.plugins import SEALS, Plugins, modules_of
-from raysim.storage.recorder import dotted
 from raysim.storage.schema import SCHEMA, current_settings
 from raysim.storage.summary import summarise
 

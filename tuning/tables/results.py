@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from raysim.core.given import dotted
 from raysim.results.failures import is_divergence
 from raysim.results.metrics import parse_metric
 from raysim.results.origins import Origin, origin_notes, origins_of
@@ -18,7 +19,6 @@ from raysim.results.render.grid import shown
 from raysim.results.runs import read_run, result_settings
 from raysim.results.tables import ResultCell, ResultTable, differing_settings
 from raysim.storage.atomic import replace_file
-from raysim.storage.recorder import dotted
 from raysim.tuning.changes import changed_settings
 from raysim.tuning.tables.cells import PlannedCell, PlannedRun
 from raysim.tuning.tables.folder import TableFolder

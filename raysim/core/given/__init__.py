@@ -5,11 +5,19 @@ Free of heavy imports: the command line reads the working directory's kind befor
 
 from raysim.core.given.decisive import decides_result, may_change
 from raysim.core.given.paths import portable_name, user_path
-from raysim.core.given.values import check_plain, or_none, override_text, parse_json, read_text
+from raysim.core.given.values import (
+    check_plain,
+    dotted,
+    or_none,
+    override_text,
+    parse_json,
+    read_text,
+)
 
 __all__ = [
     "check_plain",
     "decides_result",
+    "dotted",
     "may_change",
     "or_none",
     "override_text",
