@@ -142,6 +142,13 @@ def is_ours(file: str) -> bool:
     return (ROOT / "raysim").resolve() in Path(file).resolve().parents
 
 
+def test_the_docstrings_of_large_folders_name_all_that_is_in_them():
+    for room in ("core", "storage", "execution"):
+        parts = {path.stem for path in (ROOT / "raysim" / room).glob("[a-z]*")}
+        named = set(re.findall(r"`(\w+)`", import_module(f"raysim.{room}").__doc__ or ""))
+        assert len(parts) > 10 and parts <= named, parts - named
+
+
 def test_the_walk_of_one_update_names_what_exists():
     """The walk stands in the docstring of `driver/`."""
     names = re.findall(r"`(\w+(?:\.\w+){2,})`", raysim.driver.__doc__ or "")

@@ -1,12 +1,11 @@
-"""Records of a run: tables, TensorBoard events and the summary.
+"""Records of a run: tables of its rounds and clients, and TensorBoard events.
 
 `metrics.parquet` has a row per round, `clients.parquet` a row per client and round. Both are
 replaced aside and renamed, so they are readable at any moment. How often they are written is
 bounded by the time that writing takes. `clients.parquet` is a folder of files, a `PartedTable`, and
 so is `analysis/NAME.parquet` of each analysis. `client_accuracy.parquet` has a row per client, of
 the last evaluation. A checkpoint holds copies of the metrics and of the open files, and the
-checksums of the closed ones: a resumed run has the rows of its rounds, all of them, or none of it
-goes on.
+checksums of the closed ones: a resumed run has all rows of its rounds, or does not go on.
 """
 
 from __future__ import annotations
