@@ -22,7 +22,7 @@ from raysim.core.arrow import checksum
 from raysim.core.errors import RunError, SettingsError
 from raysim.core.given import decides_result, dotted, parse_json
 from raysim.core.method import METHODS
-from raysim.results.failures import INFINITE_LOSS, failure_of
+from raysim.results.failures import INFINITE_LOSS, failure_of, read_failure
 from raysim.storage.checkpoints import Checkpoints
 from raysim.storage.recorder import ANALYSIS
 from raysim.storage.run_directory import RunDirectory
@@ -200,7 +200,7 @@ def _settings(directory: RunDirectory) -> tuple[dict[str, Any], bool]:
     if values is None or "own_task" not in values:
         values = Checkpoints(directory.checkpoints).config()
     if values is None or "own_task" not in values:
-        raise RunError(f"{directory.path}: holds no run{_runs_below(directory.path)}")
+        raise RunError(f"{directory.path}: holds no run{_instead(directory.path)}")
     settings = dotted(current_settings(directory.config, values))
     own_task = bool(settings.pop("own_task"))
     if type(settings.get("seed")) is not int:
@@ -214,8 +214,10 @@ def _checkpoints(path: Path) -> Checkpoints | None:
     return None if folder.is_file() else Checkpoints(folder)
 
 
-def _runs_below(path: Path) -> str:
-    """Return where the runs are of a folder of a table, a figure or a study, in words."""
+def _instead(path: Path) -> str:
+    """Return in words what a folder without a run holds: a failure, or runs of a table or study."""
+    if failure := read_failure(path):
+        return f", which failed before it had settings: {failure.error}"
     for kind, name in GRIDS.items():
         if (path / name).exists():
             runs = sorted(config.parent for config in path.glob("**/config.json"))

@@ -161,6 +161,11 @@ def test_folders_that_are_none(tmp_path, write_run):
     found = pytest.raises(RunError, match=f"holds no run but those of a table, such as {run}; name")
     with found:
         read_run(tmp_path)
+    early = tmp_path / "early"
+    early.mkdir()
+    (early / "failed.json").write_text('{"error": "method.split=7: must be below 4"}')
+    with pytest.raises(RunError, match="holds no run, which failed before it had settings: method"):
+        read_run(early)
     with pytest.raises(SettingsError, match="is given twice"):
         read_runs([run, run.parent / "." / "run"])
     with pytest.raises(SettingsError, match="at least one"):
