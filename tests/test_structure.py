@@ -14,7 +14,7 @@ from typing import Any
 import raysim.driver
 from raysim.training.sgd import Sgd
 from tests.tasks import make_settings, make_task
-from tests.test_imports import ALLOWED, SOURCES, area
+from tests.test_imports import ALLOWED, SOURCES, area, imports
 
 ROOT = Path(__file__).parent.parent
 MODULES, LINES, BODY, FRAMES = 12, 300, 40, 15
@@ -82,6 +82,20 @@ def test_the_engine_imports_no_method_and_the_core_no_engine():
     assert ALLOWED["core"] == () and ALLOWED["methods"] == ("core",)
 
 
+def test_schedules_know_neither_ray_nor_tensors():
+    """The benchmarks simulate them for any number of workers."""
+    room = "raysim.execution.scheduling"
+    found = {
+        each.module
+        for module in SOURCES
+        if module.startswith(room)
+        for each in imports(ast.parse(read(module)[1]), module)
+    }
+    own = {module for module in found if module.startswith("raysim.")}
+    assert len(own) > 5 and all(module.startswith(room) for module in own)
+    assert not {"ray", "torch"} & {module.partition(".")[0] for module in found}
+
+
 def test_the_engine_names_no_method():
     """A method's name in the engine is a branch for that method."""
     methods = {path.stem for path in (ROOT / "raysim/methods").iterdir()}
@@ -126,6 +140,13 @@ def test_a_step_is_at_most_fifteen_frames_below_run(tmp_path, monkeypatch):
 
 def is_ours(file: str) -> bool:
     return (ROOT / "raysim").resolve() in Path(file).resolve().parents
+
+
+def test_the_docstrings_of_large_folders_name_all_that_is_in_them():
+    for room in ("core", "storage", "execution"):
+        parts = {path.stem for path in (ROOT / "raysim" / room).glob("[a-z]*")}
+        named = set(re.findall(r"`(\w+)`", import_module(f"raysim.{room}").__doc__ or ""))
+        assert len(parts) > 10 and parts <= named, parts - named
 
 
 def test_the_walk_of_one_update_names_what_exists():

@@ -12,10 +12,9 @@ import optuna
 from optuna.trial import FrozenTrial, Trial
 
 from raysim.core.errors import MachineError, RunError
-from raysim.core.given import parse_json
+from raysim.core.given import dotted, parse_json
 from raysim.storage.atomic import remove, sweep, write_json
 from raysim.storage.lock import is_locked, lock_folder
-from raysim.storage.recorder import dotted
 from raysim.storage.run_directory import RunDirectory
 from raysim.storage.schema import GRIDS, SCHEMA, check_schema
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from optuna.trial import FrozenTrial, TrialState
 
+from raysim.core.given import dotted
 from raysim.results import report
 from raysim.results.render import Entry, Grid
 from raysim.results.render.formats import html_table
 from raysim.results.report.charts import Chart, style_of, to_svg
 from raysim.storage.atomic import replace_file
-from raysim.storage.recorder import dotted
 from raysim.tuning.plots import plots
 from raysim.tuning.search.record import record_of
 from raysim.tuning.search.results import exceeded, quantity

@@ -4,7 +4,8 @@
 
 In: the deployed models before and after an evaluated round, and per client what was measured.
 Out: rows, which the driver writes to `analysis/NAME.parquet` of the run directory, with the round.
-Imported by `raysim.config` (names), the driver (`base`) and the facade; imports core and methods.
+Imported by `raysim.config` (names), the driver (`base`), `results` and the facade; imports core and
+methods.
 
 An analysis is a component of one or two parts (`base.Analysis`):
 

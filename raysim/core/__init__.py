@@ -1,1 +1,10 @@
-"""Pure pieces: components, tensors, seeds, exact sums, rules and the method interface."""
+"""Core: the interfaces that methods and workloads are written against, and what all packages share.
+
+- Methods: `method` and `rules`, the `chain` of rules, `scoring` of outputs, a network's `layers`.
+- Samples: `data` has the interfaces of datasets, partitions and models; `arrow` prepared samples on
+  disk; `client_indices` the samples of each client.
+- Settings: `components` are what a name in the settings stands for, `given` what a user gives.
+- All: `tensors` and their exact sums, `seeds`, `errors`, `exits`.
+
+Imported by all of raysim; imports nothing else of it.
+"""

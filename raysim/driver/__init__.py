@@ -30,5 +30,5 @@ Up:
 7. `methods.fedavg.FedAvg.server_update` makes the server's next state of them.
 8. `driver.evaluation.Evaluator.evaluate` evaluates it, `storage.recorder.RunRecorder.add` writes
    the round's rows, and `storage.checkpoints.Checkpoints.save` commits state and client versions;
-   after an interruption `driver.run.Run.restore` goes back to there.
+   after an interruption `driver.run.commits.Commits.restore` goes back to there.
 """

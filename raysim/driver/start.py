@@ -86,7 +86,7 @@ def _rounds(
             try:
                 return (yield from run.rounds())
             finally:
-                run.recorder.close_events()
+                run.commits.recorder.close_events()
 
 
 @contextmanager

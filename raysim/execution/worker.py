@@ -24,15 +24,14 @@ import torch
 from raysim.config import Settings
 from raysim.core.errors import MachineError, RaysimError, RunError
 from raysim.core.rules import Batch, Upload
-from raysim.core.seeds import stream, torch_generator, torch_seed
-from raysim.core.tensors import Groups, Tensors
+from raysim.core.tensors import Tensors
+from raysim.execution.client_jobs import ClientJobs
 from raysim.execution.messages import EvaluationMessage, Failure, PassMessage, WorkerResult
 from raysim.execution.partial_sum import PartialSum
 from raysim.execution.process import device_of, is_device_error
 from raysim.federation.evaluation_sets import EVALUATION_ROWS, EvaluationSet
 from raysim.federation.federation import Federation
-from raysim.federation.opened import OpenedSamples, memory_cap
-from raysim.storage.client_states import UNSEALED, ClientStates, StateVersion
+from raysim.federation.opened import memory_cap
 from raysim.storage.environment import environment
 from raysim.storage.trace import Stopwatch
 from raysim.training.job import ClientJob, LocalLosses
@@ -77,12 +76,9 @@ class Worker:
         module = settings.method.network(federation.network(settings.seed))
         network = Network(module).placed(self.device)
         self.sequential = SequentialTrainer(network, settings.local, settings.engine.precision)
-        self._samples = OpenedSamples(federation, self.device)
+        self._jobs = ClientJobs(settings, federation, spec.states, self.device)
         self._evaluated = spec.evaluated
         self._sizes = federation.training_sizes
-        self._augment = federation.inputs.augment
-        self._states = ClientStates(spec.states)
-        self._opened: tuple[tuple[int, int] | None, Groups, Groups] = (None, {}, {})
         self._name = f"{socket.gethostname()} {os.getpid()}"
         self._results = {name: WorkerResult(self._name) for name in ("train", "evaluate")}
         self._failed_in_row: set[tuple[int, ...]] = set()
@@ -102,9 +98,9 @@ class Worker:
         """Train stacks of clients of a pass; hold the sum of their uploads."""
         for stack in stacks:
             with self.watch("broadcast"):
-                broadcast, initial_state = self._open(message)
+                self._jobs.open(message)
             failures = len(self._results["train"].failures)
-            self._train_stack(message, stack, broadcast, initial_state)
+            self._train_stack(message, stack)
             if len(self._results["train"].failures) > failures:
                 self._failed_in_row.add(stack)
             else:
@@ -120,15 +116,13 @@ class Worker:
         result.spans = self.watch.take()
         return result
 
-    def _train_stack(
-        self, message: PassMessage, stack: tuple[int, ...], broadcast: Groups, initial: Groups
-    ) -> None:
+    def _train_stack(self, message: PassMessage, stack: tuple[int, ...]) -> None:
         """Train the clients of a stack; each is accepted or fails by itself."""
         begun = perf_counter()
         jobs: dict[int, ClientJob] = {}
         for client in stack:
             with self._failures([client], stack), self.watch("data"):
-                jobs[client] = self._job(message, client, broadcast, initial)
+                jobs[client] = self._jobs.job(message, client)
         results: list[tuple[Upload, LocalLosses]] = []
         with self._failures([*jobs], stack), self.watch("training"):
             if len(jobs) < len(stack) and not message.retry:
@@ -140,9 +134,10 @@ class Worker:
 
     def jobs(self, message: PassMessage, stack: tuple[int, ...]) -> dict[int, ClientJob]:
         """Return the jobs of a stack's clients, which are trained elsewhere and then accepted."""
-        opened = self._open(message)
+        with self.watch("broadcast"):
+            self._jobs.open(message)
         with self.watch("data"):
-            return {client: self._job(message, client, *opened) for client in stack}
+            return {client: self._jobs.job(message, client) for client in stack}
 
     def accept(
         self,
@@ -173,37 +168,6 @@ class Worker:
             trace = traceback.format_exc()
             self._results["train"].failures += [Failure(c, cause, trace, stack) for c in clients]
 
-    def _job(
-        self, message: PassMessage, client: int, broadcast: Groups, initial: Groups
-    ) -> ClientJob:
-        personal = message.personal.get(client)
-        keys = (message.round_number, message.pass_number, client)
-        seed = self._settings.seed
-        return ClientJob(
-            rules=message.work.rules,
-            epochs=message.work.epochs_of(client),
-            lr=message.work.lr_of(client),
-            trainable=message.work.trainable,
-            data=self._samples.client(client),
-            broadcast=broadcast,
-            state=self._state(client, message.versions.get(client, ()), initial),
-            personal=personal.open(self.device) if personal else {},
-            augment=self._augment,
-            batches=stream(seed, "batches", *keys),
-            torch_seed=torch_seed(seed, "training", *keys),
-            generator=partial(_generator, seed, keys, self.device),
-        )
-
-    def _state(
-        self, client: int, versions: tuple[StateVersion, ...], initial: Groups
-    ) -> dict[str, Tensors]:
-        """Return a client's state, and its round state, at these versions."""
-        has_state = any(not version.in_round for version in versions)
-        state: dict[str, Tensors] = {} if has_state else dict(initial)
-        for version in versions:
-            state |= self._states.read(client, version, self.device)
-        return state
-
     def _accept(self, message: PassMessage, upload: Upload, record: dict[str, float]) -> None:
         """Check an upload, write the client's states, then add it: all of it or nothing."""
         client = int(record["client"])
@@ -211,28 +175,18 @@ class Worker:
         partial_sum = self._results["train"].sums.setdefault(entry.round_number, PartialSum())
         addend = partial_sum.check(upload)
         digests = (
-            self._write(message, client, upload.state, in_round=False),
-            self._write(message, client, upload.round_state, in_round=True),
+            self._jobs.write(message, client, upload.state, in_round=False),
+            self._jobs.write(message, client, upload.round_state, in_round=True),
         )
-        weight = 1 if message.uniform else int(self._sizes[client])
-        add = partial(partial_sum.add, record, upload, addend, weight, entry.total_weight)
-        add(discount=entry.discount, digests=digests)
-
-    def _write(self, message: PassMessage, client: int, groups: Groups, *, in_round: bool) -> int:
-        """Write a client's state or round state, where it has one; return the file's digest."""
-        if not groups:
-            return UNSEALED
-        version = StateVersion(message.round_number, message.pass_number, in_round)
-        return self._states.write(client, version, groups, message.needed_from)
-
-    def _open(self, message: PassMessage) -> tuple[Groups, Groups]:
-        """Bring what clients are sent and the initial client state to the device, once in a row."""
-        key = (message.round_number, message.pass_number)
-        if self._opened[0] != key:
-            packed = (message.broadcast, message.initial_state)
-            broadcast, initial = (tensors.open(self.device) for tensors in packed)
-            self._opened = (key, broadcast, initial)
-        return self._opened[1:]
+        partial_sum.add(
+            record,
+            upload,
+            addend,
+            weight=1 if message.uniform else int(self._sizes[client]),
+            total_weight=entry.total_weight,
+            discount=entry.discount,
+            digests=digests,
+        )
 
     @cached_property
     def _stacked(self) -> StackedTrainer:
@@ -272,9 +226,9 @@ class Worker:
         scores = []
         for position in range(*evaluated.cuts[batch : batch + 2].tolist()):
             client = int(evaluated.clients[position])
-            state = self._state(client, message.versions.get(client, ()), initial)
+            state = self._jobs.state(client, message.versions.get(client, ()), initial)
             self.sequential.network.load(self._settings.method.client_model(deployed, state))
-            samples = self._samples.of_client(evaluated, position)
+            samples = self._jobs.samples.of_client(evaluated, position)
             scores.append(score(self.sequential.network, samples))
         losses, predicted = zip(*scores, strict=True)
         return sum(losses), np.concatenate(predicted)
@@ -282,17 +236,17 @@ class Worker:
     def _batch(self, number: int, batch: int) -> Batch:
         """Return the samples of a batch of a set."""
         if number == TEST_SET:
-            return self._samples.test(batch * EVALUATION_ROWS, (batch + 1) * EVALUATION_ROWS)
-        return self._samples.of_clients(self._evaluated[number - 1], batch)
-
-
-def _generator(
-    seed: int, keys: tuple[int, ...], device: torch.device, purpose: str
-) -> torch.Generator:
-    return torch_generator(seed, f"client/{purpose}", *keys, device=device)
+            return self._jobs.samples.test(batch * EVALUATION_ROWS, (batch + 1) * EVALUATION_ROWS)
+        return self._jobs.samples.of_clients(self._evaluated[number - 1], batch)
 
 
 def _record(client: int, samples: int, losses: LocalLosses, seconds: float) -> dict[str, float]:
-    counts = {"client": client, "samples": samples, "steps": losses.steps}
-    figures = {"train_loss": losses.train_loss, "objective": losses.objective}
-    return {**counts, **figures, "seconds": seconds}
+    """Return the numbers of a client's row in `clients.parquet`."""
+    return {
+        "client": client,
+        "samples": samples,
+        "steps": losses.steps,
+        "train_loss": losses.train_loss,
+        "objective": losses.objective,
+        "seconds": seconds,
+    }

@@ -23,7 +23,7 @@ STATES: Mapping[State, str] = {
     RUNNING: "running: no end is recorded; such runs are rows of their own, with the values of"
     " the rounds so far, and not compared.",
     "diverged": "diverged: an update or a loss is not finite; the run has no values.",
-    "failed": "failed: a client stopped the run; it has no values.",
+    "failed": "failed: an error ended the run; it has no values.",
 }
 """Per state that is to be said, its note."""
 ENDED = ("diverged", "failed")

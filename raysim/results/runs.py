@@ -7,7 +7,6 @@ is not imported.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,21 +20,17 @@ import pyarrow.parquet as pq
 from raysim import methods  # noqa: F401 - registers them
 from raysim.core.arrow import checksum
 from raysim.core.errors import RunError, SettingsError
-from raysim.core.given import decides_result, parse_json
+from raysim.core.given import decides_result, dotted, parse_json
 from raysim.core.method import METHODS
+from raysim.results.failures import INFINITE_LOSS, failure_of, read_failure
 from raysim.storage.checkpoints import Checkpoints
-from raysim.storage.recorder import ANALYSIS, dotted
+from raysim.storage.recorder import ANALYSIS
 from raysim.storage.run_directory import RunDirectory
 from raysim.storage.schema import GRIDS, current_settings
 from raysim.storage.summary import DROPPED
 from raysim.storage.tables.parted import read_table
 
 State = Literal["finished", "running", "diverged", "failed"]
-FAILURE = re.compile(r"^round (\d+), client \d+$", re.MULTILINE)
-INFINITE_LOSS = "its loss is not finite"
-"""Error of a finished run that has diverged."""
-DIVERGED = re.compile(rf"its update is (not finite|out of range)|{INFINITE_LOSS}")
-"""Causes of divergence, in errors of runs and in `errors.log`."""
 LOSSES = ("train_loss", "test_loss")
 CUMULATED: Mapping[str, tuple[str, ...]] = {
     "bytes": ("bytes_up", "bytes_down"),
@@ -57,11 +52,11 @@ class RunRecord:
         metrics: A row per committed round, with the columns of CUMULATED; empty before the first.
         summary: `summary.json`; None of a run that is not finished.
         state: "running" where no end is recorded: a killed run cannot be told from one that goes
-            on. "diverged" where a client's update or a loss is not finite, "failed" where a client
-            stopped the run.
+            on. "diverged" where a client's update or a loss is not finite, "failed" where another
+            error ended the run.
         environment: `environment.json`; empty where it cannot be read.
-        notes: Lines about damaged files, clients that were dropped, and what a run was forced to
-            accept.
+        notes: Lines about its failure, damaged files, clients that were dropped, and what a run was
+            forced to accept.
     """
 
     path: Path
@@ -150,6 +145,8 @@ def read_run(path: Path) -> RunRecord:
     metrics = _metrics(directory, notes.append)
     target = settings.get("target_accuracy")
     summary = _json(directory.summary) if directory.is_finished(target) else None
+    state, error = _end(directory, metrics, finished=summary is not None)
+    notes += [f"{path}: {state}: {error}"] if error else []
     notes += _dropped(path, metrics)
     checkpoints = _checkpoints(path)
     forced = (summary or {}).get("forced") or (checkpoints.forced() if checkpoints else ())
@@ -160,7 +157,7 @@ def read_run(path: Path) -> RunRecord:
         own_task=own_task,
         metrics=metrics,
         summary=summary,
-        state=_state(directory, metrics, finished=summary is not None),
+        state=state,
         environment=_json(directory.environment) or {},
         notes=tuple(notes),
     )
@@ -192,11 +189,6 @@ def infinite_loss(path: Path) -> str | None:
     return INFINITE_LOSS if read_run(path).state == "diverged" else None
 
 
-def is_divergence(error: str) -> bool:
-    """Return whether a run that ended with an error has diverged."""
-    return bool(DIVERGED.search(error))
-
-
 def result_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of settings by dotted key on which the model depends, the seed left out."""
     return {k: value for k, value in settings.items() if k != "seed" and decides_result(k)}
@@ -208,7 +200,7 @@ def _settings(directory: RunDirectory) -> tuple[dict[str, Any], bool]:
     if values is None or "own_task" not in values:
         values = Checkpoints(directory.checkpoints).config()
     if values is None or "own_task" not in values:
-        raise RunError(f"{directory.path}: holds no run{_runs_below(directory.path)}")
+        raise RunError(f"{directory.path}: holds no run{_instead(directory.path)}")
     settings = dotted(current_settings(directory.config, values))
     own_task = bool(settings.pop("own_task"))
     if type(settings.get("seed")) is not int:
@@ -222,8 +214,10 @@ def _checkpoints(path: Path) -> Checkpoints | None:
     return None if folder.is_file() else Checkpoints(folder)
 
 
-def _runs_below(path: Path) -> str:
-    """Return where the runs are of a folder of a table, a figure or a study, in words."""
+def _instead(path: Path) -> str:
+    """Return in words what a folder without a run holds: a failure, or runs of a table or study."""
+    if failure := read_failure(path):
+        return f", which failed before it had settings: {failure.error}"
     for kind, name in GRIDS.items():
         if (path / name).exists():
             runs = sorted(config.parent for config in path.glob("**/config.json"))
@@ -274,21 +268,15 @@ def _with_cumulated(table: pa.Table) -> pa.Table:
     return table
 
 
-def _state(directory: RunDirectory, metrics: pa.Table, *, finished: bool) -> State:
+def _end(directory: RunDirectory, metrics: pa.Table, *, finished: bool) -> tuple[State, str]:
+    """Return the state of a run, and the error that ended it, as far as one is recorded."""
     for column in LOSSES:
         values = metrics[column].to_pylist() if column in metrics.column_names else []
         if any(value is not None and not math.isfinite(value) for value in values[-1:]):
-            return "diverged"
+            return "diverged", ""
     if finished:
-        return "finished"
-    try:
-        log = directory.errors.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return "running"
-    last = next(reversed([*FAILURE.finditer(log)]), None)
-    if last is None or int(last[1]) <= len(metrics):  # of a client that was dropped
-        return "running"
-    return "diverged" if is_divergence(log[last.end() :]) else "failed"
+        return "finished", ""
+    return failure_of(directory, len(metrics)) or ("running", "")
 
 
 def _json(path: Path) -> dict[str, Any] | None:

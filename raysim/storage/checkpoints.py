@@ -1,8 +1,8 @@
 """Checkpoints: safetensors and JSON with checksums, written aside and renamed.
 
 The last two are kept; a damaged one is reported and the one before it is used. A checkpoint seals
-all that a run goes on from: the server's state, the clients' last losses, the version and digest of
-each client's state, the tables of the rounds, the settings, and what decides the bits of a result.
+all that a run goes on from: the server's state, clients under way, last losses, the version and
+digest of each client's state, rounds' tables, settings, and what decides the bits of a result.
 """
 
 from __future__ import annotations

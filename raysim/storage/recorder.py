@@ -1,12 +1,11 @@
-"""Records of a run: tables, TensorBoard events and the summary.
+"""Records of a run: tables of its rounds and clients, and TensorBoard events.
 
 `metrics.parquet` has a row per round, `clients.parquet` a row per client and round. Both are
 replaced aside and renamed, so they are readable at any moment. How often they are written is
 bounded by the time that writing takes. `clients.parquet` is a folder of files, a `PartedTable`, and
 so is `analysis/NAME.parquet` of each analysis. `client_accuracy.parquet` has a row per client, of
 the last evaluation. A checkpoint holds copies of the metrics and of the open files, and the
-checksums of the closed ones: a resumed run has the rows of its rounds, all of them, or none of it
-goes on.
+checksums of the closed ones: a resumed run has all rows of its rounds, or does not go on.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from raysim.core.given import dotted
 from raysim.storage.atomic import remove, replace_file
 from raysim.storage.tables.parted import PartedTable, check_rounds, read_table
 
@@ -225,17 +225,6 @@ class RunRecorder:
             for key, value in dotted(self._settings).items()
         }
         events.hyperparameters(values)
-
-
-def dotted(values: Mapping[str, Any], prefix: str = "") -> Row:
-    """Return nested settings by dotted key."""
-    flat: Row = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            flat |= dotted(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat
 
 
 def _client_table(number: int, columns: Columns) -> pa.Table:

@@ -21,13 +21,12 @@ from pyarrow import ipc
 from raysim.config import Settings, parse
 from raysim.core.client_indices import ClientIndices, ListedIndices
 from raysim.core.errors import RunError, SettingsError
-from raysim.core.given import may_change, parse_json
-from raysim.storage.atomic import is_leftover, replace_file, sweep, write_json
+from raysim.core.given import dotted, may_change, parse_json
+from raysim.storage.atomic import is_leftover, remove, replace_file, sweep, write_json
 from raysim.storage.checkpoints import FORMULA, Checkpoints
 from raysim.storage.environment import by_environment, environment, installed_version
 from raysim.storage.lock import LOCK, lock_folder, make_new_folder
 from raysim.storage.plugins import SEALS, Plugins, modules_of
-from raysim.storage.recorder import dotted
 from raysim.storage.schema import SCHEMA, current_settings
 from raysim.storage.summary import summarise
 
@@ -52,6 +51,7 @@ class RunDirectory:
     partition = property(lambda self: self.path / "partition.arrow")
     checkpoints = property(lambda self: self.path / "checkpoints")
     errors = property(lambda self: self.path / "errors.log")
+    failed = property(lambda self: self.path / "failed.json")
     states = property(lambda self: self.path / "clients")
 
     @classmethod
@@ -149,7 +149,7 @@ class RunDirectory:
         """Lock the directory for this process, check it again, write seals and settings.
 
         Another process may have used it since the first check. Files that a killed process left
-        half written are deleted.
+        half written are deleted, and so is the record of an earlier failure.
 
         Raises:
             RunError: it cannot be written, another process holds the lock, or `check` refuses it.
@@ -161,6 +161,7 @@ class RunDirectory:
             Plugins(self.path).seal(settings.to_dict())  # before there is a run that needs them
             self.config_values = {"schema": SCHEMA, **settings.to_dict(), "own_task": own_task}
             write_json(self.config, self.config_values)
+            remove(self.failed)
             yield
 
     def read_config(

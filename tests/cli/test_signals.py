@@ -24,18 +24,18 @@ RUN = (
 HINT = "interrupted; resume with: raysim resume run\n"
 SLOW = """
 import runpy, signal, sys, time
-import raysim.driver.run as run
+from raysim.driver.run.commits import Commits
 {patch}
 sys.argv = ["raysim", *sys.argv[1:]]
 runpy.run_module("raysim", run_name="__main__")
 """
 SLOW_SAVE = """
-save = run.Run._save
+save = Commits.save
 def slowly(self):
     print("saving", flush=True)
     time.sleep(1.5)
     save(self)
-run.Run._save = slowly
+Commits.save = slowly
 """
 
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 import raysim
 from raysim.config import parse_override
-from raysim.core.given import decides_result, may_change, override_text
-from raysim.storage.recorder import dotted
+from raysim.core.given import decides_result, dotted, may_change, override_text
 
 TEXTS = ["", "none", "None", "1e3", "true", "a b", "$HOME", "*", "it's", '["cka"]', "~/x", " x "]
 VALUES = st.one_of(
@@ -39,6 +38,11 @@ def test_an_override_can_be_typed_in_a_shell(value):
 def test_an_override_is_read_as_the_value_that_it_was(value):
     [word] = shlex.split(override_text("x", value))
     assert parse_override(word) == ("x", value)
+
+
+def test_dotted():
+    nested = {"a": 1, "b": {"c": None, "d": {"e": "x"}}, "f": {}}
+    assert dotted(nested) == {"a": 1, "b.c": None, "b.d.e": "x"}
 
 
 def test_settings_that_decide_no_result():

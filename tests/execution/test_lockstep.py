@@ -16,6 +16,7 @@ import raysim
 from raysim.core.errors import MachineError
 from raysim.core.rules import Pass
 from raysim.core.tensors import add_scaled
+from raysim.execution.client_jobs import ClientJobs
 from raysim.execution.lockstep import Lockstep
 from raysim.execution.worker import Worker
 from raysim.methods.fedavg import FedAvg
@@ -262,13 +263,13 @@ def test_a_run_that_fails_leaves_the_others(tmp_path):
 def test_a_client_that_fails_is_tried_again_by_its_run_alone(tmp_path, monkeypatch):
     """Its stack goes on without those of other runs; the run retries, and then drops it."""
 
-    def job(self, message, client, *groups):
-        if client == 4 and self.sequential.local.lr == 0.2:
+    def job(self, message, client):
+        if client == 4 and self._settings.local.lr == 0.2:
             raise ValueError("no data")
-        return made(self, message, client, *groups)
+        return made(self, message, client)
 
-    made = Worker._job
-    monkeypatch.setattr(Worker, "_job", job)
+    made = ClientJobs.job
+    monkeypatch.setattr(ClientJobs, "job", job)
     settings = sweep(tmp_path, "local.lr", (0.1, 0.2, 0.3), on_client_error="drop", fraction=1.0)
     together(settings)
     assert_as_alone(settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,10 @@ class FakeWorker(Worker):
     def __init__(self) -> None:
         self.watch, self._name = Stopwatch(False), "here 1"
         self._results, self._failed_in_row = {"train": WorkerResult(self._name)}, set()
+        jobs: Any = SimpleNamespace(open=lambda message: None)
+        self._jobs = jobs
 
-    def _open(self, message: Any) -> Any:
-        return {}, {}
-
-    def _train_stack(self, message: Any, stack: tuple[int, ...], *_: Any) -> None:
+    def _train_stack(self, message: Any, stack: tuple[int, ...]) -> None:
         if stack[0] % 2:
             self._results["train"].failures.append(Failure(stack[0], "", "", stack))
 

@@ -23,6 +23,7 @@ import psutil
 
 import raysim
 from raysim.driver.run import Run
+from raysim.driver.run.commits import Commits
 from raysim.storage.checkpoints import Checkpoints
 from raysim.tuning.studies import STUDIES
 from tests.faults.forked import SECONDS, Child
@@ -128,7 +129,7 @@ def _phase() -> Iterator[mmap.mmap]:
 
         with (
             mock.patch.object(Run, "_round", noting(Run._round, IN_ROUND, IN_ROUND)),
-            mock.patch.object(Run, "_finish", noting(Run._finish, ENDING, ENDING)),
+            mock.patch.object(Commits, "finish", noting(Commits.finish, ENDING, ENDING)),
             mock.patch.object(Checkpoints, "save", noting(Checkpoints.save, IN_COMMIT, IN_ROUND)),
         ):
             yield shared

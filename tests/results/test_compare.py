@@ -199,6 +199,25 @@ def test_runs_that_diverged_are_counted(grouped):
     assert row["rounds"] == "1 of 5, 1 diverged"
 
 
+def test_a_run_that_lost_its_slots_is_no_run_in_progress(
+    write_run,
+    raysim_command,  # noqa: F811
+    tmp_path,
+):
+    rows = {name: make_rows(values) for name, values in {"a": [0.5], "b": [0.9]}.items()}
+    paths = [write_run(name, rows[name], finished=name == "a", seed=ord(name)) for name in rows]
+    (paths[1] / "failed.json").write_text('{"error": "lost its slot 3 times: it died"}')
+    groups = group_runs([read_run(path) for path in paths])
+    grid, (row,) = table_of(groups)
+    assert row["final accuracy [%]"] == "50.00 (1/2, 1 failed)*"
+    assert row["rounds"] == "1 of 5, 1 failed"
+    line = f"{paths[1]}: failed: lost its slot 3 times: it died"
+    assert grid.notes[:2] == ("failed: an error ended the run; it has no values.", line)
+    page = tmp_path / "page.html"
+    code, _, err = raysim_command("report", *map(str, paths), "-o", str(page))
+    assert (code, err) == (0, "") and line in page.read_text(encoding="utf-8")
+
+
 def test_targets_are_those_of_the_settings(grouped):
     groups = grouped(
         a={"rows": make_rows([0.5, 0.9]), "target_accuracy": 0.9},

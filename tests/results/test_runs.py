@@ -83,7 +83,46 @@ def test_a_run_that_diverged(tmp_path):
 def test_the_state_is_that_of_the_last_failure_after_the_last_round(write_run, log, state):
     path = write_run(rows=make_rows([0.1, 0.2, 0.3]), finished=False)
     (path / "errors.log").write_text(log)
-    assert read_run(path).state == state
+    record = read_run(path)
+    assert record.state == state
+    line = f"in round 4; its traceback is in {path}/errors.log"
+    assert [note.endswith(line) for note in record.notes] == [True] * (state != "running")
+
+
+@pytest.mark.parametrize(
+    ("text", "state", "said"),
+    [
+        ('{"error": "lost its slot 3 times"}', "failed", "lost its slot 3 times"),
+        ('{"error": "client 1: its update is not finite"}', "diverged", "client 1: its update"),
+        ('{"formula": {}}', "failed", "its record is damaged"),
+        ("{", "failed", "its record is damaged"),
+    ],
+)
+def test_the_failure_that_a_table_recorded_is_the_end_of_an_unfinished_run(
+    write_run, text, state, said
+):
+    """It says more than the log, in which a client may stand that was dropped."""
+    rows = make_rows([0.1, 0.2])
+    path, finished = (write_run(name, rows, finished=name == "b") for name in "ab")
+    for run in (path, finished):
+        (run / "failed.json").write_text(text)
+        (run / "errors.log").write_text("round 3, client 7\nZeroDivisionError\n")
+    record = read_run(path)
+    (note,) = record.notes
+    assert record.state == state and note.startswith(f"{path}: {state}: {said}")
+    assert (read_run(finished).state, read_run(finished).notes) == ("finished", ())
+
+
+def test_a_run_that_goes_on_has_not_failed(tmp_path):
+    """By `raysim resume`, which knows no table that would clear the record."""
+    path = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        raysim.run(make_settings(path, rounds=4), make_task((8, 8)), StopAfter(2))
+    (path / "failed.json").write_text('{"error": "lost its slot 3 times"}')
+    assert read_run(path).state == "failed"
+    with pytest.raises(KeyboardInterrupt):
+        raysim.resume(path, make_task((8, 8)), StopAfter(3))
+    assert (read_run(path).state, read_run(path).notes) == ("running", ())
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -122,6 +161,11 @@ def test_folders_that_are_none(tmp_path, write_run):
     found = pytest.raises(RunError, match=f"holds no run but those of a table, such as {run}; name")
     with found:
         read_run(tmp_path)
+    early = tmp_path / "early"
+    early.mkdir()
+    (early / "failed.json").write_text('{"error": "method.split=7: must be below 4"}')
+    with pytest.raises(RunError, match="holds no run, which failed before it had settings: method"):
+        read_run(early)
     with pytest.raises(SettingsError, match="is given twice"):
         read_runs([run, run.parent / "." / "run"])
     with pytest.raises(SettingsError, match="at least one"):

@@ -8,7 +8,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from raysim.core.errors import RunError
-from raysim.storage.recorder import RunRecorder, SealedTables, dotted
+from raysim.storage.recorder import RunRecorder, SealedTables
 from raysim.storage.summary import rounds_to_target, summarise
 from raysim.storage.tables import parted
 
@@ -111,11 +111,6 @@ def test_accuracies_of_clients_are_those_of_the_last_evaluation(tmp_path, record
         {"round": 3, "client": 0, "samples": 4, "accuracy": 0.25},
         {"round": 3, "client": 7, "samples": 2, "accuracy": 0.5},
     ]
-
-
-def test_dotted():
-    nested = {"a": 1, "b": {"c": None, "d": {"e": "x"}}, "f": {}}
-    assert dotted(nested) == {"a": 1, "b.c": None, "b.d.e": "x"}
 
 
 def columns(number):

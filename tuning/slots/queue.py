@@ -11,7 +11,8 @@ from typing import Generic, TypeVar
 
 import raysim
 from raysim.core.errors import MachineError, RaysimError, RunError, SettingsError
-from raysim.results.runs import infinite_loss, is_divergence
+from raysim.results.failures import is_divergence
+from raysim.results.runs import infinite_loss
 from raysim.tuning.slots.pool import SlotPool
 from raysim.tuning.slots.report import Report, SlotLost
 from raysim.tuning.slots.slot import Lane

@@ -10,6 +10,7 @@ from typing import Any
 from raysim.config import Settings
 from raysim.core.errors import RunError
 from raysim.core.given import parse_json
+from raysim.results.failures import read_failure
 from raysim.results.runs import infinite_loss
 from raysim.storage.atomic import sweep, write_json
 from raysim.storage.lock import lock_folder
@@ -19,9 +20,6 @@ from raysim.storage.schema import GRIDS, SCHEMA, check_schema
 from raysim.tuning.slots.queue import reference_failed
 from raysim.tuning.tables.cells import PlannedCell, PlannedRun
 from raysim.tuning.tables.plan import TablePlan
-
-FAILED = "failed.json"
-"""File in the directory of a run that failed."""
 
 
 class TableFolder:
@@ -83,19 +81,15 @@ class TableFolder:
         path = self.path_of(run, seed)
         if self.is_finished(run, seed):  # perhaps after it failed, by `raysim resume`
             return infinite_loss(path)
-        try:
-            found = dict(parse_json((path / FAILED).read_text(encoding="utf-8")))
-            error = str(found["error"])
-        except FileNotFoundError:
+        found = read_failure(path)
+        if found is None or found.formula not in (None, self._formula(run, seed)):
             return None
-        except (OSError, ValueError, LookupError, TypeError):
-            return "its record is damaged"
-        return error if found.get("formula") == self._formula(run, seed) else None
+        return found.error
 
     def record_failure(self, run: PlannedRun, seed: int, error: str) -> None:
         """Record the error of a run."""
         about = {"schema": SCHEMA, "error": error, "formula": self._formula(run, seed)}
-        write_json(self.path_of(run, seed) / FAILED, about)
+        write_json(RunDirectory(self.path_of(run, seed)).failed, about)
 
     def _formula(self, run: PlannedRun, seed: int) -> dict[str, Any]:
         """Return the revision of a run's method, and digests of the user's own modules."""
@@ -104,7 +98,7 @@ class TableFolder:
 
     def clear_failure(self, run: PlannedRun, seed: int) -> None:
         """Delete the record of a run that is run again."""
-        (self.path_of(run, seed) / FAILED).unlink(missing_ok=True)
+        RunDirectory(self.path_of(run, seed)).failed.unlink(missing_ok=True)
 
     @contextmanager
     def lock(self, plan: TablePlan) -> Iterator[None]:

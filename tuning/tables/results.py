@@ -9,15 +9,16 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from raysim.core.given import dotted
+from raysim.results.failures import is_divergence
 from raysim.results.metrics import parse_metric
 from raysim.results.origins import Origin, origin_notes, origins_of
 from raysim.results.references import reference_notes
 from raysim.results.render import grid_of, to_arrow, to_html, to_latex, to_markdown
 from raysim.results.render.grid import shown
-from raysim.results.runs import is_divergence, read_run, result_settings
+from raysim.results.runs import read_run, result_settings
 from raysim.results.tables import ResultCell, ResultTable, differing_settings
 from raysim.storage.atomic import replace_file
-from raysim.storage.recorder import dotted
 from raysim.tuning.changes import changed_settings
 from raysim.tuning.tables.cells import PlannedCell, PlannedRun
 from raysim.tuning.tables.folder import TableFolder

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from raysim.config import Settings
-from raysim.results.runs import is_divergence
+from raysim.results.failures import is_divergence
 from raysim.tuning.slots.queue import ReferencedRuns
 from raysim.tuning.tables.cells import PlannedRun
 from raysim.tuning.tables.folder import TableFolder

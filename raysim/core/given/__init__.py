@@ -1,15 +1,24 @@
 """Values that a user gives: limits of numbers, overrides, settings files and paths.
 
-Free of heavy imports: the command line reads the working directory's kind before it imports others.
+Free of heavy imports: the command line finds out whether the working directory is a run directory
+(`run_folders`) before it imports anything else.
 """
 
 from raysim.core.given.decisive import decides_result, may_change
 from raysim.core.given.paths import portable_name, user_path
-from raysim.core.given.values import check_plain, or_none, override_text, parse_json, read_text
+from raysim.core.given.values import (
+    check_plain,
+    dotted,
+    or_none,
+    override_text,
+    parse_json,
+    read_text,
+)
 
 __all__ = [
     "check_plain",
     "decides_result",
+    "dotted",
     "may_change",
     "or_none",
     "override_text",

@@ -36,6 +36,17 @@ def check_plain(values: Mapping[str, Any]) -> None:
             raise SettingsError(f"{visible(key)}={visible(value)}: must be text in UTF-8")
 
 
+def dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested values by dotted key."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= dotted(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
 def parse_json(text: str) -> Any:
     """Parse JSON.
 

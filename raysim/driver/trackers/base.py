@@ -10,10 +10,9 @@ from typing import Any, Self
 
 from raysim.config import Settings
 from raysim.core.errors import RunError
-from raysim.core.given import parse_json
+from raysim.core.given import dotted, parse_json
 from raysim.driver.listener import Listener, Started
 from raysim.storage.atomic import write_json
-from raysim.storage.recorder import dotted
 from raysim.storage.schema import GRIDS
 
 FILE = "tracker.json"

@@ -23,9 +23,9 @@ from raysim.execution.pool.actor import (
     Event,
     OrderReceived,
 )
-from raysim.execution.pool.backlog import Work
 from raysim.execution.pool.broadcasts import Reference
-from raysim.execution.pool.schedule import IN_FLIGHT, Schedule
+from raysim.execution.pool.work import Work
+from raysim.execution.scheduling.schedule import IN_FLIGHT, Schedule
 
 MAX_DEATHS = 3
 """Deaths of actors over one client, or in a row while one starts, after which it has failed."""

@@ -32,10 +32,11 @@ from raysim.execution.module_path import with_driver_path
 from raysim.execution.partial_sum import Sums, merge_sums
 from raysim.execution.pool.actor import ActorHandle, ClientActor, OrderReceived, Part
 from raysim.execution.pool.actors import Actors, NoActorError
-from raysim.execution.pool.backlog import Answer, Backlog, Work
 from raysim.execution.pool.broadcasts import Reference
-from raysim.execution.pool.dealing import Speeds
-from raysim.execution.pool.holding import AT_ONCE, hold_seconds
+from raysim.execution.pool.work import Work
+from raysim.execution.scheduling.backlog import Answer, Backlog
+from raysim.execution.scheduling.dealing import Speeds
+from raysim.execution.scheduling.holding import AT_ONCE, hold_seconds
 
 START_SECONDS = 60.0
 """Seconds that a foreman waits for all of its workers; one is enough to start."""

@@ -1,9 +1,9 @@
 """The ray executor: a pool of resident actors on fractional GPUs or cores.
 
 The pool lives for the whole run. What a call shares travels once to each node, through the object
-store. What an actor is handed next is decided in `schedule.py`. A lost actor costs the chunks that
-it had not handed over: they go to whoever is free, and a new actor takes its place as soon as a
-node has room for it.
+store. What an actor is handed next is decided in `execution.scheduling`. A lost actor costs the
+chunks that it had not handed over: they go to whoever is free, and a new actor takes its place as
+soon as a node has room for it.
 
 There is one schedule for each of the workers' methods, to which items are added as long as the pool
 lives: an evaluation goes on beside clients in training.
@@ -32,14 +32,14 @@ from raysim.execution.messages import Directions, FailedItem, WorkerResult
 from raysim.execution.module_path import with_driver_path
 from raysim.execution.pool.actor import ActorHandle, ClientActor, OrderReceived
 from raysim.execution.pool.actors import Actors
-from raysim.execution.pool.backlog import Work
 from raysim.execution.pool.broadcasts import Broadcasts, Reference
-from raysim.execution.pool.dealing import Speeds
 from raysim.execution.pool.demand import Demand
 from raysim.execution.pool.foreman import NodeWorkers
-from raysim.execution.pool.holding import AT_ONCE, hold_seconds
-from raysim.execution.pool.schedule import Schedule
+from raysim.execution.pool.work import Work
 from raysim.execution.resources import ActorPlan
+from raysim.execution.scheduling.dealing import Speeds
+from raysim.execution.scheduling.holding import AT_ONCE, hold_seconds
+from raysim.execution.scheduling.schedule import Schedule
 from raysim.execution.worker import WorkerSpec
 from raysim.storage.trace import Stopwatch
 

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from raysim.core.seeds import stream
-from raysim.execution.pool.dealing import Speeds, assign
-from raysim.execution.pool.worker_items import Item
+from raysim.execution.scheduling.dealing import Speeds, assign
+from raysim.execution.scheduling.worker_items import Item
 from tests.benchmarks.scaling.simulation import Costs, Play, SimulatedRound
 
 

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from functools import partial
 from time import thread_time
 
-from raysim.execution.pool.backlog import Backlog
-from raysim.execution.pool.dealing import Speeds
-from raysim.execution.pool.holding import hold_seconds
-from raysim.execution.pool.schedule import IN_FLIGHT, Schedule
-from raysim.execution.pool.worker_items import Assignment, Item
+from raysim.execution.scheduling.backlog import Backlog
+from raysim.execution.scheduling.dealing import Speeds
+from raysim.execution.scheduling.holding import hold_seconds
+from raysim.execution.scheduling.schedule import IN_FLIGHT, Schedule
+from raysim.execution.scheduling.worker_items import Assignment, Item
 
 Reply = Callable[[float, float, Sequence[Item]], None]
 """Takes when a call's return arrives, its seconds, and the items whose results come with it."""

@@ -13,9 +13,9 @@ from raysim.core.seeds import stream
 from raysim.driver.asynchronous.arrivals import Clock, Flight, Queue
 from raysim.driver.asynchronous.draws import Draws, always
 from raysim.driver.asynchronous.plan import Plan
-from raysim.execution.pool.dealing import Speeds
-from raysim.execution.pool.holding import AT_ONCE
-from raysim.execution.pool.worker_items import Item
+from raysim.execution.scheduling.dealing import Speeds
+from raysim.execution.scheduling.holding import AT_ONCE
+from raysim.execution.scheduling.worker_items import Item
 from tests.benchmarks.report import line
 from tests.benchmarks.scaling.costs import message_costs
 from tests.benchmarks.scaling.output import Options, heading, percent

@@ -34,7 +34,7 @@ def test_rows_are_the_same_after_an_interruption(runs, tmp_path):
 def test_rows_of_rounds_after_the_checkpoint_are_rolled_back(runs, tmp_path, monkeypatch):
     """Part files are closed at once; a driver that is killed seals nothing."""
     monkeypatch.setattr(parted, "FILE_ROWS", 1)
-    monkeypatch.setattr("raysim.driver.run.Run._save_committed", lambda run: None)
+    monkeypatch.setattr("raysim.driver.run.commits.Commits.save_last", lambda run: None)
     plain, task = runs[0], make_task(SIZES)
     every = {"evaluation.every": 1, "checkpoint_every": 2, "analysis": QUICK}
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"

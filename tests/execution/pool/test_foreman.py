@@ -19,9 +19,9 @@ import raysim
 from raysim.core.rules import Upload
 from raysim.execution.messages import WorkerResult
 from raysim.execution.partial_sum import PartialSum
-from raysim.execution.pool.backlog import Answer
 from raysim.execution.pool.foreman import Foreman
 from raysim.execution.pool.ray_pool import DRAIN_SECONDS
+from raysim.execution.scheduling.backlog import Answer
 from tests.faults.processes import Run, cluster
 from tests.tasks import EQUAL, make_settings, make_task, model_of
 

@@ -1,7 +1,4 @@
-"""Dealing: which worker gets which items, and in what portions; what workers' speeds are.
-
-Neither Ray nor clocks nor tensors are used.
-"""
+"""Dealing: which worker gets which items, and in what portions; what workers' speeds are."""
 
 from __future__ import annotations
 

@@ -1,24 +1,16 @@
-"""Backlog of a foreman: the driver's calls that it has not answered, and their items' schedule.
-
-Driver and foremen have `Work` for each of the workers' methods: a schedule or a backlog, messages
-and results.
-"""
+"""Backlog of a foreman: the driver's calls that it has not answered, and their items' schedule."""
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from time import perf_counter
 
-from raysim.execution.base import Call
-from raysim.execution.messages import FailedItem, WorkerResult
-from raysim.execution.pool.actor import Part
-from raysim.execution.pool.broadcasts import Reference
-from raysim.execution.pool.dealing import Speeds
-from raysim.execution.pool.holding import AT_ONCE, HOLD_SECONDS
-from raysim.execution.pool.schedule import Schedule
-from raysim.execution.pool.worker_items import Assignment, Item
+from raysim.execution.scheduling.dealing import Speeds
+from raysim.execution.scheduling.holding import AT_ONCE, HOLD_SECONDS
+from raysim.execution.scheduling.schedule import Schedule
+from raysim.execution.scheduling.worker_items import Assignment, Item
 
 
 @dataclass(frozen=True)
@@ -170,32 +162,3 @@ class Backlog:
             due.append(Answer(call.number, seconds, items))
         self.schedule.closed = any(call.hand_over for call in self._calls)
         return due
-
-
-@dataclass
-class Work:
-    """Items for a method of the workers, as long as the pool lives.
-
-    Attributes:
-        call: The method.
-        schedule: Their schedule.
-        messages: The message of each item that has not been handed over.
-        results: Results that have been handed over and not been taken.
-    """
-
-    call: Call
-    schedule: Schedule | Backlog
-    messages: dict[Item, tuple[Reference, ...]] = field(default_factory=dict)
-    results: deque[WorkerResult | FailedItem] = field(default_factory=deque)
-
-    def parts(self, items: Iterable[Item]) -> list[Part]:
-        """Return items by message."""
-        parts: dict[tuple[Reference, ...], list[Item]] = {}
-        for item in items:
-            parts.setdefault(self.messages[item], []).append(item)
-        return [*parts.items()]
-
-    def forget(self, items: Iterable[Item]) -> None:
-        """Forget the messages of items that have been handed over."""
-        for item in items:
-            del self.messages[item]

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import inf
 
-from raysim.execution.pool.dealing import Speeds, assign, remove, steal
-from raysim.execution.pool.worker_items import Item, WorkerItems
+from raysim.execution.scheduling.dealing import Speeds, assign, remove, steal
+from raysim.execution.scheduling.worker_items import Item, WorkerItems
 
 
 class Queues:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raysim.execution.pool.holding import hold_seconds
+from raysim.execution.scheduling.holding import hold_seconds
 
 
 @pytest.mark.parametrize(

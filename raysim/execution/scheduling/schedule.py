@@ -15,9 +15,6 @@ first of them, and more come before the last is done.
 The class serves twice. The driver's schedule may have foremen for workers: fast ones, which work on
 as many items at once as they have workers themselves. A foreman's own schedule stays open, as the
 driver adds items to it, and closes when the driver asks for the sum.
-
-The module uses neither Ray nor tensors, and the clock is given: `tests/benchmarks/scaling` runs it
-for any number of workers.
 """
 
 from __future__ import annotations
@@ -26,10 +23,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from time import perf_counter
 
-from raysim.execution.pool.dealing import Line, Speeds, take_chunk
-from raysim.execution.pool.holding import HOLD_SECONDS
-from raysim.execution.pool.queues import Queues
-from raysim.execution.pool.worker_items import Assignment, Item
+from raysim.execution.scheduling.dealing import Line, Speeds, take_chunk
+from raysim.execution.scheduling.holding import HOLD_SECONDS
+from raysim.execution.scheduling.queues import Queues
+from raysim.execution.scheduling.worker_items import Assignment, Item
 
 IN_FLIGHT = 2
 SERVICE_SECONDS = 0.0008

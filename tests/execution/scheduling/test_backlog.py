@@ -7,11 +7,11 @@ from collections import Counter, deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysim.execution.pool.backlog import Answer, Backlog
-from raysim.execution.pool.dealing import Speeds
-from raysim.execution.pool.holding import AT_ONCE
-from raysim.execution.pool.schedule import Schedule
-from raysim.execution.pool.worker_items import Assignment
+from raysim.execution.scheduling.backlog import Answer, Backlog
+from raysim.execution.scheduling.dealing import Speeds
+from raysim.execution.scheduling.holding import AT_ONCE
+from raysim.execution.scheduling.schedule import Schedule
+from raysim.execution.scheduling.worker_items import Assignment
 
 
 def groups(*costs):

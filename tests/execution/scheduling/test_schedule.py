@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysim.execution.pool.dealing import Speeds
-from raysim.execution.pool.holding import AT_ONCE
-from raysim.execution.pool.schedule import Assignment, Schedule
+from raysim.execution.scheduling.dealing import Speeds
+from raysim.execution.scheduling.holding import AT_ONCE
+from raysim.execution.scheduling.schedule import Assignment, Schedule
 
 
 def groups(*costs):

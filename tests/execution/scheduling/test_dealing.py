@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysim.execution.pool.dealing import Speeds, assign, steal, take_chunk
+from raysim.execution.scheduling.dealing import Speeds, assign, steal, take_chunk
 
 costs_of = st.lists(st.integers(1, 600), min_size=1, max_size=60).map(
     lambda values: {7 * i + 3: float(cost) for i, cost in enumerate(values)}

@@ -1,0 +1,154 @@
+"""Commits of a run: the files that a round changes, from the checkpoint on to the end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+from raysim.core.errors import RunError
+from raysim.core.exits import delay_signals
+from raysim.driver.context import Result, RunContext
+from raysim.driver.evaluation import Evaluation
+from raysim.driver.identity import accepted, with_environments
+from raysim.driver.round_log import RoundLog
+from raysim.execution.process import release_freed_memory
+from raysim.storage.atomic import write_json
+from raysim.storage.checkpoints import Checkpoint, Checkpoints, save_tensors
+from raysim.storage.recorder import Row, RunRecorder
+from raysim.storage.summary import summarise
+from raysim.storage.trace import TraceWriter
+
+
+class Commits:
+    """Commits of a run's rounds.
+
+    Attributes:
+        committed: The last committed round; before the first the initial state.
+        recorder: Holds the rows of the committed rounds.
+        trace: Writes their trace, where the run has one.
+    """
+
+    def __init__(self, context: RunContext) -> None:
+        self._context = context
+        self._settings = context.settings
+        self._clients = len(context.federation.training_sizes)
+        self._checkpoints = Checkpoints(context.run_dir.checkpoints, context.run_dir.config_values)
+        self._workers: dict[str, Any] = {}
+        self._on_disk = 0
+        """Round from which on client states are not forced to disk yet."""
+        self.recorder = RunRecorder(context.run_dir.path, self._settings.to_dict())
+        self.trace: TraceWriter | None = None
+        self.committed = replace(context.initial, identity=context.identity)
+
+    def restore(self) -> None:
+        """Go back to the newest whole checkpoint; delete everything that is later than it.
+
+        Rolled back are: checkpoints (damaged ones are renamed), client states, the rows of rounds
+        and clients, and TensorBoard events. The committed state, the versions of the clients'
+        states, their last losses and the size of a stack come from the checkpoint.
+        """
+        context = self._context
+        found = self._checkpoints.latest(self._clients, context.listener.note, self._check_files)
+        if found:
+            self.committed = accepted(found, context)
+            # A rolled-back run has the model of a later round, schema 0 an earlier one.
+            save_tensors(context.run_dir.model, self._settings.method.deployed(found.state))
+        number = self.committed.number
+        on_disk = context.states.roll_back(number, self._clients)
+        if found and found.tables is None:
+            self.committed = replace(self.committed, versions=on_disk)
+        self._on_disk = number
+        self.recorder.open(number, self.committed.tables)
+        if self._settings.trace:
+            self.trace = TraceWriter(context.run_dir.path, number + 1)
+
+    def _check_files(self, found: Checkpoint) -> None:
+        """Check the files outside a checkpoint's folder that it seals."""
+        self._context.states.check(found.versions)
+        if found.tables is not None:
+            self.recorder.check(found.tables)
+
+    @property
+    def needed_from(self) -> int:
+        """Oldest round whose client states a checkpoint needs."""
+        return next(iter(self._checkpoints.numbers()), self.committed.number)
+
+    @property
+    def are_done(self) -> bool:
+        """True once all rounds are committed, or one that reaches the target."""
+        target, rows = self._settings.target_accuracy, self.recorder.rows
+        accuracy = rows[-1].get("test_accuracy") if rows else None
+        reached = target is not None and accuracy is not None and accuracy >= target
+        return self.committed.number >= self._settings.rounds or reached
+
+    def note_workers(self) -> None:
+        """Write where the work runs whenever that has changed."""
+        self._workers = self._context.note_workers(self._workers, self.committed)
+
+    @delay_signals()
+    def commit(self, after: Checkpoint, row: Row, log: RoundLog, evaluation: Evaluation) -> None:
+        """Commit a round, and checkpoint it where this is due.
+
+        Args:
+            after: The state after it; the last losses of its clients are updated here.
+            row: Its row of `metrics.parquet`.
+            log: Figures of its passes.
+            evaluation: Its evaluation.
+
+        Raises:
+            MachineError: a file cannot be written.
+        """
+        listener = self._context.listener
+        for failure in log.dropped:
+            listener.note(
+                f"round {after.number}: client {failure.client} was dropped: {failure.cause}"
+            )
+        self.recorder.add(row, log.columns, evaluation.clients, evaluation.analyses)
+        if self.trace:
+            self.trace.virtual(after.number, log.columns)
+        for client, loss in log.losses().items():
+            after.losses[client] = loss
+        self.committed = after
+        if after.number % self._settings.checkpoint_every == 0 or self.are_done:
+            self.save()
+        self.recorder.publish(row)
+        release_freed_memory()
+        listener.round_done(row)
+
+    def save(self) -> None:
+        """Write model and checkpoint; the row has their seconds before the checkpoint is seen."""
+        start, number = perf_counter(), self.committed.number
+        identity = with_environments(self.committed.identity, self._workers.get("actors", ()))
+        self.committed = replace(self.committed, identity=identity)
+        deployed = self._settings.method.deployed(self.committed.state)
+        save_tensors(self._context.run_dir.model, deployed)
+        self._context.states.force_to_disk(self.committed.versions, self._on_disk)
+        self._checkpoints.save(
+            self.committed,
+            lambda folder: self.recorder.seal(folder, number, perf_counter() - start),
+        )
+        self._on_disk = number
+
+    @delay_signals()
+    def save_last(self) -> None:
+        """Checkpoint the committed rounds when the run ends early."""
+        try:
+            number = self.committed.number
+            if number and number not in self._checkpoints.numbers() and self.recorder.rows:
+                self.save()
+            self.recorder.close()
+        except RunError as error:
+            self._context.listener.note(f"the last rounds could not be checkpointed: {error}")
+
+    def finish(self) -> Result:
+        """Write the summary; return the finished run."""
+        run_dir = self._context.run_dir
+        deployed = self._settings.method.deployed(self.committed.state)
+        self.recorder.close()
+        summary = summarise(self.recorder.rows, self._settings.target_accuracy)
+        if self.committed.forced:
+            summary["forced"] = [*self.committed.forced]
+        write_json(run_dir.summary, summary)
+        self._context.listener.finished(summary)
+        return Result(run_dir.path, summary, self.recorder.table(), dict(deployed))

@@ -1,0 +1,210 @@
+"""Rounds of a run, one after another: each is run, evaluated and committed."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import replace
+from functools import cached_property, partial
+from time import perf_counter
+
+from raysim.core.components import calling
+from raysim.core.errors import DamagedStateError, MachineError
+from raysim.core.method import Metrics, Round, ServerState
+from raysim.driver.analyses.round_analyses import RoundAnalyses
+from raysim.driver.asynchronous.opening import asynchronous_rounds
+from raysim.driver.asynchronous.rounds import AsynchronousRounds
+from raysim.driver.context import Result, RunContext
+from raysim.driver.evaluation import Evaluation
+from raysim.driver.listener import Started
+from raysim.driver.passes import PassContext, RoundRunner
+from raysim.driver.round_inputs import checked_next, round_inputs
+from raysim.driver.run.commits import Commits
+from raysim.driver.stacking import decide_stack_size
+from raysim.driver.virtual.clock import VirtualRound
+from raysim.driver.virtual.lost import noted_if_lost
+from raysim.storage.checkpoints import Checkpoint
+from raysim.storage.client_states import updated
+from raysim.storage.recorder import Row
+from raysim.storage.trace import DRIVER
+
+
+class Run:
+    """The rounds of one run.
+
+    Attributes:
+        commits: The committed rounds.
+    """
+
+    def __init__(self, context: RunContext) -> None:
+        self.context = context
+        self.settings = context.settings
+        self.clients = len(context.federation.training_sizes)
+        self.commits = Commits(context)
+
+    def rounds(self) -> Generator[Row, None, Result]:
+        """Run from the last checkpoint to the end; yield the row of each committed round.
+
+        Raises:
+            RaysimError: a client, a disk or the cluster failed; committed rounds are checkpointed.
+        """
+        context, commits = self.context, self.commits
+        commits.restore()
+        context.run_dir.save_partition(context.federation.client_indices)
+        context.run_dir.save_environment()
+        try:
+            self._decide_stack_size()
+            context.listener.started(self._started())
+            while not commits.are_done:
+                self._round(commits.committed)
+                yield {**commits.recorder.rows[-1]}
+        except DamagedStateError as error:
+            # A checkpoint now would seal the damaged state, and push out one that has none.
+            commits.recorder.close()
+            raise DamagedStateError(
+                f"{error}; restore it, or type: raysim resume {context.run_dir.path}, which goes"
+                " back to a checkpoint before it was written if there is one"
+            ) from error
+        except (MachineError, MemoryError, OSError) as error:
+            commits.save_last()
+            cause = str(error) or type(error).__name__
+            hint = f"fix this, then type: raysim resume {context.run_dir.path}"
+            raise MachineError(f"{cause}; {hint}") from error
+        except BaseException:
+            commits.save_last()
+            raise
+        return commits.finish()
+
+    def _decide_stack_size(self) -> None:
+        """Decide how many clients are stacked, once in a run: the checkpoint seals it."""
+        context, committed = self.context, self.commits.committed
+        if committed.stack_size is None:
+            size = decide_stack_size(
+                self.settings,
+                context.federation,
+                context.network,
+                committed,
+                describe=context.executor.describe,
+                note=context.listener.note,
+            )
+            self.commits.committed = replace(committed, stack_size=size)
+
+    def _started(self) -> Started:
+        settings = self.settings
+        return Started(
+            path=self.context.run_dir.path,
+            method=settings.method.title,
+            round_number=self.commits.committed.number,
+            rounds=settings.rounds,
+            cohort=settings.cohort_size,
+            clients=self.clients,
+            target=settings.target_accuracy,
+        )
+
+    @cached_property
+    def _passes(self) -> PassContext:
+        context = self.context
+        return PassContext(
+            settings=self.settings,
+            sizes=context.federation.training_sizes,
+            executor=context.executor,
+            watch=context.watch,
+            listener=context.listener,
+            errors=context.run_dir.errors,
+            stack_size=self.commits.committed.stack_size or 1,
+        )
+
+    @cached_property
+    def _asynchronous(self) -> AsynchronousRounds | None:
+        """The rounds, where they overlap; from the last checkpoint on."""
+        return asynchronous_rounds(self.context, self._passes, self.commits.committed)
+
+    def _round(self, before: Checkpoint) -> None:
+        """Run, evaluate, record and, where it is due, checkpoint one round."""
+        start = perf_counter()
+        context, method, number = self.context, self.settings.method, before.number + 1
+        runner = RoundRunner(
+            self._passes, before.number, before.state, before.versions, self.commits.needed_from
+        )
+        now, analyses, clock = self._begin(before, runner)
+        found: tuple[ServerState, Metrics] = (before.state, {})
+        with calling(method, "round"), noted_if_lost(context.listener.note):
+            found = method.round(now, before.state)
+        state, metrics = checked_next(method, found)
+        if self._asynchronous and context.analyses.chosen and self._is_due(number):
+            self._asynchronous.train_all(runner)
+        runner.finish()
+        context.states.delete(runner.obsolete)
+        seconds = perf_counter() - start
+        spans = runner.log.spans | {DRIVER: context.watch.take()}
+        after = self._after(before, state, runner)
+        evaluation, evaluation_seconds = self._evaluate(before, after, now, analyses)
+        row: Row = {
+            "round": number,
+            **runner.log.figures(),
+            **(clock.figures() if clock else {}),
+            **evaluation.figures,
+            "lr": now.lr,
+            "seconds": seconds,
+            "evaluation_seconds": evaluation_seconds,
+            "checkpoint_seconds": 0.0,
+            **metrics,
+        }
+        if self.commits.trace:
+            workers = len(context.executor.describe()["actors"])
+            evaluated = {**evaluation.spans, DRIVER: context.watch.take()}
+            row |= self.commits.trace.round(number, seconds, workers, spans, evaluated)
+        self.commits.note_workers()
+        self.commits.commit(after, row, runner.log, evaluation)
+
+    def _begin(
+        self, before: Checkpoint, runner: RoundRunner
+    ) -> tuple[Round, RoundAnalyses, VirtualRound | None]:
+        """Return a round's input, its analyses and, where rounds do not overlap, its clock."""
+        context, overlapping = self.context, self._asynchronous
+        run = partial(overlapping.run, runner) if overlapping else runner.run
+        due = self._is_due(before.number + 1)
+        analyses = RoundAnalyses(context.analyses, runner, run, due=due)
+        clock = None
+        if context.clock and not overlapping:
+            clock = context.clock.round(self.commits.recorder, runner, analyses.run)
+        now = round_inputs(
+            self.settings,
+            context.network,
+            before,
+            sizes=context.federation.training_sizes,
+            run=(clock or analyses).run,
+            note=context.listener.note,
+            cohort=overlapping.cohort(before.number) if overlapping else None,
+        )
+        now = replace(now, cohort=clock.cohort(now.cohort)) if clock else now
+        return now, analyses, clock
+
+    def _after(self, before: Checkpoint, state: ServerState, runner: RoundRunner) -> Checkpoint:
+        """Return the state after a round whose passes have ended."""
+        overlapping = self._asynchronous
+        return replace(
+            before,
+            number=before.number + 1,
+            state=state,
+            losses=before.losses.copy(),
+            versions=updated(before.versions, runner.written),
+            in_flight=overlapping.commit(before.number) if overlapping else None,
+        )
+
+    def _evaluate(
+        self, before: Checkpoint, after: Checkpoint, now: Round, analyses: RoundAnalyses
+    ) -> tuple[Evaluation, float]:
+        """Evaluate and analyse a round where this is due; return the seconds that it took."""
+        context, start = self.context, perf_counter()
+        if not self._is_due(after.number):
+            return context.evaluator.skipped, 0.0
+        evaluate = partial(context.evaluator.evaluate, context.executor)
+        with context.watch("evaluation"):
+            evaluation = evaluate(after.state, after.versions)
+            columns = analyses.columns(now, before, after, evaluation, evaluate)
+            context.states.delete(analyses.obsolete)
+        return replace(evaluation, analyses=columns), perf_counter() - start
+
+    def _is_due(self, number: int) -> bool:
+        """Return whether a round, counted from 1, is evaluated."""
+        return number % self.settings.evaluation.every == 0 or number == self.settings.rounds

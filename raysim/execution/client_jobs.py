@@ -1,0 +1,92 @@
+"""Jobs of clients: a pass, and a client's samples and state, opened on a worker's device."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from raysim.config import Settings
+from raysim.core.seeds import stream, torch_generator, torch_seed
+from raysim.core.tensors import Groups, Tensors
+from raysim.execution.messages import PassMessage
+from raysim.federation.federation import Federation
+from raysim.federation.opened import OpenedSamples
+from raysim.storage.client_states import UNSEALED, ClientStates, StateVersion
+from raysim.training.job import ClientJob
+
+
+class ClientJobs:
+    """Jobs of one worker's clients, and the files of their states.
+
+    Attributes:
+        samples: The samples of clients and test set.
+    """
+
+    def __init__(
+        self, settings: Settings, federation: Federation, states: Path, device: torch.device
+    ) -> None:
+        self.samples = OpenedSamples(federation, device)
+        self._settings = settings
+        self._device = device
+        self._augment = federation.inputs.augment
+        self._states = ClientStates(states)
+        self._opened: tuple[tuple[int, int] | None, Groups, Groups] = (None, {}, {})
+
+    def open(self, message: PassMessage) -> tuple[Groups, Groups]:
+        """Bring what clients are sent and the initial client state to the device, once in a row."""
+        key = (message.round_number, message.pass_number)
+        if self._opened[0] != key:
+            packed = (message.broadcast, message.initial_state)
+            broadcast, initial = (tensors.open(self._device) for tensors in packed)
+            self._opened = (key, broadcast, initial)
+        return self._opened[1:]
+
+    def job(self, message: PassMessage, client: int) -> ClientJob:
+        """Return the job of a client.
+
+        Raises:
+            DamagedStateError: its state is damaged or missing.
+        """
+        broadcast, initial = self.open(message)
+        personal = message.personal.get(client)
+        keys = (message.round_number, message.pass_number, client)
+        seed = self._settings.seed
+        return ClientJob(
+            rules=message.work.rules,
+            epochs=message.work.epochs_of(client),
+            lr=message.work.lr_of(client),
+            trainable=message.work.trainable,
+            data=self.samples.client(client),
+            broadcast=broadcast,
+            state=self.state(client, message.versions.get(client, ()), initial),
+            personal=personal.open(self._device) if personal else {},
+            augment=self._augment,
+            batches=stream(seed, "batches", *keys),
+            torch_seed=torch_seed(seed, "training", *keys),
+            generator=partial(_generator, seed, keys, self._device),
+        )
+
+    def state(
+        self, client: int, versions: tuple[StateVersion, ...], initial: Groups
+    ) -> dict[str, Tensors]:
+        """Return a client's state, and its round state, at these versions."""
+        has_state = any(not version.in_round for version in versions)
+        state: dict[str, Tensors] = {} if has_state else dict(initial)
+        for version in versions:
+            state |= self._states.read(client, version, self._device)
+        return state
+
+    def write(self, message: PassMessage, client: int, groups: Groups, *, in_round: bool) -> int:
+        """Write a client's state or round state, where it has one; return the file's digest."""
+        if not groups:
+            return UNSEALED
+        version = StateVersion(message.round_number, message.pass_number, in_round)
+        return self._states.write(client, version, groups, message.needed_from)
+
+
+def _generator(
+    seed: int, keys: tuple[int, ...], device: torch.device, purpose: str
+) -> torch.Generator:
+    return torch_generator(seed, f"client/{purpose}", *keys, device=device)

@@ -1,0 +1,44 @@
+"""Work of a pool or a foreman: items of one of the workers' methods, with messages and results."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from raysim.execution.base import Call
+from raysim.execution.messages import FailedItem, WorkerResult
+from raysim.execution.pool.actor import Part
+from raysim.execution.pool.broadcasts import Reference
+from raysim.execution.scheduling.backlog import Backlog
+from raysim.execution.scheduling.schedule import Schedule
+from raysim.execution.scheduling.worker_items import Item
+
+
+@dataclass
+class Work:
+    """Items for a method of the workers, as long as the pool lives.
+
+    Attributes:
+        call: The method.
+        schedule: Their schedule.
+        messages: The message of each item that has not been handed over.
+        results: Results that have been handed over and not been taken.
+    """
+
+    call: Call
+    schedule: Schedule | Backlog
+    messages: dict[Item, tuple[Reference, ...]] = field(default_factory=dict)
+    results: deque[WorkerResult | FailedItem] = field(default_factory=deque)
+
+    def parts(self, items: Iterable[Item]) -> list[Part]:
+        """Return items by message."""
+        parts: dict[tuple[Reference, ...], list[Item]] = {}
+        for item in items:
+            parts.setdefault(self.messages[item], []).append(item)
+        return [*parts.items()]
+
+    def forget(self, items: Iterable[Item]) -> None:
+        """Forget the messages of items that have been handed over."""
+        for item in items:
+            del self.messages[item]
