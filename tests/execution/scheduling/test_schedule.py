@@ -275,13 +275,13 @@ def test_a_line_is_handed_out_by_place_to_whoever_has_room():
 
 
 def test_a_chunk_off_the_line_is_worth_its_message_but_a_share_at_most():
-    """Of items of 10 ms, 8 make 0.08 s; of ten left, five are one worker's share."""
+    """Of items of 10 ms, 16 make 0.16 s; of eighteen left, nine are one worker's share."""
     speeds = Speeds(2)
     for worker in range(2):
         speeds.measure(worker, 500.0, 5.0)
     schedule = Schedule({}, speeds)
-    line_of(schedule, [0] * 26)
-    assert [len(schedule.next(worker).items) for worker in (0, 0, 1)] == [8, 8, 5]
+    line_of(schedule, [0] * 50)
+    assert [len(schedule.next(worker).items) for worker in (0, 0, 1)] == [16, 16, 9]
 
 
 def test_who_is_at_work_for_long_takes_no_more_off_the_line():
