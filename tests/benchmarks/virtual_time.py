@@ -36,7 +36,17 @@ COMMON = {
 }
 DATA: dict[str, tuple[str, dict[str, Any], float]] = {
     "mnist": ("mnist-fedavg", {"partition.limit": 200}, 0.92),
-    "cifar10": ("fedmax-cifar10-iid", {"method.name": "fedavg", "partition.limit": 100}, 0.35),
+    "cifar10": (
+        "fedmax-cifar10-iid",
+        {
+            "method.name": "fedavg",
+            "partition.limit": 100,
+            "local.batch_size": 20,
+            "local.lr": 0.05,
+            "evaluation.every": 2,
+        },
+        0.3,
+    ),
 }
 """Per data set the preset, what is cut down, and the accuracy to be reached."""
 WAITING = "FedAvg, wait for all"
