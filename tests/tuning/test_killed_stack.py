@@ -24,6 +24,10 @@ STUDIES = {
     "seeds": {"pruner": "none", "seeds": 2, **TPE},
     "two objectives": {"pruner": "none", "objectives": ("accuracy", "bytes"), **TPE},
 }
+FIRST = {
+    "diverging": [{"local.lr": 0.05}, {"local.lr": 1e30}],
+    "two objectives": [{"local.lr": 0.002}],  # the others of its turn are better
+}
 
 
 def started(folder, name):
@@ -32,8 +36,8 @@ def started(folder, name):
     options = SearchOptions(stack=STACK, pruner_options=pruning, **given)
     space = {"local.lr": RATES if name == "diverging" else LR}
     settings = {"rounds": 4, "checkpoint_every": 2, "fraction": 0.05}
-    first = [{"local.lr": 0.05}, {"local.lr": 1e30}] if name == "diverging" else []
-    search = make_search(folder, options, table={"space": space, "first": first}, **settings)
+    table = {"space": space, "first": FIRST.get(name, [])}
+    search = make_search(folder, options, table=table, **settings)
     return search, make_tuner(search, folder)
 
 
@@ -111,6 +115,15 @@ def test_killed_at_a_write_to_the_storage(
     for number in range(every - 1, len(seen), every):
         found = killed_at(tmp_path / f"{number}", name, monkeypatch, local_slots, number)
         assert found == expected, (number, seen[number])
+
+
+def test_killed_after_the_first_end_of_a_turn(straight, tmp_path, monkeypatch, local_slots):
+    """The next trial is not drawn before the others of the turn have ended."""
+    expected, seen = straight("two objectives")
+    changes = [place for place, write in enumerate(seen) if write == "set_trial_state_values"]
+    number = changes[len(FIRST["two objectives"])] + 1  # a first trial has waited in the storage
+    found = killed_at(tmp_path / "one", "two objectives", monkeypatch, local_slots, number)
+    assert found == expected
 
 
 def watch_files(monkeypatch, folder, kill_at=None):
