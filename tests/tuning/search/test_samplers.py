@@ -93,6 +93,23 @@ def test_another_seed_draws_otherwise(tmp_path, sampler):
     assert [t[1] for t in values(first)] != [t[1] for t in values(other)]
 
 
+def test_tpe_counts_the_trials_that_run(tmp_path):
+    """By a constant liar, which keeps parallel trials apart."""
+    drawn = {}
+    for name, option in {
+        "default": {},
+        "on": {"constant_liar": True},
+        "off": {"constant_liar": False},
+    }.items():
+        (tmp_path / name).mkdir()
+        search = make_search(
+            tmp_path / name, SearchOptions(sampler_options=OPTIONS["tpe"] | option)
+        )
+        play(search, 4)
+        drawn[name] = [search.ask().params for _ in range(3)]
+    assert drawn["default"] == drawn["on"] != drawn["off"]
+
+
 @pytest.mark.full
 def test_tpe_learns(tmp_path):
     search = make_search(tmp_path)
