@@ -86,7 +86,7 @@ def test_evaluations_that_a_lost_slot_has_not_reported_are_judged(pruner, tmp_pa
         if report.is_evaluation and len(lost) < 2 * TRIALS and start not in lost:
             lost.append(start)
             local_slots._actor.advance({lane: None})
-            local_slots._free.append(lane)
+            local_slots.release(lane)
             return lane, SlotLost("The node died.", suspicious=False)
         return lane, report
 
