@@ -116,7 +116,7 @@ class LocalSlots:
         stack: int = 1,
     ) -> Iterator[LocalSlots]:
         self._actor, self._note, self.stack = SlotActor({}, stack), note, stack
-        self._free = [*map(LocalLane, range(stack))]
+        self._free, self._running = [*map(LocalLane, range(stack))], set[int]()
         self._orders: dict[int, Any] = {}
         self._due: list[tuple[LocalLane, Report | SlotLost]] = []
         yield self
@@ -124,8 +124,8 @@ class LocalSlots:
     def __len__(self) -> int:
         return 1
 
-    def has_free(self) -> bool:
-        return bool(self._free)
+    def has_free(self, alone: bool = False) -> bool:
+        return bool(self._free) and not (alone and self._running)
 
     def start(
         self,
@@ -134,9 +134,12 @@ class LocalSlots:
         forced: bool,
         reported: int = 0,
         number: int | None = None,
+        *,
+        alone: bool = False,
     ) -> LocalLane:
         lane = number if number in self._free else min(self._free)
-        self._free.remove(lane)
+        self._free = [each for each in self._free if each != lane and not alone]
+        self._running.add(lane)
         lane, run = LocalLane(lane), self._key(Path(settings.out))
         self.started.append(run)
         values = settings.override({"engine.backend": "inline"}).to_dict()
@@ -147,14 +150,16 @@ class LocalSlots:
         self._orders[lane] = None, None
 
     def release(self, lane: LocalLane) -> None:
-        self._free.append(lane)
+        self._running.remove(lane)
+        taken = {*self._free, *self._running}
+        self._free += [LocalLane(n) for n in range(self.stack) if n not in taken]
 
     def wait(self) -> tuple[LocalLane, Report | SlotLost]:
         if not self._due:
             self._advance()
         lane, report = self._due.pop(0)
         if isinstance(report, SlotLost):
-            self._free.append(lane)  # of a new one
+            self.release(lane)  # of a new one
         return lane, report
 
     def _advance(self) -> None:
@@ -166,7 +171,7 @@ class LocalSlots:
         self._due = [(lane, fault) for lane, fault in faults.items() if fault]
         lost = [fault for fault in faults.values() if isinstance(fault, SlotLost)]
         if lost:  # with all its runs
-            busy = [LocalLane(n) for n in range(self.stack) if n not in self._free]
+            busy = [LocalLane(n) for n in sorted(self._running)]
             self._actor.advance({lane: None for lane in busy})
             self._due = [(lane, lost[0]) for lane in busy]
             return

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
+from contextlib import nullcontext
 
 import pytest
 
 from raysim.tuning.slots.report import SlotLost
 from raysim.tuning.studies.samplers import SearchOptions
 from tests.tuning.common import make_search, make_tuner, values
+from tests.tuning.copies import Copies
 
 PRUNERS = {
     "median": {"n_startup_trials": 1, "n_warmup_steps": 1},
     "successive-halving": {"min_resource": 1, "reduction_factor": 2},
     "hyperband": {"min_resource": 1, "max_resource": 4, "reduction_factor": 3},
 }
-WRITES = (
-    "create_new_trial",
-    "set_trial_param",
-    "set_trial_intermediate_value",
-    "set_trial_system_attr",
-    "set_trial_user_attr",
-    "set_trial_state_values",
-)
 TRIALS = 4
 
 
@@ -34,83 +27,55 @@ def started(folder, pruner, journal=False):
     return search, make_tuner(search, folder)
 
 
-class Killed(BaseException):
-    """The end of a tuner's process."""
-
-
-def watch_writes(monkeypatch, search, kill_at=None):
-    """Record the writes to the storage; raise Killed before one."""
-    storage, seen = search.study._storage._database, []
-
-    def watched(name, write):
-        def write_or_die(*arguments):
-            if len(seen) == kill_at:
-                raise Killed
-            seen.append(name)
-            return write(*arguments)
-
-        return write_or_die
-
-    for name in WRITES:
-        monkeypatch.setattr(storage, name, watched(name, getattr(storage, name)))
-    return seen
-
-
-def kill_and_resume(folder, pruner, monkeypatch, number, journal=False):
-    """Return the trials of a study whose tuner is killed before a write, and started again."""
-    folder.mkdir()
+def run(folder, pruner, journal=False, copies=None):
+    """Run a study, or resume it; return its trials."""
+    folder.mkdir(exist_ok=True)
     search, tuner = started(folder, pruner, journal)
-    with monkeypatch.context() as change, pytest.raises(Killed):
-        watch_writes(change, search, number)
+    with copies.before_writes(search) if copies else nullcontext():
         tuner.run(TRIALS, 1)
-    search.close()
-    search, tuner = started(folder, pruner, journal)
-    tuner.run(TRIALS, 1)
     found = values(search)
     search.close()
-    shutil.rmtree(folder)
     return found
 
 
 @pytest.fixture(params=[*list(PRUNERS)[:2], pytest.param("hyperband", marks=pytest.mark.full)])
-def straight(request, tmp_path, local_slots, monkeypatch):
-    """A pruner, the trials of an undisturbed study, and its writes."""
-    (tmp_path / "straight").mkdir()
-    search, tuner = started(tmp_path / "straight", request.param)
-    with monkeypatch.context() as change:
-        seen = watch_writes(change, search)
-        tuner.run(TRIALS, 1)
-    assert "PRUNED" in [trial[2] for trial in values(search)]
-    return request.param, values(search), seen
+def pruner(request, local_slots):
+    return request.param
 
 
-def test_killed_around_the_decision_that_ends_a_trial(straight, tmp_path, monkeypatch):
+def test_killed_around_the_decision_that_ends_a_trial(pruner, tmp_path):
     """Between its report and the pruner's decision, within the decision, and before its end."""
-    pruner, expected, seen = straight
+    copies = Copies(tmp_path / "study")
+    expected = run(tmp_path / "study", pruner, copies=copies)
     pruned = next(number for number, trial in enumerate(expected) if trial[2] == "PRUNED")
-    ends = [place for place, name in enumerate(seen) if name == "set_trial_state_values"]
+    ends = [place for place, name in enumerate(copies.seen) if name == "set_trial_state_values"]
     last = ends[pruned]
-    first = max(n for n in range(last) if seen[n] == "set_trial_intermediate_value")
+    first = max(n for n in range(last) if copies.seen[n] == "set_trial_intermediate_value")
     for number in range(first, last + 1):
-        assert kill_and_resume(tmp_path / str(number), pruner, monkeypatch, number) == expected
+        copies.put_back(number)
+        assert run(tmp_path / "study", pruner) == expected, (number, copies.seen[number])
 
 
 @pytest.mark.full
-def test_killed_at_any_write(straight, tmp_path, monkeypatch):
-    pruner, expected, seen = straight
-    for number in range(len(seen)):
-        assert kill_and_resume(tmp_path / str(number), pruner, monkeypatch, number) == expected
+@pytest.mark.parametrize("journal", [False, True])
+def test_killed_at_any_write(pruner, tmp_path, journal):
+    copies = Copies(tmp_path / "study")
+    expected = run(tmp_path / "study", pruner, journal, copies)
+    assert "PRUNED" in [trial[2] for trial in expected]
+    for write in copies:
+        assert run(tmp_path / "study", pruner, journal) == expected, write
 
 
-def test_killed_with_a_journal(straight, tmp_path, monkeypatch):
-    pruner, expected, seen = straight
-    number = len(seen) // 2
-    assert kill_and_resume(tmp_path / "journal", pruner, monkeypatch, number, True) == expected
+def test_killed_with_a_journal(pruner, tmp_path):
+    copies = Copies(tmp_path / "study")
+    expected = run(tmp_path / "study", pruner, True, copies)
+    copies.put_back(len(copies.seen) // 2)
+    assert run(tmp_path / "study", pruner, True) == expected
 
 
-def test_evaluations_that_a_lost_slot_has_not_reported_are_judged(straight, tmp_path, local_slots):
+def test_evaluations_that_a_lost_slot_has_not_reported_are_judged(pruner, tmp_path, local_slots):
     """The slot is lost after its run has committed an evaluation, at each start of a run."""
-    pruner, expected, _ = straight
+    expected = run(tmp_path / "study", pruner)
     (tmp_path / "lost").mkdir()
     search, tuner = started(tmp_path / "lost", pruner)
     wait, lost = local_slots.wait, []
@@ -121,7 +86,7 @@ def test_evaluations_that_a_lost_slot_has_not_reported_are_judged(straight, tmp_
         if report.is_evaluation and len(lost) < 2 * TRIALS and start not in lost:
             lost.append(start)
             local_slots._actor.advance({lane: None})
-            local_slots._free.append(lane)
+            local_slots.release(lane)
             return lane, SlotLost("The node died.", suspicious=False)
         return lane, report
 

@@ -28,7 +28,7 @@ class Decisions:
         """
         if len(self._study.directions) > 1:
             return True
-        reported = self._study._storage.get_trial(trial._trial_id).intermediate_values
+        reported = self._study.get_trials(deepcopy=False)[trial.number].intermediate_values
         for step in sorted(curve.keys() - reported.keys()):
             trial.report(curve[step], step)
             if self.prunes and trial.should_prune():

@@ -59,8 +59,8 @@ class Turns:
 
     def is_undecided(self, trial: Trial) -> bool:
         """Return whether a tuner may have ended before it acted on an evaluation."""
-        values = trial.study._storage.get_trial(trial._trial_id).intermediate_values
-        return not self.stacked or len(values) > trial.user_attrs.get(REPORTS, 0)
+        found = trial.study.get_trials(deepcopy=False)[trial.number]
+        return not self.stacked or len(found.intermediate_values) > found.user_attrs.get(REPORTS, 0)
 
     def awaits_end(self, trial: Trial, ended: Sequence[Report]) -> bool:
         """Return whether the last end of a trial's finished runs has not had its turn."""

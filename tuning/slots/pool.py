@@ -100,9 +100,13 @@ class SlotPool:
         """Fraction of the slots' time in runs while runs remained; None if none waited."""
         return self._usage.busy
 
-    def has_free(self) -> bool:
-        """Return whether a run can be started at once."""
-        return any(not lane.slot.called for lane in self._free)
+    def has_free(self, alone: bool = False) -> bool:
+        """Return whether a run can be started at once, in an empty slot if it is to be alone."""
+        return bool(self._startable(alone))
+
+    def _startable(self, alone: bool) -> list[Lane]:
+        lanes = self._free
+        return [each for each in lanes if not (each.slot.called or (alone and each.slot.running))]
 
     def start(
         self,
@@ -111,13 +115,15 @@ class SlotPool:
         forced: bool = False,
         reported: int = 0,
         number: int | None = None,
+        *,
+        alone: bool = False,
     ) -> Lane:
-        """Start a run in a free lane, if it can in that of a number; see `Order`."""
-        free = [lane for lane in self._free if not lane.slot.called]
-        lane = min(free, key=lambda lane: (lane.number != number, lane.number))
-        self._free.remove(lane)
-        self._usage.run_started(lane)
+        """Start a run in a free lane, of a number if it can, or alone in a slot; see `Order`."""
+        lane = min(self._startable(alone), key=lambda each: (each.number != number, each.number))
         slot = lane.slot
+        taken = slot.lanes if alone else [lane]
+        self._free = [each for each in self._free if each not in taken]
+        self._usage.run_started(lane)
         values = settings.override(slot.engine).to_dict()
         slot.orders[lane.number] = values, pausing, forced, reported
         slot.running.add(lane)
@@ -128,10 +134,11 @@ class SlotPool:
         lane.slot.orders[lane.number] = None
 
     def release(self, lane: Lane) -> None:
-        """Free the lane, whose run has ended."""
+        """Free the lane, whose run has ended, or the slot that it had alone."""
         self._usage.run_ended(lane)
         lane.slot.running.remove(lane)
-        self._free.append(lane)
+        taken = {*self._free, *lane.slot.running}
+        self._free += [each for each in lane.slot.lanes if each not in taken]
 
     def wait(self) -> tuple[Lane, Report | SlotLost] | None:
         """Wait for a report of a run; return None where there was none for a while.

@@ -211,8 +211,9 @@ class _Preparation(raysim.Listener):
 def run_in_slots(slots: SlotPool, queue: RunQueue[R]) -> None:
     """Execute the runs of a queue side by side, until none remains.
 
-    A run whose slot is lost starts again from its checkpoint before others do. Of runs that shared
-    a slot, each goes on alone after MAX_LOSSES - 1 losses, so that the last is that of its cause.
+    A run whose slot is lost starts again from its checkpoint before others do. After MAX_LOSSES - 1
+    losses it goes on alone in a slot, so that of runs that shared one, the last loss is that of its
+    cause.
 
     Raises:
         MachineError: disk, memory or cluster failed; no run has ended by that.
@@ -221,8 +222,8 @@ def run_in_slots(slots: SlotPool, queue: RunQueue[R]) -> None:
     lost: list[R] = []
     losses: Counter[R] = Counter()
     while True:
-        while slots.has_free() and (run := _next(slots, queue, running, lost, losses)) is not None:
-            if (lane := _start(slots, queue, run)) is not None:
+        while slots.has_free() and (run := _next(slots, queue, lost, losses)) is not None:
+            if (lane := _start(slots, queue, run, _goes_alone(losses, run))) is not None:
                 running[lane] = run, perf_counter()
         if not running and not lost and not queue.remain():
             return
@@ -242,7 +243,7 @@ def run_in_slots(slots: SlotPool, queue: RunQueue[R]) -> None:
         del running[lane]
         losses[run] += report.suspicious
         if losses[run] < MAX_LOSSES:
-            how = ", alone" if slots.stack > 1 and losses[run] == MAX_LOSSES - 1 else ""
+            how = ", alone" if slots.stack > 1 and _goes_alone(losses, run) else ""
             queue.note(f"{queue.name(run)}: its slot was lost; resuming from its checkpoint{how}")
             lost.append(run)
         else:
@@ -250,28 +251,26 @@ def run_in_slots(slots: SlotPool, queue: RunQueue[R]) -> None:
             queue.ended(run, Report(error=error), perf_counter() - begun)
 
 
-def _next(
-    slots: SlotPool,
-    queue: RunQueue[R],
-    running: Mapping[Lane, tuple[R, float]],
-    lost: list[R],
-    losses: Mapping[R, int],
-) -> R | None:
-    """Return the next run to start, or None; one that is to run alone waits for the others' end."""
-    suspects = [run for run, _ in running.values()] + lost[:1]
-    if slots.stack > 1 and running and any(losses[run] >= MAX_LOSSES - 1 for run in suspects):
-        return None
-    return lost.pop(0) if lost else queue.next()
+def _goes_alone(losses: Mapping[R, int], run: R) -> bool:
+    return losses[run] == MAX_LOSSES - 1
 
 
-def _start(slots: SlotPool, queue: RunQueue[R], run: R) -> Lane | None:
+def _next(slots: SlotPool, queue: RunQueue[R], lost: list[R], losses: Mapping[R, int]) -> R | None:
+    """Return the next run to start, or None; one that goes on alone waits for an empty slot."""
+    if not lost:
+        return queue.next()
+    return lost.pop(0) if slots.has_free(alone=_goes_alone(losses, lost[0])) else None
+
+
+def _start(slots: SlotPool, queue: RunQueue[R], run: R, alone: bool) -> Lane | None:
     """Start a run in a free lane; return None where the values that a trial has drawn are wrong."""
     try:
         settings = queue.settings(run)
     except SettingsError as wrong:
         queue.ended(run, Report(error=str(wrong)), 0.0)
         return None
-    lane = slots.start(settings, queue.pausing, queue.forced, *queue.resumes_at(run))
+    at = queue.resumes_at(run)
+    lane = slots.start(settings, queue.pausing, queue.forced, *at, alone=alone)
     queue.placed(run, lane.number)
     return lane
 

@@ -14,8 +14,8 @@ from raysim.tuning.search.decisions import copied
 from raysim.tuning.studies.samplers import SearchOptions
 from raysim.tuning.studies.stateless import CmaEs
 from tests.tuning.common import make_search, values
+from tests.tuning.copies import Copies
 from tests.tuning.search.test_search import finish, play
-from tests.tuning.test_killed import Killed, watch_writes
 
 
 @pytest.mark.parametrize(
@@ -49,32 +49,30 @@ DRAWN = [("random", 1), ("grid", 1), ("qmc", 1), ("tpe", 4), ("cma-es", 5), ("ns
 
 
 @pytest.mark.parametrize(("sampler", "number"), DRAWN)
-def test_a_tuner_killed_while_it_draws_draws_the_same(tmp_path, monkeypatch, sampler, number):
+def test_a_tuner_killed_while_it_draws_draws_the_same(tmp_path, sampler, number):
     """At each write of the draw of one trial."""
     options = SearchOptions(sampler, sampler_options=OPTIONS.get(sampler, {}))
 
-    def drawn(name, kill_at=None):
-        (tmp_path / name).mkdir()
-        search = make_search(tmp_path / name, options)
-        play(search, number)
-        with monkeypatch.context() as change:
-            writes = watch_writes(change, search, kill_at)
-            if kill_at is None:
-                trial = search.ask()
-            else:
-                with pytest.raises(Killed):
-                    search.ask()
-                search = make_search(tmp_path / name, options)
-                trial = (*search.take_over(), None)[0] or search.ask()
+    def ended(search, trial):
         finish(search, trial)
         play(search, 3)
         attributes = [each.system_attrs for each in search.study.get_trials()]
-        return values(search), attributes, len(writes)
+        found = values(search), attributes
+        search.close()
+        return found
 
-    *straight, writes = drawn("straight")
-    assert writes >= 4
-    for kill_at in range(writes):
-        assert [*drawn(f"{kill_at}", kill_at)][:2] == straight
+    copies = Copies(folder := tmp_path / "study")
+    folder.mkdir()
+    search = make_search(folder, options)
+    play(search, number)
+    with copies.before_writes(search):
+        trial = search.ask()
+    straight = ended(search, trial)
+    assert len(copies.seen) >= 4
+    for write in copies:
+        search = make_search(folder, options)
+        trial = (*search.take_over(), None)[0] or search.ask()
+        assert ended(search, trial) == straight, write
 
 
 def test_a_copy_for_a_draw_has_the_parents_that_were_selected(tmp_path):
@@ -93,6 +91,23 @@ def test_another_seed_draws_otherwise(tmp_path, sampler):
     play(first, 3)
     play(other, 3)
     assert [t[1] for t in values(first)] != [t[1] for t in values(other)]
+
+
+def test_tpe_counts_the_trials_that_run(tmp_path):
+    """By a constant liar, which keeps parallel trials apart."""
+    drawn = {}
+    for name, option in {
+        "default": {},
+        "on": {"constant_liar": True},
+        "off": {"constant_liar": False},
+    }.items():
+        (tmp_path / name).mkdir()
+        search = make_search(
+            tmp_path / name, SearchOptions(sampler_options=OPTIONS["tpe"] | option)
+        )
+        play(search, 4)
+        drawn[name] = [search.ask().params for _ in range(3)]
+    assert drawn["default"] == drawn["on"] != drawn["off"]
 
 
 @pytest.mark.full

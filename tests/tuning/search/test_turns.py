@@ -15,10 +15,8 @@ class Trial:
 
     def __init__(self, state=TrialState.RUNNING, **attributes):
         self.user_attrs, self.state = attributes, state
-        self._trial_id = 0
-        values = {1: 0.5}
-        storage = SimpleNamespace(get_trial=lambda _: SimpleNamespace(intermediate_values=values))
-        self.study = SimpleNamespace(_storage=storage)
+        self.number, self.intermediate_values = 0, {1: 0.5}
+        self.study = SimpleNamespace(get_trials=lambda deepcopy: [self])
 
     def set_user_attr(self, key, value):
         self.user_attrs = self.user_attrs | {key: value}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from raysim.execution.cluster_health import NodeLostError
 from raysim.execution.resources import Node
 from raysim.tuning.slots import fitting, slot, usage
 from raysim.tuning.slots import pool as slots
+from raysim.tuning.slots.queue import RunQueue, run_in_slots
 from raysim.tuning.slots.report import Report, SlotLost
 from tests.tasks import make_settings
 
@@ -24,6 +26,7 @@ class FakeCluster:
         self.nodes, self.busy = dict(nodes), 0
         self.actors: list[FakeActor] = []
         self.now, self.dying, self.answers, self.grows = 0.0, 0, True, False
+        self.deadly = None  # run directory of a run that ends the process of its slot
         self.orders: list[dict[int, Any]] = []
         self.notes: list[str] = []
 
@@ -58,6 +61,8 @@ class FakeCluster:
             return call.actor.on
         (orders,) = call.arguments
         self.orders.append(orders)
+        if any(order and order[0]["out"] == self.deadly for order in orders.values()):
+            raise RayActorError
         reports = {n: Report(summary={}) for n, order in orders.items() if order}
         return reports, self.notes
 
@@ -281,6 +286,63 @@ def test_the_runs_of_a_lost_stack_are_all_lost(make_pool, cluster, tmp_path):
     waited(pool, 1)
     again = [pool.start(make_settings(tmp_path), pausing=False) for _ in range(3)]
     assert [lane.number for lane in again] == [0, 1, 2]
+
+
+def test_a_run_has_a_slot_alone(make_pool, cluster, tmp_path):
+    settings = make_settings(tmp_path)
+    pool, _ = make_pool(2, stack=2)
+    waited(pool, 2)
+    first = pool.start(settings, pausing=False)
+    alone = pool.start(settings, pausing=False, alone=True)
+    assert alone.slot is not first.slot and pool.has_free() and not pool.has_free(alone=True)
+    assert pool.start(settings, pausing=False).slot is first.slot and not pool.has_free()
+    pool.release(alone)
+    assert pool.has_free(alone=True)
+    again = [pool.start(settings, pausing=False) for _ in range(2)]
+    assert {*again} == {*alone.slot.lanes} and not pool.has_free()
+
+
+class Suspects(RunQueue[int]):
+    """Runs from 0 on; `beside` holds those that were running when one started."""
+
+    def __init__(self, folder, runs):
+        self.left, self.folder, self.failed = [*range(runs)], folder, []
+        self.running, self.beside = set(), {}
+
+    def remain(self):
+        return bool(self.left)
+
+    def next(self):
+        return self.left.pop(0) if self.left else None
+
+    def settings(self, run):
+        return make_settings(self.folder / str(run))
+
+    def name(self, run):
+        return str(run)
+
+    def placed(self, run, number):
+        self.beside[run] = {*self.running}
+        self.running.add(run)
+
+    def ended(self, run, report, seconds):
+        self.running.discard(run)
+        self.failed += [run] * (report.error is not None)
+
+    def note(self, text):
+        self.running.discard(int(text.split(":")[0]))  # its slot was lost
+
+
+def test_other_slots_go_on_while_runs_go_on_alone(make_pool, cluster, tmp_path):
+    """Run 1 ends its process; 0 shared it. Of three slots they have one each."""
+    cluster.nodes["a"], cluster.deadly = 3, str(tmp_path / "1")
+    pool, _ = make_pool(3, stack=2)
+    queue = Suspects(tmp_path, 14)
+    run_in_slots(pool, queue)
+    folders = [[Path(order[0]["out"]) for order in orders.values()] for orders in cluster.orders]
+    called = [[int(folder.name) for folder in found] for found in folders]
+    assert called[:8] == [[0, 1], [2, 3], [4, 5], [0, 1], [6, 7], [8, 9], [0], [1]]
+    assert queue.beside[10] == {0, 1} and queue.failed == [1]
 
 
 def test_a_slot_that_cannot_start_stops_the_study(make_pool, cluster):
