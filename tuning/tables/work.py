@@ -141,6 +141,8 @@ def _rounds(settings: Settings, clients: int, samples: float, evaluates: bool) -
             "checkpoint_every": settings.rounds + 1,
             "target_accuracy": None,
             "analysis": (),  # of all clients none could join, and a cohort of two has fewer pairs
+            "trace": False,
+            "tracker": None,  # a measured run is none of the user's
             "engine.backend": "inline",
             "engine.gpus_per_actor": gpus,
             "out": str(Path(folder) / "run"),

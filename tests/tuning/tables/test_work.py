@@ -89,6 +89,19 @@ def test_measured_rounds_are_those_of_the_run_or_shorter(
     assert found.evaluation == pytest.approx(second / 5 if evaluated else second / 3)
 
 
+def test_measured_runs_are_not_logged_to_the_users_tracker(table, monkeypatch):
+    runs = []
+
+    def run(settings, listener):
+        runs.append((settings.tracker, settings.trace))
+        listener.round_done({"seconds": 1.0, "evaluation_seconds": 1.0})
+
+    monkeypatch.setattr(raysim, "run", run)
+    settings = settings_of("IID, long").override({"tracker": "mlflow", "trace": True})
+    measure(settings, DataSize(200.0, 2500))
+    assert runs == [(None, False)] * 2
+
+
 def test_time_in_slots_by_hand():
     assert time_in_slots([5, 4, 3, 3], 2) == 8  # 5 + 3 and 4 + 3
     assert time_in_slots([5, 4], 3) == 5
