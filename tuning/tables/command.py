@@ -84,6 +84,7 @@ def dry_run(
     """
     plan, folder, work = plan_of(name, options), TableFolder(out), Workload()
     plan.check_data()
+    folder.check(plan)
     line = _line_of(console)
     runs = TableRuns(plan, folder, work, line)
     runs.check()
