@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from raysim.core.errors import SettingsError, visible
-from raysim.tuning.changes import check_overrides, has_words, shortened
+from raysim.tuning.changes import check_overrides, check_rounds, has_words, shortened
 from raysim.tuning.tables.cells import PlannedCell, PlannedRun, ResolvedCell, planned_cells
 from raysim.workloads.tables import PaperCell, PaperTable
 
@@ -19,7 +19,7 @@ class TableOptions:
     Attributes:
         only: Words, each of which the row and column of a chosen cell contain.
         rounds: Rounds of the longest run of each column; the others of it have fewer in proportion.
-            None leaves those of the cells.
+            A column of fewer rounds keeps them. None leaves those of the cells.
         seeds: Seeds of each cell; None takes the table's number.
         overrides: Settings of all runs by dotted key.
     """
@@ -72,7 +72,7 @@ def make_plan(table: PaperTable, options: TableOptions) -> TablePlan:
     """Resolve the settings of a table's cells.
 
     Raises:
-        SettingsError: an override is wrong, or no cell is chosen.
+        SettingsError: an override is wrong, no cell is chosen, or `rounds` would extend all runs.
     """
     fixed = {"reference": f"the row {table.reference_row}"} if table.reference_row else {}
     check_overrides("table", options.overrides, fixed)
@@ -84,6 +84,9 @@ def make_plan(table: PaperTable, options: TableOptions) -> TablePlan:
             f" {'; '.join(table.columns)}"
         )
     if options.rounds is not None:
+        columns = {cell.paper.column for cell in resolved if cell.chosen}
+        full = max(cell.full_rounds for cell in resolved if cell.paper.column in columns)
+        check_rounds(options.rounds, full, f"the longest run of {table.name} in these columns")
         resolved = _shortened(resolved, options.rounds)
     cells = tuple(planned_cells(table, resolved))
     return TablePlan(table, options, cells, options.seeds or table.seeds)

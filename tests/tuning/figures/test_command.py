@@ -67,6 +67,15 @@ def test_what_a_reader_must_know_of_runs_stands_below_their_drawing(figure, tmp_
     assert f"{run}: was compared with another model than that of its reference now" in said
 
 
+def test_a_figure_is_shortened_and_not_extended(figure, slots):
+    code, _, err = figure("--rounds", "9")
+    assert (code, slots.started) == (2, [])
+    assert err == (
+        "raysim: --rounds=9: must be at most 8, the rounds of the longest run of dnc-5; it shortens"
+        " and does not extend\n"
+    )
+
+
 def test_a_figure_that_was_stopped_goes_on(figure, slots, tmp_path):
     slots.fault = lambda run: Report(machine_error="the disk is full") if run == "fedavg" else None
     code, _, err = figure(*SHORT)

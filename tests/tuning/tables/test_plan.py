@@ -1,0 +1,33 @@
+"""Plans of tables: what options and overrides are refused, and why."""
+
+from __future__ import annotations
+
+import pytest
+
+from raysim.core.errors import SettingsError
+from raysim.tuning.tables.plan import TableOptions, make_plan
+from raysim.workloads.tables import TABLES
+
+
+def test_a_table_is_shortened_and_not_extended(table, slots):
+    long, short = ("--only", "fedavg,long"), ("--only", "fedavg,short")
+    for words, most in ((long, 4), (short, 2), ((), 4)):
+        for option in ((), ("--dry-run",)):
+            assert table(*words, "--rounds", "5", *option) == (
+                2,
+                "",
+                f"raysim: --rounds=5: must be at most {most}, the rounds of the longest run of"
+                " blobs-1 in these columns; it shortens and does not extend\n",
+            )
+    assert slots.started == []
+    code, said, _ = table(*long, "--rounds", "4", "--seeds", "1")  # those of the table
+    assert code == 0 and "rounds." not in said.replace("over the rounds.", "")
+
+
+def test_columns_of_fewer_rounds_keep_them():
+    """Of D&C' and the others in one column those of the longest count, chosen or not."""
+    options = TableOptions(only=("cifar10 K=5,FedAvg",), rounds=36)
+    (cell,) = make_plan(TABLES["dnc-2"], options).chosen
+    assert cell.run.settings.rounds == cell.full_rounds == 18
+    with pytest.raises(SettingsError, match=r"^--rounds=37: must be at most 36, the rounds of "):
+        make_plan(TABLES["dnc-2"], TableOptions(only=options.only, rounds=37))
