@@ -15,7 +15,7 @@ from raysim.storage.atomic import sweep, write_json
 from raysim.storage.lock import lock_folder
 from raysim.storage.plugins import sources_of
 from raysim.storage.run_directory import RunDirectory, difference_from
-from raysim.storage.schema import GRIDS, SCHEMA, check_schema
+from raysim.storage.schema import GRIDS, SCHEMA, check_claim, check_schema
 from raysim.tuning.slots.queue import reference_failed
 from raysim.tuning.tables.cells import PlannedCell, PlannedRun
 from raysim.tuning.tables.plan import TablePlan
@@ -110,11 +110,10 @@ class TableFolder:
         """Check that the folder is one of this table, if of any, and return its cells by name.
 
         Raises:
-            RunError: it holds another table, or runs with other settings.
+            RunError: it holds another table, a figure or a study, or runs with other settings.
         """
+        check_claim(self.path, "table", plan.table.name)
         found = self._read()
-        if found and found["table"] != plan.table.name:
-            raise RunError(f"out={self.path}: holds table {found['table']}; choose another --out")
         sealed = dict(found["cells"]) if found else {}
         if others := sealed.keys() - {cell.name for cell in plan.cells}:
             raise RunError(

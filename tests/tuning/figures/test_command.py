@@ -232,6 +232,11 @@ def test_the_folder_of_another_figure_is_refused(figure, slots, tmp_path):
     code, _, err = figure(*SHORT)
     assert (code, slots.started) == (2, [])
     assert err == "raysim: out=out: holds figure dnc-7; choose another --out\n"
+    (tmp_path / "t1").mkdir()
+    (tmp_path / "t1/table.json").write_text('{"schema": 1, "table": "dnc-2"}')
+    code, _, err = figure(*SHORT, out="t1")
+    assert (code, slots.started) == (2, [])
+    assert err == "raysim: out=t1: holds table dnc-2; choose another --out\n"
     (tmp_path / "out/figure.json").write_text("garbage")
     slots.fault = lambda run: Report(error="a bug")
     figure(*SHORT)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from raysim.core.errors import SettingsError
 from raysim.tuning.tables.plan import TableOptions, make_plan
 from raysim.workloads.tables import TABLES
+from tests.tuning.tables.common import NAME
 
 
 def test_a_table_is_shortened_and_not_extended(table, slots):
@@ -31,3 +34,18 @@ def test_columns_of_fewer_rounds_keep_them():
     assert cell.run.settings.rounds == cell.full_rounds == 18
     with pytest.raises(SettingsError, match=r"^--rounds=37: must be at most 36, the rounds of "):
         make_plan(TABLES["dnc-2"], TableOptions(only=options.only, rounds=37))
+
+
+def test_the_folder_of_a_figure_or_a_study_is_refused(table, slots, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    for file, values, held in (
+        ("figure.json", {"figure": NAME}, f"figure {NAME}"),
+        ("study.json", {"name": NAME, "folder": "1"}, "a study"),
+    ):
+        (out / file).write_text(json.dumps({"schema": 1, **values}))
+        for words in ((), ("--dry-run",)):
+            _, _, err = table("--only", "short", *words)
+            assert err == f"raysim: out=out: holds {held}; choose another --out\n"
+        (out / file).unlink()
+    assert slots.started == [] and not (out / "table.json").exists()
