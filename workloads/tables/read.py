@@ -123,6 +123,7 @@ def _built(entry: _Table) -> PaperTable:
         entry.baseline,
         entry.note,
         entry.reference_row,
+        {row.name: frozenset(flat(row.settings)) for row in entry.rows},
     )
 
 

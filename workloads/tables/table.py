@@ -87,6 +87,7 @@ class PaperTable:
         baseline: The row to which the paper states ratios of rounds; empty if it states none.
         note: What else one should know of it.
         reference_row: The row with whose models analyses of the others compare; empty if none do.
+        row_keys: Settings that each row has of its own, by dotted key, besides those of a preset.
     """
 
     name: str
@@ -102,6 +103,7 @@ class PaperTable:
     baseline: str = ""
     note: str = ""
     reference_row: str = ""
+    row_keys: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     @property
     def source(self) -> str:

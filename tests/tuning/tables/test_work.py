@@ -116,8 +116,9 @@ def test_measured_runs_have_neither_tracker_nor_trace_nor_clock(table, monkeypat
         ("clock.name=devices", "clock.policy=deadline", "clock.deadline=1e-9"),
     ],
 )
-def test_a_table_that_can_run_has_an_estimate(table, words):
+def test_a_table_that_can_run_has_an_estimate(table, words, tmp_path, monkeypatch):
     """Its measured rounds have its clients, of which settings may ask nearly all."""
+    monkeypatch.setitem(TABLES, NAME, make_table(tmp_path, {"FedAvg": {}}))
     code, said, _ = table("--dry-run", "--jobs", "1", "--only", "fedavg,short", *words)
     assert code == 0 and "no estimate" not in said
     assert re.search(r"\d sample-steps; estimate: [\d.]+ s on 1 slots", said)
