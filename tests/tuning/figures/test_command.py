@@ -94,7 +94,7 @@ def test_a_figure_that_was_stopped_goes_on(figure, slots, tmp_path):
 def test_a_run_that_fails_is_left_out_and_said(figure, slots, tmp_path):
     slots.fault = lambda run: Report(error="its update is not finite") if run == "iid" else None
     code, said, _ = figure("partition.name=iid", name="mifl-3")
-    assert code == 0 and "1/2 IID: failed: its update is not finite  " in said
+    assert code == 0 and "1/2 IID: diverged: its update is not finite  " in said
     assert "Failed and left out: IID.\n" in said
     assert b"Failed and left out: IID." in (tmp_path / "out/mifl-3.svg").read_bytes()
     slots.fault = lambda run: Report(error="a bug") if run == "iid" else None

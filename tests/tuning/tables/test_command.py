@@ -206,7 +206,7 @@ def test_a_run_that_diverges_is_counted_and_not_run_again(table, slots, tmp_path
     code, said, _ = table(*words)
     record = tmp_path / "out/runs/wild/iid-short/seed-0/failed.json"
     assert code == 0
-    assert "Wild, IID, short, seed 0: failed: client" in said
+    assert "Wild, IID, short, seed 0: diverged: client" in said
     assert "0/2, 2 diverged" in said
     cell = rows_of(tmp_path / "out")["Wild", "IID, short"]
     assert (cell["n"], cell["diverged"], cell["failed"], cell["seeds"]) == (0, 2, 0, 2)
