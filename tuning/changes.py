@@ -31,6 +31,24 @@ def check_overrides(kind: str, overrides: Mapping[str, Any], fixed: Mapping[str,
             raise SettingsError(f"{override_text(key, value)}: {refusals[key]}")
 
 
+def check_rounds(rounds: int, most: int, whose: str) -> None:
+    """Check that `--rounds` extends no run.
+
+    Args:
+        rounds: The option's value.
+        most: The rounds of the longest run where nothing is shortened.
+        whose: Whose rounds these are, in words.
+
+    Raises:
+        SettingsError: it does.
+    """
+    if rounds > most:
+        raise SettingsError(
+            f"--rounds={rounds}: must be at most {most}, the rounds of {whose}; it shortens and"
+            " does not extend"
+        )
+
+
 def shortened(rounds: Mapping[str, int], most: int) -> dict[str, int]:
     """Return the rounds of some runs, shortened so that the longest has at most so many.
 

@@ -16,6 +16,7 @@ import raysim
 from raysim.core.errors import SettingsError
 from raysim.core.given import user_path
 from raysim.storage.lock import make_folder
+from raysim.storage.schema import check_claim
 from raysim.tuning.search.failures import study_errors
 from raysim.tuning.search.results import exceeded
 from raysim.tuning.search.search import Search
@@ -153,6 +154,7 @@ def run_study(
     """
     resolved, storage = study.resolve(overrides), call["storage"]
     folder = Path(call["out"] or Path("runs") / name)
+    check_claim(folder, "study")
     if storage is None:
         make_folder(folder)
         storage = default_storage(folder)

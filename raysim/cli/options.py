@@ -81,7 +81,8 @@ Rounds = Annotated[
     typer.Option(
         min=1,
         max=10**9,
-        help="rounds of the longest run, in a table of each column; others of it in proportion",
+        help="rounds of the longest run, in a table of each column, others of it in proportion; at"
+        " most the rounds in full",
     ),
 ]
 StudyName = Annotated[

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from raysim.core.errors import SettingsError
+from raysim.core.given import override_text
 from raysim.results.metrics import Metric
 from raysim.results.origins import origin_notes, origins_of, revisions_of
 from raysim.results.references import UNREAD, reference_settings
@@ -249,15 +250,11 @@ def _telling_keys(settings: Sequence[dict[str, Any]]) -> list[str]:
 def _label(settings: dict[str, Any], keys: Sequence[str]) -> str:
     """Return the settings under some keys as they are typed; of components their names alone."""
     words = [
-        str(settings[key]) if key in COMPONENTS else f"{key}={_short(settings[key])}"
+        str(settings[key]) if key in COMPONENTS else override_text(key, settings[key])
         for key in keys
         if key in settings
     ]
     return ", ".join(words) or str(settings.get("method.name"))
-
-
-def _short(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _with_unique_labels(groups: Sequence[RunGroup]) -> list[RunGroup]:

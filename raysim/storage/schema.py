@@ -48,9 +48,33 @@ def named_in(folder: Path, kind: str) -> str:
     return ""
 
 
+def check_claim(folder: Path, kind: str, name: str = "") -> None:
+    """Check that a folder may hold the runs of a table, a figure or a study.
+
+    Args:
+        folder: The folder.
+        kind: Which of GRIDS it would be.
+        name: The name of the table or the figure; a study has an id of its own.
+
+    Raises:
+        RunError: it is the folder of another one.
+    """
+    for other, file in GRIDS.items():
+        found = named_in(folder, other)
+        if (folder / file).exists() and (other != kind or (found and found != name)):
+            held = f"{other} {found}" if found else f"a {other}"
+            raise RunError(f"out={folder}: holds {held}; choose another --out")
+
+
 def table_of(run: Path) -> str:
-    """Return the table in whose folder a run directory lies; "" if in none."""
-    return next(filter(None, (named_in(folder, "table") for folder in run.resolve().parents)), "")
+    """Return the table in whose folder a run directory lies; "" if in none, or nearer in another's.
+
+    That of a figure or a study may lie in a table's.
+    """
+    for folder in run.resolve().parents:
+        if any((folder / file).exists() for file in GRIDS.values()):
+            return named_in(folder, "table")
+    return ""
 
 
 def current_settings(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -120,6 +120,17 @@ def test_labels_have_the_settings_that_tell_groups_apart(grouped):
     ]
 
 
+def test_labels_have_settings_as_they_are_typed(grouped):
+    groups = grouped(
+        a={"evaluation.clients": True, "partition.limit": None},
+        b={"evaluation.clients": False, "partition.limit": 5},
+    )
+    assert [{*g.label.split(", ")} for g in groups] == [
+        {"evaluation.clients=true", "partition.limit=none"},
+        {"evaluation.clients=false", "partition.limit=5"},
+    ]
+
+
 def test_one_group_is_called_by_its_method(grouped):
     (group,) = grouped(a={"seed": 1}, b={"seed": 2})
     assert group.label == "fedavg"

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 from time import perf_counter
 
 import numpy as np
@@ -18,6 +19,8 @@ from raysim.core.client_indices import ListedIndices
 from raysim.core.errors import SettingsError
 from raysim.results import report
 from raysim.results.compare import compared_metrics, comparison, group_runs
+from raysim.results.render import Entry, Grid
+from raysim.results.render.formats import html_table
 from raysim.results.report import charts, page
 from raysim.results.report.curves import POINTS, Curve, curve_of, mean_curve, thinned
 from raysim.results.report.partitions import class_counts
@@ -246,6 +249,22 @@ def test_a_browser_sorts_and_highlights(runs, tmp_path):
     assert body.index("<td>fedma</td>") < body.index("<td>fedavg</td>")
     assert 'class="curve g0 dim"' in dom and 'class="curve g3"' in dom
     assert re.search(r"<output>1\.\d+, 0\.\d+</output>", dom)
+
+
+@pytest.mark.parametrize(("clicks", "order"), [(1, "cadb"), (2, "dacb")])
+def test_rows_without_a_value_are_sorted_last(tmp_path, clicks, order):
+    """As of a target that a run did not reach."""
+    rounds = {"a": 10.0, "b": None, "c": 9.5, "d": 100.0}
+    rows = tuple(
+        (Entry(name), Entry("-" if value is None else f"{value:g}", value=value))
+        for name, value in rounds.items()
+    )
+    script = Path(page.__file__).with_name("page.js").read_text(encoding="utf-8")
+    click = "document.querySelectorAll('th')[1].click();" * clicks
+
+    text = f"{html_table(Grid('t', ('', 'rounds'), rows))}<script>{script}{click}</script>"
+    dom, _ = dom_of(text, tmp_path)
+    assert "".join(re.findall(r"<tr[^>]*><td>([abcd])</td>", dom)) == order
 
 
 @pytest.mark.full

@@ -100,6 +100,14 @@ def test_settings_that_differ_in_one_cell_are_marked_there():
     assert [entry.text for entry in row] == ["a", "90.00 (n=1)* (a)", "90.00 (n=1)*"]
 
 
+def test_settings_that_differ_stand_as_they_are_typed():
+    differing = {"partition.limit": None, "method.update": False, "local.lr": 0.1}
+    table = table_of({("a", "x"): ResultCell({0: 0.9}, differing=differing)})
+    words = ["local.lr=0.1", "method.update=false", "partition.limit=none"]
+    assert grid_of(table).notes[-1] == f"a: {', '.join(words)}"
+    assert to_arrow(table).to_pylist()[0]["differing"] == words
+
+
 def five(*values):
     return ResultCell(dict(enumerate(values)))
 

@@ -9,7 +9,7 @@ import pytest
 from safetensors.torch import load_file
 
 import raysim
-from raysim.storage.schema import SCHEMA, current_settings, renamed
+from raysim.storage.schema import GRIDS, SCHEMA, check_claim, current_settings, renamed, table_of
 from tests.tasks import make_settings, make_task, model_of
 
 SIZES = (40,) * 4
@@ -166,3 +166,37 @@ def test_an_override_of_the_version_before_says_what_to_type():
     with pytest.raises(raysim.SettingsError) as caught:
         raysim.load_config("mnist-fedavg", {"profile": True})
     assert str(caught.value) == "profile: no such setting; it is called 'trace' now"
+
+
+def claimed(folder, kind, name):
+    """Have a folder be that of a table, a figure or a study."""
+    folder.mkdir(exist_ok=True)
+    key = "name" if kind == "study" else kind
+    (folder / GRIDS[kind]).write_text(json.dumps({"schema": SCHEMA, key: name}))
+    return folder
+
+
+@pytest.mark.parametrize("held", GRIDS)
+@pytest.mark.parametrize("wanted", GRIDS)
+def test_a_folder_is_claimed_by_one_kind_under_one_name(tmp_path, held, wanted):
+    check_claim(tmp_path / "new", wanted, "mifl-3")
+    folder, name = claimed(tmp_path / "old", held, "mifl-3"), "" if wanted == "study" else "mifl-3"
+    named = "a study" if held == "study" else f"{held} mifl-3"
+    refusal = f"old: holds {named}; choose another --out$"
+    if held == wanted:
+        check_claim(folder, wanted, name)
+    else:
+        with pytest.raises(raysim.RunError, match=refusal):
+            check_claim(folder, wanted, name)
+    if wanted != "study":
+        with pytest.raises(raysim.RunError, match=refusal):
+            check_claim(folder, wanted, "mifl-6a")
+
+
+def test_a_run_is_of_the_table_in_whose_folder_it_lies_unless_another_is_nearer(tmp_path):
+    table = claimed(tmp_path / "t", "table", "mifl-6a")
+    assert table_of(table / "runs/fa/seed-0") == "mifl-6a"
+    for kind in ("figure", "study"):
+        inner = claimed(table / kind, kind, "mifl-3")
+        assert table_of(inner / "iid") == ""
+    assert table_of(claimed(table / "runs", "table", "mifl-2b") / "fa") == "mifl-2b"

@@ -27,6 +27,17 @@ def test_trials_as_a_table_and_the_best_settings(tmp_path, local_slots):
     assert [found.local.lr for found in result.best] == [best["local.lr"]]
 
 
+def test_the_folder_of_a_table_is_refused_before_a_study_is_made_in_it(tmp_path, local_slots):
+    make_study(tmp_path)
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "table.json").write_text('{"schema": 1, "table": "mifl-3"}')
+    settings = raysim.load_config(tmp_path / "blobs.json")
+    with pytest.raises(raysim.RunError, match=r"out: holds table mifl-3; choose another --out$"):
+        raysim.tune(settings, {"space": SPACE, "trials": 1}, out=out)
+    assert [path.name for path in out.iterdir()] == ["table.json"]
+
+
 PAIR = {"local.momentum": [0.0, 0.9], "local.nesterov": [False, True]}
 
 

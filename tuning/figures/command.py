@@ -13,7 +13,7 @@ from raysim.results.references import reference_notes
 from raysim.results.runs import read_run
 from raysim.storage.atomic import replace_file, write_json
 from raysim.storage.lock import lock_folder
-from raysim.storage.schema import GRIDS, SCHEMA, named_in
+from raysim.storage.schema import GRIDS, SCHEMA, check_claim
 from raysim.storage.tables.parted import read_table
 from raysim.tuning.figures.plan import FigurePlan, make_plan
 from raysim.tuning.figures.runs import FigureRuns
@@ -56,7 +56,7 @@ def figure(
     check_packages()
     plan.check()
     with hinting(RESUME), lock_folder(out, "another raysim figure is using this folder"):
-        _check_claim(out, name)
+        check_claim(out, "figure", name)
         runs = FigureRuns(plan, line)
         for run, missing in plan.missing.items():
             runs.note(f"{run} cannot be run: {missing}")
@@ -69,16 +69,6 @@ def figure(
                 run_in_slots(slots, runs)
         _draw(plan, runs, out, line)
     runs.raise_failure(RESUME)
-
-
-def _check_claim(folder: Path, name: str) -> None:
-    """Check that a folder is that of a figure, or of none yet.
-
-    Raises:
-        RunError: it is the folder of another figure.
-    """
-    if (other := named_in(folder, "figure")) not in ("", name):
-        raise RunError(f"out={folder}: holds figure {other}; choose another --out")
 
 
 def _draw(plan: FigurePlan, runs: FigureRuns, folder: Path, line: Callable[[str], None]) -> None:

@@ -11,7 +11,13 @@ import raysim
 from raysim.config import Settings
 from raysim.core.errors import SettingsError, visible
 from raysim.storage.run_directory import RunDirectory
-from raysim.tuning.changes import changed_settings, check_overrides, has_words, shortened
+from raysim.tuning.changes import (
+    changed_settings,
+    check_overrides,
+    check_rounds,
+    has_words,
+    shortened,
+)
 from raysim.workloads.datasets.fetch import data_root
 from raysim.workloads.datasets.prepared import missing_files
 from raysim.workloads.figures import find
@@ -91,7 +97,8 @@ def make_plan(
         only: Words that the names of the runs must have; a reference of one is run, too.
 
     Raises:
-        SettingsError: there is no such figure, an override is wrong, or no run is chosen.
+        SettingsError: there is no such figure, an override is wrong, no run is chosen, or `rounds`
+            would extend the runs.
     """
     figure = find(name)
     check_overrides("figure", overrides, FIXED)
@@ -104,6 +111,7 @@ def make_plan(
         settings[run.name] = raysim.load_config(preset, {**own, **overrides, **placed})
         full[run.name] = settings[run.name].rounds
     if rounds is not None:
+        check_rounds(rounds, max(full.values()), f"the longest run of {name}")
         fewer = shortened(full, rounds)
         settings = {k: each.override({"rounds": fewer[k]}) for k, each in settings.items()}
     found = {k: missing_files(settings[k].dataset, data_root()) for k in settings if k in chosen}

@@ -167,7 +167,11 @@ class ReferencedRuns(RunQueue[R]):
         if error is not None:
             self.failed[run] = error
         self.record(run, error)
-        outcome = self.text_of(run) if error is None else f"failed: {error}"
+        if error is None:
+            outcome = self.text_of(run)
+        else:  # a reference's divergence is a failure of those that wait for it
+            own = is_divergence(error) and self.reference(run) not in self.failed
+            outcome = f"{'diverged' if own else 'failed'}: {error}"
         self._line(f"{self.done}/{self._total} {self.name(run)}: {outcome}  {seconds:.1f} s")
         if error is not None:
             error = reference_failed(self.name(run), error)

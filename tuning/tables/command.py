@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from raysim.core.errors import MachineError, RaysimError
 from raysim.results.render import grid_of, to_rich
 from raysim.tuning.slots.fitting import count_slots
 from raysim.tuning.slots.pool import open_slots
@@ -76,23 +77,28 @@ def dry_run(
     """Print the runs of a table with their work and an estimate of the time; run nothing.
 
     A few rounds of each dataset, model, batch size and method are measured; other local epochs and
-    cohorts are taken to have the same speed.
+    cohorts are taken to have the same speed. A run whose measured rounds fail has no estimate.
 
     Raises:
         RaysimError: an option, a setting, the data or the folder does not allow the table.
     """
     plan, folder, work = plan_of(name, options), TableFolder(out), Workload()
     plan.check_data()
+    folder.check(plan)
     line = _line_of(console)
     runs = TableRuns(plan, folder, work, line)
     runs.check()
     slots = count_slots(plan.runs[0].settings, jobs)
-    left = [run.planned.settings for run in runs.waiting]
-    seconds = [work.seconds(settings) for settings in left]
-    _print_table(console, _runs(plan, runs, work))
+    left = [run.planned for run in runs.waiting]
+    estimates = {run: _estimate(work, run) for run in dict.fromkeys([*plan.runs, *left])}
+    _print_table(console, _runs(plan, runs, work, estimates))
     runs.started(slots)
-    steps = sum(map(work.sample_steps, left))
-    took = duration(time_in_slots(seconds, slots))
+    for run in dict.fromkeys(left):
+        if isinstance(error := estimates[run], str):
+            line(f"{run.label}: no estimate: {error}; the one below leaves it out")
+    known = [seconds for run in left if isinstance(seconds := estimates[run], float)]
+    steps = sum(work.sample_steps(run.settings) for run in left)
+    took = duration(time_in_slots(known, slots))
     line(
         f"{steps:.3g} sample-steps; estimate: {took} on {slots} slots, from a few rounds measured"
         " on this machine in one process; less where runs stop at target_accuracy"
@@ -101,11 +107,23 @@ def dry_run(
         "one speed is measured for each dataset, model, batch size and method, and taken for all"
         " local epochs and cohorts"
     )
-    if analyses := dict.fromkeys(name for settings in left for name in settings.analysis):
+    if analyses := dict.fromkeys(name for run in left for name in run.settings.analysis):
         line(f"the estimate leaves out the analyses of the runs: {', '.join(analyses)}")
 
 
-def _runs(plan: TablePlan, runs: TableRuns, work: Workload) -> Table:
+def _estimate(work: Workload, run: PlannedRun) -> float | str:
+    """Return the estimated seconds of a run, or why there is no estimate."""
+    try:
+        return work.seconds(run.settings)
+    except MachineError:
+        raise
+    except RaysimError as error:
+        return str(error).partition(" (traceback in ")[0]  # a folder that is gone
+
+
+def _runs(
+    plan: TablePlan, runs: TableRuns, work: Workload, estimates: Mapping[PlannedRun, float | str]
+) -> Table:
     """Return the table of the runs: cells read off them, rounds, seeds that are left, and work."""
     found = Table(title=plan.table.name, title_justify="left", box=None)
     for name in ("run", "cells", "rounds", "runs left", "sample-steps", "time of a run"):
@@ -119,7 +137,7 @@ def _runs(plan: TablePlan, runs: TableRuns, work: Workload) -> Table:
             rounds_of(run),
             f"{left[run]} of {plan.seeds}",
             f"{work.sample_steps(run.settings):.3g}",
-            duration(work.seconds(run.settings)),
+            "-" if isinstance(seconds := estimates[run], str) else duration(seconds),
         )
     return found
 

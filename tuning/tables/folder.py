@@ -16,7 +16,7 @@ from raysim.storage.atomic import sweep, write_json
 from raysim.storage.lock import lock_folder
 from raysim.storage.plugins import sources_of
 from raysim.storage.run_directory import RunDirectory, difference_from
-from raysim.storage.schema import GRIDS, SCHEMA, check_schema
+from raysim.storage.schema import GRIDS, SCHEMA, check_claim, check_schema
 from raysim.tuning.slots.queue import reference_failed
 from raysim.tuning.tables.cells import PlannedCell, PlannedRun
 from raysim.tuning.tables.plan import TablePlan
@@ -100,30 +100,35 @@ class TableFolder:
         """Delete the record of a run that is run again."""
         RunDirectory(self.path_of(run, seed)).failed.unlink(missing_ok=True)
 
+    def check(self, plan: TablePlan) -> dict[str, Any]:
+        """Check that the folder is one of this table, if of any, and return its cells by name.
+
+        Raises:
+            RunError: it holds another table, a figure or a study, or runs with other settings.
+        """
+        check_claim(self.path, "table", plan.table.name)
+        found = self._read()
+        sealed = dict(found["cells"]) if found else {}
+        if others := sealed.keys() - {cell.name for cell in plan.cells}:
+            raise RunError(
+                f"out={self.path}: {min(others)}: has runs, which do not allow the settings"
+                " here; choose another --out"
+            )
+        for cell in plan.cells:
+            if cell.name in sealed:
+                self._check(cell, sealed[cell.name]["settings"])
+        return sealed
+
     @contextmanager
     def lock(self, plan: TablePlan) -> Iterator[None]:
         """Lock the folder for this process, and prepare its seal, which `seal` writes.
 
         Raises:
-            RunError: another process holds the lock, or the folder holds another table, or runs
-                with other settings.
+            RunError: another process holds the lock, or `check` refuses the folder.
         """
         with lock_folder(self.path, "another raysim table is using this folder"):
             sweep(self.path)
-            found = self._read()
-            if found and found["table"] != plan.table.name:
-                raise RunError(
-                    f"out={self.path}: holds table {found['table']}; choose another --out"
-                )
-            sealed = dict(found["cells"]) if found else {}
-            if others := sealed.keys() - {cell.name for cell in plan.cells}:
-                raise RunError(
-                    f"out={self.path}: {min(others)}: has runs, which do not allow the settings"
-                    " here; choose another --out"
-                )
-            for cell in plan.cells:
-                if cell.name in sealed:
-                    self._check(cell, sealed[cell.name]["settings"])
+            sealed = self.check(plan)
             for cell in plan.chosen:
                 known = sealed.get(cell.name, {"seeds": 0})
                 sealed[cell.name] = {

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from raysim.core.errors import SettingsError, visible
-from raysim.tuning.changes import check_overrides, has_words, shortened
+from raysim.storage.recorder import dotted
+from raysim.tuning.changes import check_overrides, check_rounds, has_words, shortened
 from raysim.tuning.tables.cells import PlannedCell, PlannedRun, ResolvedCell, planned_cells
 from raysim.workloads.tables import PaperCell, PaperTable
 
@@ -19,7 +20,7 @@ class TableOptions:
     Attributes:
         only: Words, each of which the row and column of a chosen cell contain.
         rounds: Rounds of the longest run of each column; the others of it have fewer in proportion.
-            None leaves those of the cells.
+            A column of fewer rounds keeps them. None leaves those of the cells.
         seeds: Seeds of each cell; None takes the table's number.
         overrides: Settings of all runs by dotted key.
     """
@@ -72,10 +73,10 @@ def make_plan(table: PaperTable, options: TableOptions) -> TablePlan:
     """Resolve the settings of a table's cells.
 
     Raises:
-        SettingsError: an override is wrong, or no cell is chosen.
+        SettingsError: an override is wrong, no cell is chosen, or `rounds` would extend all runs.
     """
     fixed = {"reference": f"the row {table.reference_row}"} if table.reference_row else {}
-    check_overrides("table", options.overrides, fixed)
+    check_overrides("table", options.overrides, fixed | _made_by_rows(table, options))
     resolved = [found for cell in table.cells if (found := _resolved(cell, options))]
     if not any(cell.chosen for cell in resolved):
         raise SettingsError(
@@ -84,14 +85,45 @@ def make_plan(table: PaperTable, options: TableOptions) -> TablePlan:
             f" {'; '.join(table.columns)}"
         )
     if options.rounds is not None:
+        columns = {cell.paper.column for cell in resolved if cell.chosen}
+        full = max(cell.full_rounds for cell in resolved if cell.paper.column in columns)
+        check_rounds(options.rounds, full, f"the longest run of {table.name} in these columns")
         resolved = _shortened(resolved, options.rounds)
     cells = tuple(planned_cells(table, resolved))
     return TablePlan(table, options, cells, options.seeds or table.seeds)
 
 
+def _made_by_rows(table: PaperTable, options: TableOptions) -> dict[str, str]:
+    """Return what settles overrides that would run a row under the name of another, by key.
+
+    These are settings that rows have of their own, where rows of a chosen column have several
+    values; settings of methods are compared with those of the same method.
+    """
+    own = frozenset[str]().union(*table.row_keys.values())
+    named = {
+        key: {each for each in own if f"{each}.".startswith(f"{key}.")} for key in options.overrides
+    }
+    if not any(named.values()):
+        return {}
+    values: dict[tuple[str, ...], set[str]] = {}
+    chosen = {cell.column for cell in table.cells if _is_chosen(cell, options)}
+    for cell in (each for each in table.cells if each.column in chosen):
+        settings = dotted(cell.resolve().to_dict())
+        for key in own & settings.keys():
+            of_method = key.startswith("method.") and key != "method.name"
+            alike = str(settings["method.name"]) if of_method else ""
+            values.setdefault((key, cell.column, alike), set()).add(repr(settings[key]))
+    several = {key for (key, *_), found in values.items() if len(found) > 1}
+    return {key: "the rows" for key, keys in named.items() if keys & several}
+
+
+def _is_chosen(cell: PaperCell, options: TableOptions) -> bool:
+    return has_words(options.only, f"{cell.row} {cell.column}")
+
+
 def _resolved(cell: PaperCell, options: TableOptions) -> ResolvedCell | None:
     """Return a cell with its settings; None of one that is not chosen and has no such settings."""
-    chosen = has_words(options.only, f"{cell.row} {cell.column}")
+    chosen = _is_chosen(cell, options)
     try:
         settings = cell.resolve(options.overrides)
     except SettingsError:

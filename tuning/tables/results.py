@@ -102,6 +102,7 @@ class TableResults:
             cells=_with_differences(
                 {_place(cell): self._result_cell(cell, ended.get(cell, {})) for cell in known},
                 {_place(cell): _settings_of(cell) for cell, runs in ended.items() if runs},
+                frozenset.intersection(*paper.row_keys.values()),
             ),
             notes=tuple(self._notes(ended)),
             ratio_to=paper.baseline,
@@ -194,33 +195,32 @@ def _settings_of(cell: PlannedCell) -> dict[str, Any]:
 
 
 def _with_differences(
-    cells: Mapping[Place, ResultCell], settings: Mapping[Place, Mapping[str, Any]]
+    cells: Mapping[Place, ResultCell],
+    settings: Mapping[Place, Mapping[str, Any]],
+    of_every_row: Collection[str],
 ) -> dict[Place, ResultCell]:
     """Return cells with the settings in which they differ from the other rows of their column.
 
-    Settings of the method make a row. Where it is the same in some, those that differ in every row
-    do too.
+    Settings of the method make a row. Where it is the same in some, those that every row of the
+    paper's table has of its own do too: the rows' names say them.
     """
     found = dict(cells)
     for column in dict.fromkeys(column for _, column in cells):
         rows = {row: given for (row, name), given in settings.items() if name == column}
-        differing = differing_settings(rows, dict.fromkeys(rows, _of_rows(rows)))
+        differing = differing_settings(rows, dict.fromkeys(rows, _of_rows(rows, of_every_row)))
         for row, values in differing.items():
             found[row, column] = replace(found[row, column], differing=values)
     return found
 
 
-def _of_rows(rows: Mapping[str, Mapping[str, Any]]) -> Collection[str]:
+def _of_rows(
+    rows: Mapping[str, Mapping[str, Any]], of_every_row: Collection[str]
+) -> Collection[str]:
     """Return the keys that make the rows of a table."""
     keys = dict.fromkeys(key for values in rows.values() for key in values)
     of_method = {key for key in keys if key.startswith("method.")}
-
-    def differs_in_every_row(*keys: str) -> bool:
-        return len({repr([v.get(key) for key in keys]) for v in rows.values()}) == len(rows)
-
-    if len(rows) <= 2 or differs_in_every_row(*of_method):
-        return of_method
-    return of_method | {key for key in keys if differs_in_every_row(key)}
+    methods = {repr([values.get(key) for key in of_method]) for values in rows.values()}
+    return of_method if len(methods) == len(rows) else of_method.union(of_every_row)
 
 
 def _rounds(cells: Sequence[PlannedCell]) -> str:

@@ -1,8 +1,9 @@
 """Work of runs in sample-steps, and the time that it takes at the measured speed of this machine.
 
-A run counts rounds x cohort x local epochs x samples of a client. The speed is that of rounds of
-the run's own settings, with fewer clients and samples where they would take longer than a few
-seconds, so that a method's further passes, its server and the driver are in it; analyses are not.
+A run counts rounds x clients of a round x local epochs x samples of a client; the clients of an
+asynchronous round are those whose updates make a version. The speed is that of rounds of the run's
+own settings, with fewer clients and samples where they would take longer than a few seconds, so
+that a method's further passes, its server and the driver are in it; analyses and clocks are not.
 """
 
 from __future__ import annotations
@@ -65,11 +66,15 @@ class Workload:
         Raises:
             DataError: the data cannot be fetched or split.
         """
-        per_round = settings.cohort_size * settings.local.epochs * self._size(settings).client
+        per_round = _trained(settings) * settings.local.epochs * self._size(settings).client
         return settings.rounds * per_round
 
     def seconds(self, settings: Settings) -> float:
-        """Return an estimate of the seconds of a run on one slot."""
+        """Return an estimate of the seconds of a run on one slot.
+
+        Raises:
+            RaysimError: the measured rounds fail; those of MachineError do not lie in the settings.
+        """
         evaluations = -(-settings.rounds // settings.evaluation.every)
         pace, evaluated = self._pace(settings), evaluations * self._size(settings).test
         return self.sample_steps(settings) * pace.step + evaluated * pace.evaluation
@@ -87,6 +92,12 @@ class Workload:
         if key not in self._paces:
             self._paces[key] = measure(settings, self._size(settings))
         return self._paces[key]
+
+
+def _trained(settings: Settings) -> int:
+    """Return the clients whose updates make the model of a round."""
+    asynchrony = settings.method.asynchrony(settings.cohort_size)
+    return asynchrony.buffer if asynchrony else settings.cohort_size
 
 
 def _key(settings: Settings, *names: str) -> str:
@@ -112,13 +123,16 @@ def measure(settings: Settings, size: DataSize) -> Pace:
     Raises:
         RaysimError: the run fails.
     """
-    cohort, epochs = settings.cohort_size, settings.local.epochs
+    trained, epochs = _trained(settings), settings.local.epochs
     batch = settings.local.batch_size
     least = size.client if batch == "full" else min(batch, size.client)
-    first = _rounds(settings.override({"local.epochs": 1}), min(cohort, CLIENTS), least, False)
-    per_second = min(cohort, CLIENTS) * least / first.seconds
+    # The updates of an asynchronous round are those of its settings, whatever the fraction.
+    asynchronous = settings.method.asynchrony(settings.cohort_size) is not None
+    fewest = trained if asynchronous else min(trained, CLIENTS)
+    first = _rounds(settings.override({"local.epochs": 1}), fewest, least, False)
+    per_second = fewest * least / first.seconds
     affordable = per_second * SECONDS / epochs
-    clients = min(cohort, max(round(affordable / size.client), CLIENTS))
+    clients = min(trained, max(round(affordable / size.client), fewest))
     samples = min(size.client, max(affordable / clients, least))
     evaluates = EVALUATED * size.test / per_second <= SECONDS
     found = _rounds(settings, clients, samples, evaluates)
@@ -128,19 +142,25 @@ def measure(settings: Settings, size: DataSize) -> Pace:
 
 
 def _rounds(settings: Settings, clients: int, samples: float, evaluates: bool) -> _Stopwatch:
-    """Run rounds of some clients with some samples each, and return their seconds."""
+    """Run rounds of some clients with some samples each, and return their seconds.
+
+    As many clients as in the run are drawn from, so that settings that they bound stay allowed.
+    """
+    every = clients == _trained(settings)
     gpus = settings.engine.gpus_per_actor if torch.cuda.is_available() else 0.0
     stopwatch = _Stopwatch()
     with tempfile.TemporaryDirectory() as folder, suppress(_Measured):
         changes = {
             "partition.name": "resample",
             "partition.samples": max(round(samples), 1),
-            "clients": clients,
-            "fraction": 1.0,
+            "fraction": settings.fraction if every else clients / settings.clients,
+            "clock.name": "none",  # its policies may ask more clients, and wait for none of them
             "evaluation.every": 1 if evaluates else settings.rounds + 1,
             "checkpoint_every": settings.rounds + 1,
             "target_accuracy": None,
-            "analysis": (),  # of all clients none could join, and a cohort of two has fewer pairs
+            "analysis": (),  # a cohort of two has fewer pairs
+            "trace": False,
+            "tracker": None,  # a measured run is none of the user's
             "engine.backend": "inline",
             "engine.gpus_per_actor": gpus,
             "out": str(Path(folder) / "run"),

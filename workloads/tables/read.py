@@ -120,6 +120,7 @@ def _built(entry: _Table) -> PaperTable:
         tuple(columns),
         cells,
         entry.seeds,
+        {row.name: frozenset(flat(row.settings)) for row in entry.rows},
         entry.baseline,
         entry.note,
         entry.reference_row,

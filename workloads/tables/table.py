@@ -84,6 +84,7 @@ class PaperTable:
         columns: Names of the columns.
         cells: The cells, row by row.
         seeds: Seeds of each cell by default: the paper's number, if it prints one.
+        row_keys: Settings that each row has of its own, by dotted key, besides those of a preset.
         baseline: The row to which the paper states ratios of rounds; empty if it states none.
         note: What else one should know of it.
         reference_row: The row with whose models analyses of the others compare; empty if none do.
@@ -99,6 +100,7 @@ class PaperTable:
     columns: tuple[str, ...]
     cells: tuple[PaperCell, ...]
     seeds: int
+    row_keys: Mapping[str, frozenset[str]]
     baseline: str = ""
     note: str = ""
     reference_row: str = ""

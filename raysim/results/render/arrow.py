@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from raysim.core.given import override_text
 from raysim.results.tables import ResultTable
 
 VALUES = pa.list_(pa.struct([("seed", pa.int64()), ("value", pa.float64())]))
@@ -59,7 +60,7 @@ def to_arrow(table: ResultTable) -> pa.Table:
                     "suspect": cell.suspect,
                     "missing": cell.missing,
                     "own_round": cell.own_round,
-                    "differing": [f"{k}={v}" for k, v in sorted(cell.differing.items())],
+                    "differing": [override_text(*each) for each in sorted(cell.differing.items())],
                     "values": [{"seed": s, "value": v} for s, v in sorted(cell.values.items())],
                     "notes": list(table.notes),
                 }

@@ -8,6 +8,7 @@ from string import ascii_lowercase
 from typing import Any
 
 from raysim.core.errors import visible
+from raysim.core.given import override_text
 from raysim.results import statistics
 from raysim.results.metrics import Metric
 from raysim.results.tables import SCALES, ResultCell, ResultTable
@@ -189,7 +190,7 @@ def _common_difference(table: ResultTable, row: str) -> str:
 
 
 def _listed(settings: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in sorted(settings.items()))
+    return ", ".join(override_text(*each) for each in sorted(settings.items()))
 
 
 def _times(ratio: float | None) -> str:

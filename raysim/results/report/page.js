@@ -1,5 +1,5 @@
 "use strict";
-// Sort a table by the column that is clicked, numbers by their value.
+// Sort a table by the column that is clicked, numbers by their value; rows without one come last.
 for (const table of document.querySelectorAll("table")) {
   const body = table.tBodies[0];
   [...body.rows].forEach((row, number) => { row.dataset.group = number; });
@@ -9,11 +9,14 @@ for (const table of document.querySelectorAll("table")) {
     heads.forEach((each) => each.removeAttribute("aria-sort"));
     head.setAttribute("aria-sort", down ? "descending" : "ascending");
     const key = (row) => row.cells[column];
-    const order = (a, b) => "value" in a.dataset && "value" in b.dataset
-      ? a.dataset.value - b.dataset.value
-      : a.textContent.localeCompare(b.textContent, "en", { numeric: true });
-    const rows = [...body.rows].sort((a, b) => order(key(a), key(b)));
-    body.append(...(down ? rows.reverse() : rows));
+    const valued = (row) => "value" in key(row).dataset;
+    const numbers = [...body.rows].some(valued);
+    const order = (a, b) => numbers
+      ? key(a).dataset.value - key(b).dataset.value
+      : key(a).textContent.localeCompare(key(b).textContent, "en", { numeric: true });
+    const sorted = [...body.rows].filter((row) => !numbers || valued(row)).sort(order);
+    const last = [...body.rows].filter((row) => numbers && !valued(row));
+    body.append(...(down ? sorted.reverse() : sorted), ...last);
   }));
 }
 // Show the curves of the group under the pointer, in a chart or in the first table.

@@ -67,6 +67,15 @@ def test_what_a_reader_must_know_of_runs_stands_below_their_drawing(figure, tmp_
     assert f"{run}: was compared with another model than that of its reference now" in said
 
 
+def test_a_figure_is_shortened_and_not_extended(figure, slots):
+    code, _, err = figure("--rounds", "9")
+    assert (code, slots.started) == (2, [])
+    assert err == (
+        "raysim: --rounds=9: must be at most 8, the rounds of the longest run of dnc-5; it shortens"
+        " and does not extend\n"
+    )
+
+
 def test_a_figure_that_was_stopped_goes_on(figure, slots, tmp_path):
     slots.fault = lambda run: Report(machine_error="the disk is full") if run == "fedavg" else None
     code, _, err = figure(*SHORT)
@@ -85,7 +94,7 @@ def test_a_figure_that_was_stopped_goes_on(figure, slots, tmp_path):
 def test_a_run_that_fails_is_left_out_and_said(figure, slots, tmp_path):
     slots.fault = lambda run: Report(error="its update is not finite") if run == "iid" else None
     code, said, _ = figure("partition.name=iid", name="mifl-3")
-    assert code == 0 and "1/2 IID: failed: its update is not finite  " in said
+    assert code == 0 and "1/2 IID: diverged: its update is not finite  " in said
     assert "Failed and left out: IID.\n" in said
     assert b"Failed and left out: IID." in (tmp_path / "out/mifl-3.svg").read_bytes()
     slots.fault = lambda run: Report(error="a bug") if run == "iid" else None
@@ -223,6 +232,11 @@ def test_the_folder_of_another_figure_is_refused(figure, slots, tmp_path):
     code, _, err = figure(*SHORT)
     assert (code, slots.started) == (2, [])
     assert err == "raysim: out=out: holds figure dnc-7; choose another --out\n"
+    (tmp_path / "t1").mkdir()
+    (tmp_path / "t1/table.json").write_text('{"schema": 1, "table": "dnc-2"}')
+    code, _, err = figure(*SHORT, out="t1")
+    assert (code, slots.started) == (2, [])
+    assert err == "raysim: out=t1: holds table dnc-2; choose another --out\n"
     (tmp_path / "out/figure.json").write_text("garbage")
     slots.fault = lambda run: Report(error="a bug")
     figure(*SHORT)

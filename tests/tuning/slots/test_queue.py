@@ -58,3 +58,12 @@ def test_runs_whose_reference_failed_end_with_it():
         f"5/6 D: failed: {of_c}  0.0 s",
     ]
     assert runs.waiting == ["e"] and runs.next() == "e" and not runs.remain()
+
+
+def test_a_run_that_diverges_says_so_and_those_that_wait_for_it_have_failed():
+    runs = Letters()
+    runs.next()
+    diverged = "client 3: its update is not finite"
+    runs.ended("a", Report(error=diverged), 1.0)
+    assert runs.lines[0] == f"2/6 A: diverged: {diverged}  1.0 s"
+    assert runs.lines[1] == f"3/6 B: failed: its reference A failed: {diverged}  0.0 s"

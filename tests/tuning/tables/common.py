@@ -53,6 +53,7 @@ def make_table(
         cells=tuple(cells),
         seeds=2,
         note="A note of the table.",
+        row_keys={row: frozenset(settings) for row, settings in rows.items()},
         **fields,
     )
 

@@ -171,6 +171,7 @@ def test_other_settings_are_refused_unless_they_change_no_result(table, slots, t
     before = (tmp_path / "out/table.json").read_bytes()
     for words, said in REFUSED.items():
         assert said in refused(table(*words))
+        assert said in refused(table(*words, "--dry-run"))
     assert (tmp_path / "out/table.json").read_bytes() == before
     slots.started.clear()
     assert table("--only", "short,fedavg", "--seeds", "1", "engine.cpus_per_actor=0.5")[0] == 0
@@ -182,7 +183,9 @@ def test_the_folder_of_another_table_is_refused(table, tmp_path, monkeypatch):
     monkeypatch.setitem(
         TABLES, "blobs-2", TABLES[NAME].__class__(**{**vars(TABLES[NAME]), "name": "blobs-2"})
     )
-    assert "out=out: holds table blobs-1; choose another" in refused(table(name="blobs-2"))
+    for words in ((), ("--dry-run",)):
+        line = refused(table(*words, name="blobs-2"))
+        assert "out=out: holds table blobs-1; choose another" in line
     (tmp_path / "out/table.json").write_text('{"schema": 1, "table": "blobs-1"}')
     assert "table.json: damaged file: 'cells'; restore it" in refused(table())
 
@@ -203,7 +206,7 @@ def test_a_run_that_diverges_is_counted_and_not_run_again(table, slots, tmp_path
     code, said, _ = table(*words)
     record = tmp_path / "out/runs/wild/iid-short/seed-0/failed.json"
     assert code == 0
-    assert "Wild, IID, short, seed 0: failed: client" in said
+    assert "Wild, IID, short, seed 0: diverged: client" in said
     assert "0/2, 2 diverged" in said
     cell = rows_of(tmp_path / "out")["Wild", "IID, short"]
     assert (cell["n"], cell["diverged"], cell["failed"], cell["seeds"]) == (0, 2, 0, 2)

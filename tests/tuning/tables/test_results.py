@@ -55,3 +55,17 @@ def test_the_settings_of_a_row_whose_runs_diverged_are_named(table, slots, tmp_p
     cells = pq.read_table(tmp_path / "out/table.parquet").to_pylist()
     assert [cell["diverged"] for cell in cells] == [0, 0, 1]
     assert [cell["differing"] for cell in cells] == [[], [], ["local.lr=1000000000000.0"]]
+
+
+def test_rows_differ_in_what_some_have_of_their_own_and_not_in_what_all_have(tmp_path):
+    """As in FLex&Chill's table 8, where T=1 is there twice, once with IID clients."""
+    plan = make_plan(TABLES["flexchill-8"], TableOptions(only=("accuracy",)))
+    folder = TableFolder(tmp_path)
+    with folder.lock(plan):
+        for cell in plan.chosen:
+            folder.record_failure(cell.run, 0, "no luck")
+        found = TableResults(plan, folder).table()
+    differing = {row: dict(found.cell(row, "accuracy").differing) for row in found.rows}
+    reference = differing.pop("reference (T=1, iid)")
+    assert reference == {"partition.name": "iid"} and len(differing) == 6
+    assert [*differing.values()] == [{}] * 6

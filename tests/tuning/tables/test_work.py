@@ -7,12 +7,13 @@ import re
 import pytest
 
 import raysim
+from raysim.core.errors import MachineError
 from raysim.tuning.tables import work
 from raysim.tuning.tables.cells import folder_names
 from raysim.tuning.tables.command import duration
 from raysim.tuning.tables.work import DataSize, Pace, Workload, measure, time_in_slots
 from raysim.workloads.tables import TABLES
-from tests.tuning.tables.common import COLUMNS, NAME, make_table, times
+from tests.tuning.tables.common import COLUMNS, DIVERGING, NAME, ROWS, make_table, times
 
 
 def settings_of(column):
@@ -28,6 +29,8 @@ def settings_of(column):
         ({"fraction": 1.0, "rounds": 2}, 2 * 20 * 200),
         ({"evaluation.holdout": 0.25}, 4 * 4 * 150),
         ({"partition.name": "resample", "partition.samples": 7}, 4 * 4 * 7),
+        ({"method.name": "fedbuff", "method.concurrency": 9, "method.buffer": 3}, 4 * 3 * 200),
+        ({"method.name": "fedbuff"}, 4 * 2 * 200),  # half of the cohort
     ],
 )
 def test_sample_steps_by_hand(table, overrides, expected):
@@ -63,6 +66,7 @@ def test_seconds_by_hand(table, monkeypatch):
         ({"fraction": 1.0}, 1e-2, 2, 75),  # 150 of them
         ({"fraction": 1.0, "local.epochs": 2}, 1e-2, 2, 38),
         ({}, 1.0, 2, 20),  # a batch each, whatever it takes
+        ({"method.name": "fedbuff", "fraction": 1.0}, 1e-2, 20, 20),  # ten updates a round
     ],
 )
 def test_measured_rounds_are_those_of_the_run_or_shorter(
@@ -73,7 +77,8 @@ def test_measured_rounds_are_those_of_the_run_or_shorter(
 
     def run(settings, listener):
         runs.append(settings)
-        steps = settings.cohort_size * settings.partition.samples * settings.local.epochs
+        updates = 10 if settings.method.title == "fedbuff" else settings.cohort_size
+        steps = updates * settings.partition.samples * settings.local.epochs
         evaluation = 2500 * second / 5 if settings.evaluation.every == 1 else 0.0
         for slower in (2, 1, 1):
             seconds = slower * steps * second
@@ -82,11 +87,61 @@ def test_measured_rounds_are_those_of_the_run_or_shorter(
     monkeypatch.setattr(raysim, "run", run)
     settings = settings_of("IID, long").override(overrides)
     found = measure(settings, DataSize(200.0, 2500))
-    assert (runs[1].clients, runs[1].partition.samples) == (clients, samples)
-    assert (runs[0].clients, runs[0].local.epochs) == (2, 1)
+    assert (runs[1].cohort_size, runs[1].partition.samples) == (clients, samples)
+    assert (runs[0].cohort_size, runs[0].local.epochs) == (20 if clients == samples == 20 else 2, 1)
+    assert {run.clients for run in runs} == {20}
     assert found.step == pytest.approx(second)
     evaluated = 2500 * second / 3 <= 1.5
     assert found.evaluation == pytest.approx(second / 5 if evaluated else second / 3)
+
+
+def test_measured_runs_have_neither_tracker_nor_trace_nor_clock(table, monkeypatch):
+    runs = []
+
+    def run(settings, listener):
+        runs.append((settings.tracker, settings.trace, settings.clock.title))
+        listener.round_done({"seconds": 1.0, "evaluation_seconds": 1.0})
+
+    monkeypatch.setattr(raysim, "run", run)
+    given = {"tracker": "mlflow", "trace": True, "clock.name": "devices"}
+    measure(settings_of("IID, long").override(given), DataSize(200.0, 2500))
+    assert runs == [(None, False, "none")] * 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("method.name=fedbuff", "method.concurrency=20", "method.buffer=8"),
+        ("clock.name=devices", "clock.policy=over_selection", "clock.extra=16"),
+        ("clock.name=devices", "clock.policy=deadline", "clock.deadline=1e-9"),
+    ],
+)
+def test_a_table_that_can_run_has_an_estimate(table, words, tmp_path, monkeypatch):
+    """Its measured rounds have its clients, of which settings may ask nearly all."""
+    monkeypatch.setitem(TABLES, NAME, make_table(tmp_path, {"FedAvg": {}}))
+    code, said, _ = table("--dry-run", "--jobs", "1", "--only", "fedavg,short", *words)
+    assert code == 0 and "no estimate" not in said
+    assert re.search(r"\d sample-steps; estimate: [\d.]+ s on 1 slots", said)
+
+
+def test_a_run_whose_measured_rounds_fail_has_no_estimate(table, tmp_path, monkeypatch):
+    monkeypatch.setitem(TABLES, NAME, make_table(tmp_path, {**ROWS, "Wild": DIVERGING}))
+    code, said, _ = table("--dry-run", "--jobs", "1", "--only", "short")
+    assert code == 0
+    assert re.search(r"^ Wild, IID, short .* -$", said.replace(" \n", "\n"), re.M)
+    line = next(line for line in said.splitlines() if "no estimate" in line)
+    assert line.startswith("Wild, IID, short: no estimate: client ") and " is not finite " in line
+    assert line.endswith("a smaller local.lr; the one below leaves it out")
+    assert "9.6e+03 sample-steps; estimate: " in said  # of all three rows
+
+
+def test_a_failure_of_the_machine_ends_a_dry_run(table, monkeypatch):
+    def full(settings, listener):
+        raise MachineError("the disk is full")
+
+    monkeypatch.setattr(raysim, "run", full)
+    code, _, err = table("--dry-run", "--jobs", "1", "--only", "short")
+    assert (code, err) == (75, "raysim: the disk is full\n")
 
 
 def test_time_in_slots_by_hand():

@@ -6,6 +6,7 @@ A digit that is read wrongly changes a printed speedup, improvement or differenc
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from math import inf
 
 import pytest
 
@@ -129,3 +130,20 @@ def test_an_experiment_has_one_value_in_all_tables():
         assert len({cell.value for _, cell in found}) == 1, found
     papers = Counter(found[0][0].partition("-")[0] for found in repeated)
     assert papers == {"mifl": 28, "flexchill": 12}
+
+
+def test_runs_give_up_when_the_notes_say():
+    """Of a shortened table the note holds for the table in full alone, and says so."""
+    found = {}
+    for table in TABLES.values():
+        if "gives up" not in table.note:
+            continue
+        assert "In full, a run gives up after at least 1.5 times the rounds" in table.note
+        early = [c for c in table.cells if c.settings["rounds"] < 1.5 * (c.value or inf)]
+        found[table.name] = [(c.row, c.column, c.settings["rounds"]) for c in early]
+    exception = ("FA", "2nn noniid E=1 B=inf C=1.0", 2500)
+    assert found.pop("mifl-2a") == [exception]
+    assert "FA's in the column 2nn noniid E=1 B=inf C=1.0" in TABLES["mifl-2a"].note
+    assert TABLES["mifl-2a"].note.endswith(" after 2500.") and exception[2] < 1.5 * 1929
+    assert [*found] == [f"mifl-{n}" for n in ("2b", "3", "4", "5", "6a", "6b")]
+    assert not any(found.values())

@@ -1,0 +1,94 @@
+"""Plans of tables: what options and overrides are refused, and why."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from raysim.core.errors import SettingsError
+from raysim.core.given import override_text
+from raysim.storage.recorder import dotted
+from raysim.tuning.tables.plan import TableOptions, make_plan
+from raysim.workloads.tables import TABLES
+from tests.tuning.tables.common import NAME
+
+
+def test_a_table_is_shortened_and_not_extended(table, slots):
+    long, short = ("--only", "fedavg,long"), ("--only", "fedavg,short")
+    for words, most in ((long, 4), (short, 2), ((), 4)):
+        for option in ((), ("--dry-run",)):
+            assert table(*words, "--rounds", "5", *option) == (
+                2,
+                "",
+                f"raysim: --rounds=5: must be at most {most}, the rounds of the longest run of"
+                " blobs-1 in these columns; it shortens and does not extend\n",
+            )
+    assert slots.started == []
+    code, said, _ = table(*long, "--rounds", "4", "--seeds", "1")  # those of the table
+    assert code == 0 and "rounds." not in said.replace("over the rounds.", "")
+
+
+def test_columns_of_fewer_rounds_keep_them():
+    """Of D&C' and the others in one column those of the longest count, chosen or not."""
+    options = TableOptions(only=("cifar10 K=5,FedAvg",), rounds=36)
+    (cell,) = make_plan(TABLES["dnc-2"], options).chosen
+    assert cell.run.settings.rounds == cell.full_rounds == 18
+    with pytest.raises(SettingsError, match=r"^--rounds=37: must be at most 36, the rounds of "):
+        make_plan(TABLES["dnc-2"], TableOptions(only=options.only, rounds=37))
+
+
+def test_the_folder_of_a_figure_or_a_study_is_refused(table, slots, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    for file, values, held in (
+        ("figure.json", {"figure": NAME}, f"figure {NAME}"),
+        ("study.json", {"name": NAME, "folder": "1"}, "a study"),
+    ):
+        (out / file).write_text(json.dumps({"schema": 1, **values}))
+        for words in ((), ("--dry-run",)):
+            _, _, err = table("--only", "short", *words)
+            assert err == f"raysim: out=out: holds {held}; choose another --out\n"
+        (out / file).unlink()
+    assert slots.started == [] and not (out / "table.json").exists()
+
+
+ROWS_REFUSE = {
+    ("flexchill-1", "cifar10", "local.temperature"): 1,
+    ("flexchill-1", "cifar10,T=4", "local.temperature"): 1.0,
+    ("flexchill-1", "cifar10,T=4", "local"): {"temperature": 1.0},
+    ("mifl-6a", "MIFL,2nn,iid,E=1", "method.name"): "fedprox",
+    ("mifl-6a", "MIFL,2nn,iid,E=1", "method"): {"name": "fedprox"},
+    ("mifl-6a", "MIFL,2nn,iid,E=1", "method.update"): False,
+    ("fedfusion-2", "Multi", "method.operator"): "conv",
+    ("flexchill-8", "T=4", "partition.name"): "iid",
+    ("mifl-5", "E=1", "fraction"): 0.5,
+}
+
+
+@pytest.mark.parametrize(("name", "only", "key"), ROWS_REFUSE)
+def test_what_makes_the_rows_is_not_overridden(name, only, key):
+    value = ROWS_REFUSE[name, only, key]
+    with pytest.raises(SettingsError) as refused:
+        make_plan(TABLES[name], TableOptions(only=(only,), overrides={key: value}))
+    line = f"{override_text(key, value)}: follows from the rows; leave it out"
+    assert str(refused.value) == line
+
+
+@pytest.mark.parametrize(
+    ("name", "only", "key", "value"),
+    [
+        ("mifl-5", "FSVRG", "method.step", "constant"),
+        ("mifl-5", "MFA", "method.gamma", 0.5),  # FMA's gamma is another
+        ("fedmax-1", "FedProx", "method.mu", 0.1),
+        ("flexchill-1", "cifar10", "method.name", "fedprox"),  # that of all rows
+        ("mifl-6a", "2nn", "local.lr", 0.2),
+        ("dnc-2", "K=5", "local.epochs", 1),  # FedMA's preset has others
+    ],
+)
+def test_settings_that_make_no_row_are_overridden(name, only, key, value):
+    options = TableOptions(only=(only,), overrides={key: value})
+    chosen = [cell for cell in make_plan(TABLES[name], options).cells if cell.chosen]
+    assert chosen
+    for cell in chosen:
+        assert dotted(cell.run.settings.to_dict())[key] == value
