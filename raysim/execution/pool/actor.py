@@ -120,6 +120,7 @@ class ActorHandle:
         since: When the oldest of them began, as far as the driver knows.
         failures: Actors in a row that died while they started; foremen, without a result.
         failing: Whether its worker failed at several stacks in a row, when it last handed over.
+        without_room: Whether its last foreman found no room for any worker.
     """
 
     def __init__(
@@ -136,6 +137,7 @@ class ActorHandle:
         self._actor: Any = None
         self.calls: deque[tuple[Reference, int, Call | None]] = deque()
         self.failures = 0
+        self.without_room = False
         self.renew()
 
     def renew(self) -> None:
@@ -167,8 +169,8 @@ class ActorHandle:
 
     @property
     def placed(self) -> bool:
-        """True once a node has had room for its worker, or for one of them."""
-        return bool(self.about) if self.width == 1 else self.started
+        """True once a node has room for it; a foreman needs none, and says so where workers do."""
+        return self.started or (bool(self.about) and not self.without_room)
 
     def close(self) -> None:
         """End the actor."""
@@ -192,6 +194,8 @@ class ActorHandle:
         """Note where the actor was placed, or that it has built its worker."""
         self.started = bool(self.about)
         self.about = self.about | outcome
+        if self.started:
+            self.without_room = False
         if self.started and self.width == 1:
             self.failures = 0
 

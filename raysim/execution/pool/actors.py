@@ -212,6 +212,10 @@ class Actors:
         except RayTaskError as error:
             if isinstance(error.cause, NodeLostError):  # a foreman says so before Ray ends it
                 return self._replace(actor, str(error.cause), suspicious=False)
+            if isinstance(error.cause, NoActorError):  # a foreman's; other nodes may have room
+                handle.without_room = True
+                if not all(each.without_room for each in self.handles):
+                    return self._replace(actor, str(error.cause), suspicious=False)
             if isinstance(error.cause, RaysimError):
                 raise error.cause from error
             return self._replace(actor, last_line(error))

@@ -31,7 +31,7 @@ from raysim.execution.messages import Directions, FailedItem, ForemanResult, Wor
 from raysim.execution.module_path import with_driver_path
 from raysim.execution.partial_sum import Sums, merge_sums
 from raysim.execution.pool.actor import ActorHandle, ClientActor, OrderReceived, Part
-from raysim.execution.pool.actors import Actors, NoActorError
+from raysim.execution.pool.actors import Actors
 from raysim.execution.pool.backlog import Answer, Backlog, Work
 from raysim.execution.pool.broadcasts import Reference
 from raysim.execution.pool.dealing import Speeds
@@ -143,10 +143,7 @@ class Foreman:
                 backlog.schedule.join()
             self._actors.add(ActorHandle(partial(make, number), spec))
         self._this_actor = ray.get_runtime_context().current_actor
-        try:
-            self._actors.wait_for_start(START_SECONDS)
-        except NoActorError as error:
-            raise RuntimeError(str(error)) from error  # other nodes may have room
+        self._actors.wait_for_start(START_SECONDS)
         Thread(target=self._run, daemon=True).start()
         return {"workers": self._workers()}
 
@@ -183,7 +180,7 @@ class Foreman:
                     self._collect(name)
                     self._answer(name)
         except BaseException as error:
-            self._fail(RuntimeError(str(error)) if isinstance(error, NoActorError) else error)
+            self._fail(error)
 
     def _take(self, told: _Order) -> None:
         """Add the items of an order to their backlog; hand out what is due."""

@@ -23,7 +23,7 @@ from raysim.execution.base import Call, unnoticed
 from raysim.execution.cluster_health import NodeLostError
 from raysim.execution.messages import Directions, FailedItem, WorkerResult
 from raysim.execution.pool import actor, actors, broadcasts, foreman, ray_pool
-from raysim.execution.pool.actors import MAX_DEATHS
+from raysim.execution.pool.actors import MAX_DEATHS, NoActorError
 from raysim.execution.resources import ActorPlan
 from raysim.storage.trace import Stopwatch
 from tests.tasks import make_settings
@@ -53,7 +53,7 @@ class FakeRay:
 
     Attributes:
         call: Stands in for the actors' calls on items: returns seconds and result, or raises.
-        start: Stands in for the start of an actor's worker.
+        start: Stands in for the start of the worker of an actor, whose process it is given.
         begun: Number of actors that were made; each one's process has the number as its id.
         failing: Processes that say of themselves that they fail.
         worked: Processes and items of all calls that returned.
@@ -71,7 +71,7 @@ class FakeRay:
         self.told: dict[tuple[int, ...], int] = {}
         self.placed = 100
         self.nodes: dict[int, str] = {}
-        self.start: Callable[[], dict[str, Any]] = lambda: {"device": "cpu"}
+        self.start: Callable[[int], dict[str, Any]] = lambda process: {"device": "cpu"}
         self.begun = 0
         self._values: dict[int, Callable[[], Any]] = {}
         self.waits = 0
@@ -121,7 +121,7 @@ class FakeRay:
                 "host": "here",
                 "node": self.nodes.get(process, "node"),
             },
-            "start": lambda *_: self.start(),
+            "start": lambda *_: self.start(process),
             "call": call,
         }
         return SimpleNamespace(
@@ -246,7 +246,7 @@ def test_a_node_that_is_lost_is_no_client_s_fault(tmp_path, fake_ray, monkeypatc
 
 
 def test_actors_that_die_while_they_start_stop_the_run(tmp_path, fake_ray):
-    def start() -> Any:
+    def start(process: int) -> Any:
         raise ActorDiedError
 
     fake_ray.start = start
@@ -465,6 +465,52 @@ def test_a_foreman_that_says_that_its_node_is_lost_is_replaced(tmp_path, fake_ra
     )
     assert clients_of(found) == [(client,) for client in range(9)]
     assert fake_ray.begun == 2 + 2 * MAX_DEATHS
+
+
+def without_room(first: int, last: int) -> Callable[[int], dict[str, Any]]:
+    """Return a start at which the foremen of these processes find no room for their workers."""
+
+    def start(process: int) -> dict[str, Any]:
+        if first <= process <= last:
+            error = NoActorError("no node had room")
+            raise RayTaskError("start", str(error), error, "actor", 1, "127.0.0.1")
+        return {"device": "cpu"}
+
+    return start
+
+
+def test_foremen_whose_nodes_others_have_taken_are_tried_again_and_again(tmp_path, fake_ray):
+    """Nobody has died; the other foreman works on."""
+    fake_ray.start = without_room(2, 2 + 2 * MAX_DEATHS)
+    costs = {(client,): 1.0 for client in range(40)}
+    pool = pool_on(tmp_path, {A: 2, B: 2})
+    pool.describe()
+    assert clients_of(list(mapped(pool, "train", None, costs))) == [*costs]
+    assert fake_ray.begun == 3 + 2 * MAX_DEATHS
+
+
+def test_foremen_stop_the_run_where_none_has_room(tmp_path, fake_ray):
+    fake_ray.start = without_room(1, 100)
+    with pytest.raises(NoActorError, match=r"^no node had room$"):
+        pool_on(tmp_path, {A: 2, B: 2}).describe()
+    assert fake_ray.begun == 3  # one was tried again
+
+
+@pytest.mark.parametrize("by_node", [{A: 2}, {A: 2, B: 2}], ids=["workers", "foremen"])
+def test_actors_that_prepare_data_have_room(tmp_path, fake_ray, monkeypatch, by_node):
+    monkeypatch.setattr(actors, "WATCH_SECONDS", 0.0)
+    pool = pool_on(tmp_path, by_node)
+    wait, pauses = fake_ray.wait, iter(range(5))
+
+    def prepares(references: list[int], **_: Any) -> tuple[list[int], list[int]]:
+        if all(handle.about for handle in pool._actors.handles):
+            monkeypatch.setattr(actors, "NO_ACTOR_SECONDS", 0.0)
+            if next(pauses, None) is not None:
+                return [], references
+        return wait(references)
+
+    monkeypatch.setattr(fake_ray, "wait", prepares)
+    assert len(pool.describe()["actors"]) == 2 and next(pauses, None) is None
 
 
 @pytest.mark.parametrize(("room", "begun"), [({B: 2, C: 2}, 3), ({B: 2}, 2)])
