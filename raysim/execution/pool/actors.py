@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from time import perf_counter, sleep
 from typing import Any
 
@@ -48,18 +48,26 @@ class Actors:
         handles: The actors.
     """
 
-    def __init__(self, engine: EngineSettings, needs: str, works: Sequence[Work]) -> None:
+    def __init__(
+        self,
+        engine: EngineSettings,
+        needs: str,
+        works: Sequence[Work],
+        await_room: Callable[[], None] | None = None,
+    ) -> None:
         """Watch the cluster.
 
         Args:
             engine: The engine's settings.
             needs: What each actor reserves, for an error.
             works: What there is to do for each of the workers' methods.
+            await_room: Called again and again while no node has room for any actor, if nodes are
+                started for them; else it is an error after a while.
         """
         self.handles: list[ActorHandle] = []
         self._works = works
         self.cluster = ClusterHealth()
-        self._engine, self._needs = engine, needs
+        self._engine, self._needs, self._await_room = engine, needs, await_room
         self._oldest: dict[Reference, int] = {}
         self._last_check = self._last_placed = perf_counter()
 
@@ -261,13 +269,16 @@ class Actors:
             MachineError: the cluster is gone, or no actor was placed for too long.
         """
         self._last_check = perf_counter()
-        self.cluster.check()
+        answers = self.cluster.check()
         for actor, handle in enumerate(self.handles):
             if handle.vacant:
                 handle.renew()
                 self._track(actor)
         if any(handle.placed for handle in self.handles):
             self._last_placed = self._last_check
+        elif self._await_room:
+            if answers:
+                self._await_room()
         elif self._last_check - self._last_placed > NO_ACTOR_SECONDS:
             raise NoActorError(
                 f"no actor is left, and for {NO_ACTOR_SECONDS:g} seconds no node had room for one"

@@ -78,7 +78,8 @@ class ActorPool(Executor):
         needs = f"{self._plan.cpus:g} CPUs and {self._plan.gpus:g} GPUs"
         self._schedules: dict[Call, Schedule] = {n: Schedule({}, Speeds()) for n in get_args(Call)}
         self._works = {name: Work(name, found) for name, found in self._schedules.items()}
-        self._actors = Actors(engine, needs, [*self._works.values()])
+        await_room = demand.await_room if demand else None
+        self._actors = Actors(engine, needs, [*self._works.values()], await_room)
         # A trial of a study has its own nodes: those of the placement group that it runs in.
         self._in_group = get_current_placement_group() is not None
         anywhere: dict[str, Any] = {
@@ -246,6 +247,8 @@ class ActorPool(Executor):
 
     def _make(self, number: int) -> Any | None:
         """Make the actor of a node's workers, elsewhere if they must leave; None without room."""
+        if not self._actors.cluster.check():
+            return None  # for now: the head is silent, and a call to it would not return
         place = self._node_workers[number]
         drained = place.node in draining_node_ids()
         if drained and self._demand:

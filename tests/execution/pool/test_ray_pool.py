@@ -584,6 +584,7 @@ class FakeDemand:
         self._following = iter(by_node)
         self._placed: dict[str, int] = {}
         self.renewed: list[str] = []
+        self.awaited = 0
         self.closed = False
 
     def __len__(self) -> int:
@@ -599,6 +600,9 @@ class FakeDemand:
 
     def renew(self, groups: tuple[str, ...]) -> None:
         self.renewed += groups
+
+    def await_room(self) -> None:
+        self.awaited += 1
 
     def close(self) -> None:
         self.closed = True
@@ -645,6 +649,43 @@ def test_room_is_asked_for_anew_where_a_node_is_drained(
     groups = [group for place in places for group in place.groups]
     assert groups == [f"{node} {number}" for node in (C, B) for number in range(workers)]
     assert fake_ray.begun == 3
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_run_waits_for_nodes_that_are_started_for_it_where_all_are_lost(
+    tmp_path, fake_ray, monkeypatch, workers
+):
+    monkeypatch.setattr(actors, "WATCH_SECONDS", 0.0)
+    monkeypatch.setattr(actors, "VACANT_SECONDS", 0.0)
+    monkeypatch.setattr(actors, "NO_ACTOR_SECONDS", 0.0)
+    fake_ray.call = dies(1, [])
+    plans = [{A: workers}, *[dict[str, int]()] * 5, {B: workers}]
+    demand: Any = FakeDemand(*plans)
+    spec: Any = SimpleNamespace(settings=make_settings(tmp_path, **{"engine.actors": workers}))
+    pool = ray_pool.ActorPool(spec, demand.plan, Stopwatch(False), demand)
+    pool.describe()
+    monkeypatch.setattr(FakeCluster, "lost", lambda self, node: node == A)
+    before = demand.awaited
+    found = list(mapped(pool, "train", None, {(client,): 1.0 for client in range(9)}))
+    assert clients_of(found) == [(client,) for client in range(9)]
+    assert demand.awaited > before
+
+
+def test_a_lost_foreman_is_replaced_when_the_head_answers_again(tmp_path, fake_ray, monkeypatch):
+    monkeypatch.setattr(actors, "WATCH_SECONDS", 0.0)
+    fake_ray.call = dies(1, [])
+    pool = pool_on(tmp_path, {A: 2, B: 2})
+    pool.describe()
+    silent = [True] * 3
+    monkeypatch.setattr(FakeCluster, "check", lambda self: not (silent and silent.pop()))
+
+    def draining() -> set[str]:
+        assert not silent, "the head was asked"
+        return set()
+
+    monkeypatch.setattr(ray_pool, "draining_node_ids", draining)
+    found = list(mapped(pool, "train", None, {(client,): 1.0 for client in range(9)}))
+    assert clients_of(found) == [(client,) for client in range(9)] and fake_ray.begun == 3
 
 
 def test_an_evaluation_does_not_change_how_long_sums_are_held(tmp_path, fake_ray, monkeypatch):
