@@ -35,12 +35,14 @@ class CallReturned:
         call: The worker's method.
         seconds: Seconds that the call took there.
         result: What the worker handed over, if it was asked to, or a foreman.
+        reading: Seconds that reading it took, which joins the parts of a foreman's sum.
     """
 
     actor: int
     call: Call
     seconds: float
     result: WorkerResult | ForemanResult | None
+    reading: float
 
 
 @dataclass(frozen=True)

@@ -174,7 +174,9 @@ class Actors:
             if handle.width > 1:
                 handed_over = result.items if result else ()
             work.forget(schedule.returned(event.actor, event.seconds, handed_over))
-            work.results += handle.note_result(result) if result else []
+            if result:
+                work.results += handle.note_result(result)
+                work.reading = event.reading
         if isinstance(event, ActorLost) and event.had_started:
             suspicious = event.suspicious and event.call == work.call
             items, _ = schedule.lost(event.actor, suspicious)
@@ -214,7 +216,7 @@ class Actors:
     def _receive(self, actor: int, reference: Reference) -> Event:
         """Return what became of an actor's oldest call."""
         self.cluster.check_store()
-        handle = self.handles[actor]
+        handle, begun = self.handles[actor], perf_counter()
         try:
             outcome = ray.get(reference)
         except RayTaskError as error:
@@ -234,7 +236,7 @@ class Actors:
         call = handle.returned()
         self._track(actor)
         if call is not None:
-            return CallReturned(actor, call, *outcome)
+            return CallReturned(actor, call, *outcome, perf_counter() - begun)
         handle.note_start(outcome)
         return ActorStarted(actor)
 

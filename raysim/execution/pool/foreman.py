@@ -213,14 +213,14 @@ class Foreman:
 
     def _collect(self, name: Call) -> None:
         """Add up the sums of what workers have handed over."""
-        results = self._works[name].results
-        while results:
-            result = results.popleft()
+        work = self._works[name]
+        while work.results:
+            result = work.results.popleft()
             if isinstance(result, WorkerResult):
                 begun = perf_counter()
                 merge_sums(self._totals[name], result.sums)
                 result.sums = {}
-                self._merge_seconds[name] = perf_counter() - begun
+                self._merge_seconds[name] = work.reading + perf_counter() - begun
             self._results[name].append(result)
 
     def _answer(self, name: Call) -> None:

@@ -94,7 +94,7 @@ class ActorPool(Executor):
         )(with_driver_path(ClientActor))
         self._node_workers: dict[int, NodeWorkers] = {}
         self._broadcasts = Broadcasts()
-        # What adding up one sum cost the driver last: that of an evaluation is small.
+        # What reading and adding up one sum cost the driver last: that of an evaluation is small.
         self._merge_seconds = dict.fromkeys(self._works, 0.0)
         self._described = False
         self._last_replan = self._last_drain_look = perf_counter()
@@ -147,7 +147,8 @@ class ActorPool(Executor):
         Raises:
             MachineError: the cluster is gone, or no actor can be had any more.
         """
-        results, schedule = self._works[call].results, self._schedules[call]
+        work, schedule = self._works[call], self._schedules[call]
+        results = work.results
         while results or not schedule.finished:
             if not results:
                 self._serve()
@@ -156,7 +157,7 @@ class ActorPool(Executor):
             begun = perf_counter()
             while results:
                 yield results.popleft()
-            self._merge_seconds[call] = perf_counter() - begun
+            self._merge_seconds[call] = work.reading + perf_counter() - begun
 
     def _serve(self) -> None:
         """Wait for an event, and hand out what is due."""

@@ -239,9 +239,7 @@ def test_a_bare_head_is_given_time_for_nodes_to_join(groups, monkeypatch):
     assert lines == ["no node has cores or GPUs yet: waiting for one to join the cluster"]
     groups.nodes = [Node(0, 0, A)]
     monkeypatch.setattr(module, "JOIN_SECONDS", 0.0)
-    with pytest.raises(
-        MachineError, match=r"^no node with cores or GPUs has joined the Ray"
-    ):
+    with pytest.raises(MachineError, match=r"^no node with cores or GPUs has joined the Ray"):
         plan_pool(engine(), 10, lambda line: None)
 
 

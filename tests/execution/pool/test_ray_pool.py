@@ -688,16 +688,31 @@ def test_a_lost_foreman_is_replaced_when_the_head_answers_again(tmp_path, fake_r
     assert clients_of(found) == [(client,) for client in range(9)] and fake_ray.begun == 3
 
 
-def test_an_evaluation_does_not_change_how_long_sums_are_held(tmp_path, fake_ray, monkeypatch):
-    """Its results are small; 1.5 s to add one up let a sum be held for fifty times as long."""
-    clock, told, put = [0.0], [], fake_ray.put
+def test_how_long_sums_are_held_follows_what_reading_and_adding_up_takes(
+    tmp_path, fake_ray, monkeypatch
+):
+    """They are held for fifty times as long; evaluations, whose results are small, count apart."""
+    clock, told, put, get = [0.0], [], fake_ray.put, fake_ray.get
+    reading = {"seconds": 0.0}
+
+    def slow_get(reference: int) -> Any:
+        clock[0] += reading["seconds"]
+        return get(reference)
+
     monkeypatch.setattr(ray_pool, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(actors, "perf_counter", lambda: clock[0])
     monkeypatch.setattr(fake_ray, "put", lambda value: (told.append(value), put(value))[1])
-    pool = pool_on(tmp_path, *[{A: 2, B: 2}] * 9)
-    calls: list[tuple[Call, float]] = [("train", 1.5), ("evaluate", 0.0), ("train", 1.5)]
-    for call, seconds in calls:
+    monkeypatch.setattr(fake_ray, "get", slow_get)
+    pool = pool_on(tmp_path, *[{A: 2, B: 2}] * 99)
+    pool.describe()
+    calls: list[tuple[Call, float, float]] = [
+        ("train", 1.0, 0.5),
+        ("evaluate", 0.0, 0.0),
+        ("train", 1.0, 0.5),
+    ]
+    for call, reading["seconds"], adding in calls:
         for _ in mapped(pool, call, None, {(0,): 1.0}):
-            clock[0] += seconds
+            clock[0] += adding
     held = [value.hold_seconds for value in told if isinstance(value, Directions)]
     assert held == pytest.approx([10.0, 10.0, 75.0])
 
@@ -713,8 +728,9 @@ def test_an_evaluation_does_not_change_how_long_a_foreman_s_workers_hold_sums(mo
     for call, seconds in calls:
         found._directed(call, call)
         held.append(found._backlogs[call].schedule.hold_seconds)
-        merge = partial(lambda seconds, *sums: clock.append(clock.pop() + seconds), seconds)
-        monkeypatch.setattr(foreman, "merge_sums", merge)
+        adding = partial(lambda each, *_: clock.append(clock.pop() + each), seconds / 3)
+        monkeypatch.setattr(foreman, "merge_sums", adding)
+        found._works[call].reading = seconds * 2 / 3
         found._works[call].results.append(WorkerResult("here 1"))
         found._collect(call)
     assert held == pytest.approx([10.0, 10.0, 75.0])
