@@ -146,7 +146,7 @@ class ActorHandle:
         """Replace the actor by a new one; forget the calls of the one before."""
         self.close()
         self.about: dict[str, Any] = {}
-        self.started = self.failing = False
+        self.started = self.failing = self._leaving = False
         self._held = 0
         self.calls.clear()
         self._actor = self._make()
@@ -185,6 +185,12 @@ class ActorHandle:
         clients = sum(len(item) for _, items in parts for item in items)
         self._held += clients  # a foreman may be at any of them, with one worker
         self._sent(reference, max(clients if self.width == 1 else self._held, 1), call)
+
+    def leave(self) -> None:
+        """Tell a foreman, once, that its node is left."""
+        if self.width > 1 and not self._leaving:
+            self._actor.leave.remote()
+        self._leaving = True
 
     def returned(self) -> Call | None:
         """Note that the oldest call has returned; return the worker's method."""

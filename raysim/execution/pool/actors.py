@@ -116,6 +116,7 @@ class Actors:
             if not handle.started or all([schedule.leave(actor) for schedule in schedules]):
                 self.apply(self._replace(actor, "its node is drained", suspicious=False))
             else:
+                handle.leave()
                 self._assign([actor])
 
     def begin(self) -> None:

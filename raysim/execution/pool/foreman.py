@@ -114,7 +114,7 @@ class Foreman:
         groups: tuple[PlacementGroup, ...] = (),
     ) -> None:
         self._node_workers = NodeWorkers(node, workers, cpus, gpus, groups=groups)
-        self._orders: SimpleQueue[_Order] = SimpleQueue()
+        self._orders: SimpleQueue[_Order | None] = SimpleQueue()  # None: leave the node
         self._waiting = Semaphore(0)
         self._failed: BaseException | None = None
         self._backlogs: dict[Call, Backlog] = {n: Backlog(Speeds()) for n in get_args(Call)}
@@ -158,6 +158,11 @@ class Foreman:
             raise self._failed
         return order.answer.result()
 
+    def leave(self) -> None:
+        """Hand over what there is from now on, as the node is left."""
+        self._orders.put(None)
+        self._waiting.release()
+
     def wait_for_order(self) -> None:
         """Return when an order has come; the foreman waits for this call beside its workers'."""
         self._waiting.acquire()
@@ -182,8 +187,12 @@ class Foreman:
         except BaseException as error:
             self._fail(error)
 
-    def _take(self, told: _Order) -> None:
+    def _take(self, told: _Order | None) -> None:
         """Add the items of an order to their backlog; hand out what is due."""
+        if told is None:
+            for backlog in self._backlogs.values():
+                backlog.leave()
+            return
         self._answers[told.name, 0] = told  # it has no number yet, and has an answer if this fails
         work, backlog = self._works[told.name], self._backlogs[told.name]
         costs: dict[Item, float] = {}
@@ -244,8 +253,8 @@ class Foreman:
     def _fail(self, error: BaseException) -> None:
         """Have all calls raise an error, from now on."""
         self._failed = error
-        orders = [*self._answers.values()]
+        orders: list[_Order | None] = [*self._answers.values()]
         while not self._orders.empty():
             orders.append(self._orders.get())
-        for order in orders:
+        for order in filter(None, orders):
             order.answer.set_exception(error)

@@ -61,6 +61,7 @@ class FakeRay:
         told: How many references came beside it.
         placed: How many actors nodes have room for.
         nodes: Ids of the nodes of actors, by process.
+        left: Foremen that were told that their node is left.
     """
 
     def __init__(self) -> None:
@@ -71,6 +72,7 @@ class FakeRay:
         self.told: dict[tuple[int, ...], int] = {}
         self.placed = 100
         self.nodes: dict[int, str] = {}
+        self.left: list[int] = []
         self.start: Callable[[int], dict[str, Any]] = lambda process: {"device": "cpu"}
         self.begun = 0
         self._values: dict[int, Callable[[], Any]] = {}
@@ -125,10 +127,11 @@ class FakeRay:
             "call": call,
         }
         return SimpleNamespace(
+            leave=SimpleNamespace(remote=lambda: self.left.append(process)),
             **{
                 name: SimpleNamespace(remote=lambda *a, f=f: self._later(lambda: f(*a), process))
                 for name, f in methods.items()
-            }
+            },
         )
 
     def _later(self, value: Callable[[], Any], process: int = 0) -> int:
@@ -573,7 +576,7 @@ def test_actors_of_a_node_that_is_drained_hand_over_and_go_to_another(
     assert clients_of(found) == sorted(costs)
     worked = [item for _, items in fake_ray.worked for item in items]
     assert sorted(worked) == sorted(costs)  # nothing was taken back
-    assert fake_ray.begun == 3
+    assert fake_ray.begun == 3 and fake_ray.left == [1]
     assert [place.node for place in pool._node_workers.values()] == [C, B]
 
 
