@@ -233,11 +233,12 @@ class Actors:
         except RayError as error:
             node_lost = self.cluster.lost(handle.about.get("node"))
             return self._replace(actor, last_line(error), suspicious=not node_lost)
+        reading = perf_counter() - begun
         del self._oldest[reference]
         call = handle.returned()
         self._track(actor)
         if call is not None:
-            return CallReturned(actor, call, *outcome, perf_counter() - begun)
+            return CallReturned(actor, call, outcome[0], outcome[1], reading)
         handle.note_start(outcome)
         return ActorStarted(actor)
 
