@@ -130,11 +130,8 @@ class Actors:
             wakeup: What is waited for beside the actors.
         """
         event = None
-        if self._oldest or wakeup is not None:
+        if self._oldest or wakeup is not None or not any(self._started()):
             event = self.wait(wakeup)
-        elif not any(self._started()):
-            sleep(VACANT_SECONDS)
-            self._check_health()
         if event is None and any(work.schedule.queued for work in self._works):
             return self._end_stall()
         return event
@@ -202,7 +199,11 @@ class Actors:
         pause = min(limit, WATCH_SECONDS)
         self.cluster.check_store()
         waited = [*self._oldest, *([] if wakeup is None else [wakeup])]
-        done, _ = ray.wait(waited, num_returns=1, timeout=pause)
+        done: list[Reference] = []
+        if waited:
+            done, _ = ray.wait(waited, num_returns=1, timeout=pause)
+        else:
+            sleep(VACANT_SECONDS)
         if perf_counter() - self._last_check >= pause:
             late = self._check_health()
             if late is not None:

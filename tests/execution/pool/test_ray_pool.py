@@ -674,6 +674,19 @@ def test_a_run_waits_for_nodes_that_are_started_for_it_where_all_are_lost(
     assert demand.awaited > before
 
 
+def test_a_pool_whose_node_is_lost_before_it_has_actors_waits_for_another(
+    tmp_path, fake_ray, monkeypatch
+):
+    monkeypatch.setattr(actors, "WATCH_SECONDS", 0.0)
+    monkeypatch.setattr(actors, "VACANT_SECONDS", 0.0)
+    monkeypatch.setattr(FakeCluster, "lost", lambda self, node: node == A)
+    demand: Any = FakeDemand({A: 2}, *[dict[str, int]()] * 3, {B: 2})
+    spec: Any = SimpleNamespace(settings=make_settings(tmp_path, **{"engine.actors": 2}))
+    pool = ray_pool.ActorPool(spec, demand.plan, Stopwatch(False), demand)
+    assert pool._actors.handles[0].vacant
+    assert len(pool.describe()["actors"]) == 1  # a foreman's, here
+
+
 def test_a_lost_foreman_is_replaced_when_the_head_answers_again(tmp_path, fake_ray, monkeypatch):
     monkeypatch.setattr(actors, "WATCH_SECONDS", 0.0)
     fake_ray.call = dies(1, [])
