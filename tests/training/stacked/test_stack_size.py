@@ -58,7 +58,7 @@ def test_auto_leaves_no_actor_without_a_group(tmp_path, actors, cohort, size):
 
 @pytest.mark.parametrize("started", [1, 2, 4])
 def test_auto_counts_the_actors_that_are_asked_for_however_many_have_started(tmp_path, started):
-    """Else a cluster that grows would leave most of its GPUs idle, and when it grew would matter."""
+    """Else a cluster that grows would leave most GPUs idle, and when it grew would matter."""
     federation = from_task(small_task("mlp", (8,) * 8))
     some = {"fraction": 1.0, "engine.vectorize": "auto", "engine.actors": 4}
     settings = settings_for("fedavg", tmp_path, **some, clients=8)
