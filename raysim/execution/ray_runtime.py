@@ -229,7 +229,12 @@ def make_executor(spec: WorkerSpec, watch: Stopwatch, note: Callable[[str], None
     engine = spec.settings.engine
     if engine.backend == "ray":
         plan, demand = plan_pool(engine, spec.settings.cohort_size, note)
-        return ActorPool(spec, plan, watch, demand)
+        try:
+            return ActorPool(spec, plan, watch, demand)
+        except BaseException:
+            if demand:
+                demand.close()
+            raise
     if engine.gpus_per_actor > torch.cuda.device_count():
         raise SettingsError(
             f"engine.gpus_per_actor={engine.gpus_per_actor:g}: this machine has"

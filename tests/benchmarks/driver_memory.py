@@ -5,7 +5,9 @@ Usage: python -m tests.benchmarks.driver_memory NODES CLIENTS
 Starts a Ray of NODES nodes on this machine with one worker each. A worker hands over its sum after
 every chunk of clients, as if it were as many actors. Prints after each of three rounds of all
 CLIENTS the sums so far, and the peaks of the driver's private memory and of the pages of Ray's
-object store that it has mapped, beside those before the first round.
+object store that it has mapped, beside those before the first round, and at the end the private
+memory of the workers. Before that it prints what Ray's own processes take on a head with dashboard
+and autoscaler.
 """
 
 from __future__ import annotations
@@ -21,15 +23,19 @@ from time import sleep
 from typing import Any
 from unittest import mock
 
+import psutil
 import torch
 from torch import nn
 
 import raysim
 from raysim.execution.partial_sum import PartialSum
+from tests.cluster import head
 from tests.faults.processes import cluster
 from tests.tasks import make_settings
 
 KINDS = {"private": "RssAnon", "store": "RssShmem"}
+HEAD_SECONDS = 30.0
+"""Seconds after which an idle head has started all that it starts."""
 MERGE = PartialSum.merge
 MERGED: Counter[str] = Counter()
 
@@ -78,6 +84,21 @@ class Peaks(raysim.Listener):
             sleep(0.02)
 
 
+def private(name: str = "") -> list[float]:
+    """Return the private memory of the processes of a name that this one started, in MiB."""
+    started = psutil.Process().children(recursive=True)
+    named = [process for process in started if name in " ".join(process.cmdline())]
+    return [process.memory_full_info().uss / 2**20 for process in named]
+
+
+def head_memory(folder: Path) -> float:
+    """Return what Ray's processes take on an idle head with dashboard and autoscaler, in MiB."""
+    workers = {"resources": {"CPU": 1}, "min_workers": 0, "max_workers": 1}
+    with head.started(folder, cores=0, gpus=0, workers=workers, version=2):
+        sleep(HEAD_SECONDS)
+        return sum(private())
+
+
 def samples(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(rows, 1000), torch.randint(10, (rows,))
 
@@ -91,6 +112,8 @@ def main() -> None:
     clients = [samples(4) for _ in range(arguments.clients)]
     task = raysim.Task(model=Net, clients=clients, test=samples(20))
     engine = {"engine.backend": "ray", "engine.actors": arguments.nodes}
+    with tempfile.TemporaryDirectory() as folder:
+        print(f"head: {head_memory(Path(folder)):.0f} MiB", flush=True)
     peaks = Peaks()
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -101,6 +124,7 @@ def main() -> None:
     ):
         settings = make_settings(Path(folder) / "run", rounds=3, fraction=1.0, **engine)
         raysim.run(settings, task, peaks)
+        print("workers", *(f"{size:.0f} MiB" for size in private("ray::ClientActor")))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.benchmarks.scaling import large_models
@@ -62,6 +64,14 @@ def test_sums_of_resnet_18_leave_256_actors_busy_for_85_percent_of_the_ideal() -
     _, costs = large_models.on_paper(large_models.MODELS["ResNet-18"])
     (played,) = Population(256, 1000, 1.0, 0.5, node=32).rounds(2, costs)[1:]
     assert part.busy_shares([played], workers=256)[0] > 0.85 * played.ideal
+
+
+def test_no_actor_begins_before_the_model_is_there() -> None:
+    costs = replace(FREE, broadcast=3.0)
+    population = Population(workers=8, cohort=200, mean=1, sigma=0, node=4)
+    for late, free in zip(population.rounds(3, costs), population.rounds(3, FREE), strict=True):
+        assert late.bound + 3.0 <= late.round.seconds < 1.1 * free.round.seconds + 3.0
+        assert late.round.busy == pytest.approx(free.round.busy, rel=0.1)
 
 
 @pytest.mark.parametrize("node", [0, 4])

@@ -145,6 +145,21 @@ def test_a_silent_head_is_borne_for_a_while(shared_ray, monkeypatch):
                 watch.check()
 
 
+@pytest.mark.full
+def test_a_head_that_is_lost_while_a_run_waits_for_nodes_is_named(tmp_path):
+    with (
+        cluster(0) as nodes,
+        Run(tmp_path / "run", EQUAL, address=nodes.address, **{"engine.backend": "ray"}) as run,
+    ):
+        while not any("waiting for one to join" in note for note in run.notes):
+            assert run.process.poll() is None, run.errors()
+            sleep(0.1)
+        nodes.head_node.kill_gcs_server(check_alive=False)
+        code, line = run.end()
+    assert code == 75
+    assert f"the head of the Ray cluster, {nodes.address}, does not answer: " in line
+
+
 def test_a_node_is_lost_that_the_head_does_not_count_as_alive(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as head, socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))

@@ -9,12 +9,16 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from filelock import FileLock
 
 from raysim.core.errors import MachineError, RunError
 from raysim.execution import ray_runtime
+from raysim.storage.trace import Stopwatch
+from tests.tasks import make_settings
 
 REPORT = """
 import os, sys, grpc, psutil, ray
@@ -169,3 +173,18 @@ def test_a_driver_that_ray_ends_leaves_a_line():
     (line,) = done.stderr.splitlines()
     assert line.startswith("raysim: ") and line.endswith("then type: raysim resume mine")
     assert done.returncode == 1
+
+
+def test_a_pool_that_cannot_start_gives_back_the_nodes_that_it_asked_for(tmp_path, monkeypatch):
+    closed: list[bool] = []
+    demand = SimpleNamespace(close=lambda: closed.append(True))
+    monkeypatch.setattr(ray_runtime, "plan_pool", lambda *_: (None, demand))
+
+    def refuse(*_: Any) -> Any:
+        raise MachineError("the cluster is gone")
+
+    monkeypatch.setattr(ray_runtime, "ActorPool", refuse)
+    spec: Any = SimpleNamespace(settings=make_settings(tmp_path, **{"engine.backend": "ray"}))
+    with pytest.raises(MachineError, match="the cluster is gone"):
+        ray_runtime.make_executor(spec, Stopwatch(False), pytest.fail)
+    assert closed == [True]

@@ -35,12 +35,14 @@ class CallReturned:
         call: The worker's method.
         seconds: Seconds that the call took there.
         result: What the worker handed over, if it was asked to, or a foreman.
+        reading: Seconds that reading it took, which joins the parts of a foreman's sum.
     """
 
     actor: int
     call: Call
     seconds: float
     result: WorkerResult | ForemanResult | None
+    reading: float
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,7 @@ class ActorHandle:
         since: When the oldest of them began, as far as the driver knows.
         failures: Actors in a row that died while they started; foremen, without a result.
         failing: Whether its worker failed at several stacks in a row, when it last handed over.
+        without_room: Whether its last foreman found no room for any worker.
     """
 
     def __init__(
@@ -136,13 +139,14 @@ class ActorHandle:
         self._actor: Any = None
         self.calls: deque[tuple[Reference, int, Call | None]] = deque()
         self.failures = 0
+        self.without_room = False
         self.renew()
 
     def renew(self) -> None:
         """Replace the actor by a new one; forget the calls of the one before."""
         self.close()
         self.about: dict[str, Any] = {}
-        self.started = self.failing = False
+        self.started = self.failing = self._leaving = False
         self._held = 0
         self.calls.clear()
         self._actor = self._make()
@@ -167,8 +171,8 @@ class ActorHandle:
 
     @property
     def placed(self) -> bool:
-        """True once a node has had room for its worker, or for one of them."""
-        return bool(self.about) if self.width == 1 else self.started
+        """True once a node has room for it; a foreman needs none, and says so where workers do."""
+        return self.started or (bool(self.about) and not self.without_room)
 
     def close(self) -> None:
         """End the actor."""
@@ -182,6 +186,12 @@ class ActorHandle:
         self._held += clients  # a foreman may be at any of them, with one worker
         self._sent(reference, max(clients if self.width == 1 else self._held, 1), call)
 
+    def leave(self) -> None:
+        """Tell a foreman, once, that its node is left."""
+        if self.width > 1 and not self._leaving:
+            self._actor.leave.remote()
+        self._leaving = True
+
     def returned(self) -> Call | None:
         """Note that the oldest call has returned; return the worker's method."""
         _, _, call = self.calls.popleft()
@@ -192,6 +202,8 @@ class ActorHandle:
         """Note where the actor was placed, or that it has built its worker."""
         self.started = bool(self.about)
         self.about = self.about | outcome
+        if self.started:
+            self.without_room = False
         if self.started and self.width == 1:
             self.failures = 0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from time import perf_counter, sleep
 from typing import Any
 
@@ -48,18 +48,26 @@ class Actors:
         handles: The actors.
     """
 
-    def __init__(self, engine: EngineSettings, needs: str, works: Sequence[Work]) -> None:
+    def __init__(
+        self,
+        engine: EngineSettings,
+        needs: str,
+        works: Sequence[Work],
+        await_room: Callable[[], None] | None = None,
+    ) -> None:
         """Watch the cluster.
 
         Args:
             engine: The engine's settings.
             needs: What each actor reserves, for an error.
             works: What there is to do for each of the workers' methods.
+            await_room: Called again and again while no node has room for any actor, if nodes are
+                started for them; else it is an error after a while.
         """
         self.handles: list[ActorHandle] = []
         self._works = works
         self.cluster = ClusterHealth()
-        self._engine, self._needs = engine, needs
+        self._engine, self._needs, self._await_room = engine, needs, await_room
         self._oldest: dict[Reference, int] = {}
         self._last_check = self._last_placed = perf_counter()
 
@@ -108,6 +116,7 @@ class Actors:
             if not handle.started or all([schedule.leave(actor) for schedule in schedules]):
                 self.apply(self._replace(actor, "its node is drained", suspicious=False))
             else:
+                handle.leave()
                 self._assign([actor])
 
     def begin(self) -> None:
@@ -121,11 +130,8 @@ class Actors:
             wakeup: What is waited for beside the actors.
         """
         event = None
-        if self._oldest or wakeup is not None:
+        if self._oldest or wakeup is not None or not any(self._started()):
             event = self.wait(wakeup)
-        elif not any(self._started()):
-            sleep(VACANT_SECONDS)
-            self._check_health()
         if event is None and any(work.schedule.queued for work in self._works):
             return self._end_stall()
         return event
@@ -166,7 +172,9 @@ class Actors:
             if handle.width > 1:
                 handed_over = result.items if result else ()
             work.forget(schedule.returned(event.actor, event.seconds, handed_over))
-            work.results += handle.note_result(result) if result else []
+            if result:
+                work.results += handle.note_result(result)
+                work.reading = event.reading
         if isinstance(event, ActorLost) and event.had_started:
             suspicious = event.suspicious and event.call == work.call
             items, _ = schedule.lost(event.actor, suspicious)
@@ -191,7 +199,11 @@ class Actors:
         pause = min(limit, WATCH_SECONDS)
         self.cluster.check_store()
         waited = [*self._oldest, *([] if wakeup is None else [wakeup])]
-        done, _ = ray.wait(waited, num_returns=1, timeout=pause)
+        done: list[Reference] = []
+        if waited:
+            done, _ = ray.wait(waited, num_returns=1, timeout=pause)
+        else:
+            sleep(VACANT_SECONDS)
         if perf_counter() - self._last_check >= pause:
             late = self._check_health()
             if late is not None:
@@ -206,23 +218,28 @@ class Actors:
     def _receive(self, actor: int, reference: Reference) -> Event:
         """Return what became of an actor's oldest call."""
         self.cluster.check_store()
-        handle = self.handles[actor]
+        handle, begun = self.handles[actor], perf_counter()
         try:
             outcome = ray.get(reference)
         except RayTaskError as error:
             if isinstance(error.cause, NodeLostError):  # a foreman says so before Ray ends it
                 return self._replace(actor, str(error.cause), suspicious=False)
+            if isinstance(error.cause, NoActorError):  # a foreman's; other nodes may have room
+                handle.without_room = True
+                if not all(each.without_room for each in self.handles):
+                    return self._replace(actor, str(error.cause), suspicious=False)
             if isinstance(error.cause, RaysimError):
                 raise error.cause from error
             return self._replace(actor, last_line(error))
         except RayError as error:
             node_lost = self.cluster.lost(handle.about.get("node"))
             return self._replace(actor, last_line(error), suspicious=not node_lost)
+        reading = perf_counter() - begun
         del self._oldest[reference]
         call = handle.returned()
         self._track(actor)
         if call is not None:
-            return CallReturned(actor, call, *outcome)
+            return CallReturned(actor, call, outcome[0], outcome[1], reading)
         handle.note_start(outcome)
         return ActorStarted(actor)
 
@@ -257,13 +274,16 @@ class Actors:
             MachineError: the cluster is gone, or no actor was placed for too long.
         """
         self._last_check = perf_counter()
-        self.cluster.check()
+        answers = self.cluster.check()
         for actor, handle in enumerate(self.handles):
             if handle.vacant:
                 handle.renew()
                 self._track(actor)
         if any(handle.placed for handle in self.handles):
             self._last_placed = self._last_check
+        elif self._await_room:
+            if answers:
+                self._await_room()
         elif self._last_check - self._last_placed > NO_ACTOR_SECONDS:
             raise NoActorError(
                 f"no actor is left, and for {NO_ACTOR_SECONDS:g} seconds no node had room for one"

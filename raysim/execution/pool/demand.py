@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import closing
+from functools import partial
 from time import perf_counter, sleep
 from typing import Any
 
@@ -22,9 +24,9 @@ from ray.util.placement_group import (
 )
 
 from raysim.config import EngineSettings
-from raysim.core.errors import SettingsError
+from raysim.core.errors import MachineError, SettingsError
 from raysim.execution.autoscaler import autoscaler_runs, nodes_start, unmet
-from raysim.execution.cluster_health import alive_nodes, draining_node_ids
+from raysim.execution.cluster_health import ClusterHealth, alive_nodes, draining_node_ids
 from raysim.execution.resources import (
     ACCELERATOR,
     ActorPlan,
@@ -46,15 +48,19 @@ REFUSAL_SECONDS = 5.0
 class Demand:
     """Placement groups of the actors that a run asks for, one each."""
 
-    def __init__(self, engine: EngineSettings, actors: int, cpus: float) -> None:
+    def __init__(
+        self, engine: EngineSettings, actors: int, cpus: float, note: Callable[[str], None]
+    ) -> None:
         """Ask for room.
 
         Args:
             engine: The engine's settings.
             actors: Number of actors.
             cpus: CPUs that each reserves.
+            note: Shows the user a line.
         """
-        self._engine, self._cpus = engine, cpus
+        self._engine, self._cpus, self._note, self._noted = engine, cpus, note, False
+        self._asked = f"engine.actors={engine.actors}"
         self.bundle = bundle_of(engine, cpus)
         self._unmet_before = unmet(self.bundle)
         self._groups = [self._ask() for _ in range(actors)]
@@ -74,6 +80,7 @@ class Demand:
             if node and node not in draining:
                 self._placed.setdefault(node, []).append(group)
         by_node = {node: len(groups) for node, groups in self._placed.items()}
+        self._noted &= not by_node
         gpus = self._engine.gpus_per_actor
         return ActorPlan(sum(by_node.values()), self._cpus, gpus, by_node)
 
@@ -87,36 +94,53 @@ class Demand:
             remove_placement_group(group)
             self._groups[self._groups.index(group)] = self._ask()
 
-    def wait(self, note: Callable[[str], None]) -> None:
+    def wait(self, cluster: ClusterHealth) -> None:
         """Wait until Ray has placed an actor, and all others for which there is room.
 
         Where there is none for long, and where there is not for all, a note says so.
 
+        Args:
+            cluster: The cluster.
+
         Raises:
             SettingsError: no node type of the cluster holds such an actor.
+            NodeLostError: the cluster is gone.
         """
         begun = looked = perf_counter()
-        placed, before, noted = self.plan().actors, 0, False
-        needs = ", ".join(self._needs())
-        asked = f"engine.actors={self._engine.actors}"
+        placed, before = self.plan().actors, 0
         while placed < len(self) and (not placed or placed > before):
             now = perf_counter()
-            if not placed and not noted and now - begun >= NOTE_SECONDS:
-                noted = True
-                note(f"{asked}: waiting for a node with room for an actor, {needs}")
+            if not placed and now - begun >= NOTE_SECONDS:
+                self._note_waiting()
             if not placed and now - looked >= REFUSAL_SECONDS:
                 looked = now
                 if self._refused():
                     raise SettingsError(
-                        f"{asked}: no node with {needs} can be started: no node type of the cluster"
-                        " has that, or its most nodes are there"
+                        f"{self._asked}: no node with {self._needs} can be started: no node type of"
+                        " the cluster has that, or its most nodes are there"
                     )
-            sleep(LOOK_SECONDS)
+            _pause(cluster)
             placed, before = self.plan().actors, placed
         if placed < len(self):
-            note(f"{asked}: {placed} have room; Ray is asked to start nodes for the others")
+            self._note(
+                f"{self._asked}: {placed} have room; Ray is asked to start nodes for the others"
+            )
 
-    def _needs(self) -> Iterator[str]:
+    def await_room(self) -> None:
+        """Note, once, where a run that has lost its actors waits for a node."""
+        if not self.plan().actors:
+            self._note_waiting()
+
+    def _note_waiting(self) -> None:
+        if not self._noted:
+            self._noted = True
+            self._note(f"{self._asked}: waiting for a node with room for an actor, {self._needs}")
+
+    @property
+    def _needs(self) -> str:
+        return ", ".join(self._each_need())
+
+    def _each_need(self) -> Iterator[str]:
         """Yield what an actor needs of its node, by the settings that say so beside CPU and GPU."""
         for name, amount in self.bundle.items():
             if not name.startswith(ACCELERATOR):
@@ -166,39 +190,57 @@ def plan_pool(
 
     Raises:
         SettingsError: no node type of the cluster holds an actor.
+        MachineError: no node has joined a cluster that has none for actors, or it is gone.
     """
-    in_group = get_current_placement_group() is not None
-    if not in_group:
-        _await_nodes(note)
-    grows = not in_group and autoscaler_runs()
-    if grows:
+    if get_current_placement_group() is not None:
+        return partial(_plan, engine, cohort), None
+    with closing(ClusterHealth()) as cluster:
+        _await_nodes(cluster, note)
+        if not autoscaler_runs():
+            return partial(_plan, engine, cohort), None
         engine = with_whole_cores(engine)
-
-    def plan() -> ActorPlan:
-        return plan_actors(engine, alive_nodes(), cohort)
-
-    if not grows:
-        return plan, None
-    cpus = float(engine.cpus_per_actor)
-    demand = Demand(engine, 1 if engine.actors == "auto" else engine.actors, cpus)
-    try:
-        demand.wait(note)
-    except BaseException:
-        demand.close()
-        raise
+        actors = 1 if engine.actors == "auto" else engine.actors
+        demand = Demand(engine, actors, float(engine.cpus_per_actor), note)
+        try:
+            demand.wait(cluster)
+        except BaseException:
+            demand.close()
+            raise
     if engine.actors != "auto":
         return demand.plan, demand
     demand.close()
-    return plan, None
+    return partial(_plan, engine, cohort), None
 
 
-def _await_nodes(note: Callable[[str], None]) -> None:
-    """Wait a while where the cluster is a head that has nothing for actors."""
+def _plan(engine: EngineSettings, cohort: int) -> ActorPlan:
+    return plan_actors(engine, alive_nodes(), cohort)
+
+
+def _await_nodes(cluster: ClusterHealth, note: Callable[[str], None]) -> None:
+    """Wait a while where the cluster is a head that has nothing for actors.
+
+    Raises:
+        MachineError: nothing has joined it, or it is gone.
+    """
     begun, noted = perf_counter(), False
     while not any(node.cpus or node.gpus for node in alive_nodes()) and not autoscaler_runs():
         if not noted:
             note("no node has cores or GPUs yet: waiting for one to join the cluster")
         noted = True
         if perf_counter() - begun > JOIN_SECONDS:
-            return
+            raise MachineError(
+                f"no node with cores or GPUs has joined the Ray cluster for {JOIN_SECONDS:g}"
+                " seconds: start one"
+            )
+        _pause(cluster)
+
+
+def _pause(cluster: ClusterHealth) -> None:
+    """Wait a little, and as long as the head is silent: a call to it would not return.
+
+    Raises:
+        NodeLostError: the cluster is gone.
+    """
+    sleep(LOOK_SECONDS)
+    while not cluster.check():
         sleep(LOOK_SECONDS)

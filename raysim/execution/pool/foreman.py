@@ -31,7 +31,7 @@ from raysim.execution.messages import Directions, FailedItem, ForemanResult, Wor
 from raysim.execution.module_path import with_driver_path
 from raysim.execution.partial_sum import Sums, merge_sums
 from raysim.execution.pool.actor import ActorHandle, ClientActor, OrderReceived, Part
-from raysim.execution.pool.actors import Actors, NoActorError
+from raysim.execution.pool.actors import Actors
 from raysim.execution.pool.broadcasts import Reference
 from raysim.execution.pool.work import Work
 from raysim.execution.scheduling.backlog import Answer, Backlog
@@ -115,7 +115,7 @@ class Foreman:
         groups: tuple[PlacementGroup, ...] = (),
     ) -> None:
         self._node_workers = NodeWorkers(node, workers, cpus, gpus, groups=groups)
-        self._orders: SimpleQueue[_Order] = SimpleQueue()
+        self._orders: SimpleQueue[_Order | None] = SimpleQueue()  # None: leave the node
         self._waiting = Semaphore(0)
         self._failed: BaseException | None = None
         self._backlogs: dict[Call, Backlog] = {n: Backlog(Speeds()) for n in get_args(Call)}
@@ -144,10 +144,7 @@ class Foreman:
                 backlog.schedule.join()
             self._actors.add(ActorHandle(partial(make, number), spec))
         self._this_actor = ray.get_runtime_context().current_actor
-        try:
-            self._actors.wait_for_start(START_SECONDS)
-        except NoActorError as error:
-            raise RuntimeError(str(error)) from error  # other nodes may have room
+        self._actors.wait_for_start(START_SECONDS)
         Thread(target=self._run, daemon=True).start()
         return {"workers": self._workers()}
 
@@ -161,6 +158,11 @@ class Foreman:
         if self._failed:
             raise self._failed
         return order.answer.result()
+
+    def leave(self) -> None:
+        """Hand over what there is from now on, as the node is left."""
+        self._orders.put(None)
+        self._waiting.release()
 
     def wait_for_order(self) -> None:
         """Return when an order has come; the foreman waits for this call beside its workers'."""
@@ -184,10 +186,14 @@ class Foreman:
                     self._collect(name)
                     self._answer(name)
         except BaseException as error:
-            self._fail(RuntimeError(str(error)) if isinstance(error, NoActorError) else error)
+            self._fail(error)
 
-    def _take(self, told: _Order) -> None:
+    def _take(self, told: _Order | None) -> None:
         """Add the items of an order to their backlog; hand out what is due."""
+        if told is None:
+            for backlog in self._backlogs.values():
+                backlog.leave()
+            return
         self._answers[told.name, 0] = told  # it has no number yet, and has an answer if this fails
         work, backlog = self._works[told.name], self._backlogs[told.name]
         costs: dict[Item, float] = {}
@@ -217,14 +223,14 @@ class Foreman:
 
     def _collect(self, name: Call) -> None:
         """Add up the sums of what workers have handed over."""
-        results = self._works[name].results
-        while results:
-            result = results.popleft()
+        work = self._works[name]
+        while work.results:
+            result = work.results.popleft()
             if isinstance(result, WorkerResult):
                 begun = perf_counter()
                 merge_sums(self._totals[name], result.sums)
                 result.sums = {}
-                self._merge_seconds[name] = perf_counter() - begun
+                self._merge_seconds[name] = work.reading + perf_counter() - begun
             self._results[name].append(result)
 
     def _answer(self, name: Call) -> None:
@@ -248,8 +254,8 @@ class Foreman:
     def _fail(self, error: BaseException) -> None:
         """Have all calls raise an error, from now on."""
         self._failed = error
-        orders = [*self._answers.values()]
+        orders: list[_Order | None] = [*self._answers.values()]
         while not self._orders.empty():
             orders.append(self._orders.get())
-        for order in orders:
+        for order in filter(None, orders):
             order.answer.set_exception(error)

@@ -78,7 +78,8 @@ class ActorPool(Executor):
         needs = f"{self._plan.cpus:g} CPUs and {self._plan.gpus:g} GPUs"
         self._schedules: dict[Call, Schedule] = {n: Schedule({}, Speeds()) for n in get_args(Call)}
         self._works = {name: Work(name, found) for name, found in self._schedules.items()}
-        self._actors = Actors(engine, needs, [*self._works.values()])
+        await_room = demand.await_room if demand else None
+        self._actors = Actors(engine, needs, [*self._works.values()], await_room)
         # A trial of a study has its own nodes: those of the placement group that it runs in.
         self._in_group = get_current_placement_group() is not None
         anywhere: dict[str, Any] = {
@@ -93,7 +94,7 @@ class ActorPool(Executor):
         )(with_driver_path(ClientActor))
         self._node_workers: dict[int, NodeWorkers] = {}
         self._broadcasts = Broadcasts()
-        # What adding up one sum cost the driver last: that of an evaluation is small.
+        # What reading and adding up one sum cost the driver last: that of an evaluation is small.
         self._merge_seconds = dict.fromkeys(self._works, 0.0)
         self._described = False
         self._last_replan = self._last_drain_look = perf_counter()
@@ -146,7 +147,8 @@ class ActorPool(Executor):
         Raises:
             MachineError: the cluster is gone, or no actor can be had any more.
         """
-        results, schedule = self._works[call].results, self._schedules[call]
+        work, schedule = self._works[call], self._schedules[call]
+        results = work.results
         while results or not schedule.finished:
             if not results:
                 self._serve()
@@ -155,7 +157,7 @@ class ActorPool(Executor):
             begun = perf_counter()
             while results:
                 yield results.popleft()
-            self._merge_seconds[call] = perf_counter() - begun
+            self._merge_seconds[call] = work.reading + perf_counter() - begun
 
     def _serve(self) -> None:
         """Wait for an event, and hand out what is due."""
@@ -246,6 +248,8 @@ class ActorPool(Executor):
 
     def _make(self, number: int) -> Any | None:
         """Make the actor of a node's workers, elsewhere if they must leave; None without room."""
+        if not self._actors.cluster.check():
+            return None  # for now: the head is silent, and a call to it would not return
         place = self._node_workers[number]
         drained = place.node in draining_node_ids()
         if drained and self._demand:

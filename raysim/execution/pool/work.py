@@ -24,12 +24,14 @@ class Work:
         schedule: Their schedule.
         messages: The message of each item that has not been handed over.
         results: Results that have been handed over and not been taken.
+        reading: Seconds that reading the last of them took.
     """
 
     call: Call
     schedule: Schedule | Backlog
     messages: dict[Item, tuple[Reference, ...]] = field(default_factory=dict)
     results: deque[WorkerResult | FailedItem] = field(default_factory=deque)
+    reading: float = 0.0
 
     def parts(self, items: Iterable[Item]) -> list[Part]:
         """Return items by message."""

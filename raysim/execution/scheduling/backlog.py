@@ -54,17 +54,19 @@ class Backlog:
     A call is answered when workers have been handed all of its items: by then the driver sends
     more, and no worker waits for the slowest of a chunk. One that asks for the sum is answered when
     workers have handed over all items that had come by then; where sums are not held, as soon as
-    one is there.
+    one is there. On a node that is left, all are answered at once, with the sum that is there.
 
     Attributes:
         schedule: The schedule of all items of the calls.
         hold_seconds: Seconds of work after which the foreman hands over without being asked.
+        leaving: Whether the node is left.
     """
 
     def __init__(self, speeds: Speeds, clock: Callable[[], float] = perf_counter) -> None:
         self.schedule = Schedule({}, speeds, clock=clock)
         self.schedule.closed = False
         self.hold_seconds = HOLD_SECONDS
+        self.leaving = False
         self._speeds = speeds
         self._calls: list[_Call] = []
         self._count = 0
@@ -108,6 +110,10 @@ class Backlog:
                 call.waiting.difference_update(taken)
         return assignment
 
+    def leave(self) -> None:
+        """Hand over what there is, from now on: the driver adds no more items."""
+        self.leaving, self.hold_seconds, self.schedule.hold_seconds = True, AT_ONCE, AT_ONCE
+
     @property
     def queued(self) -> int:
         """Items that no worker has been handed."""
@@ -141,8 +147,10 @@ class Backlog:
         self._hold([item])
 
     def _is_due(self, call: _Call) -> bool:
-        waits_for_one = call.hand_over and not call.collects and self._missing
-        return not call.waiting and bool(self._held or not waits_for_one)
+        at_once = self.leaving or not call.collects
+        waits_for_one = call.hand_over and at_once and self._missing
+        waiting = call.waiting and not self.leaving
+        return not waiting and bool(self._held or not waits_for_one)
 
     def _hold(self, items: Collection[Item]) -> None:
         self._held += items

@@ -14,8 +14,8 @@ def hold_seconds(cost: float, workers: int) -> float:
     """Return the seconds of work after which workers hand over; more is never lost with one.
 
     Args:
-        cost: Seconds that the receiver, a driver or foreman, took to add up one sum. Packing takes
-            a worker about as long; Ray moves sums in processes of its own.
+        cost: Seconds that the receiver, a driver or foreman, took to read one sum and add it up.
+            Packing takes a worker about as long; Ray moves sums in processes of its own.
         workers: Workers whose sums one process adds up.
     """
     return max(HOLD_SECONDS, cost / HAND_OVER_SHARE, workers * cost / MERGE_SHARE)

@@ -162,7 +162,7 @@ class Schedule:
         if items:
             hand_over = (self.closed and not self._queued) or self._held_long(number)
             assignment = Assignment(items, hand_over)
-        elif worker.idle and worker.held and self._ends(number):
+        elif worker.held and self._ends(number):
             assignment = Assignment([], True)
         else:
             return None
@@ -290,10 +290,13 @@ class Schedule:
         return alone and self._queues.workers[number].held_seconds > self.hold_seconds
 
     def _ends(self, number: int) -> bool:
-        """Return whether a worker gets no more, and is to hand over."""
+        """Return whether a worker gets no more, and is to hand over now."""
         workers, barred = self._queues.workers, self._queues.barred
-        if workers[number].leaving or not self.closed:
-            return workers[number].leaving
+        worker = workers[number]
+        if worker.leaving:  # in short, or never
+            return not any(call.hand_over for call in worker.in_flight)
+        if not (worker.idle and self.closed):
+            return False
         return not self._line and all(
             barred.get(item) == number for worker in workers for item in worker.queue
         )

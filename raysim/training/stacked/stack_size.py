@@ -1,8 +1,8 @@
 """Size of a stack (`engine.vectorize`), and which clients share one.
 
 Both follow from settings, network and cohort, so that the groups, and with them a run's result, are
-the same wherever it runs. Only the size that "auto" finds depends on the machine: on the memory and
-the number of the actors.
+the same wherever it runs. Only the size that "auto" finds depends on the machine: on the memory of
+the actors and, unless `engine.actors` says it, on their number.
 """
 
 from __future__ import annotations
@@ -57,12 +57,14 @@ def stack_size(
     if requested != "auto":
         return requested, None
     memories = [actor.get("memory") for actor in describe()["actors"]]
+    asked = settings.engine.actors  # where nodes are started for them, few may be there yet
     if not all(memories):
         return 1, None  # on a CPU clients one at a time are faster
     samples = int(federation.training_sizes.max())
     rows = largest_batch(settings.local, samples)
     x = OpenedSamples(federation, CPU).test(0, 1).x
-    per_actor = math.ceil(settings.cohort_size / len(memories))  # so that no actor goes without
+    actors = len(memories) if asked == "auto" else asked
+    per_actor = math.ceil(settings.cohort_size / actors)  # so that no actor goes without
     return min(fitting(module, x, rows, samples, min(memories)), per_actor), None
 
 

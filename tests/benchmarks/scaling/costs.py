@@ -19,8 +19,8 @@ from tests.benchmarks.scaling.simulation import Costs
 
 NETWORK_BITS = 10e9
 """Bits a second of the driver's network, which is assumed."""
-SUM_BYTES, NODE_SUM_BYTES = 8, 6
-"""Bytes of an actor's sum for each parameter, and of a foreman's."""
+MODEL_BYTES, SUM_BYTES, NODE_SUM_BYTES = 4, 8, 6
+"""Bytes of the model for each parameter, of an actor's sum, and of a foreman's."""
 FIRST_SUMS = 20
 """Sums that are left out: the object store's memory is new, as in the first rounds of a run."""
 

@@ -40,6 +40,8 @@ class Costs:
         merge: The driver, to take a sum and add it up.
         node_merge: A foreman, to do so, with the cores of its workers.
         transfer: The driver's network, for a sum.
+        broadcast: The driver's network, for the model to all nodes, which have it together: each
+            asks the driver's for it before another has it whole.
     """
 
     send: float = 0.25e-3
@@ -51,6 +53,7 @@ class Costs:
     merge: float = 1e-3
     node_merge: float = 1e-3
     transfer: float = 0.0
+    broadcast: float = 0.0
 
 
 @dataclass
@@ -104,14 +107,16 @@ class SimulatedWorker:
         play, costs = self._play, self._play.each
         took = sum(play.seconds_of(self._number, item) for item in assignment.items)
         around = costs.call + (costs.pack if assignment.hand_over else 0)
-        self._free = max(arrives, self._free) + took + around
+        begins = max(arrives, self._free)
+        fetching = max(costs.broadcast - begins, 0)  # counts as work, as in the engine
+        self._free = begins + fetching + took + around
         play.result.busy += took
         play.result.messages += 1
         self._held += assignment.items
         handed_over: list[Item] = []
         if assignment.hand_over:
             handed_over, self._held = self._held, []
-        answer = partial(reply, seconds=took, handed_over=handed_over)
+        answer = partial(reply, seconds=fetching + took, handed_over=handed_over)
         play.clock.at(self._free + costs.latency, answer)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from raysim.config import EngineSettings
-from raysim.core.errors import SettingsError
+from raysim.core.errors import MachineError, SettingsError
+from raysim.execution.cluster_health import NodeLostError
 from raysim.execution.pool import demand as module
 from raysim.execution.pool.demand import Demand, plan_pool
 from raysim.execution.resources import ActorPlan, Node
@@ -29,6 +30,7 @@ class FakeGroups:
         nodes: The nodes.
         runs: Whether there is an autoscaler.
         starting: Whether it is starting nodes.
+        check: Stands in for `ClusterHealth.check`.
     """
 
     def __init__(self) -> None:
@@ -40,6 +42,7 @@ class FakeGroups:
         self.nodes: list[Node] = []
         self.runs, self.starting = True, False
         self.looks: Callable[[], None] = lambda: None
+        self.check: Callable[[], bool] = lambda: True
 
     def placement_group(self, bundles: Any, bundle_label_selector: Any) -> Any:
         self.asked.append((bundles, bundle_label_selector))
@@ -58,6 +61,9 @@ class FakeGroups:
     def remove_placement_group(self, group: Any) -> None:
         self.removed.append(group.number)
 
+    def close(self) -> None:
+        pass
+
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("placement_group", "placement_group_table", "remove_placement_group"):
             monkeypatch.setattr(module, name, getattr(self, name))
@@ -67,6 +73,7 @@ class FakeGroups:
         monkeypatch.setattr(module, "autoscaler_runs", lambda: self.runs)
         monkeypatch.setattr(module, "nodes_start", lambda: self.starting)
         monkeypatch.setattr(module, "get_current_placement_group", lambda: None)
+        monkeypatch.setattr(module, "ClusterHealth", lambda: self)
         for name in ("LOOK_SECONDS", "NOTE_SECONDS", "REFUSAL_SECONDS"):
             monkeypatch.setattr(module, name, 0.0)
 
@@ -95,7 +102,7 @@ def numbers(found: Any) -> list[int]:
 
 def test_one_group_an_actor_is_asked_for_and_given_back(groups):
     asked = engine(gpus_per_actor=0.5, accelerator_type="A100", node_labels={"zone": "b"})
-    demand = Demand(asked, 3, 1.0)
+    demand = Demand(asked, 3, 1.0, pytest.fail)
     bundle = {"CPU": 1.0, "GPU": 0.5, "accelerator_type:A100": 0.001}
     assert groups.asked == [([bundle], [{"zone": "b"}])] * 3 and len(demand) == 3
     assert demand.plan() == ActorPlan(0, 1.0, 0.5)
@@ -104,7 +111,7 @@ def test_one_group_an_actor_is_asked_for_and_given_back(groups):
 
 
 def test_the_plan_is_what_ray_has_placed(groups):
-    demand = Demand(engine(), 4, 1.0)
+    demand = Demand(engine(), 4, 1.0, pytest.fail)
     groups.places = {0: A, 2: B, 3: B}
     assert demand.plan() == ActorPlan(3, 1.0, 0.0, {A: 1, B: 2})
     assert numbers(demand.free(B, [])) == [2, 3]
@@ -113,7 +120,7 @@ def test_the_plan_is_what_ray_has_placed(groups):
 
 
 def test_a_node_that_is_drained_is_asked_for_anew(groups):
-    demand = Demand(engine(), 3, 1.0)
+    demand = Demand(engine(), 3, 1.0, pytest.fail)
     groups.places = {0: A, 1: B, 2: B}
     demand.plan()
     there = demand.free(B, [])
@@ -232,6 +239,34 @@ def test_a_bare_head_is_given_time_for_nodes_to_join(groups, monkeypatch):
     assert lines == ["no node has cores or GPUs yet: waiting for one to join the cluster"]
     groups.nodes = [Node(0, 0, A)]
     monkeypatch.setattr(module, "JOIN_SECONDS", 0.0)
-    plan, _ = plan_pool(engine(gpus_per_actor=1.0), 10, lambda line: None)
-    with pytest.raises(SettingsError, match="at most 0 GPUs are declared"):
-        plan()
+    with pytest.raises(MachineError, match=r"^no node with cores or GPUs has joined the Ray"):
+        plan_pool(engine(), 10, lambda line: None)
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_head_that_falls_silent_is_asked_nothing_more(groups, runs):
+    """A call to it would not return, and Ray would end this process after a minute."""
+    groups.runs, groups.nodes = runs, [Node(0, 0, A)]
+    silence = iter([False, False])
+
+    def check() -> bool:
+        groups.looks = lambda: pytest.fail("it was asked")
+        groups.nodes = None
+        for answers in silence:
+            return answers
+        raise NodeLostError("the head does not answer")
+
+    groups.check = check
+    with pytest.raises(NodeLostError, match="the head does not answer"):
+        plan_pool(engine(actors=2), 10, lambda line: None)
+    assert groups.removed == ([0, 1] if runs else [])
+
+
+def test_a_run_that_has_lost_all_nodes_says_once_that_it_waits(groups):
+    lines: list[str] = []
+    demand = Demand(engine(actors=2), 2, 1.0, lines.append)
+    for places in ({0: A}, {}, {}, {1: B}, {}, {}):
+        groups.places = places
+        demand.await_room()
+    waiting = "engine.actors=2: waiting for a node with room for an actor, 1 CPU"
+    assert lines == [waiting, waiting]

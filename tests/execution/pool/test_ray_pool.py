@@ -23,7 +23,7 @@ from raysim.execution.base import Call, unnoticed
 from raysim.execution.cluster_health import NodeLostError
 from raysim.execution.messages import Directions, FailedItem, WorkerResult
 from raysim.execution.pool import actor, actors, broadcasts, foreman, ray_pool
-from raysim.execution.pool.actors import MAX_DEATHS
+from raysim.execution.pool.actors import MAX_DEATHS, NoActorError
 from raysim.execution.resources import ActorPlan
 from raysim.storage.trace import Stopwatch
 from tests.tasks import make_settings
@@ -53,7 +53,7 @@ class FakeRay:
 
     Attributes:
         call: Stands in for the actors' calls on items: returns seconds and result, or raises.
-        start: Stands in for the start of an actor's worker.
+        start: Stands in for the start of the worker of an actor, whose process it is given.
         begun: Number of actors that were made; each one's process has the number as its id.
         failing: Processes that say of themselves that they fail.
         worked: Processes and items of all calls that returned.
@@ -61,6 +61,7 @@ class FakeRay:
         told: How many references came beside it.
         placed: How many actors nodes have room for.
         nodes: Ids of the nodes of actors, by process.
+        left: Foremen that were told that their node is left.
     """
 
     def __init__(self) -> None:
@@ -71,7 +72,8 @@ class FakeRay:
         self.told: dict[tuple[int, ...], int] = {}
         self.placed = 100
         self.nodes: dict[int, str] = {}
-        self.start: Callable[[], dict[str, Any]] = lambda: {"device": "cpu"}
+        self.left: list[int] = []
+        self.start: Callable[[int], dict[str, Any]] = lambda process: {"device": "cpu"}
         self.begun = 0
         self._values: dict[int, Callable[[], Any]] = {}
         self.waits = 0
@@ -121,14 +123,15 @@ class FakeRay:
                 "host": "here",
                 "node": self.nodes.get(process, "node"),
             },
-            "start": lambda *_: self.start(),
+            "start": lambda *_: self.start(process),
             "call": call,
         }
         return SimpleNamespace(
+            leave=SimpleNamespace(remote=lambda: self.left.append(process)),
             **{
                 name: SimpleNamespace(remote=lambda *a, f=f: self._later(lambda: f(*a), process))
                 for name, f in methods.items()
-            }
+            },
         )
 
     def _later(self, value: Callable[[], Any], process: int = 0) -> int:
@@ -246,7 +249,7 @@ def test_a_node_that_is_lost_is_no_client_s_fault(tmp_path, fake_ray, monkeypatc
 
 
 def test_actors_that_die_while_they_start_stop_the_run(tmp_path, fake_ray):
-    def start() -> Any:
+    def start(process: int) -> Any:
         raise ActorDiedError
 
     fake_ray.start = start
@@ -467,6 +470,52 @@ def test_a_foreman_that_says_that_its_node_is_lost_is_replaced(tmp_path, fake_ra
     assert fake_ray.begun == 2 + 2 * MAX_DEATHS
 
 
+def without_room(first: int, last: int) -> Callable[[int], dict[str, Any]]:
+    """Return a start at which the foremen of these processes find no room for their workers."""
+
+    def start(process: int) -> dict[str, Any]:
+        if first <= process <= last:
+            error = NoActorError("no node had room")
+            raise RayTaskError("start", str(error), error, "actor", 1, "127.0.0.1")
+        return {"device": "cpu"}
+
+    return start
+
+
+def test_foremen_whose_nodes_others_have_taken_are_tried_again_and_again(tmp_path, fake_ray):
+    """Nobody has died; the other foreman works on."""
+    fake_ray.start = without_room(2, 2 + 2 * MAX_DEATHS)
+    costs = {(client,): 1.0 for client in range(40)}
+    pool = pool_on(tmp_path, {A: 2, B: 2})
+    pool.describe()
+    assert clients_of(list(mapped(pool, "train", None, costs))) == [*costs]
+    assert fake_ray.begun == 3 + 2 * MAX_DEATHS
+
+
+def test_foremen_stop_the_run_where_none_has_room(tmp_path, fake_ray):
+    fake_ray.start = without_room(1, 100)
+    with pytest.raises(NoActorError, match=r"^no node had room$"):
+        pool_on(tmp_path, {A: 2, B: 2}).describe()
+    assert fake_ray.begun == 3  # one was tried again
+
+
+@pytest.mark.parametrize("by_node", [{A: 2}, {A: 2, B: 2}], ids=["workers", "foremen"])
+def test_actors_that_prepare_data_have_room(tmp_path, fake_ray, monkeypatch, by_node):
+    monkeypatch.setattr(actors, "WATCH_SECONDS", 0.0)
+    pool = pool_on(tmp_path, by_node)
+    wait, pauses = fake_ray.wait, iter(range(5))
+
+    def prepares(references: list[int], **_: Any) -> tuple[list[int], list[int]]:
+        if all(handle.about for handle in pool._actors.handles):
+            monkeypatch.setattr(actors, "NO_ACTOR_SECONDS", 0.0)
+            if next(pauses, None) is not None:
+                return [], references
+        return wait(references)
+
+    monkeypatch.setattr(fake_ray, "wait", prepares)
+    assert len(pool.describe()["actors"]) == 2 and next(pauses, None) is None
+
+
 @pytest.mark.parametrize(("room", "begun"), [({B: 2, C: 2}, 3), ({B: 2}, 2)])
 def test_a_foreman_whose_node_is_lost_goes_to_another_node(
     tmp_path, fake_ray, monkeypatch, room, begun
@@ -527,7 +576,7 @@ def test_actors_of_a_node_that_is_drained_hand_over_and_go_to_another(
     assert clients_of(found) == sorted(costs)
     worked = [item for _, items in fake_ray.worked for item in items]
     assert sorted(worked) == sorted(costs)  # nothing was taken back
-    assert fake_ray.begun == 3
+    assert fake_ray.begun == 3 and fake_ray.left == [1]
     assert [place.node for place in pool._node_workers.values()] == [C, B]
 
 
@@ -538,6 +587,7 @@ class FakeDemand:
         self._following = iter(by_node)
         self._placed: dict[str, int] = {}
         self.renewed: list[str] = []
+        self.awaited = 0
         self.closed = False
 
     def __len__(self) -> int:
@@ -553,6 +603,9 @@ class FakeDemand:
 
     def renew(self, groups: tuple[str, ...]) -> None:
         self.renewed += groups
+
+    def await_room(self) -> None:
+        self.awaited += 1
 
     def close(self) -> None:
         self.closed = True
@@ -601,16 +654,81 @@ def test_room_is_asked_for_anew_where_a_node_is_drained(
     assert fake_ray.begun == 3
 
 
-def test_an_evaluation_does_not_change_how_long_sums_are_held(tmp_path, fake_ray, monkeypatch):
-    """Its results are small; 1.5 s to add one up let a sum be held for fifty times as long."""
-    clock, told, put = [0.0], [], fake_ray.put
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_run_waits_for_nodes_that_are_started_for_it_where_all_are_lost(
+    tmp_path, fake_ray, monkeypatch, workers
+):
+    monkeypatch.setattr(actors, "WATCH_SECONDS", 0.0)
+    monkeypatch.setattr(actors, "VACANT_SECONDS", 0.0)
+    monkeypatch.setattr(actors, "NO_ACTOR_SECONDS", 0.0)
+    fake_ray.call = dies(1, [])
+    plans = [{A: workers}, *[dict[str, int]()] * 5, {B: workers}]
+    demand: Any = FakeDemand(*plans)
+    spec: Any = SimpleNamespace(settings=make_settings(tmp_path, **{"engine.actors": workers}))
+    pool = ray_pool.ActorPool(spec, demand.plan, Stopwatch(False), demand)
+    pool.describe()
+    monkeypatch.setattr(FakeCluster, "lost", lambda self, node: node == A)
+    before = demand.awaited
+    found = list(mapped(pool, "train", None, {(client,): 1.0 for client in range(9)}))
+    assert clients_of(found) == [(client,) for client in range(9)]
+    assert demand.awaited > before
+
+
+def test_a_pool_whose_node_is_lost_before_it_has_actors_waits_for_another(
+    tmp_path, fake_ray, monkeypatch
+):
+    monkeypatch.setattr(actors, "WATCH_SECONDS", 0.0)
+    monkeypatch.setattr(actors, "VACANT_SECONDS", 0.0)
+    monkeypatch.setattr(FakeCluster, "lost", lambda self, node: node == A)
+    demand: Any = FakeDemand({A: 2}, *[dict[str, int]()] * 3, {B: 2})
+    spec: Any = SimpleNamespace(settings=make_settings(tmp_path, **{"engine.actors": 2}))
+    pool = ray_pool.ActorPool(spec, demand.plan, Stopwatch(False), demand)
+    assert pool._actors.handles[0].vacant
+    assert len(pool.describe()["actors"]) == 1  # a foreman's, here
+
+
+def test_a_lost_foreman_is_replaced_when_the_head_answers_again(tmp_path, fake_ray, monkeypatch):
+    monkeypatch.setattr(actors, "WATCH_SECONDS", 0.0)
+    fake_ray.call = dies(1, [])
+    pool = pool_on(tmp_path, {A: 2, B: 2})
+    pool.describe()
+    silent = [True] * 3
+    monkeypatch.setattr(FakeCluster, "check", lambda self: not (silent and silent.pop()))
+
+    def draining() -> set[str]:
+        assert not silent, "the head was asked"
+        return set()
+
+    monkeypatch.setattr(ray_pool, "draining_node_ids", draining)
+    found = list(mapped(pool, "train", None, {(client,): 1.0 for client in range(9)}))
+    assert clients_of(found) == [(client,) for client in range(9)] and fake_ray.begun == 3
+
+
+def test_how_long_sums_are_held_follows_what_reading_and_adding_up_takes(
+    tmp_path, fake_ray, monkeypatch
+):
+    """They are held for fifty times as long; evaluations, whose results are small, count apart."""
+    clock, told, put, get = [0.0], [], fake_ray.put, fake_ray.get
+    reading = {"seconds": 0.0}
+
+    def slow_get(reference: int) -> Any:
+        clock[0] += reading["seconds"]
+        return get(reference)
+
     monkeypatch.setattr(ray_pool, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(actors, "perf_counter", lambda: clock[0])
     monkeypatch.setattr(fake_ray, "put", lambda value: (told.append(value), put(value))[1])
-    pool = pool_on(tmp_path, *[{A: 2, B: 2}] * 9)
-    calls: list[tuple[Call, float]] = [("train", 1.5), ("evaluate", 0.0), ("train", 1.5)]
-    for call, seconds in calls:
+    monkeypatch.setattr(fake_ray, "get", slow_get)
+    pool = pool_on(tmp_path, *[{A: 2, B: 2}] * 99)
+    pool.describe()
+    calls: list[tuple[Call, float, float]] = [
+        ("train", 1.0, 0.5),
+        ("evaluate", 0.0, 0.0),
+        ("train", 1.0, 0.5),
+    ]
+    for call, reading["seconds"], adding in calls:
         for _ in mapped(pool, call, None, {(0,): 1.0}):
-            clock[0] += seconds
+            clock[0] += adding
     held = [value.hold_seconds for value in told if isinstance(value, Directions)]
     assert held == pytest.approx([10.0, 10.0, 75.0])
 
@@ -626,8 +744,9 @@ def test_an_evaluation_does_not_change_how_long_a_foreman_s_workers_hold_sums(mo
     for call, seconds in calls:
         found._directed(call, call)
         held.append(found._backlogs[call].schedule.hold_seconds)
-        merge = partial(lambda seconds, *sums: clock.append(clock.pop() + seconds), seconds)
-        monkeypatch.setattr(foreman, "merge_sums", merge)
+        adding = partial(lambda each, *_: clock.append(clock.pop() + each), seconds / 3)
+        monkeypatch.setattr(foreman, "merge_sums", adding)
+        found._works[call].reading = seconds * 2 / 3
         found._works[call].results.append(WorkerResult("here 1"))
         found._collect(call)
     assert held == pytest.approx([10.0, 10.0, 75.0])

@@ -97,6 +97,14 @@ class Tree:
         self.foremen[number] = Foreman(self._costs, self._sizes[number], self._hold)
         self._fill(range(len(self._sizes)))
 
+    def leave(self, number):
+        """Have a foreman hand over; return whether it had, and is replaced."""
+        if left := self.driver.leave(number):
+            self.lose(number)
+        self.foremen[number].backlog.leave()
+        self._fill([number])
+        return left
+
     def answer(self, number):
         """Hear all answers of a foreman, until there is none."""
         while answers := self.foremen[number].answers():
@@ -120,10 +128,12 @@ def test_every_item_is_in_one_result_for_any_tree_whoever_is_lost(data, costs, s
     items = groups(*costs)
     tree = Tree(items, sizes, hold=data.draw(st.sampled_from([0.5, 2.0, 1e9, AT_ONCE])))
     waiting, again = [*items], data.draw(st.integers(0, 12))
-    losses = iter(data.draw(st.lists(st.sampled_from(["", "worker", "foreman"]), max_size=15)))
+    kinds = st.sampled_from(["", "worker", "foreman", "drained"])
+    losses, leaving = iter(data.draw(st.lists(kinds, max_size=15))), set[int]()
     for _ in range(2000):
         for number in range(len(sizes)):
             tree.answer(number)
+        leaving = {number for number in leaving if not tree.leave(number)}
         if waiting and (tree.driver.finished or data.draw(st.booleans())):
             count = data.draw(st.integers(1, len(waiting)))
             portion, waiting = waiting[:count], waiting[count:]
@@ -147,7 +157,10 @@ def test_every_item_is_in_one_result_for_any_tree_whoever_is_lost(data, costs, s
         number, worker = working[data.draw(st.integers(0, len(working) - 1))]
         loss = next(losses, "")
         if loss == "foreman":
+            leaving.discard(number)
             tree.lose(number)
+        elif loss == "drained":
+            leaving.add(number)
         elif loss:
             tree.foremen[number].lose(worker, suspicious=data.draw(st.booleans()))
         else:
@@ -239,6 +252,25 @@ def test_where_sums_are_not_held_a_call_for_them_gets_those_that_are_there():
     backlog.add({}, hand_over=True)
     backlog.returned(0, 4.0)
     assert [answer.items for answer in backlog.answers()] == [[(0,)]]
+
+
+def test_on_a_node_that_is_left_calls_get_what_there_is():
+    backlog = Backlog(Speeds(2), clock=lambda: 0.0)
+    backlog.schedule.hold_seconds = AT_ONCE
+    backlog.add(groups(4, 3, 2), hand_over=False)
+    assert [backlog.next(worker).items for worker in (0, 1)] == [[(0,)], [(1,)]]
+    backlog.returned(0, 4.0)
+    backlog.add({}, hand_over=True)  # from now on it would wait for all
+    assert backlog.answers() == []
+    backlog.leave()
+    assert [answer.items for answer in backlog.answers()] == [[(0,)]]
+    assert backlog.next(0) == Assignment([(2,)], hand_over=True)
+    backlog.returned(0, 2.0)
+    assert [answer.items for answer in backlog.answers()] == [[(2,)]]
+    backlog.add({}, hand_over=True)
+    assert backlog.answers() == []
+    backlog.returned(1, 9.0)
+    assert [answer.items for answer in backlog.answers()] == [[(1,)]]
 
 
 def test_what_a_foreman_held_long_comes_with_the_next_answer():

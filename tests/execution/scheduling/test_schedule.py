@@ -201,13 +201,30 @@ def test_a_lost_worker_without_calls_costs_nothing():
     assert schedule.next(0) == Assignment([(0,)], hand_over=True)
 
 
+def test_a_foreman_that_leaves_is_asked_until_it_has_handed_over_all():
+    speeds = Speeds()
+    speeds.join(2)
+    speeds.join(2)
+    schedule = Schedule(groups(*[1] * 40), speeds)
+    first, second = schedule.next(0), schedule.next(0)
+    items = [*first.items, *second.items]
+    assert not schedule.leave(0) and schedule.next(0) == ([], True)
+    schedule.returned(0, 1.0, items[:1])  # its calls are answered at once
+    schedule.returned(0, 1.0, [])
+    assert schedule.next(0) is None
+    schedule.returned(0, 1.0, items[1:2])
+    assert not schedule.leave(0) and schedule.next(0) == ([], True) and not schedule.next(0)
+    schedule.returned(0, 1.0, items[2:])
+    assert schedule.leave(0) and not schedule.next(0)
+
+
 def test_a_worker_that_leaves_hands_over_first_and_gets_no_more():
     schedule = Schedule(groups(*[1] * 40), Speeds(2))
     first = schedule.next(0)
     assert first and not first.hand_over and schedule.next(1)
-    assert not schedule.leave(0) and schedule.next(0) is None  # else it would get a second chunk
-    assert schedule.returned(0, 1.0) == ()
-    assert schedule.next(0) == ([], True) and not schedule.leave(0)
+    assert not schedule.leave(0)
+    assert schedule.next(0) == ([], True) and schedule.next(0) is None  # asked once, and at once
+    assert schedule.returned(0, 1.0) == () and not schedule.leave(0)
     assert schedule.returned(0, 0.0) == first.items
     assert schedule.leave(0) and schedule.next(0) is None
     assert schedule.lost(0, suspicious=False) == ([], False)

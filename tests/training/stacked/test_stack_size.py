@@ -56,6 +56,16 @@ def test_auto_leaves_no_actor_without_a_group(tmp_path, actors, cohort, size):
     assert decided() == (1, None)  # on cores
 
 
+@pytest.mark.parametrize("started", [1, 2, 4])
+def test_auto_counts_the_actors_that_are_asked_for_however_many_have_started(tmp_path, started):
+    """Else a cluster that grows would leave most GPUs idle, and when it grew would matter."""
+    federation = from_task(small_task("mlp", (8,) * 8))
+    some = {"fraction": 1.0, "engine.vectorize": "auto", "engine.actors": 4}
+    settings = settings_for("fedavg", tmp_path, **some, clients=8)
+    described = {"actors": [{"memory": 10**12}] * started}
+    assert stack_size(settings, federation, federation.network(0), lambda: described) == (2, None)
+
+
 def test_samples_stay_in_this_process_share_of_a_gpu(monkeypatch):
     properties = SimpleNamespace(total_memory=1000)
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: properties)
