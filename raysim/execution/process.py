@@ -150,9 +150,13 @@ def _set_environment(name: str, value: str | None) -> None:
 
 
 def device_of(engine: EngineSettings) -> torch.device:
-    """Return the GPU where one is asked for and there is one, else the CPU."""
-    gpu = engine.gpus_per_actor and torch.cuda.is_available()
-    return torch.device("cuda" if gpu else "cpu")
+    """Return the GPU where one is asked for and there is one, else the CPU.
+
+    It is named with its index, without which torch refuses to tell its memory fraction.
+    """
+    if engine.gpus_per_actor and torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
 
 
 def is_device_error(error: Exception) -> bool:

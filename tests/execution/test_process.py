@@ -12,7 +12,14 @@ import raysim
 from raysim.config import EngineSettings
 from raysim.core.errors import SettingsError
 from raysim.execution.base import InlineExecutor
-from raysim.execution.process import CONTEXT_BYTES, CUBLAS, MPS_MEMORY, MPS_THREADS, configure
+from raysim.execution.process import (
+    CONTEXT_BYTES,
+    CUBLAS,
+    MPS_MEMORY,
+    MPS_THREADS,
+    configure,
+    device_of,
+)
 from raysim.execution.worker import Worker, WorkerSpec
 from raysim.federation.opened import memory_cap
 from raysim.tuning.slots.slot import SlotActor
@@ -24,14 +31,26 @@ TOTAL = 16 * 2**30
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """Have torch report a GPU of 16 GiB; return the fractions to which its memory was limited."""
+    """Have torch find a GPU of 16 GiB; return the fractions to which its memory was limited.
+
+    What lies under torch's own functions is replaced, so that these refuse what they do not take.
+    """
     caps = [1.0]
     properties = SimpleNamespace(total_memory=TOTAL)
+    private = {
+        "_cuda_getDevice": lambda: 0,
+        "_cuda_getMemoryFraction": lambda index: (caps[-1], None)[index],
+        "_cuda_setMemoryFraction": lambda fraction, index: caps.append(fraction),
+    }
+    for name, value in private.items():
+        monkeypatch.setattr(torch._C, name, value)
+    monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)
+    monkeypatch.setattr(torch.cuda.memory, "_lazy_init", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device=None: caps[-1])
-    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", caps.append)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(
+        torch.cuda, "_get_device_properties", lambda index: properties, raising=False
+    )
     return caps
 
 
@@ -158,14 +177,15 @@ def test_a_worker_takes_its_share_of_a_gpu_s_memory_and_no_more(gpu):
     share = GPU.model_copy(update={"gpus_per_actor": 0.25})
     with configure(share):
         # Four allocators and four contexts are the whole device.
-        assert 4 * (memory_cap(torch.device("cuda")) + CONTEXT_BYTES) == TOTAL
+        assert 4 * (memory_cap(device_of(share)) + CONTEXT_BYTES) == TOTAL
     assert gpu[-1] == 1.0
 
 
 def test_stacks_are_sized_by_that_cap(tmp_path, gpu):
     worker = object.__new__(Worker)
-    worker.device, worker._environment = torch.device("cuda"), {}
+    worker._environment = {}
     with configure(GPU.model_copy(update={"gpus_per_actor": 0.5})):
+        worker.device = device_of(GPU)
         assert worker.about()["memory"] == TOTAL // 2 - CONTEXT_BYTES
 
 
