@@ -285,7 +285,7 @@ class Lockstep(Generic[T]):
         try:
             results = iter(family.trainer.run(*zip(*every, strict=True), shape=shape))
         except Exception as error:  # a rule or a module may raise anything
-            if is_device_error(error):
+            if isinstance(error, MachineError) or is_device_error(error):
                 raise
             self._refuse(family, " ".join(str(error).split()) or repr(error))
             return ()
