@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from tests.benchmarks.report import line
+from tests.benchmarks.report import heading, line
 from tests.benchmarks.scaling.costs import (
     NODE_SUM_BYTES,
     SUM_BYTES,
@@ -13,7 +13,7 @@ from tests.benchmarks.scaling.costs import (
     sum_costs,
     transfer_seconds,
 )
-from tests.benchmarks.scaling.output import Options, heading, percent
+from tests.benchmarks.scaling.output import Options, percent
 from tests.benchmarks.scaling.placement import NODE, busy_shares
 from tests.benchmarks.scaling.population import Population
 from tests.benchmarks.scaling.runs import WARM_UP
