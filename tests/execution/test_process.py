@@ -11,6 +11,7 @@ import torch
 import raysim
 from raysim.config import EngineSettings
 from raysim.core.errors import SettingsError
+from raysim.execution import process
 from raysim.execution.base import InlineExecutor
 from raysim.execution.process import (
     CONTEXT_BYTES,
@@ -44,6 +45,7 @@ def gpu(monkeypatch):
     }
     for name, value in private.items():
         monkeypatch.setattr(torch._C, name, value)
+    monkeypatch.setattr(process, "_first_product", lambda: None)
     monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)
     monkeypatch.setattr(torch.cuda.memory, "_lazy_init", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -90,7 +92,16 @@ def state():
         "filled": torch.utils.deterministic.fill_uninitialized_memory,
         "cublas": os.environ.get(CUBLAS),
         "tf32": [part.fp32_precision for part in tf32()],
+        "old tf32": [old(part) for part in (torch.backends.cudnn, torch.backends.cuda.matmul)],
     }
+
+
+def old(part):
+    """Return what torch's old reader says; it fails where the user has set the new one alone."""
+    try:
+        return part.allow_tf32
+    except RuntimeError:
+        return "set apart"
 
 
 def tf32():
@@ -116,7 +127,10 @@ def test_a_gpu_is_set_up_as_asked_for_and_set_back(gpu, deterministic):
             "filled": not deterministic,
             "cublas": ":4096:8",
             "tf32": ["ieee"] * 3,
+            "old tf32": [False, False],
         }
+        with torch.backends.cudnn.flags(enabled=False):  # as a user's module may
+            assert not torch.backends.cudnn.enabled
     assert state() == before
 
 
@@ -134,6 +148,31 @@ def test_what_the_user_had_set_is_there_again(gpu, monkeypatch):
     finally:
         torch.set_deterministic_debug_mode("default")
         torch.backends.cuda.matmul.fp32_precision = "none"
+
+
+@needs_new
+def test_ways_that_the_user_set_apart_stay_apart(gpu):
+    conv = torch.backends.cudnn.conv
+    conv.fp32_precision = "ieee"
+    try:
+        with configure(GPU):
+            assert [part.fp32_precision for part in tf32()] == ["ieee"] * 3
+        assert [part.fp32_precision for part in tf32()] == ["ieee", "tf32", "none"]
+    finally:
+        conv.fp32_precision = "tf32"
+
+
+def test_cublas_that_was_used_before_is_said_in_one_line(gpu, monkeypatch):
+    def used():
+        raise RuntimeError(f"Deterministic behavior was enabled\n{CUBLAS}=:4096:8 or :16:8")
+
+    monkeypatch.setattr(process, "_first_product", used)
+    before = state()
+    with pytest.raises(SettingsError, match=r"^engine.deterministic=true: cuBLAS was used[^\n]+$"):
+        configure(GPU)
+    assert state() == before
+    with configure(GPU.model_copy(update={"deterministic": False})):
+        assert not torch.are_deterministic_algorithms_enabled()
 
 
 @needs_new
