@@ -18,6 +18,7 @@ from raysim.core.rules import Pass
 from raysim.core.tensors import add_scaled
 from raysim.execution.lockstep import Lockstep
 from raysim.execution.worker import Worker
+from raysim.federation.opened import OpenedSamples
 from raysim.methods.fedavg import FedAvg
 from raysim.testing.tasks import SmallNet
 from raysim.training.sequential import SequentialTrainer
@@ -336,8 +337,8 @@ def test_a_gpu_that_fails_ends_all_runs_of_its_stack_resumably(tmp_path, monkeyp
     def caught(number, make):
         try:
             yield from steps_of(settings[number], make)
-        except MachineError as error:
-            errors.append(str(error))
+        except MachineError as ended:
+            errors.append(str(ended))
 
     def fail(self, *given, **named):
         raise error
@@ -345,9 +346,11 @@ def test_a_gpu_that_fails_ends_all_runs_of_its_stack_resumably(tmp_path, monkeyp
     for number, each in enumerate(settings):
         runs.start(number, each.engine, lambda make, n=number: caught(n, make))
     runs.advance()
+    assert OpenedSamples.runs == 2  # which share the memory of a GPU
     with monkeypatch.context() as patch:
         patch.setattr(StackedTrainer, "run", fail)
         assert drain(runs) == []
+    assert OpenedSamples.runs == 1
     assert len(errors) == 2 and all(said in each for each in errors)
     assert together(settings).notes == []
     assert_as_alone(settings)
