@@ -28,6 +28,7 @@ from raysim.execution.messages import PassMessage
 from raysim.execution.process import configure, is_device_error
 from raysim.execution.ray_runtime import MakeExecutor
 from raysim.execution.worker import Worker, WorkerSpec
+from raysim.federation.opened import OpenedSamples
 from raysim.storage.trace import Stopwatch
 from raysim.training.job import ClientJob
 from raysim.training.stacked.alike import differing_module, groups_of, unsupported_reason, why_apart
@@ -160,6 +161,8 @@ class Lockstep(Generic[T]):
         self.stop(number)
         if not self._runs:  # once for all, as runs do not end in the order in which they began
             self._process.enter_context(configure(engine))
+            self._process.callback(setattr, OpenedSamples, "runs", OpenedSamples.runs)
+            OpenedSamples.runs = self.size
         self._runs[number] = run = _Run(self, number)
         run.steps = steps(run.executor)
 
@@ -285,7 +288,7 @@ class Lockstep(Generic[T]):
         try:
             results = iter(family.trainer.run(*zip(*every, strict=True), shape=shape))
         except Exception as error:  # a rule or a module may raise anything
-            if is_device_error(error):
+            if isinstance(error, MachineError) or is_device_error(error):
                 raise
             self._refuse(family, " ".join(str(error).split()) or repr(error))
             return ()

@@ -12,7 +12,8 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -64,14 +65,45 @@ def _configure_gpu(engine: EngineSettings, undo: ExitStack) -> None:
     # Not use_deterministic_algorithms, which imports all of torch's compiler: seconds an actor.
     undo.callback(torch.set_deterministic_debug_mode, torch.get_deterministic_debug_mode())
     torch.set_deterministic_debug_mode("error" if engine.deterministic else "default")
-    flags: list[tuple[Any, str, Any]] = []
     if engine.deterministic:
-        flags.append((torch.utils.deterministic, "fill_uninitialized_memory", False))
+        _set_flags([(torch.utils.deterministic, "fill_uninitialized_memory", False)], undo)
+        _check_cublas()
     if engine.precision == "fp32":
-        flags += _no_tf32()
+        with warnings.catch_warnings(action="ignore"):  # torch 2.9 warns of the old way
+            _set_flags(_no_tf32(), undo)
+
+
+def _set_flags(flags: Sequence[tuple[Any, str, Any]], undo: ExitStack) -> None:
+    """Set attributes of torch's; add to `undo` what sets them back, in the same order."""
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in flags]
+    for owner, name, value in reversed(before):
+        undo.callback(setattr, owner, name, value)
     for owner, name, value in flags:
-        undo.callback(setattr, owner, name, getattr(owner, name))
         setattr(owner, name, value)
+
+
+def _check_cublas() -> None:
+    """Check that cuBLAS, which reads its settings at its first product, is deterministic.
+
+    Raises:
+        SettingsError: this process used it before, with other settings.
+    """
+    try:
+        _first_product()
+    except RuntimeError as error:
+        if CUBLAS not in str(error):
+            raise
+        raise SettingsError(
+            f"engine.deterministic=true: cuBLAS was used in this process before the run, without"
+            f" {CUBLAS}=:4096:8, which must be set before the process starts; or set"
+            " engine.deterministic=false"
+        ) from None
+
+
+def _first_product() -> None:
+    """Multiply on the GPU."""
+    one = torch.ones(1, 1, device="cuda")
+    one.mm(one)
 
 
 def _allocator_fraction(share: float) -> float:
@@ -134,12 +166,24 @@ def threads_of(engine: EngineSettings) -> Iterator[None]:
 
 
 def _no_tf32() -> list[tuple[Any, str, Any]]:
-    """Return what to set so that a GPU computes in float32 what is in float32."""
+    """Return what to set, in this order, so that a GPU computes in float32 what is in float32.
+
+    torch has two ways from 2.9 on; the readers of the old one fail in a user's module where the two
+    differ. Setting the old one resets the new one.
+    """
     cudnn: Any = torch.backends.cudnn  # its stub lacks `conv`
     matmul = torch.backends.cuda.matmul
-    if hasattr(matmul, "fp32_precision"):  # from torch 2.9 on, where the other way warns
-        return [(part, "fp32_precision", "ieee") for part in (cudnn.conv, cudnn.rnn, matmul)]
-    return [(part, "allow_tf32", False) for part in (cudnn, matmul)]
+    parts = (cudnn.conv, cudnn.rnn, matmul) if hasattr(matmul, "fp32_precision") else ()
+    new = [(part, "fp32_precision", "ieee") for part in parts]
+    return [*((part, "allow_tf32", False) for part in (cudnn, matmul) if _is_readable(part)), *new]
+
+
+def _is_readable(part: Any) -> bool:
+    """Return whether the old way can be read: the user may have set the two apart."""
+    try:
+        return isinstance(part.allow_tf32, bool)
+    except RuntimeError:
+        return False
 
 
 def _set_environment(name: str, value: str | None) -> None:
@@ -150,9 +194,13 @@ def _set_environment(name: str, value: str | None) -> None:
 
 
 def device_of(engine: EngineSettings) -> torch.device:
-    """Return the GPU where one is asked for and there is one, else the CPU."""
-    gpu = engine.gpus_per_actor and torch.cuda.is_available()
-    return torch.device("cuda" if gpu else "cpu")
+    """Return the GPU where one is asked for and there is one, else the CPU.
+
+    It is named with its index, without which torch refuses to tell its memory fraction.
+    """
+    if engine.gpus_per_actor and torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
 
 
 def is_device_error(error: Exception) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -26,7 +26,13 @@ RESIDENT_FRACTION = 0.15
 
 
 class OpenedSamples:
-    """Samples of a federation as tensors in one process, read-only."""
+    """Samples of a federation as tensors in one process, read-only.
+
+    Attributes:
+        runs: Runs that share this process, each with samples of its own.
+    """
+
+    runs: ClassVar[int] = 1
 
     def __init__(self, federation: Federation, device: torch.device) -> None:
         self._client_indices = federation.client_indices
@@ -37,8 +43,8 @@ class OpenedSamples:
         self._train = _open(federation.train)
         self._test = _open(federation.test)
         if device.type == "cuda":
-            self._train = _resident(self._train, _room(device), device)
-            self._test = _resident(self._test, _room(device), device)
+            self._train = _resident(self._train, _room(device, self.runs), device)
+            self._test = _resident(self._test, _room(device, self.runs), device)
 
     def client(self, client: int) -> Batch:
         """Return the samples that one client trains on, decoded."""
@@ -144,10 +150,10 @@ def memory_cap(device: torch.device) -> int:
     return int(torch.cuda.get_per_process_memory_fraction(device) * total)
 
 
-def _room(device: torch.device) -> float:
-    """Return the bytes of a GPU that a set of samples may take."""
-    free, _ = torch.cuda.mem_get_info(device)
-    return min(RESIDENT_FRACTION * memory_cap(device), free)
+def _room(device: torch.device, runs: int) -> float:
+    """Return the bytes of a GPU that a set of samples of one of some runs may take."""
+    cap, (free, _) = memory_cap(device), torch.cuda.mem_get_info(device)
+    return min(RESIDENT_FRACTION * cap / runs, cap - torch.cuda.memory_allocated(device), free)
 
 
 def _resident(split: _Samples, room: float, device: torch.device) -> _Samples:

@@ -70,6 +70,6 @@ def _send_mean_step(view: View, trained: Trained) -> Upload:
         sums={
             "d": {name: tensor / tau for name, tensor in change.items()},
             "buffers": buffers,
-            "steps": {"tau": torch.tensor(tau)},
+            "steps": {"tau": next(iter(change.values())).new_tensor(tau)},
         }
     )

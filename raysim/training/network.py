@@ -12,7 +12,6 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
@@ -226,12 +225,22 @@ def lacking_stages(module: nn.Module, needed: Iterable[str]) -> list[str]:
 
 
 def score(network: Network, samples: Batch) -> tuple[float, npt.NDArray[Any]]:
-    """Return the sum of the losses, and the predictions [n, ...]."""
-    loss, predicted = 0.0, []
+    """Return the sum of the losses, and the predictions [n, ...].
+
+    A device is waited for once, at the end: between batches it would stand still.
+    """
+    losses: list[Tensor] = []
+    predicted: list[Tensor] = []
+    counts: list[int] = []
     for start in range(0, len(samples.y), FORWARD_ROWS):
         rows = slice(start, start + FORWARD_ROWS)
         batch = samples._replace(x=samples.x[rows], y=samples.y[rows])
         outputs = network(batch.x).logits.float()
-        loss += float(batch.loss(outputs).double()) * len(batch.y)
-        predicted.append(batch.scoring.predict(outputs).cpu().numpy())
-    return loss, np.concatenate(predicted)
+        losses.append(batch.loss(outputs))
+        predicted.append(batch.scoring.predict(outputs))
+        counts.append(len(batch.y))
+    means: list[float] = torch.stack(losses).double().tolist()
+    loss = 0.0
+    for mean, count in zip(means, counts, strict=True):
+        loss += mean * count
+    return loss, torch.cat(predicted).cpu().numpy()

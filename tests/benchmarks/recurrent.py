@@ -21,8 +21,7 @@ from torch import Tensor, nn
 
 from raysim.execution.process import keep_freed_memory
 from tests.benchmarks.peers.networks import NETWORKS
-from tests.benchmarks.report import line, machine
-from tests.benchmarks.scaling.output import heading
+from tests.benchmarks.report import heading, line, machine
 
 STEPS, BATCH, HIDDEN, EMBEDDED = 80, 10, 256, 8
 GATES = 4 * HIDDEN

@@ -42,6 +42,11 @@ def line(cells: Sequence[object]) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
 
+def heading(*names: str) -> str:
+    """Return the first lines of a table."""
+    return f"{line(names)}\n{line(['---'] * len(names))}"
+
+
 def machine() -> str:
     """Return date, processor, cores, memory, load and the versions of this environment."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30

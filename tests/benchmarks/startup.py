@@ -26,8 +26,7 @@ from time import perf_counter, sleep
 
 import psutil
 
-from tests.benchmarks.report import line, machine
-from tests.benchmarks.scaling.output import heading
+from tests.benchmarks.report import heading, line, machine
 
 BARE = """
 import ray

@@ -14,8 +14,10 @@ from tests.benchmarks.gpu.apart import Job, run_apart
 ROWS = [{"figure": 0}, {"figure": 1}]
 
 
-def run(function, folder, limit=60.0):
-    return run_apart(Job("job", "part", function, limit), limit, "cpu", folder / "log.txt")
+def run(function, folder, limit=60.0, shown=None):
+    shown = [] if shown is None else shown
+    job, log = Job("job", "part", function, limit), folder / "log.txt"
+    return run_apart(job, limit, "cpu", log, shown.append)
 
 
 def works(emit):
@@ -43,7 +45,9 @@ def stays(emit):
 
 
 def test_rows_of_a_job_and_what_it_printed(tmp_path):
-    outcome = run(works, tmp_path)
+    shown = []
+    outcome = run(works, tmp_path, shown=shown)
+    assert shown[-1].state == "under way" and shown[-1].rows in (ROWS[:1], ROWS)
     assert (outcome.state, outcome.rows, outcome.device) == ("done", ROWS, "cpu")
     assert (tmp_path / "log.txt").read_text() == "told\n"
 

@@ -18,7 +18,7 @@ from tests.benchmarks import runner
 from tests.benchmarks.gpu import __main__ as command
 from tests.benchmarks.gpu import cuda_tests, report
 from tests.benchmarks.gpu.memory import Peak, counted
-from tests.benchmarks.gpu.results import Outcome
+from tests.benchmarks.gpu.results import UNDER_WAY, Outcome
 from tests.benchmarks.gpu.speed import estimate, no_room
 from tests.benchmarks.gpu.systems import InlineRun
 from tests.benchmarks.gpu.work import FULL, Sizes, System, actor_systems, inline_systems
@@ -34,14 +34,19 @@ def restored(monkeypatch):
     monkeypatch.setattr(cuda_graphs, "MIN_REPLAYS", cuda_graphs.MIN_REPLAYS)
 
 
-def directly(job, limit, device, log):
+def directly(job, limit, device, log, show):
     """Run a job in this process."""
     taken = []
-    job.run(taken.append)
+
+    def emit(rows):
+        taken.append(rows)
+        show(Outcome(job.name, job.part, UNDER_WAY, 1.0, device, rows))
+
+    job.run(emit)
     return Outcome(job.name, job.part, "done", 1.0, device, taken[-1])
 
 
-def never(job, limit, device, log):
+def never(job, limit, device, log, show):
     raise AssertionError("it was done already")
 
 

@@ -7,7 +7,7 @@ import torch
 
 import raysim
 from raysim.config import EngineSettings
-from raysim.execution.process import configure
+from raysim.execution.process import configure, device_of
 from raysim.federation.opened import memory_cap
 from tests.tasks import EQUAL, UNEQUAL, make_settings, make_task, model_of
 
@@ -15,8 +15,9 @@ pytestmark = pytest.mark.cuda
 
 
 def test_tensors_beyond_the_cap_do_not_fit():
-    with configure(EngineSettings(gpus_per_actor=0.25)):
-        cap = memory_cap(torch.device("cuda"))
+    engine = EngineSettings(gpus_per_actor=0.25)
+    with configure(engine):
+        cap = memory_cap(device_of(engine))
         torch.cuda.empty_cache()
         torch.empty(cap // 2, dtype=torch.uint8, device="cuda")
         with pytest.raises(torch.OutOfMemoryError):

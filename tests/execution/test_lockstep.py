@@ -19,6 +19,7 @@ from raysim.core.tensors import add_scaled
 from raysim.execution.client_jobs import ClientJobs
 from raysim.execution.lockstep import Lockstep
 from raysim.execution.worker import Worker
+from raysim.federation.opened import OpenedSamples
 from raysim.methods.fedavg import FedAvg
 from raysim.testing.tasks import SmallNet
 from raysim.training.sequential import SequentialTrainer
@@ -322,7 +323,14 @@ def test_a_run_that_is_stopped_goes_on_in_another_lockstep(tmp_path):
     assert_as_alone(settings)
 
 
-def test_a_gpu_that_fails_ends_all_runs_of_its_stack_resumably(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RuntimeError("CUDA error: an illegal memory access\nmore"), "the GPU fails at train"),
+        (MachineError("a step ends its recording"), "a step ends its recording"),
+    ],
+)
+def test_a_gpu_that_fails_ends_all_runs_of_its_stack_resumably(tmp_path, monkeypatch, error, said):
     settings = sweep(tmp_path, "local.lr", (0.1, 0.2))
     runs: Lockstep[Any] = Lockstep(2)
     errors: list[str] = []
@@ -330,19 +338,21 @@ def test_a_gpu_that_fails_ends_all_runs_of_its_stack_resumably(tmp_path, monkeyp
     def caught(number, make):
         try:
             yield from steps_of(settings[number], make)
-        except MachineError as error:
-            errors.append(str(error))
+        except MachineError as ended:
+            errors.append(str(ended))
 
     def fail(self, *given, **named):
-        raise RuntimeError("CUDA error: an illegal memory access was encountered\nmore")
+        raise error
 
     for number, each in enumerate(settings):
         runs.start(number, each.engine, lambda make, n=number: caught(n, make))
     runs.advance()
+    assert OpenedSamples.runs == 2  # which share the memory of a GPU
     with monkeypatch.context() as patch:
         patch.setattr(StackedTrainer, "run", fail)
         assert drain(runs) == []
-    assert len(errors) == 2 and all("the GPU fails at train" in error for error in errors)
+    assert OpenedSamples.runs == 1
+    assert len(errors) == 2 and all(said in each for each in errors)
     assert together(settings).notes == []
     assert_as_alone(settings)
 

@@ -11,8 +11,16 @@ import torch
 import raysim
 from raysim.config import EngineSettings
 from raysim.core.errors import SettingsError
+from raysim.execution import process
 from raysim.execution.base import InlineExecutor
-from raysim.execution.process import CONTEXT_BYTES, CUBLAS, MPS_MEMORY, MPS_THREADS, configure
+from raysim.execution.process import (
+    CONTEXT_BYTES,
+    CUBLAS,
+    MPS_MEMORY,
+    MPS_THREADS,
+    configure,
+    device_of,
+)
 from raysim.execution.worker import Worker, WorkerSpec
 from raysim.federation.opened import memory_cap
 from raysim.tuning.slots.slot import SlotActor
@@ -24,14 +32,27 @@ TOTAL = 16 * 2**30
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """Have torch report a GPU of 16 GiB; return the fractions to which its memory was limited."""
+    """Have torch find a GPU of 16 GiB; return the fractions to which its memory was limited.
+
+    What lies under torch's own functions is replaced, so that these refuse what they do not take.
+    """
     caps = [1.0]
     properties = SimpleNamespace(total_memory=TOTAL)
+    private = {
+        "_cuda_getDevice": lambda: 0,
+        "_cuda_getMemoryFraction": lambda index: (caps[-1], None)[index],
+        "_cuda_setMemoryFraction": lambda fraction, index: caps.append(fraction),
+    }
+    for name, value in private.items():
+        monkeypatch.setattr(torch._C, name, value)
+    monkeypatch.setattr(process, "_first_product", lambda: None)
+    monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)
+    monkeypatch.setattr(torch.cuda.memory, "_lazy_init", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device=None: caps[-1])
-    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", caps.append)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(
+        torch.cuda, "_get_device_properties", lambda index: properties, raising=False
+    )
     return caps
 
 
@@ -71,7 +92,16 @@ def state():
         "filled": torch.utils.deterministic.fill_uninitialized_memory,
         "cublas": os.environ.get(CUBLAS),
         "tf32": [part.fp32_precision for part in tf32()],
+        "old tf32": [old(part) for part in (torch.backends.cudnn, torch.backends.cuda.matmul)],
     }
+
+
+def old(part):
+    """Return what torch's old reader says; it fails where the user has set the new one alone."""
+    try:
+        return part.allow_tf32
+    except RuntimeError:
+        return "set apart"
 
 
 def tf32():
@@ -97,7 +127,10 @@ def test_a_gpu_is_set_up_as_asked_for_and_set_back(gpu, deterministic):
             "filled": not deterministic,
             "cublas": ":4096:8",
             "tf32": ["ieee"] * 3,
+            "old tf32": [False, False],
         }
+        with torch.backends.cudnn.flags(enabled=False):  # as a user's module may
+            assert not torch.backends.cudnn.enabled
     assert state() == before
 
 
@@ -115,6 +148,31 @@ def test_what_the_user_had_set_is_there_again(gpu, monkeypatch):
     finally:
         torch.set_deterministic_debug_mode("default")
         torch.backends.cuda.matmul.fp32_precision = "none"
+
+
+@needs_new
+def test_ways_that_the_user_set_apart_stay_apart(gpu):
+    conv = torch.backends.cudnn.conv
+    conv.fp32_precision = "ieee"
+    try:
+        with configure(GPU):
+            assert [part.fp32_precision for part in tf32()] == ["ieee"] * 3
+        assert [part.fp32_precision for part in tf32()] == ["ieee", "tf32", "none"]
+    finally:
+        conv.fp32_precision = "tf32"
+
+
+def test_cublas_that_was_used_before_is_said_in_one_line(gpu, monkeypatch):
+    def used():
+        raise RuntimeError(f"Deterministic behavior was enabled\n{CUBLAS}=:4096:8 or :16:8")
+
+    monkeypatch.setattr(process, "_first_product", used)
+    before = state()
+    with pytest.raises(SettingsError, match=r"^engine.deterministic=true: cuBLAS was used[^\n]+$"):
+        configure(GPU)
+    assert state() == before
+    with configure(GPU.model_copy(update={"deterministic": False})):
+        assert not torch.are_deterministic_algorithms_enabled()
 
 
 @needs_new
@@ -158,14 +216,15 @@ def test_a_worker_takes_its_share_of_a_gpu_s_memory_and_no_more(gpu):
     share = GPU.model_copy(update={"gpus_per_actor": 0.25})
     with configure(share):
         # Four allocators and four contexts are the whole device.
-        assert 4 * (memory_cap(torch.device("cuda")) + CONTEXT_BYTES) == TOTAL
+        assert 4 * (memory_cap(device_of(share)) + CONTEXT_BYTES) == TOTAL
     assert gpu[-1] == 1.0
 
 
 def test_stacks_are_sized_by_that_cap(tmp_path, gpu):
     worker = object.__new__(Worker)
-    worker.device, worker._environment = torch.device("cuda"), {}
+    worker._environment = {}
     with configure(GPU.model_copy(update={"gpus_per_actor": 0.5})):
+        worker.device = device_of(GPU)
         assert worker.about()["memory"] == TOTAL // 2 - CONTEXT_BYTES
 
 

@@ -6,10 +6,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import raysim
-from raysim.testing.tasks import SmallNet
-from raysim.training.network import Network, is_composition
+from raysim.core.rules import Batch
+from raysim.core.scoring import FORWARD_ROWS
+from raysim.testing.tasks import SmallNet, samples
+from raysim.training.network import Network, is_composition, score
 from tests.tasks import make_settings, make_task
 
 SIZES = (30, 12, 5)
@@ -174,3 +177,26 @@ def test_tensors_are_laid_out_as_the_networks_own():
     assert [name for name in found if found[name] is not given[name]] == ["0.weight"]
     assert all(network.laid_out(found)[name] is tensor for name, tensor in found.items())
     assert network.laid_out({"0.weight": torch.ones(5)})["0.weight"].shape == (5,)
+
+
+class Unread(TorchDispatchMode):
+    """Refuses to read a value: on a device Python would wait for it."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        assert function is not torch.ops.aten._local_scalar_dense.default
+        return function(*args, **(kwargs or {}))
+
+
+def test_scores_are_not_waited_for_batch_by_batch():
+    network = Network(SmallNet()).eval()
+    rows = 2 * FORWARD_ROWS + 7
+    data = Batch(*map(torch.as_tensor, samples(rows, 0)))
+    with torch.no_grad(), Unread():
+        loss, predicted = score(network, data)
+    expected, classes = 0.0, []
+    with torch.no_grad():
+        for x, y in zip(data.x.split(FORWARD_ROWS), data.y.split(FORWARD_ROWS), strict=True):
+            logits = network(x).logits
+            expected += float(F.cross_entropy(logits, y)) * len(y)
+            classes += logits.argmax(1).tolist()
+    assert loss == expected and predicted.tolist() == classes

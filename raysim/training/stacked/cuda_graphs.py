@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from raysim.core.errors import MachineError
+
 Inputs = Mapping[str, Tensor]
 Outputs = tuple[Tensor, ...]
 Step = Callable[[Inputs], Outputs]
@@ -57,10 +59,11 @@ class GraphRecorder:
             try:
                 return self._record(step, inputs)
             except torch.OutOfMemoryError:
-                raise  # the group is too large
+                reason = "there is no memory for what they keep"
             except RuntimeError as error:  # it sets a generator's state, say
-                self._works = False
-                self._note(f"steps are not recorded as CUDA graphs: {error}")
+                reason = " ".join(str(error).split())
+            self._works = False
+            self._note(f"steps are not recorded as CUDA graphs: {reason}")
         return step
 
 
@@ -93,15 +96,26 @@ class CudaRecording:
     """A step as it ran on inputs of some shapes on the current stream, a side stream."""
 
     def __init__(self, step: Step, inputs: Inputs, pool: Any) -> None:
-        """Record a step in a memory pool; see `GraphRecorder`."""
+        """Record a step in a memory pool; see `GraphRecorder`.
+
+        Raises:
+            MachineError: CUDA gave the recording up. torch then neither gives cached memory back
+                nor draws random numbers any more: no plain step can be relied on in this process.
+        """
         self._inputs = {name: tensor.clone() for name, tensor in inputs.items()}
         self.graph = torch.cuda.CUDAGraph()
         self.graph.capture_begin(pool, capture_error_mode="thread_local")
         try:
             self._outputs = step(self._inputs)
-        except BaseException:
-            with suppress(RuntimeError):  # that the step failed; its own error says why
+        except BaseException as error:
+            try:
                 self.graph.capture_end()
+            except RuntimeError:
+                cause = " ".join(str(error).partition("\n")[0].split())
+                raise MachineError(
+                    f"a step ends its recording as a CUDA graph ({cause}), after which this process"
+                    " cannot use CUDA: with engine.vectorize=0 none is recorded"
+                ) from error
             raise
         self.graph.capture_end()
 
@@ -141,7 +155,9 @@ class CudaGraphs:
         """Record a step; see `GraphRecorder`."""
         with suppress(torch.OutOfMemoryError):
             return self._recorded(step, inputs)
-        # A recording cannot use memory that is freed but cached. The pool may be dead now.
+        # A recording cannot use memory that is freed but cached, nor that of the last graph's pool,
+        # which is dead without it.
+        self._last = None
         torch.cuda.empty_cache()
         self._pool = torch.cuda.graph_pool_handle()
         return self._recorded(step, inputs)

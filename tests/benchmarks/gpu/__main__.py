@@ -3,16 +3,18 @@
 Usage: python -m tests.benchmarks.gpu [--out runs/gpu] [--minutes 24] [--parts tests speed ...]
            [--networks mnist-cnn-128 ...] [--environments DIR | --no-pfl] [--tiny]
 
-Writes RESULTS-GPU.md, plots, results.jsonl and the logs of what it runs into --out, anew after each
-job, and runs unattended: every job has a process of its own and a time limit, and its failure is no
-more than a line of the page. Jobs that are done are not run again: the same command goes on where
-the time, or the machine, was at an end (`--minutes 9`, say, where it is lent by ten). Without a
-CUDA device everything runs on the CPU, where nothing is recorded as a graph; `--tiny` shows in
-minutes that all of it works.
+Writes RESULTS-GPU.md, plots, results.jsonl and the logs of what it runs into --out: the page anew
+as figures come, the rest after each job. It runs unattended: every job has a process of its own and
+a time limit, and its failure is no more than a line of the page. Jobs that are done are not run
+again: the same command goes on where the time, or the machine, was at an end (`--minutes 9`, say,
+where it is lent by ten). Without a CUDA device everything runs on the CPU, where nothing is
+recorded as a graph; `--tiny` shows in minutes that all of it works. It needs the packages of the
+extra `dev`: without matplotlib there are no plots, without packaging no pfl.
 
 Parts, in their order:
 tests       the tests that need a CUDA device, without those of the full set.
-speed       local steps a second in fp32 on random samples (300 a client, B=10, E=1): raysim in one
+speed       first, for some seconds, three systems on the first network, before the tests; then
+            local steps a second in fp32 on random samples (300 a client, B=10, E=1): raysim in one
             process (inline) by stack, with and without CUDA graphs, beside a bare PyTorch loop, the
             same with its step recorded as a CUDA graph, and pfl by processes on the same GPU. In
             every sweep each system trains a round; the ratios are of neighbouring rounds. Clients
@@ -30,6 +32,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
@@ -45,6 +48,8 @@ from tests.benchmarks.gpu.peer import Pfl
 from tests.benchmarks.gpu.results import Outcome, Results
 from tests.benchmarks.report import machine
 
+BETWEEN_SECONDS = 2.0
+"""Seconds after a page of a job under way in which no other is written."""
 LEAST_SECONDS = 45.0
 """Seconds that must be left for a job to begin."""
 
@@ -66,6 +71,35 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+class Page:
+    """The page of the results."""
+
+    def __init__(self, results: Results, pfl: Pfl, out: Path, arguments: Sequence[str]) -> None:
+        self._results, self._pfl, self._out = results, pfl, out
+        self._about = [
+            f"`{' '.join(['python -m tests.benchmarks.gpu', *arguments])}`",
+            f"{machine()}{'; MPS' if mps_limits(1.0) else ''}.",
+        ]
+        self._next = 0.0
+
+    def show(self, outcome: Outcome) -> None:
+        """Show what there is of a job that is under way."""
+        self._results.show(outcome)
+        if perf_counter() > self._next:
+            self.write(draw=False)
+            self._next = perf_counter() + BETWEEN_SECONDS
+
+    def write(self, *, draw: bool) -> None:
+        """Write the page; where this fails the figures are in results.jsonl."""
+        told, pfl = self._about, self._pfl
+        if pfl.reason:
+            told = [*told, f"pfl: not measured: {pfl.reason}."]
+        try:
+            report.write(self._results, self._out, told, draw=draw)
+        except Exception:  # of any kind: the other jobs are still to run
+            traceback.print_exc()
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     begun = perf_counter()
     options = parse(arguments)
@@ -74,10 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     device = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "cpu"
     pfl = Pfl(None if options.no_pfl else options.environments)
     results = Results(out, device)
-    about = [
-        f"`{' '.join(['python -m tests.benchmarks.gpu', *(arguments or sys.argv[1:])])}`",
-        f"{machine()}{'; MPS' if mps_limits(1.0) else ''}.",
-    ]
+    page = Page(results, pfl, out, arguments or sys.argv[1:])
     choice = Choice(options.parts, options.networks, options.tiny, out)
     for job in plan(choice, pfl, device != "cpu"):
         left = begun + 60 * options.minutes - perf_counter()
@@ -86,10 +117,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if left < LEAST_SECONDS:
             outcome = Outcome(job.name, job.part, "no time was left", 0.0, device)
         else:
-            outcome = run_apart(job, min(job.limit, left), device, out / "log.txt")
+            limit = min(job.limit, left)
+            outcome = run_apart(job, limit, device, out / "log.txt", page.show)
         results.add(outcome)
-        told = [*about, f"pfl: not measured: {pfl.reason}."] if pfl.reason else about
-        report.write(results, out, told)
+        page.write(draw=True)
         print(f"{job.name}: {outcome.state}, {outcome.seconds:.0f} s", flush=True)
 
 

@@ -16,7 +16,7 @@ from time import perf_counter
 
 import psutil
 
-from tests.benchmarks.gpu.results import DONE, Emit, Outcome, Row
+from tests.benchmarks.gpu.results import DONE, UNDER_WAY, Emit, Outcome, Row
 
 WAITING_SECONDS = 0.2
 REASON_LENGTH = 300
@@ -39,7 +39,9 @@ class Job:
     limit: float
 
 
-def run_apart(job: Job, limit: float, device: str, log: Path) -> Outcome:
+def run_apart(
+    job: Job, limit: float, device: str, log: Path, show: Callable[[Outcome], None]
+) -> Outcome:
     """Run a job in a process of its own; end it and all that it started at the limit.
 
     Args:
@@ -47,6 +49,7 @@ def run_apart(job: Job, limit: float, device: str, log: Path) -> Outcome:
         limit: Seconds.
         device: Name of the GPU, for the outcome.
         log: File to which its process and those that it starts write.
+        show: Given what there is whenever there are more rows.
     """
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)
@@ -60,8 +63,12 @@ def run_apart(job: Job, limit: float, device: str, log: Path) -> Outcome:
         while not state and (left := begun + limit - perf_counter()) > 0:
             if here.poll(min(left, WAITING_SECONDS)):
                 kind, content = here.recv()
-                rows = content if kind == "rows" else rows
-                state = content if kind == "end" else ""
+                if kind == "end":
+                    state = content
+                    continue
+                rows, seconds = content, perf_counter() - begun
+                if not here.poll():  # the latest
+                    show(Outcome(job.name, job.part, UNDER_WAY, seconds, device, rows))
     except EOFError:  # it was killed, or crashed
         process.join()
         state = f"failed: its process ended with code {process.exitcode}"

@@ -10,13 +10,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
+from raysim.execution.process import configure
 from raysim.workloads.datasets.fetch import data_root
 from tests.benchmarks.gpu.results import Emit
-from tests.benchmarks.gpu.speed import SWEEPS
+from tests.benchmarks.gpu.speed import SWEEPS, engine_of
 from tests.benchmarks.gpu.systems import InlineRun
 from tests.benchmarks.gpu.work import MODULE, System, device_of_benchmark, unevaluated
 from tests.benchmarks.runner import take_turns
@@ -45,7 +45,7 @@ def measure(emit: Emit, seconds: float, tiny: bool) -> None:
         data = {"dataset.name": f"{MODULE}:RandomCifar10", "dataset.augmented": True}
     few = {"dataset.samples": 400, "local.batch_size": 2, "fraction": 0.02} if tiny else {}
     gpus = {"engine.backend": "inline", "engine.gpus_per_actor": 1.0}
-    with ExitStack() as ends:
+    with configure(engine_of(device, bf16=False)) as ends:  # for all alike, the first fails or not
         runs: dict[str, InlineRun] = {}
         for name, (system, own) in systems().items():
             settings = {**unevaluated(), **gpus, **data, **few, **own}

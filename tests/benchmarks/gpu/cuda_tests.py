@@ -1,4 +1,8 @@
-"""The tests that need a CUDA device, by pytest in a process of its own."""
+"""The tests that need a CUDA device, by pytest in a process of its own.
+
+Warnings are no errors here, as they are on a CPU: what a driver or a new GPU warns of says nothing
+of raysim, and a test that it ended would leave open what the test is about. The log has them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ def run(emit: Emit, chosen: str, log: Path) -> None:
         chosen: pytest's expression of marks, such as "cuda and not full".
         log: File of pytest's own output.
     """
-    options = ["-v", "-p", "no:cacheprovider", "--tb=short", "-m", chosen]
+    options = ["-v", "-W", "default", "-p", "no:cacheprovider", "--tb=short", "-m", chosen]
     command = [sys.executable, "-m", "pytest", "-o", "addopts=--strict-markers", *options]
     rows: list[Row] = []
     with (

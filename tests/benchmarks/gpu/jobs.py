@@ -9,12 +9,14 @@ from pathlib import Path
 
 from tests.benchmarks.gpu import cell, cuda_tests, memory
 from tests.benchmarks.gpu.apart import Job
-from tests.benchmarks.gpu.peer import Pfl
+from tests.benchmarks.gpu.peer import PATIENCE_SECONDS, Pfl
 from tests.benchmarks.gpu.speed import compare
 from tests.benchmarks.gpu.work import FULL, TINY, System, actor_systems, inline_systems
 
 NETWORKS = ("mnist-cnn-128", "flexchill-cnn", "2nn", "cifar-cnn-5", "resnet18")
 PARTS = ("tests", "speed", "cell", "memory", "bf16", "actors", "full-tests")
+LOOK_SECONDS = 5.0
+"""The same of the first comparison, by which there are figures before the tests have run."""
 SWEEP_SECONDS = 30.0
 """Seconds of a comparison after which no further sweep begins, once two count."""
 
@@ -45,10 +47,12 @@ def plan(choice: Choice, pfl: Pfl, device: bool) -> Iterator[Job]:
         device: Whether there is a CUDA device.
     """
     first, *others = choice.networks
+    if "speed" in choice.parts:
+        yield first_look(choice, first)
     if "tests" in choice.parts:
         yield tests_of(choice, "tests", "cuda and not full", 180)
     if "speed" in choice.parts:
-        yield comparison(choice, "speed", first, inline(choice, pfl, device, bf16=False), pfl)
+        yield comparison(choice, "speed", first, inline(choice, pfl, device, bf16=False), pfl, 0)
     if "cell" in choice.parts:
         seconds = 0 if choice.tiny else SWEEP_SECONDS
         run = partial(cell.measure, seconds=seconds, tiny=choice.tiny)
@@ -72,29 +76,55 @@ def tests_of(choice: Choice, part: str, marks: str, limit: float) -> Job:
     return Job(f"{part}: {marks}", part, partial(cuda_tests.run, chosen=marks, log=log), limit)
 
 
+def first_look(choice: Choice, network: str) -> Job:
+    """Return a job of a few systems and seconds, which shows whether anything works."""
+    sizes = TINY if choice.tiny else FULL
+    stack = System("raysim", stack=sizes.stacks[-1] if choice.tiny else 32, graphs=True)
+    run = partial(
+        compare,
+        network=network,
+        sizes=sizes,
+        systems=[System("raysim"), stack, System("bare")],
+        seconds=0 if choice.tiny else LOOK_SECONDS,
+        pfl="",
+    )
+    return Job(f"{network}, fp32, a first look", "speed", run, 90)
+
+
 def comparison(
-    choice: Choice, part: str, network: str, systems: Sequence[System], pfl: Pfl, more: str = ""
+    choice: Choice,
+    part: str,
+    network: str,
+    systems: Sequence[System],
+    pfl: Pfl,
+    patience: float = PATIENCE_SECONDS,
+    more: str = "",
 ) -> Job:
-    """Return the job that compares systems on a network."""
+    """Return the job that compares systems on a network.
+
+    Where pfl is among them, it waits so many seconds for its environment.
+    """
+    with_pfl = any(system.name == "pfl" for system in systems)
     run = partial(
         compare,
         network=network,
         sizes=TINY if choice.tiny else FULL,
         systems=systems,
         seconds=0 if choice.tiny else SWEEP_SECONDS,
-        pfl=pfl.python(),
+        pfl=pfl.python(patience) if with_pfl else "",
+        no_pfl=pfl.reason,
     )
     precision = "bf16" if systems[0].bf16 else "fp32"
     return Job(f"{network}, {precision}{more}", part, run, 300)
 
 
 def inline(choice: Choice, pfl: Pfl, device: bool, *, bf16: bool) -> list[System]:
-    """Return the systems without Ray: raysim inline, bare loops, and pfl where it is there."""
+    """Return the systems without Ray: raysim inline, bare loops, and pfl where it is wanted."""
     sizes = TINY if choice.tiny else FULL
     systems = [*inline_systems(sizes, bf16=bf16), System("bare", bf16=bf16)]
     if device:
         systems.append(System("bare, CUDA graph", graphs=True, bf16=bf16))
-    processes = sizes.processes if pfl.python() else ()
+    processes = sizes.processes if pfl.wanted else ()
     return systems + [System("pfl", workers=count, bf16=bf16) for count in processes]
 
 
@@ -112,4 +142,4 @@ def with_actors(choice: Choice, pfl: Pfl) -> Iterator[Job]:
             for network in choice.networks if actors else ():
                 more = ", four actors, the rest" if rest else ", four actors"
                 systems = [*references, *actors]
-                yield comparison(choice, "actors", network, systems, pfl, more)
+                yield comparison(choice, "actors", network, systems, pfl, more=more)

@@ -13,11 +13,11 @@ from tests.benchmarks.gpu.results import Outcome
 from tests.benchmarks.scaling.output import new_figure
 
 
-def plot_speed(outcomes: Sequence[Outcome], out: Path) -> str:
-    """Plot local steps a second by stack, a panel for each comparison; return the file's name."""
+def plot_speed(outcomes: Sequence[Outcome], out: Path) -> None:
+    """Plot local steps a second by stack, a panel for each comparison."""
     shown = [each for each in outcomes if any(row["seconds"] for row in each.rows)]
     if not shown:
-        return ""
+        return
     columns = min(len(shown), 3)
     lines = -(-len(shown) // columns)
     figure = new_figure(4 * columns, 3.2 * lines)
@@ -27,7 +27,6 @@ def plot_speed(outcomes: Sequence[Outcome], out: Path) -> str:
         axes.set(yscale="log", xlabel="stack", ylabel="local steps/s", title=outcome.job)
         _stacks(axes, {row["stack"] for row in outcome.rows})
     figure.savefig(out / "speed.png")
-    return "speed.png"
 
 
 def _draw(axes: Any, outcome: Outcome) -> None:
@@ -59,8 +58,8 @@ def _stacks(axes: Any, stacks: Iterable[int]) -> None:
     axes.set_xticks(sorted(stacks), [str(stack) for stack in sorted(stacks)])
 
 
-def plot_memory(outcomes: Sequence[Outcome], out: Path) -> str:
-    """Plot counted over estimated memory by stack; return the file's name."""
+def plot_memory(outcomes: Sequence[Outcome], out: Path) -> None:
+    """Plot counted over estimated memory by stack."""
     series: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for outcome in outcomes:
         for row in outcome.rows:
@@ -68,7 +67,7 @@ def plot_memory(outcomes: Sequence[Outcome], out: Path) -> str:
                 point = (row["stack"], row["counted"] / row["estimate"])
                 series[row["network"]].append(point)
     if not series:
-        return ""
+        return
     figure = new_figure(5, 3.2)
     axes = figure.add_subplot()
     for network, points in series.items():
@@ -78,4 +77,3 @@ def plot_memory(outcomes: Sequence[Outcome], out: Path) -> str:
     _stacks(axes, {stack for points in series.values() for stack, _ in points})
     axes.legend(fontsize=6)
     figure.savefig(out / "memory.png")
-    return "memory.png"

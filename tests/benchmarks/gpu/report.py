@@ -1,4 +1,4 @@
-"""RESULTS-GPU.md and its plots, written anew after each job."""
+"""RESULTS-GPU.md, written anew as rows come, and its plots, after each job."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.gpu.plots import plot_memory, plot_speed
 from tests.benchmarks.gpu.results import DONE, Outcome, Results
-from tests.benchmarks.report import line
-from tests.benchmarks.scaling.output import heading
+from tests.benchmarks.report import heading, line
 
 NAME = "RESULTS-GPU.md"
 ROUNDS = 3000
@@ -19,21 +17,34 @@ ROUNDS = 3000
 MEBIBYTE = 2**20
 
 
-def write(results: Results, out: Path, about: Sequence[str]) -> None:
+def write(results: Results, out: Path, about: Sequence[str], *, draw: bool = True) -> None:
     """Write tables and plots.
 
     Args:
         results: What there is so far.
         out: The folder.
         about: The command, and the machine.
+        draw: Whether to draw the plots anew; those that are there are shown.
     """
     lines = ["# Results on a GPU", "", *(f"{each}\n" for each in about)]
     compared, counted = results.of("speed", "bf16", "actors"), results.of("memory")
     lines += [*tests(results.of("tests", "full-tests")), *speed(compared)]
     lines += [*cell(results.of("cell")), *memory(counted), *left(results)]
-    plots = [plot_speed(compared, out), plot_memory(counted, out)]
-    lines += [f"![{name}]({name})" for name in plots if name]
+    lines += plots(compared, counted, out) if draw else []
+    lines += [f"![{path.name}]({path.name})" for path in sorted(out.glob("*.png"))]
     (out / NAME).write_text("\n".join(lines) + "\n")
+
+
+def plots(compared: Sequence[Outcome], counted: Sequence[Outcome], out: Path) -> list[str]:
+    """Draw the plots; return the lines that say why there are none."""
+    try:
+        from tests.benchmarks.gpu.plots import plot_memory, plot_speed  # matplotlib may be missing
+
+        plot_speed(compared, out)
+        plot_memory(counted, out)
+    except Exception as error:  # of any kind: the tables are there without them
+        return [f"Not drawn: {type(error).__name__}: {' '.join(str(error).split())}", ""]
+    return []
 
 
 def tests(outcomes: Sequence[Outcome]) -> Iterator[str]:
@@ -57,13 +68,14 @@ def speed(outcomes: Sequence[Outcome]) -> Iterator[str]:
         yield from [f"## {outcome.job}", ""]
         columns = ("workers", "stack", "graphs", "local steps/s", "over one at a time", "over bare")
         yield heading("system", *columns)
-        base = outcome.rows[0]
-        bare = next((row for row in outcome.rows if row["name"] == "bare"), None)
         for row in outcome.rows:
             graphs = ("yes" if row["graphs"] else "no") if row["stack"] > 1 else "-"
             cells = [row["name"], row["workers"], row["stack"], graphs]
-            figures = [rate(row), gain(row, base), gain(row, bare)]
-            yield line([*cells, *figures]) if row["seconds"] else failed(cells, row)
+            if not row["seconds"]:
+                yield failed(cells, row)
+                continue
+            gains = [spread(row[over]) for over in ("over_first", "over_bare")]
+            yield line([*cells, rate(row), *gains])
         notes = {note for row in outcome.rows for note in row["notes"]}
         yield from ["", *(f"- note: {note}" for note in sorted(notes)), ""]
 
@@ -74,13 +86,11 @@ def rate(row: Mapping[str, Any]) -> str:
     return f"{statistics.median(rates):.4g} ({min(rates):.4g} to {max(rates):.4g})"
 
 
-def gain(row: Mapping[str, Any], base: Mapping[str, Any] | None) -> str:
-    """Return the ratio of two systems' steps a second: the sweeps' median, least and greatest."""
-    if base is None or row is base or not base["seconds"]:
+def spread(ratios: Sequence[float]) -> str:
+    """Return the median of the sweeps' ratios, with least and greatest; "-" of none."""
+    if not ratios:
         return "-"
-    per_step = row["steps"] / base["steps"]
-    found = [per_step * b / a for a, b in zip(row["seconds"], base["seconds"], strict=True)]
-    return f"{statistics.median(found):.2f} ({min(found):.2f} to {max(found):.2f})"
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
 def failed(cells: Sequence[object], row: Mapping[str, Any]) -> str:
@@ -102,8 +112,8 @@ def cell(outcomes: Sequence[Outcome]) -> Iterator[str]:
             yield failed([row["system"]], row)
             continue
         median = statistics.median(seconds)
-        spread = f"{median:.4f} ({min(seconds):.4f} to {max(seconds):.4f})"
-        yield line([row["system"], spread, f"{ROUNDS * median / 60:.1f}"])
+        shown = f"{median:.4f} ({min(seconds):.4f} to {max(seconds):.4f})"
+        yield line([row["system"], shown, f"{ROUNDS * median / 60:.1f}"])
     yield ""
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 NAME = "results.jsonl"
-DONE = "done"
+DONE, UNDER_WAY = "done", "under way"
 Row = dict[str, Any]
 Emit = Callable[[Sequence[Row]], None]
 """Takes all rows of a job so far, in place of those that it took before."""
@@ -46,15 +46,18 @@ class Results:
             SystemExit: it is of another GPU.
         """
         self._path, self.device = out / NAME, device
-        lines = self._path.read_text().splitlines() if self._path.exists() else []
-        found = [Outcome(**json.loads(line)) for line in lines]
+        found = _read(self._path) if self._path.exists() else []
         if others := {each.device for each in found} - {device}:
             raise SystemExit(f"--out {out}: holds results of {', '.join(others)}; name another")
         self.outcomes = {each.job: each for each in found}
 
+    def show(self, outcome: Outcome) -> None:
+        """Take an outcome for the page, which is not to be kept yet."""
+        self.outcomes[outcome.job] = outcome
+
     def add(self, outcome: Outcome) -> None:
         """Keep an outcome."""
-        self.outcomes[outcome.job] = outcome
+        self.show(outcome)
         with self._path.open("a") as file:
             file.write(f"{json.dumps(asdict(outcome))}\n")
 
@@ -65,3 +68,12 @@ class Results:
     def of(self, *parts: str) -> list[Outcome]:
         """Return the outcomes of some parts."""
         return [each for each in self.outcomes.values() if each.part in parts]
+
+
+def _read(path: Path) -> list[Outcome]:
+    """Return the outcomes in a file; a last line that was not written to its end is removed."""
+    text = path.read_text()
+    whole = text[: text.rfind("\n") + 1]
+    if whole != text:
+        path.write_text(whole)
+    return [Outcome(**json.loads(line)) for line in whole.splitlines()]

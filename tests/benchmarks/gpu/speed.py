@@ -1,7 +1,12 @@
-"""Local steps a second of all systems on one network, which train a round each in turn."""
+"""Local steps a second of all systems on one network, which train a round each in turn.
+
+Systems that do not fit on the device side by side are measured in groups, one after another, with
+those in each of them that the others are compared with.
+"""
 
 from __future__ import annotations
 
+import gc
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -12,7 +17,8 @@ from typing import Any
 
 import torch
 
-from raysim.execution.process import CONTEXT_BYTES
+from raysim.config import EngineSettings
+from raysim.execution.process import CONTEXT_BYTES, configure
 from raysim.training.stacked.stack_size import client_bytes
 from tests.benchmarks.gpu.results import Emit, Row
 from tests.benchmarks.gpu.systems import BareGraph, BareLoop, InlineRun
@@ -26,7 +32,13 @@ SWEEPS = 20
 
 
 def compare(
-    emit: Emit, network: str, sizes: Sizes, systems: Sequence[System], seconds: float, pfl: str
+    emit: Emit,
+    network: str,
+    sizes: Sizes,
+    systems: Sequence[System],
+    seconds: float,
+    pfl: str,
+    no_pfl: str = "",
 ) -> None:
     """Measure systems beside each other.
 
@@ -36,39 +48,134 @@ def compare(
         sizes: Samples, batch and stacks.
         systems: The systems; the first is what the others are compared with.
         seconds: Time after which no further sweep begins, once two count.
-        pfl: Path of the Python of pfl's environment.
+        pfl: Path of the Python of pfl's environment, or "".
+        no_pfl: Why there is none.
     """
     device = device_of_benchmark()
-    with ExitStack() as ends, tempfile.TemporaryDirectory() as folder:
-        runners: dict[System, Trains] = {}
-        reasons: dict[System, str] = {}
-        for system in systems:
-            case = system.case(network, sizes)
-            if reason := no_room(system, case, device):
-                reasons[system] = reason
-                continue
-            runner = start(system, case, device, Path(folder), pfl)
-            runners[system] = runner
-            ends.callback(runner.close)
-        names = {f"{number} {system}": system for number, system in enumerate(runners)}
+    comparison = Comparison(emit, network, sizes, systems, device)
+    for system in systems:
+        missing = no_pfl if system.name == "pfl" and not pfl else ""
+        reason = missing or no_room(system, comparison.cases[system], device)
+        comparison.rows[system]["reason"] = reason
+    groups = comparison.groups()
+    with configure(engine_of(device, bf16=systems[0].bf16)):  # for all alike, raysim fails or not
+        for group in groups:
+            comparison.measure(group, seconds / len(groups), pfl)
+            release(device)
 
-        def row_of(system: System, seconds: Sequence[float]) -> Row:
-            runner = runners.get(system)
-            return {
+
+class Comparison:
+    """The systems of a comparison, and a row of each.
+
+    Attributes:
+        cases: Their work.
+        rows: What is known of them.
+    """
+
+    def __init__(
+        self,
+        emit: Emit,
+        network: str,
+        sizes: Sizes,
+        systems: Sequence[System],
+        device: torch.device,
+    ) -> None:
+        self._emit, self._systems, self._device = emit, systems, device
+        self.cases = {system: system.case(network, sizes) for system in systems}
+        self.rows: dict[System, Row] = {
+            system: {
                 "network": network,
                 **asdict(system),
-                "steps": system.case(network, sizes).cohort * sizes.steps,
-                "seconds": seconds,
-                "reason": reasons.get(system) or getattr(runner, "failure", ""),
-                "notes": getattr(runner, "notes", []),
+                "steps": self.cases[system].cohort * sizes.steps,
+                **{key: [] for key in ("seconds", "over_first", "over_bare", "notes")},
             }
+            for system in systems
+        }
 
-        def show(seconds: Mapping[str, Sequence[float]]) -> None:
-            found = {names[name]: each for name, each in seconds.items()}
-            emit([row_of(system, found.get(system, [])) for system in systems])
+    def groups(self) -> list[list[System]]:
+        """Return the systems that can run, in groups that fit on the device side by side."""
+        able = [system for system in self._systems if not self.rows[system]["reason"]]
+        if self._device.type != "cuda" or not able:
+            return [able]
+        bases = [s for s in able if s is self._systems[0] or (s.name == "bare" and not s.graphs)]
+        one = estimate(self.cases[able[0]])
+        left = whole = room(self._device, 1) - sum(needed(system, one) for system in bases)
+        groups = [[*bases]]
+        for system in able:
+            if system in bases:
+                continue
+            if needed(system, one) > left and len(groups[-1]) > len(bases):
+                groups.append([*bases])
+                left = whole
+            groups[-1].append(system)
+            left -= needed(system, one)
+        return groups
 
-        turns = {name: runners[system] for name, system in names.items()}
-        show(take_turns(turns, SWEEPS, seconds, on_sweep=show))
+    def measure(self, group: Sequence[System], seconds: float, pfl: str) -> None:
+        """Measure systems side by side."""
+        with ExitStack() as ends, tempfile.TemporaryDirectory() as folder:
+            runners: dict[str, Trains] = {}
+            names = {f"{number} {system}": system for number, system in enumerate(group)}
+            for name, system in names.items():
+                try:
+                    runner = start(system, self.cases[system], self._device, Path(folder), pfl)
+                except Exception as error:  # of any kind: the others are still to be measured
+                    self.rows[system]["reason"] = f"{type(error).__name__}: {error}"
+                    continue
+                runners[name] = runner
+                ends.callback(runner.close)
+
+            def show(found: Mapping[str, Sequence[float]]) -> None:
+                seconds = {names[name]: each for name, each in found.items()}
+                for name, system in names.items():
+                    if name in runners:
+                        self._take(system, seconds, runners[name])
+                self._emit([*self.rows.values()])
+
+            show(take_turns(runners, SWEEPS, seconds, on_sweep=show))
+
+    def _take(
+        self, system: System, seconds: Mapping[System, Sequence[float]], runner: Trains
+    ) -> None:
+        """Note the seconds of a system's rounds, and its ratios to those it is compared with."""
+        first = self._systems[0]
+        bare = next((each for each in seconds if each.name == "bare" and not each.graphs), None)
+        self.rows[system] |= {
+            "seconds": seconds[system],
+            "over_first": self._gain(system, first, seconds),
+            "over_bare": self._gain(system, bare, seconds),
+            "reason": getattr(runner, "failure", ""),
+            "notes": getattr(runner, "notes", []),
+        }
+
+    def _gain(
+        self, system: System, base: System | None, seconds: Mapping[System, Sequence[float]]
+    ) -> list[float]:
+        """Return the ratios of two systems' steps a second, sweep by sweep."""
+        if base is None or base is system or not seconds.get(base):
+            return []
+        steps = self.rows[system]["steps"] / self.rows[base]["steps"]
+        pairs = zip(seconds[system], seconds[base], strict=bool(seconds[system]))
+        return [steps * its / own for own, its in pairs]
+
+
+def engine_of(device: torch.device, *, bf16: bool) -> EngineSettings:
+    """Return the settings of a process in which systems are compared."""
+    share = 1.0 if device.type == "cuda" else 0.0
+    return EngineSettings(gpus_per_actor=share, precision="bf16" if bf16 else "fp32")
+
+
+def release(device: torch.device) -> None:
+    """Give the memory of systems that have ended back to the device."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def needed(system: System, one: int) -> int:
+    """Return the bytes of a device that a system takes; a client of a stack takes `one`."""
+    apart = CONTEXT_BYTES if system.name == "pfl" or system.workers > 1 else 0
+    return system.workers * (apart + system.stack * one)
 
 
 def start(system: System, case: Case, device: torch.device, folder: Path, pfl: str) -> Any:

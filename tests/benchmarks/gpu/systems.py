@@ -100,7 +100,11 @@ class InlineRun(raysim.Listener):
 
 
 class BareLoop:
-    """Plain PyTorch on the device: clients one after another, and nothing but local steps."""
+    """Plain PyTorch on the device: clients one after another, and nothing but local steps.
+
+    Attributes:
+        failure: Why it failed, if it did.
+    """
 
     def __init__(self, case: Case, device: torch.device, *, bf16: bool) -> None:
         generator = np.random.default_rng(0)
@@ -113,18 +117,26 @@ class BareLoop:
         ]
         self.model = case.build().to(device).train()
         self._start = {name: each.clone() for name, each in self.model.state_dict().items()}
-        self._device = device
+        self._device, self.failure = device, ""
         bfloat16 = torch.autocast(device.type, torch.bfloat16)
         self.precision = bfloat16 if bf16 else nullcontext()
 
     def round(self) -> float:
-        """Train a round; return its seconds."""
+        """Train a round; return its seconds.
+
+        Raises:
+            SystemFailedError: torch fails: there is no memory, say.
+        """
         begun = perf_counter()
-        for client in range(self._case.cohort):
-            self.model.load_state_dict(self._start)
-            self.train(*self._data[client % CLIENTS])
-        if self._device.type == "cuda":
-            torch.cuda.synchronize()
+        try:
+            for client in range(self._case.cohort):
+                self.model.load_state_dict(self._start)
+                self.train(*self._data[client % CLIENTS])
+            if self._device.type == "cuda":
+                torch.cuda.synchronize()
+        except RuntimeError as error:
+            self.failure = f"{type(error).__name__}: {error}"
+            raise SystemFailedError(self.failure) from error
         return perf_counter() - begun
 
     def train(self, x: torch.Tensor, y: torch.Tensor) -> None:

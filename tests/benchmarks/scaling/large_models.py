@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import median
 
-from tests.benchmarks.report import line
+from tests.benchmarks.report import heading, line
 from tests.benchmarks.scaling.costs import (
     MODEL_BYTES,
     NODE_SUM_BYTES,
@@ -15,7 +15,7 @@ from tests.benchmarks.scaling.costs import (
     sum_costs,
     transfer_seconds,
 )
-from tests.benchmarks.scaling.output import Options, heading, percent
+from tests.benchmarks.scaling.output import Options, percent
 from tests.benchmarks.scaling.placement import NODE, busy_shares
 from tests.benchmarks.scaling.population import Population
 from tests.benchmarks.scaling.runs import WARM_UP

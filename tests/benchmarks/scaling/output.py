@@ -7,8 +7,6 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from tests.benchmarks.report import line
-
 
 @dataclass(frozen=True)
 class Options:
@@ -35,11 +33,6 @@ class Options:
 def new_figure(width: float = 7, height: float = 4) -> Figure:
     """Return an empty figure; sizes in inches."""
     return Figure(figsize=(width, height), dpi=150, layout="constrained")
-
-
-def heading(*names: str) -> str:
-    """Return the first lines of a table."""
-    return f"{line(names)}\n{line(['---'] * len(names))}"
 
 
 def percent(share: float) -> str:

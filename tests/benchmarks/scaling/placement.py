@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
-from tests.benchmarks.report import line
+from tests.benchmarks.report import heading, line
 from tests.benchmarks.scaling.costs import message_costs
-from tests.benchmarks.scaling.output import Options, heading, new_figure, percent
+from tests.benchmarks.scaling.output import Options, new_figure, percent
 from tests.benchmarks.scaling.population import Played, Population
 from tests.benchmarks.scaling.runs import WARM_UP
 from tests.benchmarks.scaling.simulation import Costs

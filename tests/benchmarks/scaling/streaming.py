@@ -16,9 +16,9 @@ from raysim.driver.asynchronous.plan import Plan
 from raysim.execution.scheduling.dealing import Speeds
 from raysim.execution.scheduling.holding import AT_ONCE
 from raysim.execution.scheduling.worker_items import Item
-from tests.benchmarks.report import line
+from tests.benchmarks.report import heading, line
 from tests.benchmarks.scaling.costs import message_costs
-from tests.benchmarks.scaling.output import Options, heading, percent
+from tests.benchmarks.scaling.output import Options, percent
 from tests.benchmarks.scaling.placement import NODE, described
 from tests.benchmarks.scaling.simulation import (
     Costs,

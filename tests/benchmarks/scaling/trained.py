@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from matplotlib.ticker import EngFormatter
 
-from tests.benchmarks.report import line
-from tests.benchmarks.scaling.output import Options, heading, new_figure, percent
+from tests.benchmarks.report import heading, line
+from tests.benchmarks.scaling.output import Options, new_figure, percent
 from tests.benchmarks.scaling.runs import (
     Measured,
     cost_beside,

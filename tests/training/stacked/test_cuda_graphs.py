@@ -10,9 +10,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from raysim.core.errors import MachineError
 from raysim.training.stacked.cuda_graphs import (
     CALLS_BEFORE,
     MIN_REPLAYS,
+    CudaGraphs,
     GraphedSteps,
     GraphRecorder,
 )
@@ -104,9 +106,91 @@ def test_what_cannot_be_recorded_is_done_each_time():
     ]
 
 
-def test_no_memory_to_record_in_is_no_refusal():
-    def no_room(step, inputs):
-        raise torch.OutOfMemoryError("CUDA out of memory")
+class Graph:
+    """A stand-in for torch.cuda.CUDAGraph."""
 
-    with pytest.raises(torch.OutOfMemoryError):
-        take(GraphedSteps(add_one, GraphRecorder(no_room, print)), 20)
+    alive = 0
+    """Graphs that hold memory of their pools."""
+    invalidated = False
+
+    def __init__(self):
+        Graph.alive += 1
+
+    def __del__(self):
+        Graph.alive -= 1
+
+    def capture_begin(self, pool=None, capture_error_mode="global"):
+        assert pool is not None
+
+    def capture_end(self):
+        if Graph.invalidated:
+            raise RuntimeError("CUDA error: operation failed due to a previous error")
+
+    def replay(self):
+        raise AssertionError("nothing is played here")
+
+
+class Stream:
+    def __init__(self, device):
+        assert device.index is not None
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    """Have stand-ins for what torch records graphs with; return the graphs alive at each emptying
+    of the cache."""
+    emptied, pools = [], iter(range(100))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, next(pools)))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(Graph.alive))
+    monkeypatch.setattr(Graph, "invalidated", False)
+    return emptied
+
+
+X = {"x": torch.zeros(2)}
+
+
+def test_memory_of_the_last_graph_is_free_for_the_next(cuda):
+    graphs, before = CudaGraphs(torch.device("cuda", 0)), Graph.alive
+    graphs.record(add_one, X)
+    assert Graph.alive == before + 1  # its pool lives
+    failures = [torch.OutOfMemoryError("CUDA out of memory")]
+
+    def once_too_large(inputs):
+        if failures:
+            raise failures.pop()
+        return add_one(inputs)
+
+    graphs.record(once_too_large, X)
+    assert cuda == [before] and Graph.alive == before + 1
+
+
+def test_what_does_not_fit_is_done_each_time(cuda):
+    calls, notes = [], []
+
+    def large_to_record(inputs):
+        calls.append(1)
+        if len(calls) in (CALLS_BEFORE + 1, CALLS_BEFORE + 2):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB.")
+        return add_one(inputs)
+
+    recorder = GraphRecorder(CudaGraphs(torch.device("cuda", 0)).record, notes.append)
+    take(GraphedSteps(large_to_record, recorder), 20)
+    assert len(calls) == 22 and len(cuda) == 1  # tried twice
+    assert notes == ["steps are not recorded as CUDA graphs: there is no memory for what they keep"]
+
+
+def test_a_recording_that_cuda_gives_up_leaves_no_process_to_go_on_in(cuda, monkeypatch):
+    def waits(inputs):
+        raise RuntimeError("CUDA error: operation not permitted\nSearch for it")
+
+    recorder = GraphRecorder(CudaGraphs(torch.device("cuda", 0)).record, print)
+    assert recorder(waits, X) is waits  # the recording has ended as it should
+    monkeypatch.setattr(Graph, "invalidated", True)
+    recorder = GraphRecorder(CudaGraphs(torch.device("cuda", 0)).record, print)
+    expected = (
+        r"^a step ends its recording as a CUDA graph \(CUDA error: operation not permitted\)"
+    )
+    with pytest.raises(MachineError, match=expected):
+        recorder(waits, X)

@@ -67,9 +67,19 @@ def test_auto_counts_the_actors_that_are_asked_for_however_many_have_started(tmp
 
 
 def test_samples_stay_in_this_process_share_of_a_gpu(monkeypatch):
+    """A set takes 0.15 of the cap of 250 bytes, of which runs in lockstep have equal parts."""
+    gpu = torch.device("cuda", 0)
     properties = SimpleNamespace(total_memory=1000)
-    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: properties)
-    monkeypatch.setattr("torch.cuda.get_per_process_memory_fraction", lambda device: 0.25)
-    for free, room in ((900, 37.5), (20, 20)):
-        monkeypatch.setattr("torch.cuda.mem_get_info", lambda device, free=free: (free, 1000))
-        assert _room(torch.device("cuda")) == room
+    held = {"allocated_bytes.all.current": 0}
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", {gpu: 0.25}.__getitem__)
+    monkeypatch.setattr(torch.cuda.memory, "memory_stats", lambda device: {gpu: held}[device])
+    for free, allocated, runs, room in (
+        (900, 0, 1, 37.5),
+        (900, 0, 3, 12.5),
+        (20, 0, 1, 20),
+        (900, 240, 1, 10),
+    ):
+        held["allocated_bytes.all.current"] = allocated
+        monkeypatch.setattr(torch.cuda, "mem_get_info", {gpu: (free, 1000)}.__getitem__)
+        assert _room(gpu, runs) == room
