@@ -74,7 +74,7 @@ def table(
 def dry_run(
     name: str, options: TableOptions, *, jobs: int | None, out: Path, console: Console
 ) -> None:
-    """Print the runs of a table with their work and an estimate of the time; run nothing.
+    """Print the cells of a table by run, with the work and an estimated time; run nothing.
 
     A few rounds of each dataset, model, batch size and method are measured; other local epochs and
     cohorts are taken to have the same speed. A run whose measured rounds fail has no estimate.
@@ -126,20 +126,28 @@ def _runs(
 ) -> Table:
     """Return the table of the runs: cells read off them, rounds, seeds that are left, and work."""
     found = Table(title=plan.table.name, title_justify="left", box=None)
-    for name in ("run", "cells", "rounds", "runs left", "sample-steps", "time of a run"):
-        found.add_column(name, justify="left" if name == "run" else "right")
-    cells = Counter(cell.run for cell in plan.chosen)
+    for name in ("cells of a run", "rounds", "runs left", "sample-steps", "time of a run"):
+        found.add_column(name, justify="left" if name == "cells of a run" else "right")
     left = Counter(run.planned for run in runs.waiting)
     for run in plan.runs:
         found.add_row(
-            Text(run.label),
-            str(cells[run]),
+            Text(_cells_of(plan, run)),
             rounds_of(run),
             f"{left[run]} of {plan.seeds}",
             f"{work.sample_steps(run.settings):.3g}",
             "-" if isinstance(seconds := estimates[run], str) else duration(seconds),
         )
     return found
+
+
+def _cells_of(plan: TablePlan, run: PlannedRun) -> str:
+    """Return the chosen cells that are read off a run: each row with its columns."""
+    columns: dict[str, list[str]] = {}
+    for cell in plan.chosen:
+        if cell.run is run:
+            columns.setdefault(cell.paper.row, []).append(cell.paper.column)
+    rows = [f"{row}, {'; '.join(names)}" for row, names in columns.items()]
+    return "; ".join(rows) or f"{run.label} (the reference of others)"
 
 
 def rounds_of(run: PlannedRun) -> str:

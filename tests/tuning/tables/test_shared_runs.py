@@ -80,8 +80,8 @@ def test_a_column_that_is_added_later_needs_no_run(shared, slots, tmp_path):
 def test_a_dry_run_counts_a_run_once(shared, slots):
     code, said, _ = shared("--dry-run", "--jobs", "1")
     assert code == 0 and slots.started == []
-    rows = re.findall(r"^ FedAvg, (\S+(?: loss)?) +(\d) +4 +2 of 2 ", said, re.M)
-    assert rows == [("IID", "3"), ("B=40 loss", "1")]
+    rows = re.findall(r"^ FedAvg, (.*?) +4 +2 of 2 ", said, re.M)
+    assert rows == ["IID accuracy; IID loss; IID rounds", "B=40 loss"]
     assert "blobs-1: 4 runs, 0 done; 1 slots" in said and "1.28e+04 sample-steps" in said
 
 
@@ -149,6 +149,13 @@ def test_analyses_are_computed_after_the_reference(analysed, slots, tmp_path):
     assert found["reference", "joining"]["n"] == 1
     # Neither analyses nor the reference are settings in which rows differ; T is in their names.
     assert not any(row["differing"] for row in found.values())
+
+
+def test_a_dry_run_names_a_reference_of_which_no_cell_is_chosen(analysed):
+    code, said, _ = analysed("--dry-run", "--jobs", "1", "--only", "T=0.5")
+    assert code == 0
+    assert "\n reference, accuracy (the reference of others)  " in said
+    assert "\n T=0.5, accuracy; similarity 1; similarity 2; joining  " in said
 
 
 def test_references_come_first_and_a_run_waits_for_that_of_its_seed(analysed, tmp_path):

@@ -168,7 +168,7 @@ def test_a_dry_run_prints_the_work_and_runs_nothing(table, slots, tmp_path):
     assert (code, err, slots.started) == (0, "", [])
     assert not (tmp_path / "out").exists()
     rows = re.findall(
-        r"^ (Fed\w+), IID, (\w+) +1 +([\d of]+?)  +(\d of \d) +([\d.e+]+) +\S+ s", said, re.M
+        r"^ (Fed\w+), IID, (\w+) +([\d of]+?)  +(\d of \d) +([\d.e+]+) +\S+ s", said, re.M
     )
     assert rows == [
         ("FedAvg", "long", "3 of 4", "2 of 2", "2.4e+03"),
