@@ -22,6 +22,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "chain": {"method.methods.fedprox.mu": 0.1, "method.methods.scaffold.lr_global": 0.9},
     "fedmax": {"method.beta": 10},
     "divide_and_conquer": {"method.split": 1},
+    # Devices so alike that both tiers arrive within two rounds.
+    "fedat": {"method.tiers": 2, "clock.name": "devices", "clock.spread": 0.01},
     "fedfusion": {"method.operator": "single"},
 }
 """Settings of a method where its defaults are made for larger models."""
@@ -48,7 +50,7 @@ MODELS_SENT = {"chain": 2, "scaffold": 2, "momentum": 2}
 """Models that a client receives and sends in a round, where it is not one."""
 COUNTED_APART = {
     *("divide_and_conquer", "fedfusion", "fedma", "fednova", "fsvrg", "mifl"),
-    *("fedasync", "fedbuff"),
+    *("fedasync", "fedat", "fedbuff"),
 }
 """Methods that send parts of a model, more to some, or to others than those who answer in a round:
 their own tests count the bytes."""
