@@ -158,6 +158,18 @@ def test_tiers_are_those_dealt_by_hand(ticks, data):
     assert found == [sorted(tier) for tier in tiers_by_hand(ticks, count)]
 
 
+def test_a_tier_draws_and_waits_for_its_own_clients_alone(tmp_path):
+    """Client 1 is on from second 50 to 60, and client 0, the faster one, from 100 to 200."""
+    (tmp_path / "windows.csv").write_text("client,start,end\n0,100,200\n1,50,60\n")
+    fleet = Devices(windows=str(tmp_path / "windows.csv")).fleet(2, 0)
+    first, second = DeviceTimes(fleet, np.array([1, 2]), np.ones(2)).clocks(0, 2)
+    assert first.wake(0, ()) == 100 * TICKS_PER_SECOND and first.wake(0, [0]) is None
+    assert second.wake(0, ()) == 50 * TICKS_PER_SECOND
+    for clock, client, seconds in ((first, 0, 150), (second, 1, 55)):
+        assert clock.draw(0, 0, 2, (), seconds * TICKS_PER_SECOND) == [client]
+        assert clock.draw(0, 0, 2, (), (205 - seconds) * TICKS_PER_SECOND) == []
+
+
 def test_a_million_clients_are_split_and_drawn_in_seconds():
     clients, begun = 10**6, time.perf_counter()
     fleet = Devices(on_hours=4.0).fleet(clients, 0)
