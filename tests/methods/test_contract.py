@@ -22,13 +22,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "chain": {"method.methods.fedprox.mu": 0.1, "method.methods.scaffold.lr_global": 0.9},
     "fedmax": {"method.beta": 10},
     "divide_and_conquer": {"method.split": 1},
-    # Devices so alike that both tiers arrive within two rounds.
-    "fedat": {"method.tiers": 2, "clock.name": "devices", "clock.spread": 0.01},
+    "fedat": {"method.tiers": 2},
     "fedfusion": {"method.operator": "single"},
 }
 """Settings of a method where its defaults are made for larger models."""
 
 VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    # Devices so alike that tiers arrive in turn, so that the model moves from the second round on.
+    "fedat-in-turn": ("fedat", "mlp", {"clock.name": "devices", "clock.spread": 0.01}),
     "fedfusion-conv": ("fedfusion", "cnn", {"method.operator": "conv"}),
     "fedfusion-multi": ("fedfusion", "residual", {"method.operator": "multi"}),
     "fedma-growing": ("fedma", "cnn", {"method.gamma": 1e30}),

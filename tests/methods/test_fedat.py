@@ -97,7 +97,7 @@ def test_the_servers_step_by_hand():
     network.register_buffer("n", torch.tensor(5))
     torch.nn.init.constant_(network.weight, 7.0)
     state, found = method.init(network), []
-    for tier, w, n in ((0, 1.0, 8), (0, 2.0, 9), (2, 4.0, 6), (1, 16.0, 7)):
+    for tier, w, n in ((0, 1.0, 8), (0, 2.0, 9), (2, 4.0, 11), (1, 16.0, 7)):
         means = {"model": {"weight": torch.tensor([[w]]), "n": torch.tensor(n)}}
         reduced = Reduced((4,), means, {}, {}, {4: 0}, {4: tier})
         state = method.server_update(None, state, reduced)  # type: ignore[arg-type]
@@ -105,8 +105,8 @@ def test_the_servers_step_by_hand():
         found.append((model["weight"].item(), model["n"].item(), method.metrics(state)["tier"]))
     # Shares are T_3/T, T_2/T, T_1/T of tiers 1, 2, 3, whose models begin as 7.
     assert found[:2] == [(7.0, 8, 1), (7.0, 9, 1)]  # tier 3, which mirrors tier 1, has not arrived
-    assert found[2] == (pytest.approx(1 / 3 * 2 + 0 * 7 + 2 / 3 * 4), 9, 3)
-    assert found[3] == (pytest.approx(1 / 4 * 2 + 1 / 4 * 16 + 2 / 4 * 4), 9, 2)
+    assert found[2] == (pytest.approx(1 / 3 * 2 + 0 * 7 + 2 / 3 * 4), 11, 3)
+    assert found[3] == (pytest.approx(1 / 4 * 2 + 1 / 4 * 16 + 2 / 4 * 4), 11, 2)
 
 
 def test_chained_it_keeps_its_tiers(tmp_path):
