@@ -274,8 +274,7 @@ def resume(
     from raysim.storage.plugins import Plugins
     from raysim.storage.run_directory import RunDirectory
 
-    listener = listener or Listener()
-    directory = RunDirectory(user_path(run_dir))
+    listener, directory = listener or Listener(), RunDirectory(user_path(run_dir))
     leave_out_working_directory(directory.path)
     from raysim.driver.preflight import with_cohort  # their packages try optional imports
     from raysim.driver.start import drive
