@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from raysim.core.client_indices import ClientIndices, ListedIndices
     from raysim.core.data import Dataset, Model, Partition, Split
     from raysim.core.errors import RaysimError, RunError, SettingsError
-    from raysim.core.method import Method, Round, Sampling, ServerState
+    from raysim.core.method import Asynchrony, Method, Round, Sampling, ServerState
     from raysim.core.rules import (
         Batch,
         Outputs,
@@ -49,7 +49,7 @@ else:
         "raysim.core.client_indices": ("ClientIndices", "ListedIndices"),
         "raysim.core.data": ("Dataset", "Model", "Partition", "Split"),
         "raysim.core.errors": ("RaysimError", "RunError", "SettingsError"),
-        "raysim.core.method": ("Method", "Round", "Sampling", "ServerState"),
+        "raysim.core.method": ("Asynchrony", "Method", "Round", "Sampling", "ServerState"),
         "raysim.core.scoring": ("CLASSIFICATION", "Scoring"),
         "raysim.core.rules": (
             *("Batch", "Outputs", "Pass", "Reduced", "Rules"),
@@ -78,6 +78,7 @@ else:
 
 __all__ = [
     "CLASSIFICATION",
+    "Asynchrony",
     "Batch",
     "ClientIndices",
     "Dataset",
@@ -273,8 +274,7 @@ def resume(
     from raysim.storage.plugins import Plugins
     from raysim.storage.run_directory import RunDirectory
 
-    listener = listener or Listener()
-    directory = RunDirectory(user_path(run_dir))
+    listener, directory = listener or Listener(), RunDirectory(user_path(run_dir))
     leave_out_working_directory(directory.path)
     from raysim.driver.preflight import with_cohort  # their packages try optional imports
     from raysim.driver.start import drive

@@ -20,6 +20,7 @@ What methods use:
 - Noise and compression: `Round.generator`, `View.generator`, `Upload.bytes_up`.
 - Selection: `Method.cohort`, a function of seed, round and committed state.
 - FedBuff, FedAsync: `asynchrony` has rounds overlap, `discount` weighs stale updates.
+- FedAT: `asynchrony` with tiers, `Reduced.tiers`.
 """
 
 from __future__ import annotations
@@ -120,14 +121,18 @@ class Asynchrony:
     """Overlap of asynchronous rounds: each makes a version of the model, from clients' updates.
 
     Attributes:
-        buffer: K, the updates that make a version.
+        buffer: K, the updates that make a version. None: those of the clients that started
+            together; they arrive together, with the slowest, and others of their tier start then.
         concurrency: M, the clients that train at once.
         max_staleness: Versions that an update may lie back; None sets no limit.
+        tiers: Parts of equal size into which clients are split by the time that their work takes;
+            each has an equal share of the M.
     """
 
-    buffer: int
+    buffer: int | None
     concurrency: int
     max_staleness: int | None = None
+    tiers: int = 1
 
     def accepts(self, staleness: int) -> bool:
         """Return whether an update counts whose start lies so many versions back."""

@@ -255,9 +255,8 @@ class Pass:
         personal: Groups sent to one client alone.
         bytes_down: Bytes that one client receives, where a deployment would send less than
             what is broadcast here.
-        label: Name under which losses and bytes are recorded in columns of their own
-            (`{label}_train_loss`, ...); the losses are then left out of the round's, the bytes are
-            not. Empty records them as the round's alone.
+        label: Name of columns of their own for its losses and bytes (`{label}_train_loss`, ...);
+            the round's are then without the losses, but with the bytes. Empty: the round's alone.
     """
 
     clients: Sequence[int]
@@ -290,6 +289,7 @@ class Reduced:
         rows: Per client, its `Upload.rows`.
         scalars: Per name, one value per client, in the order of `clients`.
         staleness: Of asynchronous rounds, per client, the versions since its start.
+        tiers: Of asynchronous rounds, per client, its tier; 0 is the fastest.
     """
 
     clients: tuple[int, ...]
@@ -297,3 +297,4 @@ class Reduced:
     rows: Mapping[int, Groups]
     scalars: Mapping[str, npt.NDArray[np.float64]]
     staleness: Mapping[int, int] = field(default_factory=dict)
+    tiers: Mapping[int, int] = field(default_factory=dict)

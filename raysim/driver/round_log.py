@@ -78,6 +78,12 @@ class RoundLog:
         number = np.full(len(columns["client"]), pass_number)
         self.columns.append({**columns, "pass": number})
 
+    def count_in_vain(self, work: Pass, bytes_up: int, bytes_down: int) -> None:
+        """Count the bytes of clients of a pass whose results do not count, under its label."""
+        account = self._accounts.setdefault(work.label, _Account())
+        account.bytes_up += bytes_up
+        account.bytes_down += bytes_down
+
     def figures(self) -> dict[str, float | None]:
         """Return columns of `metrics.parquet`: the round's, then those of each label.
 

@@ -10,6 +10,7 @@ METHODS.add(
         "divide_and_conquer": "raysim.methods.divide_and_conquer:DivideAndConquer",
         "fedadam": "raysim.methods.fedadam:FedAdam",
         "fedasync": "raysim.methods.fedasync:FedAsync",
+        "fedat": "raysim.methods.fedat:FedAt",
         "fedavg": "raysim.methods.fedavg:FedAvg",
         "fedbuff": "raysim.methods.fedbuff:FedBuff",
         "feddyn": "raysim.methods.feddyn:FedDyn",

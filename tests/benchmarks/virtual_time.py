@@ -1,4 +1,4 @@
-"""Virtual time to accuracy: FedAvg under each policy of the server, and FedBuff, on one fleet.
+"""Virtual time to accuracy: FedAvg under each policy of the server, FedBuff, FedAT, on one fleet.
 
 Usage: python -m tests.benchmarks.virtual_time [--data mnist cifar10] [--rounds 40]
     [--seeds 1] [--out DIR]
@@ -7,8 +7,9 @@ Prints a table in Markdown and draws `DIR/virtual_time.png`, test accuracy again
 The runs are cut down: `partition.limit` samples a client, 100 clients, 10 a round. The fleet is
 that of `clock.kind=phones` with devices twice as different as FLASH's (`clock.spread=2`), and 5% of
 the clients drop out of a round; it is the same under all policies. FedBuff has as many clients at
-work, and makes a version of 5 updates: twice as many rounds do the same work. The deadline is the
-time within which about two thirds of the clients finish, found from the fleet.
+work, and makes a version of 5 updates: twice as many rounds do the same work. FedAT has two clients
+at work in each of five tiers: five times as many rounds do. The deadline is the time within which
+about two thirds of the clients finish, found from the fleet.
 """
 
 from __future__ import annotations
@@ -64,6 +65,11 @@ def policies(deadline: float, rounds: int) -> dict[str, dict[str, Any]]:
             "method.name": "fedbuff",
             "method.buffer": 5,
             "rounds": 2 * rounds,
+        },
+        "FedAT, 5 tiers of 2": {
+            "method.name": "fedat",
+            "method.tiers": 5,
+            "rounds": 5 * rounds,
         },
         "Oort, wait for all": {"clock.name": "oort"},
         "Oort, 10 of 13": {

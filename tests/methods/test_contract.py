@@ -22,11 +22,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "chain": {"method.methods.fedprox.mu": 0.1, "method.methods.scaffold.lr_global": 0.9},
     "fedmax": {"method.beta": 10},
     "divide_and_conquer": {"method.split": 1},
+    "fedat": {"method.tiers": 2},
     "fedfusion": {"method.operator": "single"},
 }
 """Settings of a method where its defaults are made for larger models."""
 
 VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    # Devices so alike that tiers arrive in turn, so that the model moves from the second round on.
+    "fedat-in-turn": ("fedat", "mlp", {"clock.name": "devices", "clock.spread": 0.01}),
     "fedfusion-conv": ("fedfusion", "cnn", {"method.operator": "conv"}),
     "fedfusion-multi": ("fedfusion", "residual", {"method.operator": "multi"}),
     "fedma-growing": ("fedma", "cnn", {"method.gamma": 1e30}),
@@ -48,7 +51,7 @@ MODELS_SENT = {"chain": 2, "scaffold": 2, "momentum": 2}
 """Models that a client receives and sends in a round, where it is not one."""
 COUNTED_APART = {
     *("divide_and_conquer", "fedfusion", "fedma", "fednova", "fsvrg", "mifl"),
-    *("fedasync", "fedbuff"),
+    *("fedasync", "fedat", "fedbuff"),
 }
 """Methods that send parts of a model, more to some, or to others than those who answer in a round:
 their own tests count the bytes."""

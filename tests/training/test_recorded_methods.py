@@ -21,7 +21,9 @@ LOCAL = {
         "local.temperature": 0.5,
     },
 }
-TRANSFORMING = {"chain", "ditto", "fedasync", "feddyn", "fedprox", "momentum", "scaffold"}
+TRANSFORMING = {
+    *("chain", "ditto", "fedasync", "fedat", "feddyn", "fedprox", "momentum", "scaffold"),
+}
 """Methods whose transforms are recorded with the step."""
 FIGURES = ["train_loss", "objective", "test_loss"]
 

@@ -1,11 +1,14 @@
 """Arrivals of asynchronous rounds: who starts from which version, and who arrives when.
 
-An event queue in virtual time, in whole ticks; ties go by client. At most M clients train at once.
-A client that arrives gives its place back, and its update is buffered; K buffered updates make the
-next version. An update whose start lies more than `max_staleness` versions back is dropped and does
-not count. All arrivals of an instant come before the starts of that instant, which are drawn
-jointly, from the newest version. A client whose update is buffered is not drawn until it has been
-aggregated, so it gives a version one update at most.
+An event queue in virtual time, in whole ticks; ties go by tier, then by client. At most M clients
+train at once. A client that arrives gives its place back, and its update is buffered; K buffered
+updates make the next version. An update whose start lies more than `max_staleness` versions back is
+dropped and does not count. All arrivals of an instant come before the starts of that instant, which
+are drawn jointly, from the newest version. A client whose update is buffered is not drawn until it
+has been aggregated, so it gives a version one update at most.
+
+Each tier of the clients has its share of the M places. Without K a tier is synchronous: those of it
+that start together arrive together, when the last of them has ended, and make the next version.
 
 Times do not depend on the model's tensors, so rounds are planned before anything is trained.
 """
@@ -13,8 +16,10 @@ Times do not depend on the model's tensors, so rounds are planned before anythin
 from __future__ import annotations
 
 from bisect import insort
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from raysim.core.errors import RunError
@@ -25,7 +30,7 @@ MOST_LOST = 1_000_000
 
 
 class Flight(NamedTuple):
-    """One client between its start and its arrival; flights sort by arrival, then by client.
+    """One client between its start and its arrival.
 
     Attributes:
         arrival: Tick of its arrival.
@@ -33,6 +38,7 @@ class Flight(NamedTuple):
         version: Version from which it starts.
         start: Tick of its start.
         lost: Whether its device fails on the way, so that it brings no update.
+        tier: Its tier.
     """
 
     arrival: int
@@ -40,6 +46,12 @@ class Flight(NamedTuple):
     version: int
     start: int
     lost: bool = False
+    tier: int = 0
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Its place in the queue."""
+        return self.arrival, self.tier, self.client
 
 
 @dataclass(frozen=True)
@@ -94,14 +106,14 @@ class PlannedRound:
 
 @dataclass(frozen=True)
 class Clock:
-    """Virtual time of the clients.
+    """Virtual time of the clients of a tier.
 
     Attributes:
-        draw: `draw(number, refill, count, busy, tick)`: at most `count` distinct clients that are
-            available at a tick and not busy, for the refill-th draw of a round.
-        fly: `fly(client, tick)`: the tick at which a client arrives that starts at a tick, later
-            than that, and whether it is lost on the way.
-        wake: `wake(tick, busy)`: the first later tick at which a client that is not busy is
+        draw: `draw(number, refill, count, busy, tick)`: at most `count` distinct clients of it that
+            are available at a tick and not busy, for the refill-th draw of a round.
+        fly: `fly(client, tick)`: the tick at which a client ends that starts at a tick, later than
+            that, and whether it is lost on the way.
+        wake: `wake(tick, busy)`: the first later tick at which a client of it that is not busy is
             available; None if there is none.
     """
 
@@ -110,40 +122,104 @@ class Clock:
     wake: Callable[[int, Collection[int]], int | None]
 
 
-def plan_round(asynchrony: Asynchrony, clock: Clock, queue: Queue) -> PlannedRound:
+def plan_round(asynchrony: Asynchrony, tiers: Sequence[Clock], queue: Queue) -> PlannedRound:
     """Play the event queue until the next version is due; return that round.
+
+    Args:
+        asynchrony: How rounds overlap.
+        tiers: The times of the clients of each tier.
+        queue: The queue after the round before.
 
     Raises:
         RunError: no client is available any more, or almost all are lost.
     """
-    number, tick, flights = queue.number, queue.tick, [*queue.flights]
-    started: list[Flight] = []
-    arrived: list[Flight] = []
-    dropped: list[Flight] = []
-    refill, busy = 0, {flight.client for flight in flights}
-    while True:
-        while flights and flights[0].arrival <= tick:
+    play = _Play(asynchrony, queue.number, queue.tick, [*queue.flights])
+    while not play.arrivals():
+        woken = [play.starts(tier, clock) for tier, clock in enumerate(tiers)]
+        play.tick = _next_tick(play.flights, woken)
+    after = Queue(play.number + 1, play.tick, tuple(play.flights))
+    ended = ((*play.started,), (*play.arrived,), (*play.dropped,))
+    return PlannedRound(play.number, queue.tick, *ended, after)
+
+
+@dataclass
+class _Play:
+    """A round while it is played.
+
+    Attributes:
+        asynchrony: How rounds overlap.
+        number: Rounds before this one.
+        tick: Current virtual time.
+        flights: Clients under way, sorted by place.
+        started: As those of `PlannedRound`.
+        arrived: Likewise.
+        dropped: Likewise.
+        refill: Draws of this round so far.
+        busy: Clients that are under way, or buffered.
+        under_way: Clients under way, by tier.
+    """
+
+    asynchrony: Asynchrony
+    number: int
+    tick: int
+    flights: list[Flight]
+    started: list[Flight] = field(default_factory=list)
+    arrived: list[Flight] = field(default_factory=list)
+    dropped: list[Flight] = field(default_factory=list)
+    refill: int = 0
+
+    def __post_init__(self) -> None:
+        self.busy = {flight.client for flight in self.flights}
+        self.under_way = Counter(flight.tier for flight in self.flights)
+
+    def arrivals(self) -> bool:
+        """Take in the arrivals up to now, until a version is due; return whether one is."""
+        flights, number = self.flights, self.number
+        while flights and flights[0].arrival <= self.tick:
             flight = flights.pop(0)
-            if flight.lost or not asynchrony.accepts(number - flight.version):
-                dropped.append(flight)
-                busy.remove(flight.client)
-                _check_lost(number, dropped, arrived)
-                continue
-            arrived.append(flight)
-            if len(arrived) == asynchrony.buffer:
-                after = Queue(number + 1, tick, tuple(flights))
-                ended = ((*started,), (*arrived,), (*dropped,))
-                return PlannedRound(number, queue.tick, *ended, after)
-        free = asynchrony.concurrency - len(flights)
-        drawn = clock.draw(number, refill, free, busy, tick) if free else ()
-        refill += bool(drawn)
+            self.under_way[flight.tier] -= 1
+            if flight.lost or not self.asynchrony.accepts(number - flight.version):
+                self.dropped.append(flight)
+                self.busy.remove(flight.client)
+                _check_lost(number, self.dropped, self.arrived)
+            else:
+                self.arrived.append(flight)
+            if self._is_due(flight.tier):
+                return True
+        return False
+
+    def starts(self, tier: int, clock: Clock) -> int | None:
+        """Start clients of a tier; return when one is available for a place that is still free."""
+        free = self._free(tier)
+        drawn = clock.draw(self.number, self.refill, free, self.busy, self.tick) if free else ()
+        begun = []
         for client in drawn:
-            arrival, lost = clock.fly(client, tick)
-            started.append(Flight(arrival, client, number, tick, lost))
-            insort(flights, started[-1])
-        busy.update(drawn)
-        woken = clock.wake(tick, busy) if len(drawn) < free else None
-        tick = _next_tick(flights, woken)
+            arrival, lost = clock.fly(client, self.tick)
+            begun.append(Flight(arrival, client, self.number, self.tick, lost, tier))
+        if begun and self.asynchrony.buffer is None:
+            last = max(flight.arrival for flight in begun)
+            begun = [flight._replace(arrival=last) for flight in begun]
+        for flight in begun:
+            insort(self.flights, flight, key=attrgetter("place"))
+        self.started += begun
+        self.refill += bool(begun)
+        self.busy.update(drawn)
+        self.under_way[tier] += len(begun)
+        return clock.wake(self.tick, self.busy) if self._free(tier) else None
+
+    def _free(self, tier: int) -> int:
+        """Return how many clients of a tier may start now."""
+        found = self.asynchrony
+        if found.buffer is None and self.under_way[tier]:
+            return 0
+        share, more = divmod(found.concurrency, found.tiers)
+        return share + (tier < more) - self.under_way[tier]
+
+    def _is_due(self, tier: int) -> bool:
+        """Return whether a version is due, as a client of a tier has arrived or been dropped."""
+        if self.asynchrony.buffer is not None:
+            return len(self.arrived) == self.asynchrony.buffer
+        return bool(self.arrived) and not self.under_way[tier]
 
 
 def _check_lost(number: int, dropped: Sequence[Flight], arrived: Sequence[Flight]) -> None:
@@ -155,10 +231,10 @@ def _check_lost(number: int, dropped: Sequence[Flight], arrived: Sequence[Flight
         )
 
 
-def _next_tick(flights: Sequence[Flight], woken: int | None) -> int:
+def _next_tick(flights: Sequence[Flight], woken: Sequence[int | None]) -> int:
     """Return the next tick at which a client arrives, or one that may start is available."""
     ticks = [flight.arrival for flight in flights[:1]]
-    ticks += [] if woken is None else [woken]
+    ticks += [tick for tick in woken if tick is not None]
     if not ticks:
         raise RunError("no client is available any more: choose other settings of `clock`")
     return min(ticks)

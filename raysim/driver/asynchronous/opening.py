@@ -13,7 +13,7 @@ from raysim.clock.devices import Devices
 from raysim.clock.oort import Oort
 from raysim.config import Settings
 from raysim.core.errors import SettingsError
-from raysim.core.method import Round, Sampling, ServerState
+from raysim.core.method import Asynchrony, Round, Sampling, ServerState
 from raysim.core.rules import Pass, Reduced
 from raysim.core.seeds import stream
 from raysim.driver.asynchronous.arrivals import Queue
@@ -52,15 +52,7 @@ def check_asynchrony(
     found = method.asynchrony(settings.cohort_size)
     if found is None:
         return
-    if found.concurrency > clients:
-        raise SettingsError(
-            f"method.concurrency={found.concurrency}: must be at most the number of clients,"
-            f" {clients}"
-        )
-    if found.buffer > found.concurrency:
-        raise SettingsError(
-            f"method.buffer={found.buffer}: must be at most the concurrency, {found.concurrency}"
-        )
+    _check_numbers(found, clients)
     key = f"method.name={method.title}: asynchronous rounds need"
     if method.client_init(state):
         raise SettingsError(f"{key} clients without state, which their order would change")
@@ -76,6 +68,19 @@ def check_asynchrony(
             f"analysis={min(parts)}: measures the cohort of a round; with"
             f" method.name={method.title} clients of several rounds overlap"
         )
+
+
+def _check_numbers(found: Asynchrony, clients: int) -> None:
+    if not 1 <= found.concurrency <= clients:
+        raise SettingsError(
+            f"method.concurrency={found.concurrency}: must be from 1 to the number of clients,"
+            f" {clients}"
+        )
+    for name, value in (("buffer", found.buffer), ("tiers", found.tiers)):
+        if value is not None and not 1 <= value <= found.concurrency:
+            raise SettingsError(
+                f"method.{name}={value}: must be from 1 to the concurrency, {found.concurrency}"
+            )
 
 
 def _check_clock(settings: Settings) -> None:
@@ -117,9 +122,13 @@ def asynchronous_rounds(
     if asynchrony is None:
         return None
     times = _device_times(run, run.clock, passes, committed) if run.clock else None
-    clock = times.clock(settings.seed) if times else equal_devices(settings, passes.sizes)
+    tiers = (
+        times.clocks(settings.seed, asynchrony.tiers)
+        if times
+        else equal_devices(settings, passes.sizes, asynchrony.tiers)
+    )
     queue = Queue.from_json(under_way.queue) if under_way else Queue()
-    plan = Plan(asynchrony, clock, queue, settings.rounds)
+    plan = Plan(asynchrony, tiers, queue, settings.rounds)
     first = _pass_after(settings, run.network, run.initial, passes.sizes)
     return AsynchronousRounds(passes, plan, times, under_way, first)
 

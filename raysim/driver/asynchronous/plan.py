@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from raysim.core.method import Asynchrony
 from raysim.driver.asynchronous.arrivals import Clock, Flight, PlannedRound, Queue, plan_round
 
@@ -13,16 +15,18 @@ class Plan:
     is by then.
     """
 
-    def __init__(self, asynchrony: Asynchrony, clock: Clock, queue: Queue, last: int) -> None:
+    def __init__(
+        self, asynchrony: Asynchrony, tiers: Sequence[Clock], queue: Queue, last: int
+    ) -> None:
         """Begin with a queue.
 
         Args:
             asynchrony: How rounds overlap.
-            clock: The clients' times.
+            tiers: The times of the clients of each tier.
             queue: The queue of the last committed round.
             last: Number of rounds of the run.
         """
-        self._asynchrony, self._clock, self._last = asynchrony, clock, last
+        self._asynchrony, self._tiers, self._last = asynchrony, tiers, last
         self._queue = queue
         self._rounds: dict[int, PlannedRound] = {}
         self._targets: dict[Flight, int | None] = {}
@@ -50,7 +54,7 @@ class Plan:
                 del self._targets[flight]
 
     def _extend(self) -> None:
-        planned = plan_round(self._asynchrony, self._clock, self._queue)
+        planned = plan_round(self._asynchrony, self._tiers, self._queue)
         self._rounds[planned.number] = planned
         self._queue = planned.after
         self._targets |= dict.fromkeys(planned.dropped, None)

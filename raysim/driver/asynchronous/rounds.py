@@ -128,7 +128,8 @@ class AsynchronousRounds:
             columns = total.columns()
             reduced = total.reduced(self._weight(work, planned), columns)
         self._count(runner, work, planned, total, columns)
-        return replace(reduced, staleness=staleness)
+        tiers = {flight.client: flight.tier for flight in planned.arrived}
+        return replace(reduced, staleness=staleness, tiers=tiers)
 
     def train_all(self, runner: RoundRunner) -> None:
         """Take in the updates of all clients that the workers have; raise as `run` does."""

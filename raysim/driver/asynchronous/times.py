@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ from raysim.core.errors import SettingsError
 from raysim.core.method import Round, ServerState
 from raysim.core.rules import Pass, Reduced
 from raysim.driver.asynchronous.arrivals import Clock, Flight, PlannedRound
-from raysim.driver.asynchronous.draws import Draws, always
+from raysim.driver.asynchronous.draws import Draws, Integers, always
 from raysim.driver.passes import RoundRunner
 from raysim.driver.virtual.clock import LOST, VIRTUAL_JOULES, VIRTUAL_SECONDS, VirtualClock
 from raysim.execution.partial_sum import Columns
@@ -34,7 +35,7 @@ class DeviceTimes:
     """
 
     fleet: Fleet
-    ticks: npt.NDArray[np.int64]
+    ticks: Integers
     joules: npt.NDArray[np.float64]
 
     @classmethod
@@ -45,9 +46,16 @@ class DeviceTimes:
         ticks = clock.fleet.ticks(costs.clients, *amounts)
         return cls(clock.fleet, ticks, clock.fleet.joules(costs.clients, *amounts))
 
-    def clock(self, seed: int) -> Clock:
-        """Return the clock of the plan."""
-        return Clock(Draws(seed, len(self.ticks), self.fleet.available), self._fly, self._wake)
+    def clocks(self, seed: int, tiers: int) -> list[Clock]:
+        """Return the clock of each tier, for the plan."""
+        return [
+            Clock(
+                Draws(seed, members, self.fleet.available),
+                self._fly,
+                partial(self._wake, members),
+            )
+            for members in tiers_of(self.ticks, tiers)
+        ]
 
     def figures(self, planned: PlannedRound) -> dict[str, float]:
         """Return columns of a round in `metrics.parquet`; energy is that of clients that ended."""
@@ -60,19 +68,30 @@ class DeviceTimes:
 
     def columns(self, flights: Sequence[Flight]) -> Columns:
         """Return columns [n] of clients in `clients.parquet`."""
-        starts, arrivals = (np.array([f[at] for f in flights]) for at in (3, 0))
+        starts = np.array([flight.start for flight in flights])
         return {
             "virtual_start": starts / TICKS_PER_SECOND,
-            VIRTUAL_SECONDS: (arrivals - starts) / TICKS_PER_SECOND,
+            VIRTUAL_SECONDS: self._worked(flights) / TICKS_PER_SECOND,
             VIRTUAL_JOULES: self._spent(flights),
         }
 
     def _spent(self, flights: Sequence[Flight]) -> npt.NDArray[np.float64]:
         """Return the energy of clients [n]; one that was lost has done a part of its work."""
         clients = [flight.client for flight in flights]
-        worked = np.array([flight.arrival - flight.start for flight in flights], dtype=np.float64)
-        spent: npt.NDArray[np.float64] = self.joules[clients] * worked / self.ticks[clients]
+        spent: npt.NDArray[np.float64] = (
+            self.joules[clients] * self._worked(flights) / self.ticks[clients]
+        )
         return spent
+
+    def _worked(self, flights: Sequence[Flight]) -> npt.NDArray[np.float64]:
+        """Return the ticks that clients [n] worked, without those that they waited for others."""
+        return np.array(
+            [
+                self._fly(f.client, f.start)[0] - f.start if f.lost else self.ticks[f.client]
+                for f in flights
+            ],
+            dtype=np.float64,
+        )
 
     def _fly(self, client: int, tick: int) -> tuple[int, bool]:
         ticks, share = int(self.ticks[client]), float(self.fleet.dropouts([client], tick)[0])
@@ -80,18 +99,35 @@ class DeviceTimes:
         worked = int(np.ceil(ticks * share)) if lost else ticks
         return tick + max(worked, 1), lost
 
-    def _wake(self, tick: int, busy: Collection[int]) -> int | None:
-        others = np.setdiff1d(np.arange(len(self.ticks)), [*busy])
+    def _wake(self, members: Integers, tick: int, busy: Collection[int]) -> int | None:
+        others = np.setdiff1d(members, [*busy])
         return int(self.fleet.next_available(others, tick + 1).min()) if len(others) else None
 
 
-def equal_devices(settings: Settings, sizes: npt.NDArray[np.int64]) -> Clock:
-    """Return the clock of devices that are always available: a tick a sample and local epoch."""
-    return Clock(
-        draw=Draws(settings.seed, settings.clients, always),
-        fly=lambda client, tick: (tick + settings.local.epochs * int(sizes[client]), False),
-        wake=lambda tick, busy: None,
-    )
+def equal_devices(settings: Settings, sizes: Integers, tiers: int) -> list[Clock]:
+    """Return the clocks of tiers of devices always available: a tick a sample and local epoch."""
+    ticks = settings.local.epochs * sizes
+    return [
+        Clock(
+            draw=Draws(settings.seed, members, always),
+            fly=lambda client, tick: (tick + int(ticks[client]), False),
+            wake=lambda tick, busy: None,
+        )
+        for members in tiers_of(ticks, tiers)
+    ]
+
+
+def tiers_of(ticks: Integers, count: int) -> list[Integers]:
+    """Return the clients of each tier, ascending; the fastest are the first tier.
+
+    Tiers differ in size by one client at most, the first are the larger ones. Clients that take
+    equally long go by their numbers.
+
+    Args:
+        ticks: Ticks of each client's work [K].
+        count: Number of tiers.
+    """
+    return [np.sort(part) for part in np.array_split(np.argsort(ticks, kind="stable"), count)]
 
 
 class _PassFoundError(Exception):

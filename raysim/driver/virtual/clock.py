@@ -20,7 +20,7 @@ from raysim.core.seeds import stream
 from raysim.driver.passes import RoundRunner
 from raysim.driver.virtual.costs import PassCosts, WorkCosts
 from raysim.driver.virtual.lost import LostRoundError
-from raysim.driver.virtual.policies import Outcome, outcome_of
+from raysim.driver.virtual.policies import Outcome, outcome_of, sent_in_vain
 from raysim.driver.virtual.selection import UTILITY, Selection, with_squared_loss
 from raysim.federation.federation import Federation
 from raysim.storage.client_states import ClientStates
@@ -155,6 +155,7 @@ class VirtualRound:
         self._working |= {*costs.clients.tolist()}
         self.joules += float(joules.sum())
         self.lost += int((~outcome.counts).sum())
+        self.runner.log.count_in_vain(work, *sent_in_vain(fleet, costs, outcome))
         kept = np.flatnonzero(outcome.counts)
         if not len(kept):
             raise LostRoundError(f"round {self.runner.number + 1}: no client's result arrives")

@@ -94,6 +94,22 @@ def outcome_of(
     return Outcome(end, counts, epochs, starts, worked, worked / np.maximum(whole, 1))
 
 
+def sent_in_vain(fleet: Fleet, costs: PassCosts, outcome: Outcome) -> tuple[int, int]:
+    """Return the bytes that clients whose result does not count sent and received.
+
+    A client's work is half of the latency, what it receives, its steps, what it sends, and the
+    other half; it moves bytes at an even pace until it has dropped out or the server goes on.
+    """
+    lost = ~outcome.counts
+    device = fleet.profiles(costs.clients[lost])
+    whole = _ticks(fleet, costs, outcome.epochs)[lost]
+    worked = outcome.ticks[lost] / TICKS_PER_SECOND - device.latency / 2
+    left = (whole - outcome.ticks[lost]) / TICKS_PER_SECOND - device.latency / 2
+    down = np.clip(worked * device.down, 0, costs.bytes_down[lost])
+    up = np.clip(costs.bytes_up[lost] - left * device.up, 0, costs.bytes_up[lost])
+    return int(up.sum()), int(down.sum())
+
+
 def affordable_epochs(fleet: Fleet, costs: PassCosts, budget: Integers) -> Integers:
     """Return the epochs that clients finish within `budget` [n] ticks, at most those asked [n]."""
     speed = fleet.profiles(costs.clients).speed

@@ -72,9 +72,11 @@ class Fleet:
         speeds = stream(0, "devices").lognormal(0, self.devices, clients)
         ticks = np.ceil(1e6 * self._work(clients) / speeds).astype(int)
         clock = Clock(
-            Draws(0, clients, always), lambda c, tick: (tick + int(ticks[c]), False), lambda t, b: 0
+            Draws(0, np.arange(clients), always),
+            lambda c, tick: (tick + int(ticks[c]), False),
+            lambda t, b: 0,
         )
-        plan = Plan(Asynchrony(self.buffer, self.concurrency), clock, Queue(), rounds)
+        plan = Plan(Asynchrony(self.buffer, self.concurrency), [clock], Queue(), rounds)
         planned = [plan.round(number) for number in range(rounds)]
         started = [[f for f in p.started if plan.target(f) is not None] for p in planned]
         return started, [[*p.arrived] for p in planned]

@@ -32,6 +32,14 @@ BUFFERED = {
     "rounds": 8,
     "local.lr_decay": 0.9,
 }
+TIERED = {
+    "method.name": "fedat",
+    "method.tiers": 2,
+    "method.concurrency": 7,
+    "rounds": 8,
+    "local.lr_decay": 0.9,
+}
+overlapping = pytest.mark.parametrize("method", [BUFFERED, TIERED], ids=["buffer", "tiers"])
 
 
 def rows_of(folder: Any) -> list[dict[str, Any]]:
@@ -39,11 +47,12 @@ def rows_of(folder: Any) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
 
 
+@overlapping
 @pytest.mark.parametrize("stacked", [0, 3])
 @pytest.mark.parametrize("stop", [1, 2, 3, 5, 7])
-def test_resumed_in_mid_queue(tmp_path, stacked, stop):
+def test_resumed_in_mid_queue(tmp_path, method, stacked, stop):
     """Clients under way are trained again, alone or in the stacks that they were in."""
-    options, task = {**BUFFERED, "engine.vectorize": stacked}, make_task(SIZES)
+    options, task = {**method, "engine.vectorize": stacked}, make_task(SIZES)
     raysim.run(make_settings(tmp_path / "straight", **options), task)
     with pytest.raises(KeyboardInterrupt):
         raysim.run(make_settings(tmp_path / "broken", **options), task, StopAfter(stop))
@@ -140,12 +149,13 @@ def test_a_round_ends_as_soon_as_its_updates_are_there(tmp_path, stacked):
     assert model_of(tmp_path / "a") == model_of(tmp_path / "b")
 
 
+@overlapping
 @settings(max_examples=10)
-@given(st.randoms(use_true_random=False))
-def test_the_same_bits_in_any_order(tmp_path_factory, chance):
+@given(chance=st.randoms(use_true_random=False))
+def test_the_same_bits_in_any_order(tmp_path_factory, method, chance):
     folder, task = tmp_path_factory.mktemp("runs"), make_task(SIZES)
-    run_choosing(make_settings(folder / "a", **BUFFERED), task, lambda p: chance.randrange(len(p)))
-    raysim.run(make_settings(folder / "b", **BUFFERED), task)
+    run_choosing(make_settings(folder / "a", **method), task, lambda p: chance.randrange(len(p)))
+    raysim.run(make_settings(folder / "b", **method), task)
     assert model_of(folder / "a") == model_of(folder / "b")
     assert rows_of(folder / "a") == rows_of(folder / "b")
 
@@ -164,7 +174,7 @@ def test_a_checkpoint_has_the_versions_of_clients_under_way_alone(tmp_path):
         body = json.loads((tmp_path / f"checkpoints/round_{number:06d}/state.json").read_text())
         under_way = body["in_flight"]
         flights = under_way["queue"]["flights"]
-        versions = {str(version) for _, _, version, _, _ in flights}
+        versions = {str(version) for _, _, version, *_ in flights}
         assert len(flights) <= 6 and under_way["versions"].keys() <= versions
         assert bool(under_way["versions"]) == (number < 8)  # nothing arrives after the last round
 
@@ -192,8 +202,10 @@ def test_a_client_that_fails_is_dropped_and_the_mean_is_over_the_others(tmp_path
     options |= {"method.buffer": 3, "engine.vectorize": stacked}
     listener = Notes()
     result = raysim.run(make_settings(tmp_path / "drop", **options), make_task(SIZES), listener)
-    clients = [row["client"] for row in rows_of(tmp_path / "drop")]
-    assert 4 not in clients and result.metrics["clients"].to_pylist().count(2) > 0
+    rows = [(row["round"], row["client"]) for row in rows_of(tmp_path / "drop")]
+    assert len({*rows}) == len(rows)  # those beside it in a stack are trained again, counted once
+    assert 4 not in {client for _, client in rows}
+    assert result.metrics["clients"].to_pylist().count(2) > 0
     assert any("client 4 was dropped" in note for note in listener.notes)
     stops = {**options, "on_client_error": "stop"}
     with pytest.raises(raysim.RunError, match="client 4: failed twice in round"):
@@ -296,9 +308,9 @@ class NoPass(FedBuff):
     [
         (
             {"method.concurrency": 10},
-            "method.concurrency=10: must be at most the number of clients, 9",
+            "method.concurrency=10: must be from 1 to the number of clients, 9",
         ),
-        ({"method.buffer": 7}, "method.buffer=7: must be at most the concurrency, 6"),
+        ({"method.buffer": 7}, "method.buffer=7: must be from 1 to the concurrency, 6"),
         ({"method.name": "WithState"}, "asynchronous rounds need clients without state"),
         ({"method.name": "OwnCohort"}, "asynchronous rounds need clients that are drawn uniformly"),
         *(
@@ -321,6 +333,26 @@ def test_refused_before_anything_starts(tmp_path, overrides, message):
         options["method.name"] = f"{__name__}:{overrides['method.name']}"
     with pytest.raises(raysim.SettingsError, match=message):
         raysim.run(make_settings(tmp_path / "run", **options), make_task(SIZES))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"method.tiers": 8}, "method.tiers=8: must be from 1 to the concurrency, 7"),
+        (
+            {"method.concurrency": 10},
+            "method.concurrency=10: must be from 1 to the number of clients, 9",
+        ),
+        (
+            {"method.concurrency": None, "fraction": 0.1},
+            "method.tiers=2: must be from 1 to the concurrency, 1",
+        ),
+    ],
+)
+def test_numbers_of_tiers_are_refused_before_anything_starts(tmp_path, overrides, message):
+    with pytest.raises(raysim.SettingsError, match=message):
+        raysim.run(make_settings(tmp_path / "run", **TIERED | overrides), make_task(SIZES))
     assert not (tmp_path / "run").exists()
 
 
@@ -400,11 +432,13 @@ def test_draws_are_of_those_that_are_free(seed, clients, data):
     busy = data.draw(st.sets(st.integers(0, clients - 1)))
     off = data.draw(st.sets(st.integers(0, clients - 1)))
     count = data.draw(st.integers(1, clients))
-    draws = Draws(seed, clients, lambda some, tick: np.array([c not in off for c in some]))
+    members = data.draw(st.sets(st.integers(0, clients - 1), min_size=1))
+    tier = np.array(sorted(members))
+    draws = Draws(seed, tier, lambda some, tick: np.array([c not in off for c in some]))
     found = draws(3, 1, count, busy, 0)
-    free = {*range(clients)} - busy - off
+    free = members - busy - off
     assert {*found} <= free and len({*found}) == len(found) == min(count, len(free))
-    everyone = Draws(seed, clients, always)
+    everyone = Draws(seed, np.arange(clients), always)
     expected = sample_cohort(stream(seed, "cohort", 3), clients, count)
     assert everyone(3, 0, count, (), 0) == expected  # FedAvg's cohort of the round
 
@@ -414,7 +448,7 @@ def test_draws_are_uniform():
     off = {0, 5, 6, 7}
     counts = np.zeros(9)
     for number in range(2000):
-        draws = Draws(0, 9, lambda some, tick: np.array([c not in off for c in some]))
+        draws = Draws(0, np.arange(9), lambda some, tick: np.array([c not in off for c in some]))
         counts[draws(number, 0, 2, [2], 0)] += 1
     assert counts[[0, 2, 5, 6, 7]].sum() == 0
     assert np.abs(counts[[1, 3, 4, 8]] / 1000 - 1).max() < 0.07  # 2.9 deviations

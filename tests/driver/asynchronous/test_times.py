@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import raysim
 from raysim.clock.availability import TICKS_PER_SECOND
 from raysim.clock.devices import Devices
 from raysim.clock.fleet import Fleet
+from raysim.core.method import Asynchrony
 from raysim.driver.asynchronous.arrivals import Flight, PlannedRound, Queue
 from raysim.driver.asynchronous.draws import Draws
-from raysim.driver.asynchronous.times import DeviceTimes
+from raysim.driver.asynchronous.plan import Plan
+from raysim.driver.asynchronous.times import DeviceTimes, tiers_of
 from raysim.testing.contract import StopAfter
-from tests.driver.asynchronous.reference import walk
+from tests.driver.asynchronous.reference import tiers_by_hand, walk
 from tests.tasks import make_settings, make_task, model_of
 
 SIZES = (3, 40, 17, 8, 25, 60, 5, 12, 30)
@@ -50,7 +55,7 @@ class Times:
         return len(self.ticks)
 
     def draw(self, number: int, refill: int, most: int, busy: Any, tick: int) -> Any:
-        draws = Draws(0, self.clients, self.fleet.available)
+        draws = Draws(0, np.arange(self.clients), self.fleet.available)
         return draws(number, refill, most, busy, tick * SCALE)
 
     def fly(self, client: int, tick: int) -> tuple[int, bool]:
@@ -72,16 +77,30 @@ def rounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Fleet, "dropouts", at_the_end)
 
 
+TIERED = {
+    "method.name": "fedat",
+    "method.tiers": 3,
+    "method.concurrency": 7,
+    "rounds": 8,
+    "clock.name": "devices",
+}
+METHODS = {"buffer": (BUFFERED, (2, 6, 3), 1), "tiers": (TIERED, (None, 7, None), 3)}
+"""Settings; K, M and the greatest staleness; number of tiers."""
+
+
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
-def test_rounds_of_a_fleet_are_those_of_the_reference(tmp_path, monkeypatch, dropout):
+def test_rounds_of_a_fleet_are_those_of_the_reference(tmp_path, monkeypatch, dropout, method):
     rounded(monkeypatch)
-    options = {**BUFFERED, "clock.dropout": dropout, "rounds": 16}
+    method, asynchrony, count = METHODS[method]
+    options = {**method, "clock.dropout": dropout, "rounds": 24}
     result = raysim.run(make_settings(tmp_path, **options), make_task(SIZES))
     rows = pq.read_table(tmp_path / "clients.parquet").to_pylist()
     work = {row["client"]: round(row["virtual_seconds"] * TICKS_PER_SECOND) for row in rows}
     assert {*work} == {*range(len(SIZES))} and len({*work.values()}) > 3
     fleet = Devices(dropout=dropout).fleet(len(SIZES), 0)
-    walked = walk(Times(fleet, [work[c] for c in range(len(SIZES))]), (2, 6, 3), 16)
+    times = Times(fleet, [work[client] for client in range(len(SIZES))])
+    walked = walk(times, asynchrony, 24, tiers_by_hand(times.ticks, count))
     found = [
         (r["round"], r["client"], r["version"], round(r["virtual_start"] * TICKS_PER_SECOND))
         for r in rows
@@ -113,9 +132,68 @@ def test_columns_of_clients_and_rounds(tmp_path):
         assert row["virtual_joules"] == pytest.approx(sum(r["virtual_joules"] for r in own))
 
 
+def test_clients_of_a_tier_wait_for_the_slowest_but_work_no_longer_for_it(tmp_path):
+    """Those of a round start together; it ends with the slowest, and energy is that of work."""
+    result = raysim.run(make_settings(tmp_path, **TIERED | {"rounds": 12}), make_task(SIZES))
+    rows = pq.read_table(tmp_path / "clients.parquet").to_pylist()
+    seconds = {row["client"]: row["virtual_seconds"] for row in rows}
+    ends = np.cumsum(result.metrics["virtual_seconds"].to_pylist())
+    tiers = {}
+    for row, end in zip(result.metrics.to_pylist(), ends, strict=True):
+        own = [r for r in rows if r["round"] == row["round"]]
+        assert len({r["virtual_start"] for r in own}) == len({r["version"] for r in own}) == 1
+        slowest = max(r["virtual_seconds"] for r in own)
+        assert own[0]["virtual_start"] + slowest == pytest.approx(end)
+        assert [r["virtual_seconds"] for r in own] == [seconds[r["client"]] for r in own]
+        assert row["virtual_joules"] == pytest.approx(sum(r["virtual_joules"] for r in own))
+        tiers |= dict.fromkeys((r["client"] for r in own), int(row["tier"]))
+    order = sorted(seconds, key=lambda client: (seconds[client], client))
+    assert [tiers[client] for client in order] == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=20), st.data())
+def test_tiers_are_those_dealt_by_hand(ticks, data):
+    count = data.draw(st.integers(1, len(ticks)))
+    found = [tier.tolist() for tier in tiers_of(np.array(ticks), count)]
+    assert found == [sorted(tier) for tier in tiers_by_hand(ticks, count)]
+
+
+def test_a_tier_draws_and_waits_for_its_own_clients_alone(tmp_path):
+    """Client 1 is on from second 50 to 60, and client 0, the faster one, from 100 to 200."""
+    (tmp_path / "windows.csv").write_text("client,start,end\n0,100,200\n1,50,60\n")
+    fleet = Devices(windows=str(tmp_path / "windows.csv")).fleet(2, 0)
+    first, second = DeviceTimes(fleet, np.array([1, 2]), np.ones(2)).clocks(0, 2)
+    assert first.wake(0, ()) == 100 * TICKS_PER_SECOND and first.wake(0, [0]) is None
+    assert second.wake(0, ()) == 50 * TICKS_PER_SECOND
+    for clock, client, seconds in ((first, 0, 150), (second, 1, 55)):
+        assert clock.draw(0, 0, 2, (), seconds * TICKS_PER_SECOND) == [client]
+        assert clock.draw(0, 0, 2, (), (205 - seconds) * TICKS_PER_SECOND) == []
+
+
+def test_a_million_clients_are_split_and_drawn_in_seconds():
+    clients, begun = 10**6, time.perf_counter()
+    fleet = Devices(on_hours=4.0).fleet(clients, 0)
+    ticks = fleet.ticks(np.arange(clients), 1e9, 1e6, 1e6)
+    plan = Plan(
+        Asynchrony(None, 100, tiers=5),
+        DeviceTimes(fleet, ticks, np.ones(clients)).clocks(0, 5),
+        Queue(),
+        20,
+    )
+    arrived = [flight for number in range(20) for flight in plan.round(number).arrived]
+    assert time.perf_counter() - begun < 10  # 1 s on a core of 2.5 GHz; a loop takes minutes
+    bounds = np.quantile(ticks, [0.2, 0.4, 0.6, 0.8])
+    assert [flight.tier for flight in arrived] == [
+        int((ticks[flight.client] > bounds).sum()) for flight in arrived
+    ]
+    assert {flight.tier for flight in arrived} >= {0, 1, 2}
+
+
 @pytest.mark.parametrize("overrides", [{}, {"clock.on_hours": 0.01, "clock.off_hours": 0.5}])
-def test_same_bits_and_times_after_an_interruption(tmp_path, overrides):
-    options, task = {**BUFFERED, "clock.dropout": 0.2, **overrides}, make_task(SIZES)
+@pytest.mark.parametrize("method", METHODS)
+def test_same_bits_and_times_after_an_interruption(tmp_path, overrides, method):
+    options = {**METHODS[method][0], "clock.dropout": 0.2, **overrides}
+    task = make_task(SIZES)
     whole = raysim.run(make_settings(tmp_path / "straight", **options), task)
     with pytest.raises(KeyboardInterrupt):
         raysim.run(make_settings(tmp_path / "broken", **options), task, StopAfter(3))
@@ -168,9 +246,9 @@ class DroppingOut:
 def test_a_client_that_drops_out_has_worked_until_then():
     ticks, joules = np.array([1000, 2001]), np.array([3.0, 8.0])
     lasting = DeviceTimes(DroppingOut(np.inf), ticks, joules)
-    assert lasting.clock(0).fly(1, 50) == (2051, False)
+    assert lasting.clocks(0, 1)[0].fly(1, 50) == (2051, False)
     times = DeviceTimes(DroppingOut(0.25), ticks, joules)
-    assert times.clock(0).fly(1, 50) == (551, True)  # a quarter, rounded up
+    assert times.clocks(0, 1)[0].fly(1, 50) == (551, True)  # a quarter, rounded up
     dropped = (Flight(551, 1, 0, 50, lost=True),)
     arrived = (Flight(1000, 0, 0, 0),)
     planned = PlannedRound(0, 40, (), arrived, dropped, Queue(1, 1000, ()))

@@ -165,6 +165,8 @@ def test_who_works_in_vain_spends_energy_until_the_server_goes_on(tmp_path):
         joules += min(3 / seconds, 1) * (3 * compute + 1e-6 * 2 * MODEL)
         lost += seconds > 3
     assert columns(result, "lost_clients") == [(lost,)] and lost > 0
+    sent = ((6 - lost) * MODEL, 6 * MODEL)  # who is late has received the model
+    assert columns(result, "bytes_up", "bytes_down") == [sent]
     assert result.metrics["virtual_joules"][0].as_py() == pytest.approx(joules, rel=1e-5)
 
 

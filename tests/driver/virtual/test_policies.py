@@ -12,7 +12,12 @@ from raysim.clock.devices import Devices
 from raysim.clock.fleet import Fleet
 from raysim.clock.profiles import ProfileSource
 from raysim.driver.virtual.costs import PassCosts
-from raysim.driver.virtual.policies import Outcome, affordable_epochs, outcome_of
+from raysim.driver.virtual.policies import (
+    Outcome,
+    affordable_epochs,
+    outcome_of,
+    sent_in_vain,
+)
 
 SECOND = 10**6
 
@@ -53,6 +58,26 @@ def outcome(clients: list[Any], begin: int = 0, **clock: Any) -> Outcome:
         extra=np.array(extra),
         wanted=wanted if clock.get("policy") == "over_selection" else len(clients),
     )
+
+
+def test_bytes_of_who_works_in_vain_by_hand():
+    """2 s of latency, 40 B down at 10 B/s, 3 steps of 1 s, 20 B up at 5 B/s, and 2 s again."""
+    ticks = np.array([0, 2, 3, 6, 8, 9, 11, 13, 14, 15]) * SECOND
+    n = len(ticks)
+    columns = {"speed": 1.0, "down": 10.0, "up": 5.0, "latency": 4.0}
+    fleet = Fleet(ProfileSource(0, "phones", 1.0, {k: np.full(n, v) for k, v in columns.items()}))
+    numbers, ones = np.arange(n), np.ones(n, dtype=np.int64)
+    costs = PassCosts(numbers, 3 * ones, np.ones(n), np.zeros(n), 20 * ones, 40 * ones)
+    counts = np.zeros(n, dtype=bool)
+    found = []
+    for client in range(n):
+        kept = counts | (numbers != client)
+        outcome = Outcome(0, kept, costs.epochs, np.zeros(n), ticks, np.ones(n))
+        found.append(sent_in_vain(fleet, costs, outcome))
+    assert [down for _, down in found] == [0, 0, 10, 40, 40, 40, 40, 40, 40, 40]
+    assert [up for up, _ in found] == [0, 0, 0, 0, 0, 0, 10, 20, 20, 20]
+    everyone = Outcome(0, counts, costs.epochs, np.zeros(n), ticks, np.ones(n))
+    assert sent_in_vain(fleet, costs, everyone) == (70, 290)
 
 
 @settings(deadline=None)

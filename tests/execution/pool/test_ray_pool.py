@@ -807,6 +807,27 @@ def test_who_dies_in_an_evaluation_is_no_client_s_fault(tmp_path, fake_ray):
     assert clients_of([*pool.results("train")]) == [(client,) for client in range(30)]
 
 
+def test_a_client_behind_an_evaluation_is_no_suspect_of_its_death(tmp_path, fake_ray):
+    """It has as many deaths of its own before it is given up as any other."""
+    left = {(0, 0): 1, BAD: MAX_DEATHS - 1}
+
+    def call(items: list[tuple[int, ...]], give: bool) -> Any:
+        for item in items:
+            left[item] -= 1
+            if left[item] >= 0:
+                raise ActorDiedError
+        return 0.1, None
+
+    fake_ray.call = call
+    pool = pool_of(tmp_path, 1)
+    pool.describe()
+    pool.submit("evaluate", "b", {(0, 0): 1.0})
+    pool.submit("train", "a", {BAD: 1.0})
+    assert clients_of([*pool.results("train")]) == [BAD]
+    assert clients_of([*pool.results("evaluate")]) == [(0, 0)]
+    assert fake_ray.begun == 1 + MAX_DEATHS
+
+
 def test_who_describes_the_pool_waits_for_no_client_in_vain(tmp_path, fake_ray, monkeypatch):
     """The second actor has no node yet; what the first hands over meanwhile is kept."""
     monkeypatch.setattr(ray_pool, "START_SECONDS", 0.1)
