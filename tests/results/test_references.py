@@ -60,7 +60,7 @@ def value_of(run: Path) -> float:
 def test_runs_are_one_group_where_the_references_differ_in_the_seed_alone(runs):
     groups = groups_of(runs)
     assert names(groups) == {
-        "reference.local.temperature=1": ["0", "1"],
+        "reference.local.temperature=1.0": ["0", "1"],
         "reference.local.temperature=0.5": ["2"],
     }
     values = [value_of(runs / str(seed)) for seed in TEMPERATURES]
@@ -79,7 +79,7 @@ def test_a_reference_that_has_another_model_by_now_is_known_by_its_digest(runs):
     shutil.copy(runs / "of-2/model.safetensors", runs / "of-1")
     for _ in range(2):  # the second time, it is not there
         assert names(groups_of(runs)) == {
-            "reference.local.temperature=1": ["0"],
+            "reference.local.temperature=1.0": ["0"],
             f"reference.model={digest[:12]}": ["1"],
             "reference.local.temperature=0.5": ["2"],
         }

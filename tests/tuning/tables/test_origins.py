@@ -10,6 +10,8 @@ from safetensors.torch import load_file, save_file
 from raysim.driver import identity
 from raysim.methods.fedavg import FedAvg
 from raysim.tuning.slots.report import Report
+from raysim.workloads.tables import TABLES
+from tests.tuning.tables.common import NAME, ROWS, make_table
 from tests.tuning.tables.test_command import rows_of
 from tests.tuning.tables.test_shared_runs import analysed  # noqa: F401 - a fixture
 
@@ -39,16 +41,18 @@ def test_runs_on_other_samples_are_told(table, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def own_method(tmp_path, monkeypatch):
-    """Write a method of the user's own, in a module that no other test has imported."""
+def own_method(table, tmp_path, monkeypatch):
+    """Write a method of the user's own for a row, in a module that no other test has imported."""
     path = tmp_path / f"{tmp_path.name}.py"
     path.write_text("from raysim.methods.fedavg import FedAvg\nclass Mine(FedAvg):\n    'Mine.'\n")
     monkeypatch.syspath_prepend(tmp_path)
+    rows = {**ROWS, "FedAvg": {"method.name": f"{path.stem}:Mine"}}
+    monkeypatch.setitem(TABLES, NAME, make_table(tmp_path, rows))
     return path
 
 
 def test_runs_by_another_source_of_ones_own_method_are_told(table, own_method, tmp_path):
-    words = (*ONE, f"method.name={own_method.stem}:Mine", "--seeds")
+    words = (*ONE, "--seeds")
     assert table(*words, "2")[0] == 0
     assert not any("differs among" in note for note in notes_of(tmp_path / "out"))
     with own_method.open("a") as file:
@@ -60,7 +64,7 @@ def test_runs_by_another_source_of_ones_own_method_are_told(table, own_method, t
 
 def test_a_run_that_diverged_by_another_source_of_its_method_is_run_again(table, slots, own_method):
     slots.fault = lambda run: DIVERGED
-    words = (*ONE, f"method.name={own_method.stem}:Mine", "--seeds", "1")
+    words = (*ONE, "--seeds", "1")
     assert "0/1, 1 diverged" in table(*words)[1]
     slots.fault = lambda run: None
     slots.started.clear()
