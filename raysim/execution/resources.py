@@ -67,7 +67,8 @@ def plan_actors(engine: EngineSettings, nodes: Sequence[Node], cohort: int) -> A
         )
     limits = capacity if gpus_each else [actors] * len(nodes)
     if each == "auto":
-        return _planned(actors, _cpus_each(nodes, limits, actors), gpus_each, nodes, limits)
+        each = _cpus_each(nodes, limits, actors, engine.actors)
+        return _planned(actors, each, gpus_each, nodes, limits)
     if (most_actors := _capacity(nodes, limits, each)) < actors:
         raise SettingsError(
             f"engine.cpus_per_actor={each:g}: {actors} actors do not fit on the CPUs declared"
@@ -127,7 +128,9 @@ def _planned(
     return ActorPlan(actors, cpus, gpus, {node: n for node, n in by_node.items() if n})
 
 
-def _cpus_each(nodes: Sequence[Node], limits: Sequence[int], actors: int) -> float:
+def _cpus_each(
+    nodes: Sequence[Node], limits: Sequence[int], actors: int, asked: int | str
+) -> float:
     """Return the most CPUs, at most 1, that every one of the actors can reserve."""
     candidates = {
         math.floor(node.cpus / n * 1e4) / 1e4 for node in nodes for n in range(1, actors + 1)
@@ -135,7 +138,9 @@ def _cpus_each(nodes: Sequence[Node], limits: Sequence[int], actors: int) -> flo
     for each in sorted({1.0, *(cpus for cpus in candidates if 0 < cpus < 1)}, reverse=True):
         if _capacity(nodes, limits, each) >= actors:
             return each
-    raise SettingsError(f"engine.actors={actors}: they do not fit on the CPUs and GPUs declared")
+    raise SettingsError(
+        f"engine.actors={asked}: {actors} do not fit on the CPUs and GPUs that the nodes declare"
+    )
 
 
 def _capacity(nodes: Sequence[Node], limits: Sequence[int], each: float) -> int:

@@ -5,9 +5,8 @@ Usage: python -m tests.benchmarks.driver_memory NODES CLIENTS
 Starts a Ray of NODES nodes on this machine with one worker each. A worker hands over its sum after
 every chunk of clients, as if it were as many actors. Prints after each of three rounds of all
 CLIENTS the sums so far, and the peaks of the driver's private memory and of the pages of Ray's
-object store that it has mapped, beside those before the first round, and at the end the private
-memory of the workers. Before that it prints what Ray's own processes take on a head with dashboard
-and autoscaler.
+object store that it has mapped, beside those before the first round, and the private memory of the
+workers. Before that it prints what Ray itself takes on a head with dashboard and autoscaler.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import os
 import re
 import tempfile
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from time import sleep
@@ -69,6 +69,7 @@ class Peaks(raysim.Listener):
 
     def round_done(self, row: Any) -> None:
         self._print(f"round {row['round']}: {MERGED['sums']} sums")
+        print("workers:", *(f"{size:.0f} MiB" for size in private("ray::ClientActor")), flush=True)
 
     def _print(self, when: str) -> None:
         print(when, *(f"{kind} {peak:.0f} MiB" for kind, peak in self._peaks.items()), flush=True)
@@ -86,9 +87,12 @@ class Peaks(raysim.Listener):
 
 def private(name: str = "") -> list[float]:
     """Return the private memory of the processes of a name that this one started, in MiB."""
-    started = psutil.Process().children(recursive=True)
-    named = [process for process in started if name in " ".join(process.cmdline())]
-    return [process.memory_full_info().uss / 2**20 for process in named]
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it has just ended
+            if name in " ".join(process.cmdline()):
+                found.append(process.memory_full_info().uss / 2**20)
+    return found
 
 
 def head_memory(folder: Path) -> float:
@@ -124,7 +128,6 @@ def main() -> None:
     ):
         settings = make_settings(Path(folder) / "run", rounds=3, fraction=1.0, **engine)
         raysim.run(settings, task, peaks)
-        print("workers", *(f"{size:.0f} MiB" for size in private("ray::ClientActor")))
 
 
 if __name__ == "__main__":

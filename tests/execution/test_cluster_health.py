@@ -154,10 +154,11 @@ def test_a_head_that_is_lost_while_a_run_waits_for_nodes_is_named(tmp_path):
         while not any("waiting for one to join" in note for note in run.notes):
             assert run.process.poll() is None, run.errors()
             sleep(0.1)
+        address = nodes.address
         nodes.head_node.kill_gcs_server(check_alive=False)
         code, line = run.end()
     assert code == 75
-    assert f"the head of the Ray cluster, {nodes.address}, does not answer: " in line
+    assert f"the head of the Ray cluster, {address}, does not answer: " in line
 
 
 def test_a_node_is_lost_that_the_head_does_not_count_as_alive(monkeypatch):

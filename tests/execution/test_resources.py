@@ -173,6 +173,12 @@ def hold(nodes, found):
     )
 
 
+@pytest.mark.parametrize(("actors", "named"), [("auto", "auto: 1"), (3, "3: 3")])
+def test_a_head_without_cores_names_the_setting_as_it_was_typed(actors, named):
+    text = f"engine.actors={named} do not fit on the CPUs and GPUs that the nodes declare"
+    assert refusal([(0, 0)], actors=actors) == text
+
+
 def holds_all_or_refuses(nodes, **engine):
     try:
         found = plan(nodes, **engine)
