@@ -97,7 +97,9 @@ class Workload:
 def _trained(settings: Settings) -> int:
     """Return the clients whose updates make the model of a round."""
     asynchrony = settings.method.asynchrony(settings.cohort_size)
-    return asynchrony.buffer if asynchrony else settings.cohort_size
+    if asynchrony is None:
+        return settings.cohort_size
+    return asynchrony.buffer or max(asynchrony.concurrency // asynchrony.tiers, 1)
 
 
 def _key(settings: Settings, *names: str) -> str:

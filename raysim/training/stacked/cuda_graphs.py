@@ -25,7 +25,7 @@ CALLS_BEFORE = 3
 MIN_REPLAYS = 12
 """Calls that must be left to be played: to record a step costs as much as to take it a few times.
 
-A recording is of one group's tensors, so it is played in that group's training alone.
+They may be those of later groups: as many are expected as there were.
 """
 
 
@@ -68,7 +68,7 @@ class GraphRecorder:
 
 
 class GraphedSteps:
-    """Takes the steps of a group, or plays recordings of them where shapes repeat."""
+    """Takes the steps of groups of a kind, or plays recordings of them where shapes repeat."""
 
     def __init__(self, step: Step, recorder: GraphRecorder | None) -> None:
         """Wrap a step.
@@ -82,12 +82,17 @@ class GraphedSteps:
         self._recordings: dict[str, Step] = {}
 
     def __call__(self, inputs: Inputs, repeats: int) -> Outputs:
-        """Take a step on inputs whose shapes come so many times in all; return new tensors."""
-        if self._recorder is None or repeats < CALLS_BEFORE + MIN_REPLAYS:
+        """Take a step on inputs whose shapes come so many times in this group.
+
+        What is returned holds until the next call.
+        """
+        if self._recorder is None:
             return self._step(inputs)
         shapes = repr([(name, tuple(tensor.shape)) for name, tensor in inputs.items()])
         self._calls[shapes] += 1
-        if self._calls[shapes] > CALLS_BEFORE and shapes not in self._recordings:
+        calls = self._calls[shapes]
+        pays = max(calls, repeats) >= CALLS_BEFORE + MIN_REPLAYS
+        if pays and calls > CALLS_BEFORE and shapes not in self._recordings:
             self._recordings[shapes] = self._recorder(self._step, inputs)
         return self._recordings.get(shapes, self._step)(inputs)
 
@@ -99,8 +104,8 @@ class CudaRecording:
         """Record a step in a memory pool; see `GraphRecorder`.
 
         Raises:
-            MachineError: CUDA gave the recording up. torch then neither gives cached memory back
-                nor draws random numbers any more: no plain step can be relied on in this process.
+            MachineError: CUDA gave the recording up. torch takes it for one that still goes on,
+                and gives back nothing that it caches where memory is short.
         """
         self._inputs = {name: tensor.clone() for name, tensor in inputs.items()}
         self.graph = torch.cuda.CUDAGraph()
@@ -113,18 +118,18 @@ class CudaRecording:
             except RuntimeError:
                 cause = " ".join(str(error).partition("\n")[0].split())
                 raise MachineError(
-                    f"a step ends its recording as a CUDA graph ({cause}), after which this process"
-                    " cannot use CUDA: with engine.vectorize=0 none is recorded"
+                    f"a step ends its recording as a CUDA graph ({cause}), after which torch cannot"
+                    " be relied on in this process: with engine.vectorize=0 none is recorded"
                 ) from error
             raise
         self.graph.capture_end()
 
     def __call__(self, inputs: Inputs) -> Outputs:
-        """Take the step; return new tensors."""
+        """Take the step; return tensors that the next one overwrites."""
         for name, tensor in inputs.items():
             self._inputs[name].copy_(tensor)
         self.graph.replay()
-        return tuple(tensor.clone() for tensor in self._outputs)
+        return self._outputs
 
 
 class CudaGraphs:

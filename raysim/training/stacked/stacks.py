@@ -6,7 +6,7 @@ Legend: K clients.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -56,6 +56,29 @@ def stack_trees(
         else:
             stacked[key], axes[key] = torch.stack(leaves), 0
     return stacked, axes
+
+
+def leaves(tree: Tree, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+    """Yield the paths and tensors of a tree; numbers beside them are left out."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, (*path, key))
+        elif isinstance(value, Tensor):
+            yield (*path, key), value
+
+
+def copy_tree(tree: Tree, copies: dict[int, Tensor] | None = None) -> dict[str, Any]:
+    """Return a tree with copies of its tensors; what is one tensor in it is one in the copy."""
+    copies = {} if copies is None else copies
+    copied: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            copied[key] = copy_tree(value, copies)
+        elif isinstance(value, Tensor):
+            copied[key] = copies.setdefault(id(value), value.detach().clone())
+        else:
+            copied[key] = value
+    return copied
 
 
 def stack_named(sets: Sequence[Tensors], name: str) -> Tensor:

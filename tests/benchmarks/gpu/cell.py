@@ -1,8 +1,8 @@
 """Seconds a round of a published experiment: FedMAX's CIFAR-10 cell of table 1, 3000 rounds.
 
 `fedmax-cifar10-noniid`: cifar-cnn-5, 10 of 100 clients of 500 samples, E=1, B=100, so that a client
-takes five steps: too few to be recorded as CUDA graphs. Where CIFAR-10 is not there, random images
-of the same shape take its place.
+takes five steps: they are recorded as a CUDA graph in the third round. Where CIFAR-10 is not there,
+random images of the same shape take its place.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Tape(TorchDispatchMode):
                     again(*call)
             Tape.played += 1
         self.taken = False
-        return tuple(tensor.clone() for tensor in self.outputs)
+        return self.outputs
 
 
 def again(function, args, kwargs, result):

@@ -8,7 +8,7 @@ from torch.func import vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import raysim
-from raysim.training.stacked.trainer import _Stacked
+from raysim.training.stacked.step import _Stacked
 
 
 @pytest.mark.parametrize("classes", [1, 5])

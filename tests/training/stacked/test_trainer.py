@@ -8,19 +8,20 @@ from dataclasses import replace
 from typing import ClassVar
 
 import pytest
+import torch
 from torch import nn
 
 import raysim
 from raysim.core.method import METHODS
 from raysim.methods.fedavg import FedAvg
 from raysim.methods.scaffold import Scaffold
-from raysim.testing.tasks import small_task
+from raysim.testing.tasks import SmallNet, small_task
 from raysim.training.sequential import SequentialTrainer
 from raysim.training.stacked.alike import unsupported_reason
 from raysim.training.stacked.cuda_graphs import CudaRecording, GraphRecorder
 from raysim.training.stacked.trainer import _StackedTraining
 from tests.methods.test_contract import UNSUPPORTED, settings_for
-from tests.tasks import Notes
+from tests.tasks import Notes, make_task
 from tests.training.stacked.test_cuda_graphs import Tape
 
 RECORDER_ON = "raysim.training.stacked.trainer.recorder_on"
@@ -241,6 +242,105 @@ def test_a_recorded_step_is_the_step(tmp_path, monkeypatch, no_loop, often, meth
     assert difference(plain.params, recorded.params) == 0
 
 
+@pytest.fixture
+def tapes(monkeypatch):
+    """Record steps that come five times in all; return the tapes, each with the calls it played."""
+    made = []
+
+    class Counted(Tape):
+        def __init__(self, *given):
+            super().__init__(*given)
+            self.played = 0
+            made.append(self)
+
+        def __call__(self, inputs):
+            self.played += 1
+            return super().__call__(inputs)
+
+    monkeypatch.setattr("raysim.training.stacked.cuda_graphs.MIN_REPLAYS", 2)
+    monkeypatch.setattr(RECORDER_ON, lambda device, note: GraphRecorder(Counted, note))
+    return made
+
+
+class Dropping(SmallNet):
+    """Draws random numbers in its steps."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden.append(nn.Dropout(0.3))
+
+
+STACKED = {"fraction": 1.0, "engine.vectorize": 4}
+DECAY = {"local.lr_decay": 0.7}
+MOMENTUM = {"local.momentum": 0.5, "local.nesterov": True, "local.weight_decay": 0.01}
+
+
+@pytest.mark.parametrize(
+    ("method", "local", "sizes"),
+    [
+        ("fedavg", DECAY, {4, 3}),
+        ("fedavg", DECAY | MOMENTUM, {4, 3}),
+        ("fedmax", {}, {4, 3}),
+        ("scaffold", {}, {4, 3}),
+        ("scaffold", MOMENTUM, {4, 3}),
+        ("feddyn", {}, {4, 3}),
+        ("ditto", {}, {4, 3}),
+        ("mifl", {}, {4, 3}),
+        (f"{__name__}:Unequal", {"engine.vectorize": 7}, {2}),
+    ],
+)
+def test_recordings_are_played_for_later_groups(tmp_path, monkeypatch, tapes, method, local, sizes):
+    """Groups of two steps a client, of a network with dropout; the last has two in a stack."""
+
+    def train(name, rounds):
+        own = {**STACKED, "local.epochs": 1, "rounds": rounds, **local}
+        settings = settings_for(method, tmp_path / name, **own)
+        result = raysim.run(settings, make_task((16,) * 7, Dropping))
+        return result.params, result.metrics.select(["train_loss", "objective"])
+
+    params, losses = train("recorded", 6)
+    recorded, calls = len(tapes), sum(tape.played for tape in tapes)
+    assert {len(tape.inputs["y"]) for tape in tapes} == sizes and calls > recorded
+    monkeypatch.setattr(RECORDER_ON, lambda device, note: None)
+    plain, expected = train("plain", 6)
+    assert difference(params, plain) == 0 and losses.equals(expected)
+    assert len(tapes) == recorded
+
+
+def test_no_step_is_recorded_twice(tmp_path, tapes):
+    for rounds in (4, 9):
+        tapes.clear()
+        run(tmp_path / str(rounds), "fedmax", "mlp", 4, rounds=rounds, **{"local.epochs": 1})
+        found = len(tapes)
+        assert found == len({(*(i.shape for i in tape.inputs.values()),) for tape in tapes})
+    assert sum(tape.played for tape in tapes) > 4 * found
+
+
+def test_kept_tensors_make_room_for_a_group(tmp_path, monkeypatch, tapes):
+    """The group is trained again: with the same draws, and to the same bits."""
+    own = {"local.epochs": 1, "rounds": 5}
+    task = make_task((16,) * 7, Dropping)
+
+    def train(name):
+        return raysim.run(settings_for("fedavg", tmp_path / name, **own, **STACKED), task)
+
+    steps, failing = [], []
+    take = _StackedTraining._take
+
+    def fail_once(self, *given):
+        steps.append(1)
+        if failing and len(steps) == failing[0]:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return take(self, *given)
+
+    monkeypatch.setattr(_StackedTraining, "_take", fail_once)
+    expected, count = train("roomy").params, len(steps)
+    steps.clear()
+    failing.append(count - 2)  # the second of two steps
+    assert difference(expected, train("short").params) == 0
+    assert len(steps) == count + 2
+
+
 def test_steps_that_cannot_be_recorded_are_said_once(tmp_path, monkeypatch, often):
     def refuse(step, inputs):
         raise RuntimeError("not while a stream is captured")
@@ -267,9 +367,13 @@ def test_a_step_recorded_on_a_device_is_the_step(
     device = {"engine.gpus_per_actor": 1.0}
     alone, _ = run(tmp_path, method, family, 0, **often, **device)
     no_loop()
+    with monkeypatch.context() as patch:
+        patch.setattr(RECORDER_ON, lambda device, note: None)
+        plain, _ = run(tmp_path / "plain", method, family, 7, **often, **device)
     monkeypatch.setattr(CudaRecording, "__call__", noted)
     together, _ = run(tmp_path, method, family, 7, **often, **device)
     assert played or method == "fsvrg"  # which sets the generators' state in its step
+    assert difference(plain.params, together.params) == 0  # when one is recorded is by chance
     assert_same(alone, together)
 
 
