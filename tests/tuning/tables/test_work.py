@@ -31,6 +31,7 @@ def settings_of(column):
         ({"partition.name": "resample", "partition.samples": 7}, 4 * 4 * 7),
         ({"method.name": "fedbuff", "method.concurrency": 9, "method.buffer": 3}, 4 * 3 * 200),
         ({"method.name": "fedbuff"}, 4 * 2 * 200),  # half of the cohort
+        ({"method.name": "fedat", "method.concurrency": 11, "method.tiers": 2}, 4 * 5 * 200),
     ],
 )
 def test_sample_steps_by_hand(table, overrides, expected):
@@ -112,6 +113,7 @@ def test_measured_runs_have_neither_tracker_nor_trace_nor_clock(table, monkeypat
     "words",
     [
         ("method.name=fedbuff", "method.concurrency=20", "method.buffer=8"),
+        ("method.name=fedat", "method.concurrency=20", "method.tiers=4"),
         ("clock.name=devices", "clock.policy=over_selection", "clock.extra=16"),
         ("clock.name=devices", "clock.policy=deadline", "clock.deadline=1e-9"),
     ],
