@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 from time import sleep
 
 import psutil
@@ -14,15 +15,16 @@ from tests.benchmarks.gpu.apart import Job, run_apart
 ROWS = [{"figure": 0}, {"figure": 1}]
 
 
-def run(function, folder, limit=60.0, shown=None):
-    shown = [] if shown is None else shown
+def run(function, folder, limit=60.0, show=lambda outcome: None):
     job, log = Job("job", "part", function, limit), folder / "log.txt"
-    return run_apart(job, limit, "cpu", log, shown.append)
+    return run_apart(job, limit, "cpu", log, show)
 
 
-def works(emit):
+def works(seen, emit):
     print("told")
     emit([{"figure": 0}])
+    while not seen.exists():
+        sleep(0.05)
     emit([{"figure": 0}, {"figure": 1}])
 
 
@@ -45,9 +47,14 @@ def stays(emit):
 
 
 def test_rows_of_a_job_and_what_it_printed(tmp_path):
-    shown = []
-    outcome = run(works, tmp_path, shown=shown)
-    assert shown[-1].state == "under way" and shown[-1].rows in (ROWS[:1], ROWS)
+    shown, seen = [], tmp_path / "seen"
+
+    def show(outcome):
+        shown.append(outcome)
+        seen.touch()
+
+    outcome = run(partial(works, seen), tmp_path, show=show)
+    assert shown[0].state == "under way" and shown[0].rows == ROWS[:1]
     assert (outcome.state, outcome.rows, outcome.device) == ("done", ROWS, "cpu")
     assert (tmp_path / "log.txt").read_text() == "told\n"
 
