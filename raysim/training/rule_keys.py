@@ -23,7 +23,7 @@ def key_of_rules(rules: Rules, transforms: Sequence[Transform] = ()) -> Hashable
     keys = [key_of_function(function) for function in functions_of_step(rules, transforms)]
     if any(key is None for key in keys):
         return None
-    names = tuple(transform.name for transform in transforms)
+    names = tuple((transform.name, transform.after_momentum) for transform in transforms)
     return (rules.criterion is not None, len(rules.penalties), names, *keys)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import raysim
-from raysim.core.rules import Rules
+from raysim.core.rules import Rules, Transform
 from raysim.methods.activation_l2 import ActivationL2
 from raysim.methods.fedavg import FedAvg
 from raysim.methods.fedmax import FedMax
@@ -178,6 +178,8 @@ def test_keys():
     assert key_of_rules(first.rules()) != key_of_rules(FedMax(beta=3.0).rules())
     assert key_of_rules(first.rules()) != key_of_rules(Rules())
     assert key_of_rules(Rules(criterion=distances)) != key_of_rules(Rules(penalties=(distances,)))
+    later, sooner = (Transform("t", distances, after_momentum=after) for after in (True, False))
+    assert key_of_rules(Rules(), [later]) != key_of_rules(Rules(), [sooner])
     assert key_of_function(distances) == (__name__, "distances")
     assert key_of_function(partial(scaled_loss, 1)) != key_of_function(partial(scaled_loss, 1.0))
     assert key_of_function(Tensor.add) is None and key_of_function(raysim.Rules) is None

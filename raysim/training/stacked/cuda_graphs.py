@@ -34,6 +34,7 @@ class GraphRecorder:
 
     Attributes:
         stream_context: Returns the context in which a group is trained.
+        works: Whether no recording has failed.
     """
 
     def __init__(
@@ -51,18 +52,18 @@ class GraphRecorder:
             stream_context: See above.
         """
         self._record, self._note, self.stream_context = record, note, stream_context
-        self._works = True
+        self.works = True
 
     def __call__(self, step: Step, inputs: Inputs) -> Step:
         """Return a recording of a step, or the step where it cannot be recorded."""
-        if self._works:
+        if self.works:
             try:
                 return self._record(step, inputs)
             except torch.OutOfMemoryError:
                 reason = "there is no memory for what they keep"
             except RuntimeError as error:  # it sets a generator's state, say
                 reason = " ".join(str(error).split())
-            self._works = False
+            self.works = False
             self._note(f"steps are not recorded as CUDA graphs: {reason}")
         return step
 
@@ -119,7 +120,8 @@ class CudaRecording:
                 cause = " ".join(str(error).partition("\n")[0].split())
                 raise MachineError(
                     f"a step ends its recording as a CUDA graph ({cause}), after which torch cannot"
-                    " be relied on in this process: with engine.vectorize=0 none is recorded"
+                    " be relied on in this process: start anew with engine.vectorize=0, which"
+                    " records none"
                 ) from error
             raise
         self.graph.capture_end()

@@ -232,6 +232,9 @@ class KeptSteps:
 
         It is the step itself where nothing is recorded, or its rules have no key.
         """
+        if self._recorder and not self._recorder.works:
+            self._kinds.clear()
+            return step, GraphedSteps(step.direction, None)
         key = step.key() if self._recorder else None
         if key is None:
             return step, GraphedSteps(step.direction, self._recorder)

@@ -5,6 +5,8 @@ A CPU has no graphs: a tape with a graph's semantics stands in for one.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -18,6 +20,7 @@ from raysim.training.stacked.cuda_graphs import (
     GraphedSteps,
     GraphRecorder,
 )
+from raysim.training.stacked.step import KeptSteps
 
 
 class Tape(TorchDispatchMode):
@@ -179,6 +182,18 @@ def test_what_does_not_fit_is_done_each_time(cuda):
     take(GraphedSteps(large_to_record, recorder), 20)
     assert len(calls) == 22 and len(cuda) == 1  # tried twice
     assert notes == ["steps are not recorded as CUDA graphs: there is no memory for what they keep"]
+
+
+def test_nothing_is_kept_once_recordings_are_given_up():
+    def refuse(step, inputs):
+        raise RuntimeError("not while a stream is captured")
+
+    recorder = GraphRecorder(refuse, lambda note: None)
+    step = SimpleNamespace(direction=add_one, key=lambda: "kind", on_its_own=lambda: None)
+    take(GraphedSteps(add_one, recorder), 20)
+    found, steps = KeptSteps(recorder).of(step)
+    take(steps, 1)
+    assert found is step
 
 
 def test_a_recording_that_cuda_gives_up_leaves_no_process_to_go_on_in(cuda, monkeypatch):
