@@ -268,7 +268,7 @@ class RoundRunner:
                 latest[client] = StateVersion(self.number, self.passes, in_round, digest)
 
 
-def bytes_down(work: Pass, clients: list[int]) -> int:
+def bytes_down(work: Pass, clients: Sequence[int]) -> int:
     """Return the bytes that the clients of a pass receive."""
     common = nbytes(work.broadcast)
     own = sum(nbytes(stacks) for stacks in work.personal.values())

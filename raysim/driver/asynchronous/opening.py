@@ -121,7 +121,7 @@ def asynchronous_rounds(
     asynchrony = settings.method.asynchrony(settings.cohort_size)
     if asynchrony is None:
         return None
-    times = _device_times(run, run.clock, passes, committed) if run.clock else None
+    times = _device_times(run, run.clock, passes) if run.clock else None
     tiers = (
         times.clocks(settings.seed, asynchrony.tiers)
         if times
@@ -133,13 +133,12 @@ def asynchronous_rounds(
     return AsynchronousRounds(passes, plan, times, under_way, first)
 
 
-def _device_times(
-    run: RunContext, clock: VirtualClock, passes: PassContext, committed: Checkpoint
-) -> DeviceTimes:
-    """Return the times of all clients in the pass of the next round."""
-    work = _pass_after(run.settings, run.network, committed, passes.sizes)
+def _device_times(run: RunContext, clock: VirtualClock, passes: PassContext) -> DeviceTimes:
+    """Return the times of all clients in the first round's pass, also of a run that is resumed."""
+    initial = run.initial
+    work = _pass_after(run.settings, run.network, initial, passes.sizes)
     work = replace(work, clients=range(run.settings.clients))
-    runner = RoundRunner(passes, committed.number, committed.state, committed.versions, 0)
+    runner = RoundRunner(passes, initial.number, initial.state, initial.versions, 0)
     return DeviceTimes.of(clock, work, runner)
 
 

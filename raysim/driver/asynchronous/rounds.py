@@ -123,6 +123,7 @@ class AsynchronousRounds:
         }
         total = self._sums.pop(planned.number, PartialSum())
         if not total.clients:
+            runner.log.count_in_vain(work, 0, bytes_down(work, work.clients))
             raise LostRoundError(f"round {planned.number + 1}: no client's update arrives")
         with self._context.watch("reduction"):
             columns = total.columns()
@@ -237,7 +238,8 @@ class AsynchronousRounds:
         started, flights = found.started, found.flights
         entries = {c: self._entry(work, flights[c]) for c in started.clients if c in flights}
         return PassMessage(
-            work=replace(work, clients=(), broadcast={}, bytes_down=None, lr=started.lr),
+            # Rules of all rounds are the first's: who is trained again may have started in any.
+            work=replace(self._first, clients=(), broadcast={}, bytes_down=None, lr=started.lr),
             round_number=number,
             pass_number=0,
             uniform=self._is_uniform(work),
@@ -286,8 +288,7 @@ class AsynchronousRounds:
         }
         # An update that is dropped is not computed; its device has sent it all the same.
         bytes_up = total.bytes_up + _sent_late(planned) * total.bytes_up // len(total.clients)
-        down = bytes_down(work, [int(client) for client in work.clients])
-        runner.log.count(work, bytes_up, down, {**columns, **added}, 0)
+        runner.log.count(work, bytes_up, bytes_down(work, work.clients), {**columns, **added}, 0)
 
 
 def _sent_late(planned: PlannedRound) -> int:

@@ -101,7 +101,7 @@ class DeviceTimes:
 
     def _wake(self, members: Integers, tick: int, busy: Collection[int]) -> int | None:
         others = np.setdiff1d(members, [*busy])
-        return int(self.fleet.next_available(others, tick + 1).min()) if len(others) else None
+        return self.fleet.first_available(others, tick + 1) if len(others) else None
 
 
 def equal_devices(settings: Settings, sizes: Integers, tiers: int) -> list[Clock]:
