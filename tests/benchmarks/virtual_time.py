@@ -102,7 +102,7 @@ def main() -> None:
         found[data] = {}
         for seed in range(given.seeds):
             own = {**cut, "rounds": given.rounds, "seed": seed, "engine.backend": "inline"}
-            folder = given.out / data / str(seed)
+            folder = given.out / data / f"{given.rounds}-rounds" / str(seed)
             waiting = ran(folder, preset, **own, label=WAITING)
             rows = pq.read_table(waiting.path / "clients.parquet")
             deadline = float(np.quantile(rows["virtual_seconds"].to_numpy(), IN_TIME).round(1))
