@@ -24,6 +24,7 @@ from raysim.storage.atomic import writing
 Phase = Literal["broadcast", "data", "training", "reduction", "placement", "evaluation"]
 Span = tuple[Phase, float, float]
 """A phase, its start in seconds since the epoch, and its duration in seconds."""
+NamedSpan = tuple[str, float, float]
 Columns = Mapping[str, npt.NDArray[Any]]
 Spans = Mapping[str, Sequence[Span]]
 """Spans by worker; the driver's under DRIVER."""
@@ -115,7 +116,7 @@ class TraceWriter:
             f"driver_{phase}_seconds": _total(own, phase) for phase in DRIVER_PHASES
         }
 
-    def _write(self, number: int, spans: Sequence[tuple[str, Sequence[Span]]]) -> None:
+    def _write(self, number: int, spans: Sequence[tuple[str, Sequence[NamedSpan]]]) -> None:
         """Append spans of a round to the trace; the first ones replace a file of the same name."""
         first, events = not self._lines, []
         for worker, found in spans:
@@ -137,14 +138,17 @@ class TraceWriter:
         return {"ph": kind, "pid": 1, "tid": self._lines[worker], **values}
 
 
-def _virtual_spans(passes: Sequence[Columns]) -> list[tuple[str, list[Span]]]:
-    """Return the work of each client in virtual time."""
-    found: dict[str, list[Span]] = {}
+def _virtual_spans(passes: Sequence[Columns]) -> list[tuple[str, list[NamedSpan]]]:
+    """Return the work of each client in virtual time; where rounds overlap, from which version."""
+    found: dict[str, list[NamedSpan]] = {}
     for columns in passes:
         if "virtual_start" in columns:
             names = ("client", "virtual_start", "virtual_seconds")
-            for client, start, took in zip(*(columns[n].tolist() for n in names), strict=True):
-                found.setdefault(f"client {client:.0f}", []).append(("training", start, took))
+            versions = columns.get("version")
+            works = zip(*(columns[n].tolist() for n in names), strict=True)
+            for at, (client, start, took) in enumerate(works):
+                name = "training" if versions is None else f"from version {versions[at]:.0f}"
+                found.setdefault(f"client {client:.0f}", []).append((name, start, took))
     return [*found.items()]
 
 

@@ -35,3 +35,19 @@ def test_the_page_shows_how_stale_updates_are(tmp_path):
     chart = chart[: chart.index("</section>")]
     assert "versions between start and aggregation" in chart
     assert chart.count("fill: #1f77b4") == max(rows) + 1 > 1  # a bar each
+
+
+def test_the_page_shows_from_which_version_who_worked(tmp_path):
+    own = {"method.name": "fedbuff", "method.buffer": 2, "fraction": 0.7, "rounds": 6}
+    settings = make_settings(tmp_path / "timed", **own, **{"clock.name": "devices"})
+    raysim.run(settings, make_task(UNEQUAL))
+    table = pq.read_table(tmp_path / "timed" / "clients.parquet")
+    versions, rounds = (table[name].to_pylist() for name in ("version", "round"))
+    text = page_of([tmp_path / "timed"])
+    section = text[text.index('<section id="virtual"') :]
+    chart, _, after = section.partition("</svg>")
+    assert "colours are the versions they start from" in chart + after
+    colours = ("#1f77b4", "#ff7f0e", "#2ca02c")
+    expected = [versions.count(number) for number in range(3)]
+    assert [chart.count(f"fill: {colour}") for colour in colours] == expected
+    assert expected != [rounds.count(number) for number in range(3)]

@@ -158,3 +158,19 @@ def test_the_work_of_clients_in_virtual_time(tmp_path):
         )
         for row in rows
     }
+
+
+def test_the_work_of_clients_of_asynchronous_rounds_is_named_after_the_version_they_start_from(
+    tmp_path,
+):
+    own = {"clock.name": "devices", "method.name": "fedbuff", "method.buffer": 2}
+    settings = make_settings(tmp_path, trace=True, rounds=6, **own)
+    raysim.run(settings, make_task((20, 30, 10, 40)))
+    spans = spans_of(tmp_path / "virtual_trace_000001.json")
+    rows = pq.read_table(tmp_path / "clients.parquet").to_pylist()
+    named = [(s["worker"], s["ts"], s["name"]) for s in spans]
+    assert len({name for _, _, name in named}) > 2
+    assert sorted(named) == sorted(
+        (f"client {r['client']}", r["virtual_start"] * 1e6, f"from version {r['version']:.0f}")
+        for r in rows
+    )

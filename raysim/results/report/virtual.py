@@ -62,17 +62,22 @@ def _histogram(record: RunRecord, name: str) -> Chart:
 
 
 def _gantt(record: RunRecord, table: pa.Table, name: str) -> Chart:
-    """Draw the first BARS works of clients whose results counted; colours are rounds."""
+    """Draw the first BARS works of clients whose results counted.
+
+    Colours are rounds; of asynchronous rounds, the versions from which clients start.
+    """
     from matplotlib.figure import Figure
 
-    rounds, clients, starts, seconds = (table[column].to_numpy() for column in COLUMNS)
+    overlap = "version" in table.column_names
+    columns = ["version" if overlap else "round", *COLUMNS[1:]]
+    models, clients, starts, seconds = (table[column].to_numpy() for column in columns)
     order = np.lexsort((clients, starts))[:BARS]
-    rounds, clients, starts, seconds = (v[order] for v in (rounds, clients, starts, seconds))
+    models, clients, starts, seconds = (v[order] for v in (models, clients, starts, seconds))
     shown, rows = np.unique(clients, return_inverse=True)
     with style_of(name):
         figure = Figure(figsize=(5.4, 1.2 + 0.08 * max(len(shown), 10)))
         axes = figure.add_axes((0.12, 0.2, 0.85, 0.75))
-        colours = [f"C{number % COLOURS}" for number in rounds]
+        colours = [f"C{int(number) % COLOURS}" for number in models]
         axes.barh(rows, seconds, left=starts, height=0.8, color=colours)
         axes.set_xlabel("virtual seconds")
         axes.set_ylabel("client")
@@ -80,5 +85,6 @@ def _gantt(record: RunRecord, table: pa.Table, name: str) -> Chart:
         axes.set_yticks(few, [str(client) for client in shown[few]])
         axes.invert_yaxis()
         label = visible(str(record.path), SHOWN_LABEL)
-        title = f"clients in virtual time, colours are rounds ({label})"
+        meaning = "the versions they start from" if overlap else "rounds"
+        title = f"clients in virtual time, colours are {meaning} ({label})"
         return Chart(title, to_svg(figure, name, ()))
