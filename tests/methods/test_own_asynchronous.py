@@ -85,3 +85,9 @@ def test_numbers_below_1_are_refused_before_anything_starts(tmp_path, name):
     with pytest.raises(raysim.SettingsError, match=f"^method.{name}=0: must be from 1 to the"):
         run(tmp_path / "run", "Numbers", **{f"method.{name}": 0})
     assert not (tmp_path / "run").exists()
+
+
+def test_a_number_that_is_no_setting_is_named_as_the_methods(tmp_path):
+    expected = "Streaming: its buffer=2: must be from 1 to the concurrency, 1$"
+    with pytest.raises(raysim.SettingsError, match=expected):
+        run(tmp_path / "run", "Streaming", fraction=0.1)

@@ -48,11 +48,11 @@ def check_asynchrony(
     Raises:
         SettingsError: one does not.
     """
-    method, clients, state = settings.method, settings.clients, initial.state
+    method, state = settings.method, initial.state
     found = method.asynchrony(settings.cohort_size)
     if found is None:
         return
-    _check_numbers(found, clients)
+    _check_numbers(settings, found)
     key = f"method.name={method.title}: asynchronous rounds need"
     if method.client_init(state):
         raise SettingsError(f"{key} clients without state, which their order would change")
@@ -70,17 +70,19 @@ def check_asynchrony(
         )
 
 
-def _check_numbers(found: Asynchrony, clients: int) -> None:
-    if not 1 <= found.concurrency <= clients:
-        raise SettingsError(
-            f"method.concurrency={found.concurrency}: must be from 1 to the number of clients,"
-            f" {clients}"
-        )
-    for name, value in (("buffer", found.buffer), ("tiers", found.tiers)):
-        if value is not None and not 1 <= value <= found.concurrency:
-            raise SettingsError(
-                f"method.{name}={value}: must be from 1 to the concurrency, {found.concurrency}"
-            )
+def _check_numbers(settings: Settings, found: Asynchrony) -> None:
+    """Check K, M and the tiers; they are named by the method's settings, if it has them."""
+    limits = {
+        "concurrency": (found.concurrency, settings.clients, "number of clients"),
+        "buffer": (found.buffer, found.concurrency, "concurrency"),
+        "tiers": (found.tiers, found.concurrency, "concurrency"),
+    }
+    for name, (value, most, whose) in limits.items():
+        if value is not None and not 1 <= value <= most:
+            method = settings.method
+            own = name in type(method).model_fields
+            key = f"method.{name}" if own else f"method.name={method.title}: its {name}"
+            raise SettingsError(f"{key}={value}: must be from 1 to the {whose}, {most}")
 
 
 def _check_clock(settings: Settings) -> None:
