@@ -160,6 +160,7 @@ class _StackedTraining:
             numbers=numbers,
             trainable=job.trainable,
             names=trainer.network.trainable_names(job.trainable),
+            # Not self.sgd: a kept step outlives the group, and would hold its velocities.
             sgd=StackedSgd(local, rates, device, equal),
             momentum=bool(self.local.momentum),
             scoring=job.data.scoring,
