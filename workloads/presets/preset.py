@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from raysim.core.given import decides_result
+from raysim.core.given import decides_result, dotted
 
 if TYPE_CHECKING:
     from raysim.config import Settings
@@ -120,7 +120,7 @@ class Preset:
 
     def by_origin(self) -> dict[str, dict[str, Any]]:
         """Return settings with an origin of their own or a value that is not the default."""
-        values = flat(self.settings.to_dict())
+        values = dotted(self.settings.to_dict())
         listed = departures(self.settings).keys() | self.origins.keys()
         return {
             origin: {k: v for k, v in values.items() if k in listed and self.origin(k) == origin}
@@ -167,18 +167,9 @@ class Preset:
         return Preset(about, values, marks, self.paper, reference, published or {}, note, base=self)
 
 
-def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested values by dotted key."""
-    result: dict[str, Any] = {}
-    for key, value in values.items():
-        deeper = isinstance(value, Mapping)
-        result |= flat(value, f"{prefix}{key}.") if deeper else {f"{prefix}{key}": value}
-    return result
-
-
 def names(settings: Settings) -> set[str]:
     """Return the dotted keys of all settings, groups and components."""
-    keys = flat(settings.to_dict())
+    keys = dotted(settings.to_dict())
     return {key.rsplit(".", depth)[0] for key in keys for depth in range(key.count(".") + 1)}
 
 
@@ -188,10 +179,10 @@ def departures(settings: Settings) -> dict[str, Any]:
 
     parts = ("dataset", "partition", "model", "method")
     plain = Settings(**{part: type(getattr(settings, part))() for part in parts})
-    defaults = flat(plain.to_dict())
+    defaults = dotted(plain.to_dict())
     return {
         key: value
-        for key, value in flat(settings.to_dict()).items()
+        for key, value in dotted(settings.to_dict()).items()
         if key not in defaults
         or defaults[key] != value
         or (key.endswith(".name") and key.partition(".")[0] in parts)

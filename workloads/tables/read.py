@@ -19,8 +19,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from raysim.core.errors import SettingsError
+from raysim.core.given import dotted
 from raysim.workloads.presets import PRESETS
-from raysim.workloads.presets.preset import flat, origins
+from raysim.workloads.presets.preset import origins
 from raysim.workloads.tables.table import PaperCell, PaperTable
 
 SEEDS = 3
@@ -120,7 +121,7 @@ def _built(entry: _Table) -> PaperTable:
         tuple(columns),
         cells,
         entry.seeds,
-        {row.name: frozenset(flat(row.settings)) for row in entry.rows},
+        {row.name: frozenset(dotted(row.settings)) for row in entry.rows},
         entry.baseline,
         entry.note,
         entry.reference_row,
@@ -134,7 +135,7 @@ def _cells(entry: _Table) -> Iterator[PaperCell]:
     for row in entry.rows:
         for number, column in enumerate(entry.columns):
             lines = (entry, column, row)
-            settings = {k: v for line in lines for k, v in flat(line.settings).items()}
+            settings = {k: v for line in lines for k, v in dotted(line.settings).items()}
             value = row.values[number] if number < len(row.values) else None
             reason = doubts.get((row.name, column.name)) or row.suspect or column.suspect
             yield PaperCell(

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import raysim
+from raysim.core.given import dotted
 from raysim.workloads.figures import FIGURES
 from raysim.workloads.figures.curves import CURVES
-from raysim.workloads.presets.preset import flat
 from raysim.workloads.tables import TABLES
 
 FULL = {"local.batch_size": "full"}
@@ -65,7 +65,7 @@ def test_the_runs_are_those_of_the_table(name):
         settings = raysim.load_config(run.preset, figure.overrides(run))
         assert settings.override({"analysis": []}) == cells[place].resolve()
         others = {} if run.label in ("FedMA", "FSVRG") else common  # passes; all clients
-        found = flat(settings.to_dict())
+        found = dotted(settings.to_dict())
         assert {key: found[key] for key in others} == others, place
 
 

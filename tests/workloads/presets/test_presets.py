@@ -10,9 +10,10 @@ import pytest
 from rich.console import Console
 
 from raysim.cli import pages
+from raysim.core.given import dotted
 from raysim.workloads.partitions.iid import Iid
 from raysim.workloads.presets import PRESETS, Preset
-from raysim.workloads.presets.preset import ORIGINS, departures, flat, names, origins
+from raysim.workloads.presets.preset import ORIGINS, departures, names, origins
 
 README = (Path(__file__).parents[3] / "workloads/README.md").read_text(encoding="utf-8")
 
@@ -113,7 +114,7 @@ def test_papers_stand_beside_their_places_and_sources():
 @pytest.mark.parametrize("name", PRINTED)
 def test_the_schedule_is_the_paper_s_and_is_said_to_be_printed(name):
     preset = PRESETS[name]
-    values = flat(preset.settings.to_dict())
+    values = dotted(preset.settings.to_dict())
     for key, expected in zip(SCHEDULE, PRINTED[name], strict=True):
         assert expected in (None, values[key]), key
         assert (preset.origin(key) == "printed") == (expected is not None), key
@@ -128,7 +129,7 @@ def test_networks_have_the_papers_numbers_of_parameters(name):
 
 def test_methods_and_partitions_of_the_named_presets():
     fedmax, colour, roles = (
-        flat(PRESETS[name].settings.to_dict())
+        dotted(PRESETS[name].settings.to_dict())
         for name in ("fedmax-cifar10-noniid", "dnc-colour", "dnc-shakespeare")
     )
     assert (fedmax["method.name"], fedmax["method.beta"]) == ("fedmax", 1500)

@@ -19,10 +19,10 @@ import raysim
 from raysim.config import Settings
 from raysim.core.arrow import write_split
 from raysim.core.data import Dataset, Split
+from raysim.core.given import dotted
 from raysim.core.seeds import stream
 from raysim.federation.federation import from_settings
 from raysim.workloads.presets import PRESETS
-from raysim.workloads.presets.preset import flat
 
 torch.set_num_threads(1)
 
@@ -46,7 +46,7 @@ EACH = {"emnist": 24, "cifar100": 20}
 
 def small(settings: Settings, out: Path) -> Settings:
     """Return the settings with a short round of few clients."""
-    values = flat(settings.to_dict())
+    values = dotted(settings.to_dict())
     overrides = {key: value for key, value in SMALL.items() if values.get(key) is not None}
     overrides |= {"rounds": 1, "engine.backend": "inline", "out": str(out)}
     cohort = 1 if settings.model.title == LARGE else COHORT
@@ -114,7 +114,7 @@ def test_twins_differ_in_their_schedule_alone():
     assert len(TWINS) == 6
     for twin in TWINS:
         first, other = (
-            flat(PRESETS[name].settings.to_dict()) for name in (twin.removesuffix("-600"), twin)
+            dotted(PRESETS[name].settings.to_dict()) for name in (twin.removesuffix("-600"), twin)
         )
         changed = {key for key in {*first, *other} if first.get(key) != other.get(key)}
         assert changed == {"rounds", "local.epochs", "local.lr_decay"}, twin

@@ -9,11 +9,12 @@ import pytest
 
 from raysim import Settings
 from raysim.core.errors import SettingsError
+from raysim.core.given import dotted
 from raysim.results.metrics import parse_metric
 from raysim.results.tables import ResultCell, ResultTable
 from raysim.tuning.tables.plan import TableOptions, make_plan
 from raysim.workloads.datasets.prepared import missing_files
-from raysim.workloads.presets.preset import ORIGINS, flat
+from raysim.workloads.presets.preset import ORIGINS
 from raysim.workloads.tables import TABLES, PaperCell, find
 
 CELLS = [(table, cell) for table in TABLES.values() for cell in table.cells]
@@ -138,7 +139,7 @@ def cell_of(name: str, row: str, column: str) -> PaperCell:
 
 
 def settings_of(name: str, row: str, column: str) -> dict[str, object]:
-    return flat(cell_of(name, row, column).resolve().to_dict())
+    return dotted(cell_of(name, row, column).resolve().to_dict())
 
 
 def test_published_cells_of_each_table():
@@ -205,7 +206,7 @@ def test_suspect_figures_say_why():
 def test_every_cell_resolves_and_every_override_has_an_origin(resolved):
     assert len(resolved) == len(CELLS)
     for number, (table, cell) in enumerate(CELLS):
-        values = flat(resolved[number].to_dict())
+        values = dotted(resolved[number].to_dict())
         assert {key: values[key] for key in cell.settings} == cell.settings, cell
         assert cell.origins.keys() == cell.settings.keys(), cell
         assert set(cell.origins.values()) <= ORIGINS.keys(), table.name
