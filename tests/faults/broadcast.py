@@ -1,6 +1,6 @@
 """Objects that a call of the pool sends, on a cluster; for a process of its own.
 
-Prints as JSON how often something was put into the object store, the nodes on which it lay when
+Prints as JSON how often the message was put into the object store, the nodes on which it lay when
 four actors had read it, and whether what they read could be written to.
 """
 
@@ -48,8 +48,10 @@ def main() -> None:
     puts, put = [], ray.put
 
     def noted(value):
-        puts.append(put(value))
-        return puts[-1]
+        reference = put(value)
+        if isinstance(value, np.ndarray):
+            puts.append(reference)
+        return reference
 
     with mock.patch("ray.put", noted):
         costs = {(client,): 1.0 for client in range(40)}
