@@ -182,6 +182,24 @@ def test_a_table_is_a_job_whose_runs_are_in_slots_of_the_cluster(head, working_d
     assert code == 0 and "/4 FA" not in said and "succeeded" in said  # nothing is run again
 
 
+@pytest.mark.full
+def test_a_study_is_a_job_whose_trials_are_in_slots_of_the_cluster(
+    head, working_directory, tmp_path
+):
+    out = tmp_path / "study"
+    words = ["submit", "--env", f"RAYSIM_DATA={tmp_path / 'data'}", "--", "tune", "fedmax-beta"]
+    words += ["--jobs", "1", "--out", str(out), *TINY, "rounds=1", "local.batch_size=10"]
+    code, said, err = done(head, working_directory, *words, "--trials", "2")
+    assert (code, err) == (0, ""), said + err
+    assert re.search(r"job \w+: succeeded\n$", said)
+    trials = [*out.glob("trials/*/summary.json")]
+    assert len(trials) == 2 and (out / "best.json").exists()
+    before = [trial.stat().st_mtime_ns for trial in trials]
+    code, said, _ = done(head, working_directory, *words, "--trials", "3")
+    assert code == 0 and len([*out.glob("trials/*/summary.json")]) == 3, said
+    assert [trial.stat().st_mtime_ns for trial in trials] == before  # nothing is run again
+
+
 REFUSED = {
     "no such preset": (["run", "mnist-fedvag", "out=/x"], "did you mean 'mnist-fedavg'?"),
     "value": (["run", "mnist-fedavg", "rounds=0", "out=/x"], "rounds=0: must be greater"),
