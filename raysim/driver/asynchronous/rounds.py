@@ -188,15 +188,17 @@ class AsynchronousRounds:
         stacks: Sequence[Item],
         failed_at: Mapping[Item, str],
     ) -> None:
-        """Have stacks of a version trained, those first whose updates are needed first."""
-        costs, order = {}, {}
+        """Have stacks of a version trained, by when the first update of each is due."""
+        costs, due = {}, {}
+        mean = runner.mean_cost(message.work)
         for stack in stacks:
             wanted = [client for client in stack if client not in message.arrived]
             self._training.stacks |= dict.fromkeys(wanted, stack)
             self._training.messages[stack] = message
             costs[stack] = runner.cost(message.work, stack)
-            order[stack] = min(message.entries[client].round_number for client in wanted)
-        self._context.executor.submit("train", message, costs, failed_at, order)
+            first = min(message.entries[client].round_number for client in wanted)
+            due[stack] = mean * self._plan.updates(first)
+        self._context.executor.submit("train", message, costs, failed_at, due)
 
     def _wait(self, runner: RoundRunner, planned: PlannedRound) -> None:
         """Take in results until all updates are there that a round aggregates."""

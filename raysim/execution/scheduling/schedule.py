@@ -109,7 +109,7 @@ class Schedule:
         self,
         costs: Mapping[Item, float],
         barred: Mapping[Item, int] | None = None,
-        order: Mapping[Item, int] | None = None,
+        order: Mapping[Item, float] | None = None,
     ) -> None:
         """Add items, and deal them anew with those that no worker has been handed.
 
