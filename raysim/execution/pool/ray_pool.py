@@ -37,8 +37,9 @@ from raysim.execution.pool.demand import Demand
 from raysim.execution.pool.foreman import NodeWorkers
 from raysim.execution.pool.work import Work
 from raysim.execution.resources import ActorPlan
-from raysim.execution.scheduling.dealing import Speeds, latest_starts
+from raysim.execution.scheduling.dealing import Speeds
 from raysim.execution.scheduling.holding import AT_ONCE, hold_seconds
+from raysim.execution.scheduling.line import latest_starts
 from raysim.execution.scheduling.schedule import Schedule
 from raysim.execution.worker import WorkerSpec
 from raysim.storage.trace import Stopwatch

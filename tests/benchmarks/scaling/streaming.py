@@ -14,8 +14,9 @@ from raysim.core.seeds import stream
 from raysim.driver.asynchronous.arrivals import Clock, Flight, Queue
 from raysim.driver.asynchronous.draws import Draws, always
 from raysim.driver.asynchronous.plan import Plan
-from raysim.execution.scheduling.dealing import Speeds, latest_starts
+from raysim.execution.scheduling.dealing import Speeds
 from raysim.execution.scheduling.holding import AT_ONCE
+from raysim.execution.scheduling.line import latest_starts
 from raysim.execution.scheduling.worker_items import Item
 from tests.benchmarks.report import heading, line
 from tests.benchmarks.scaling.costs import message_costs

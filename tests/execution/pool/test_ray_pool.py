@@ -25,7 +25,7 @@ from raysim.execution.messages import Directions, FailedItem, WorkerResult
 from raysim.execution.pool import actor, actors, broadcasts, foreman, ray_pool
 from raysim.execution.pool.actors import MAX_DEATHS, NoActorError
 from raysim.execution.resources import ActorPlan
-from raysim.execution.scheduling.dealing import HEAD_START
+from raysim.execution.scheduling.line import HEAD_START
 from raysim.storage.trace import Stopwatch
 from tests.tasks import make_settings
 

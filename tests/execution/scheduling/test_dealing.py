@@ -9,14 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysim.execution.scheduling.dealing import (
-    HEAD_START,
-    Speeds,
-    assign,
-    latest_starts,
-    steal,
-    take_chunk,
-)
+from raysim.execution.scheduling.dealing import Speeds, assign, steal, take_chunk
+from raysim.execution.scheduling.line import HEAD_START, latest_starts
 
 costs_of = st.lists(st.integers(1, 600), min_size=1, max_size=60).map(
     lambda values: {7 * i + 3: float(cost) for i, cost in enumerate(values)}
