@@ -187,6 +187,11 @@ class RoundRunner:
             return float(sizes.sum() * max(work.epochs, 1))
         return float(sum(n * max(work.epochs[c], 1) for c, n in zip(stack, sizes, strict=True)))
 
+    def mean_cost(self, work: Pass) -> float:
+        """Return the mean work of all clients, where they have as many epochs."""
+        epochs = work.epochs if isinstance(work.epochs, int) else 1
+        return float(self.context.sizes.mean()) * max(epochs, 1)
+
     def accept(self, result: WorkerResult | FailedItem, sums: Sums) -> list[Failure]:
         """Add the uploads of a result to the sums; return the clients that failed.
 

@@ -39,7 +39,7 @@ class Executor(ABC):
         message: Any,
         costs: Mapping[Item, float],
         failed_at: Mapping[Item, str] | None = None,
-        order: Mapping[Item, int] | None = None,
+        due: Mapping[Item, float] | None = None,
     ) -> None:
         """Have workers call `Worker.<call>(message, items)`, until all items are done.
 
@@ -52,8 +52,10 @@ class Executor(ABC):
             costs: Work of each item.
             failed_at: Items that failed, and the worker, which must not have them again where there
                 can be another.
-            order: Items that are waited for while others run: the smallest places come first, and
-                results as soon as they are there. None: all are waited for, in any order.
+            due: Of items that are waited for while others run, the work of all items, since some
+                moment, by the end of which each is to be done. Those that must start first come
+                first, and results as soon as they are there. None: all are waited for, in any
+                order.
         """
 
     @abstractmethod
@@ -114,7 +116,7 @@ class InlineExecutor(Executor):
         message: Any,
         costs: Mapping[Item, float],
         failed_at: Mapping[Item, str] | None = None,
-        order: Mapping[Item, int] | None = None,
+        due: Mapping[Item, float] | None = None,
     ) -> None:
         """Note items; they run as their results are asked for."""
         self._waiting[call].append((message, [*costs]))

@@ -160,7 +160,7 @@ class Directions:
     costs: Mapping[tuple[int, ...], float]
     failed_at: Mapping[tuple[int, ...], str]
     hold_seconds: float
-    order: Mapping[tuple[int, ...], int] | None = None
+    order: Mapping[tuple[int, ...], float] | None = None
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import raysim
+from raysim.core.rules import Pass
+from raysim.driver.round_log import RoundLog
 from tests.tasks import UNEQUAL, make_settings, make_task
 
 
@@ -22,3 +24,13 @@ def test_losses_of_a_round_are_weighted_by_the_clients_samples(tmp_path):
             losses = [client[name] for client in own]
             assert row[name] == pytest.approx(np.average(losses, weights=samples), rel=1e-6)
             assert row[name] != pytest.approx(np.mean(losses), rel=1e-2)
+
+
+def test_bytes_in_vain_count_under_the_label_of_their_pass_and_in_the_round():
+    log = RoundLog()
+    log.count_in_vain(Pass((1,), {}, epochs=1, lr=0.1), 2, 3)
+    for up, down in ((10, 20), (100, 200)):
+        log.count_in_vain(Pass((1,), {}, epochs=1, lr=0.1, label="pre"), up, down)
+    found = log.figures()
+    assert (found["pre_bytes_up"], found["pre_bytes_down"]) == (110, 220)
+    assert (found["bytes_up"], found["bytes_down"]) == (112, 223)

@@ -30,6 +30,8 @@ class Plan:
         self._queue = queue
         self._rounds: dict[int, PlannedRound] = {}
         self._targets: dict[Flight, int | None] = {}
+        self._updates: dict[int, int] = {}
+        self._planned_updates = 0
 
     def round(self, number: int) -> PlannedRound:
         """Return a round that is not forgotten."""
@@ -46,10 +48,16 @@ class Plan:
             self._extend()
         return self._targets.get(flight)
 
+    def updates(self, number: int) -> int:
+        """Return how many updates the rounds from the first planned one to this one aggregate."""
+        self.round(number)
+        return self._updates[number]
+
     def forget(self, number: int) -> None:
         """Forget the rounds before one."""
         for gone in [found for found in self._rounds if found < number]:
             planned = self._rounds.pop(gone)
+            del self._updates[gone]
             for flight in (*planned.arrived, *planned.dropped):
                 del self._targets[flight]
 
@@ -57,5 +65,7 @@ class Plan:
         planned = plan_round(self._asynchrony, self._tiers, self._queue)
         self._rounds[planned.number] = planned
         self._queue = planned.after
+        self._planned_updates += len(planned.arrived)
+        self._updates[planned.number] = self._planned_updates
         self._targets |= dict.fromkeys(planned.dropped, None)
         self._targets |= dict.fromkeys(planned.arrived, planned.number)

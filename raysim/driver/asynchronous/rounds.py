@@ -2,7 +2,8 @@
 
 The workers have a client as soon as the version exists from which it starts, and a round ends as
 soon as all updates are there that it aggregates. Other clients go on meanwhile, those first that
-the next round needs: workers wait only where all clients of all versions that exist are trained.
+must start first for their rounds to end in time: workers wait only where all clients of all
+versions that exist are trained.
 Analyses may run passes of their own, so before those of a round all clients end their training.
 Each update is added to the exact sum of the round that aggregates it, which the plan tells. Who
 trains when, and where, changes no bit.
@@ -23,7 +24,8 @@ from raysim.driver.asynchronous.arrivals import Flight, PlannedRound, Queue
 from raysim.driver.asynchronous.checks import check_alike, check_pass
 from raysim.driver.asynchronous.plan import Plan
 from raysim.driver.asynchronous.times import DeviceTimes
-from raysim.driver.passes import PassContext, RoundRunner, bytes_down
+from raysim.driver.asynchronous.traffic import bytes_of, sent_late
+from raysim.driver.passes import PassContext, RoundRunner
 from raysim.driver.virtual.lost import LostRoundError
 from raysim.execution.base import Item
 from raysim.execution.messages import Entry, FailedItem, Failure, PassMessage, WorkerResult
@@ -118,12 +120,12 @@ class AsynchronousRounds:
         runner.log.more = {
             "staleness_mean": sum(staleness.values()) / len(staleness),
             "staleness_max": max(staleness.values()),
-            "updates_dropped": _sent_late(planned),
+            "updates_dropped": sent_late(planned),
             **(self._times.figures(planned) if self._times else {}),
         }
         total = self._sums.pop(planned.number, PartialSum())
         if not total.clients:
-            runner.log.count_in_vain(work, 0, bytes_down(work, work.clients))
+            runner.log.count_in_vain(work, *bytes_of(work, planned, total, self._times))
             raise LostRoundError(f"round {planned.number + 1}: no client's update arrives")
         with self._context.watch("reduction"):
             columns = total.columns()
@@ -188,15 +190,17 @@ class AsynchronousRounds:
         stacks: Sequence[Item],
         failed_at: Mapping[Item, str],
     ) -> None:
-        """Have stacks of a version trained, those first whose updates are needed first."""
-        costs, order = {}, {}
+        """Have stacks of a version trained, by when the first update of each is due."""
+        costs, due = {}, {}
+        mean = runner.mean_cost(message.work)
         for stack in stacks:
             wanted = [client for client in stack if client not in message.arrived]
             self._training.stacks |= dict.fromkeys(wanted, stack)
             self._training.messages[stack] = message
             costs[stack] = runner.cost(message.work, stack)
-            order[stack] = min(message.entries[client].round_number for client in wanted)
-        self._context.executor.submit("train", message, costs, failed_at, order)
+            first = min(message.entries[client].round_number for client in wanted)
+            due[stack] = mean * self._plan.updates(first)
+        self._context.executor.submit("train", message, costs, failed_at, due)
 
     def _wait(self, runner: RoundRunner, planned: PlannedRound) -> None:
         """Take in results until all updates are there that a round aggregates."""
@@ -286,14 +290,8 @@ class AsynchronousRounds:
             "staleness": np.array([planned.staleness(f) for f in flights], dtype=np.float64),
             **(self._times.columns(flights) if self._times else {}),
         }
-        # An update that is dropped is not computed; its device has sent it all the same.
-        bytes_up = total.bytes_up + _sent_late(planned) * total.bytes_up // len(total.clients)
-        runner.log.count(work, bytes_up, bytes_down(work, work.clients), {**columns, **added}, 0)
-
-
-def _sent_late(planned: PlannedRound) -> int:
-    """Return how many updates arrived in a round that are too stale."""
-    return sum(not flight.lost for flight in planned.dropped)
+        moved = bytes_of(work, planned, total, self._times)
+        runner.log.count(work, *moved, {**columns, **added}, 0)
 
 
 def _of_version(number: int, flights: Sequence[Flight]) -> dict[int, Flight]:

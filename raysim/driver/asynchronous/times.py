@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +20,7 @@ from raysim.driver.asynchronous.arrivals import Clock, Flight, PlannedRound
 from raysim.driver.asynchronous.draws import Draws, Integers, always
 from raysim.driver.passes import RoundRunner
 from raysim.driver.virtual.clock import LOST, VIRTUAL_JOULES, VIRTUAL_SECONDS, VirtualClock
+from raysim.driver.virtual.policies import moved_until
 from raysim.execution.partial_sum import Columns
 
 
@@ -32,11 +32,15 @@ class DeviceTimes:
         fleet: The devices.
         ticks: Ticks of each client's work [K].
         joules: Its energy [K].
+        bytes_up: Bytes that it sends [K].
+        bytes_down: Bytes that it receives [K].
     """
 
     fleet: Fleet
     ticks: Integers
     joules: npt.NDArray[np.float64]
+    bytes_up: Integers
+    bytes_down: Integers
 
     @classmethod
     def of(cls, clock: VirtualClock, work: Pass, runner: RoundRunner) -> DeviceTimes:
@@ -44,17 +48,14 @@ class DeviceTimes:
         costs = clock.costs.of(work, runner)
         amounts = (costs.flops(costs.epochs), costs.bytes_up, costs.bytes_down)
         ticks = clock.fleet.ticks(costs.clients, *amounts)
-        return cls(clock.fleet, ticks, clock.fleet.joules(costs.clients, *amounts))
+        joules = clock.fleet.joules(costs.clients, *amounts)
+        return cls(clock.fleet, ticks, joules, costs.bytes_up, costs.bytes_down)
 
     def clocks(self, seed: int, tiers: int) -> list[Clock]:
         """Return the clock of each tier, for the plan."""
         return [
-            Clock(
-                Draws(seed, members, self.fleet.available),
-                self._fly,
-                partial(self._wake, members),
-            )
-            for members in tiers_of(self.ticks, tiers)
+            Clock(tier.draw, self._fly, tier.wake)
+            for tier in (_Tier(seed, self.fleet, each) for each in tiers_of(self.ticks, tiers))
         ]
 
     def figures(self, planned: PlannedRound) -> dict[str, float]:
@@ -74,6 +75,14 @@ class DeviceTimes:
             VIRTUAL_SECONDS: self._worked(flights) / TICKS_PER_SECOND,
             VIRTUAL_JOULES: self._spent(flights),
         }
+
+    def moved(self, flights: Sequence[Flight]) -> tuple[int, int]:
+        """Return the bytes that those of some clients that are lost send and receive until then."""
+        lost = [flight for flight in flights if flight.lost]
+        clients = [flight.client for flight in lost]
+        device, whole = self.fleet.profiles(clients), self.ticks[clients]
+        up, down = self.bytes_up[clients], self.bytes_down[clients]
+        return moved_until(self._worked(lost), whole, device, up, down)
 
     def _spent(self, flights: Sequence[Flight]) -> npt.NDArray[np.float64]:
         """Return the energy of clients [n]; one that was lost has done a part of its work."""
@@ -99,9 +108,36 @@ class DeviceTimes:
         worked = int(np.ceil(ticks * share)) if lost else ticks
         return tick + max(worked, 1), lost
 
-    def _wake(self, members: Integers, tick: int, busy: Collection[int]) -> int | None:
-        others = np.setdiff1d(members, [*busy])
-        return self.fleet.first_available(others, tick + 1) if len(others) else None
+
+class _Tier:
+    """Clients of a tier: who of them starts, and when one can.
+
+    While all are away they are not looked through at every arrival of another tier.
+    """
+
+    def __init__(self, seed: int, fleet: Fleet, members: Integers) -> None:
+        self._fleet, self._members = fleet, members
+        self._draws = Draws(seed, members, fleet.available)
+        self._all_away = range(0)  # ticks
+
+    def draw(
+        self, number: int, refill: int, count: int, busy: Collection[int], tick: int
+    ) -> Sequence[int]:
+        """Draw clients; see `arrivals.Clock`."""
+        away = tick in self._all_away
+        return [] if away else self._draws(number, refill, count, busy, tick)
+
+    def wake(self, tick: int, busy: Collection[int]) -> int | None:
+        """Return when one that is not busy is available; see `arrivals.Clock`."""
+        if tick in self._all_away:
+            return self._all_away.stop
+        others = np.setdiff1d(self._members, [*busy])
+        if not len(others):
+            return None
+        found = self._fleet.first_available(others, tick + 1)
+        if len(others) == len(self._members):
+            self._all_away = range(tick + 1, found)
+        return found
 
 
 def equal_devices(settings: Settings, sizes: Integers, tiers: int) -> list[Clock]:

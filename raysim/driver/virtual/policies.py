@@ -14,6 +14,7 @@ Of clients that arrive at the same tick, those drawn first come first, then the 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ import numpy.typing as npt
 from raysim.clock.availability import TICKS_PER_SECOND
 from raysim.clock.devices import Devices
 from raysim.clock.fleet import Fleet
+from raysim.clock.profiles import Profiles
 from raysim.driver.virtual.costs import PassCosts
 
 Flags = npt.NDArray[np.bool_]
@@ -97,16 +99,33 @@ def outcome_of(
 def sent_in_vain(fleet: Fleet, costs: PassCosts, outcome: Outcome) -> tuple[int, int]:
     """Return the bytes that clients whose result does not count sent and received.
 
-    A client's work is half of the latency, what it receives, its steps, what it sends, and the
-    other half; it moves bytes at an even pace until it has dropped out or the server goes on.
+    They do until they have dropped out or the server goes on.
     """
     lost = ~outcome.counts
-    device = fleet.profiles(costs.clients[lost])
-    whole = _ticks(fleet, costs, outcome.epochs)[lost]
-    worked = outcome.ticks[lost] / TICKS_PER_SECOND - device.latency / 2
-    left = (whole - outcome.ticks[lost]) / TICKS_PER_SECOND - device.latency / 2
-    down = np.clip(worked * device.down, 0, costs.bytes_down[lost])
-    up = np.clip(costs.bytes_up[lost] - left * device.up, 0, costs.bytes_up[lost])
+    whole, device = _ticks(fleet, costs, outcome.epochs), fleet.profiles(costs.clients[lost])
+    up, down = costs.bytes_up[lost], costs.bytes_down[lost]
+    return moved_until(outcome.ticks[lost], whole[lost], device, up, down)
+
+
+def moved_until(
+    ticks: Any, whole: Any, device: Profiles, bytes_up: Integers, bytes_down: Integers
+) -> tuple[int, int]:
+    """Return the bytes that clients send and receive until some moment of their work, in all.
+
+    A client's work is half of the latency, what it receives, its steps, what it sends, and the
+    other half; it moves bytes at an even pace.
+
+    Args:
+        ticks: Ticks of its work that are over [n].
+        whole: Ticks of all of it [n].
+        device: Its device [n].
+        bytes_up: Bytes that all of it sends [n].
+        bytes_down: Bytes that all of it receives [n].
+    """
+    worked = ticks / TICKS_PER_SECOND - device.latency / 2
+    left = (whole - ticks) / TICKS_PER_SECOND - device.latency / 2
+    down = np.clip(worked * device.down, 0, bytes_down)
+    up = np.clip(bytes_up - left * device.up, 0, bytes_up)
     return int(up.sum()), int(down.sum())
 
 

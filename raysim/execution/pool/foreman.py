@@ -198,7 +198,7 @@ class Foreman:
         work, backlog = self._works[told.name], self._backlogs[told.name]
         costs: dict[Item, float] = {}
         barred: dict[Item, int] = {}
-        order: dict[Item, int] = {}
+        order: dict[Item, float] = {}
         for (message, reference), items in told.parts:
             directions, at = self._directed(told.name, reference)
             costs |= {item: directions.costs[item] for item in items}

@@ -39,6 +39,7 @@ from raysim.execution.pool.work import Work
 from raysim.execution.resources import ActorPlan
 from raysim.execution.scheduling.dealing import Speeds
 from raysim.execution.scheduling.holding import AT_ONCE, hold_seconds
+from raysim.execution.scheduling.line import latest_starts
 from raysim.execution.scheduling.schedule import Schedule
 from raysim.execution.worker import WorkerSpec
 from raysim.storage.trace import Stopwatch
@@ -118,15 +119,17 @@ class ActorPool(Executor):
         message: Any,
         costs: Mapping[Item, float],
         failed_at: Mapping[Item, str] | None = None,
-        order: Mapping[Item, int] | None = None,
+        due: Mapping[Item, float] | None = None,
     ) -> None:
         """Have the actors work on items.
 
         Raises:
             MachineError: the cluster is gone, or no actor can be had any more.
         """
-        hold = self._hold_seconds(call) if order is None else AT_ONCE
-        failed_at, order = failed_at or {}, None if failed_at else order
+        hold = self._hold_seconds(call) if due is None else AT_ONCE
+        workers = sum(handle.width for handle in self._actors.handles)
+        order = latest_starts(due, costs, workers) if due and not failed_at else None
+        failed_at = failed_at or {}
         with self._watch("broadcast"):
             self._actors.cluster.check_store()
             put = self._put(message, Directions(costs, failed_at, hold, order))

@@ -5,5 +5,6 @@ Imported by `execution.pool`; knows neither Ray nor tensors, so that `tests/benc
 it for any number of workers.
 
 `schedule.Schedule` is that of a driver and of a foreman, who has it in a `backlog.Backlog` of the
-driver's calls; `queues.Queues` deals items to workers by `dealing`.
+driver's calls; `queues.Queues` deals items to workers by `dealing`, those of asynchronous rounds
+wait in a `line.Line`.
 """

@@ -79,7 +79,7 @@ class Backlog:
         costs: Mapping[Item, float],
         hand_over: bool,
         barred: Mapping[Item, int] | None = None,
-        order: Mapping[Item, int] | None = None,
+        order: Mapping[Item, float] | None = None,
     ) -> int:
         """Take a call; return its number.
 

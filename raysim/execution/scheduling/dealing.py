@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Container, Mapping, Sequence
-from heapq import heappop, heappush
-from itertools import count
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -91,34 +89,6 @@ def remove(queue: deque[Item], items: Collection[Item]) -> None:
     left = [item for item in queue if item in rest]
     queue.clear()
     queue.extend(left)
-
-
-class Line(Generic[Item]):
-    """Items that are not dealt, by their places; those of one place in the order of coming."""
-
-    def __init__(self) -> None:
-        self._waiting: list[tuple[int, int, Item]] = []
-        self._numbers = count()
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def add(self, order: Mapping[Item, int]) -> None:
-        """Add items at their places."""
-        for item, place in order.items():
-            heappush(self._waiting, (place, next(self._numbers), item))
-
-    def take(
-        self, costs: Mapping[Item, float], min_work: float, fewest: int, most: int
-    ) -> list[Item]:
-        """Take the first items: so much work, but at least and at most so many of them."""
-        taken, work = list[Item](), 0.0
-        while self._waiting and len(taken) < most:
-            work += costs[self._waiting[0][2]]
-            if len(taken) >= fewest and work > min_work:
-                break
-            taken.append(heappop(self._waiting)[2])
-        return taken
 
 
 class Speeds:

@@ -10,7 +10,8 @@ are empty: a sum is as large as the model, and returning one per chunk cost 15% 
 2NN.
 
 Items of asynchronous rounds have an order, and wait in a line instead: whoever has room takes the
-first of them, and more come before the last is done.
+first of them, and more come before the last is done. The order is that of their latest starts: with
+that of their rounds, each round waits for the longest of its items on the slowest worker.
 
 The class serves twice. The driver's schedule may have foremen for workers: fast ones, which work on
 as many items at once as they have workers themselves. A foreman's own schedule stays open, as the
@@ -23,8 +24,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from time import perf_counter
 
-from raysim.execution.scheduling.dealing import Line, Speeds, take_chunk
+from raysim.execution.scheduling.dealing import Speeds, take_chunk
 from raysim.execution.scheduling.holding import HOLD_SECONDS
+from raysim.execution.scheduling.line import (
+    FOREMAN_PORTIONS,
+    LINE_CHUNK_SECONDS,
+    LONG_SECONDS,
+    Line,
+)
 from raysim.execution.scheduling.queues import Queues
 from raysim.execution.scheduling.worker_items import Assignment, Item
 
@@ -37,15 +44,6 @@ CHUNK_SECONDS = 0.08
 A message costs driver and worker about 4 ms of their cores: a twentieth of that. More would pay in
 short rounds, but what is in flight cannot be taken over where speeds change.
 """
-LINE_CHUNK_SECONDS = 0.16
-"""Likewise off the line, where each chunk hands its sum over, which costs another 5 ms."""
-LONG_SECONDS = 0.25
-"""Seconds of work in a worker's hands from which it does not take more off the line.
-
-It waits for the driver then, a hundredth of that; what comes first in the line is not left lying.
-"""
-FOREMAN_PORTIONS = 4
-"""Calls in which a foreman takes an item for each of its workers off the line."""
 MOST_LAST_ITEMS = 64
 """Most items that count as the last ones; dealing so many to as many workers takes 0.3 ms."""
 
@@ -109,7 +107,7 @@ class Schedule:
         self,
         costs: Mapping[Item, float],
         barred: Mapping[Item, int] | None = None,
-        order: Mapping[Item, int] | None = None,
+        order: Mapping[Item, float] | None = None,
     ) -> None:
         """Add items, and deal them anew with those that no worker has been handed.
 

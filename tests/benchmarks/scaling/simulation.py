@@ -282,7 +282,7 @@ class Play:
             each: What messages cost.
         """
         self.costs, self.seconds_of, self.each = costs, seconds_of, each
-        self.order: dict[Item, int] = {}
+        self.order: dict[Item, float] = {}
         self.clock, self.result = Clock(), SimulatedRound()
         sizes = [len(own.widths) for own in nodes] or [len(speeds.widths)]
         numbers = iter(range(sum(sizes)))

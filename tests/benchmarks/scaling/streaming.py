@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from raysim.driver.asynchronous.draws import Draws, always
 from raysim.driver.asynchronous.plan import Plan
 from raysim.execution.scheduling.dealing import Speeds
 from raysim.execution.scheduling.holding import AT_ONCE
+from raysim.execution.scheduling.line import latest_starts
 from raysim.execution.scheduling.worker_items import Item
 from tests.benchmarks.report import heading, line
 from tests.benchmarks.scaling.costs import message_costs
@@ -92,7 +94,8 @@ class Fleet:
         """
         started, arrived = self.plan(rounds)
         numbers = {f: n for n, f in enumerate(f for each in started for f in each)}
-        work = self._work(4 * self.concurrency)[[flight.client for flight in numbers]]
+        clients = self._work(4 * self.concurrency)
+        work = clients[[flight.client for flight in numbers]]
         seconds = work * stream(0, "noise").lognormal(-0.005, 0.1, len(work))
         pace = stream(0, "speeds", self.workers).uniform(0.5, 1.5, self.workers)
         exists = [0.0]
@@ -114,7 +117,9 @@ class Fleet:
             [
                 ([(numbers[f],) for f in begun], [(numbers[f],) for f in ended])
                 for begun, ended in zip(started, arrived, strict=True)
-            ]
+            ],
+            float(clients.mean()),
+            self.workers,
         )
         return play.to_the_end(), max(float(seconds.sum() / pace.sum()), exists[-1])
 
@@ -122,12 +127,14 @@ class Fleet:
 class StreamingDriver(SimulatedDriver):
     """The driver of asynchronous rounds, which adds the clients of each version as it exists."""
 
-    def begin(self, rounds: list[tuple[list[Item], list[Item]]]) -> None:
-        """Begin rounds: who starts in each, and whose updates it aggregates."""
+    def begin(self, rounds: list[tuple[list[Item], list[Item]]], mean: float, workers: int) -> None:
+        """Begin rounds: who starts in each, and whose updates it aggregates; mean work of all."""
         self._rounds, self._version = rounds, 0
-        order = self._play.order
-        order |= {item: at for at, (_, ended) in enumerate(rounds) for item in ended}
+        self._round_of = {item: at for at, (_, ended) in enumerate(rounds) for item in ended}
         self._left = [len(ended) for _, ended in rounds]
+        updates = [*accumulate(self._left)]
+        due = {item: mean * updates[at] for item, at in self._round_of.items()}
+        self._play.order |= latest_starts(due, self._play.costs, workers)
         self.book.hold_seconds = AT_ONCE
         self._add()
 
@@ -136,7 +143,7 @@ class StreamingDriver(SimulatedDriver):
     ) -> None:
         """Serve the return of a call; make the versions whose updates are all there."""
         for item in handed_over:
-            self._left[self._play.order[item]] -= 1
+            self._left[self._round_of[item]] -= 1
         super().hear(arrived, number, seconds, handed_over)
         while self._version < len(self._rounds) and not self._left[self._version]:
             self._version += 1

@@ -9,10 +9,10 @@ import pytest
 
 import raysim
 from raysim.clock.devices import Devices
-from raysim.driver.asynchronous.times import DeviceTimes
 from raysim.methods.fedbuff import FedBuff
 from raysim.testing.contract import StopAfter
 from tests.driver.asynchronous.test_rounds import BUFFERED, SIZES, rows_of
+from tests.driver.asynchronous.test_times import times_of
 from tests.tasks import make_settings, make_task, model_of
 
 
@@ -55,7 +55,7 @@ def test_a_resumed_run_has_the_times_and_rules_of_the_first_round(tmp_path, meth
 def test_a_fleet_of_which_some_are_away_for_years_goes_on_with_the_first_who_is_there():
     """Of 20 clients that are on for an hour in eleven years, one comes within the first."""
     fleet = Devices(on_hours=1.0, off_hours=1e5).fleet(20, 0)
-    times = DeviceTimes(fleet, np.full(20, 5_000_000), np.ones(20))
+    times = times_of(fleet, np.full(20, 5_000_000))
     (clock,) = times.clocks(seed=0, tiers=1)
     everyone = np.arange(20)
     first = clock.wake(0, ())

@@ -92,13 +92,13 @@ class Choosing(InlineExecutor):
         self.trained = [0]
         self._line: list[tuple[int, Any, Any]] = []
 
-    def submit(self, call, message, costs, failed_at=None, order=None):
+    def submit(self, call, message, costs, failed_at=None, due=None):
         if call != "train":
             self.trained.append(self.trained[-1])
             super().submit(call, message, costs)
             return
         self.given.append((message.round_number, sum(map(len, costs))))
-        self._line += [(order[item], item, message) for item in costs]
+        self._line += [(due[item], item, message) for item in costs]
 
     def results(self, call, on_done=lambda done: None):
         while call == "train" and self._line:
@@ -147,6 +147,28 @@ def test_a_round_ends_as_soon_as_its_updates_are_there(tmp_path, stacked):
         assert trained == [2 * number for number in range(1, 9)]
     raysim.run(make_settings(tmp_path / "b", **options), make_task(SIZES))
     assert model_of(tmp_path / "a") == model_of(tmp_path / "b")
+
+
+@pytest.mark.parametrize("stacked", [0, 3])
+def test_clients_are_due_with_the_updates_of_all_rounds_until_theirs(
+    tmp_path, monkeypatch, stacked
+):
+    """A stack is due with the first of its clients; an update counts as one of a mean client."""
+    submit, found = Choosing.submit, list[tuple[float, float]]()
+
+    def submitted(executor, call, message, costs, *others):
+        submit(executor, call, message, costs, *others)
+        if call == "train":
+            for stack in costs:
+                rounds = [message.entries[c].round_number for c in stack if c in message.entries]
+                found.append((others[1][stack], min(rounds) + 1))
+
+    monkeypatch.setattr(Choosing, "submit", submitted)
+    options = {**BUFFERED, "engine.vectorize": stacked, "local.epochs": 3}
+    run_choosing(make_settings(tmp_path, **options), make_task(SIZES), first)
+    mean = 3 * sum(SIZES) / len(SIZES)
+    assert len({number for _, number in found}) > 4
+    assert [due for due, _ in found] == pytest.approx([mean * 2 * n for _, n in found])
 
 
 @overlapping

@@ -17,7 +17,7 @@ from raysim.clock.availability import TICKS_PER_SECOND
 from raysim.clock.devices import Devices
 from raysim.clock.fleet import Fleet
 from raysim.core.method import Asynchrony
-from raysim.driver.asynchronous.arrivals import Flight, PlannedRound, Queue
+from raysim.driver.asynchronous.arrivals import Clock, Flight, PlannedRound, Queue
 from raysim.driver.asynchronous.draws import Draws
 from raysim.driver.asynchronous.plan import Plan
 from raysim.driver.asynchronous.times import DeviceTimes, tiers_of
@@ -75,6 +75,12 @@ def rounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Fleet, "ticks", whole)
     monkeypatch.setattr(Fleet, "dropouts", at_the_end)
+
+
+def times_of(fleet: Any, ticks: Any, joules: Any = None) -> DeviceTimes:
+    """Return times of clients that send and receive nothing."""
+    nothing = np.zeros_like(ticks)
+    return DeviceTimes(fleet, ticks, nothing if joules is None else joules, nothing, nothing)
 
 
 TIERED = {
@@ -162,12 +168,54 @@ def test_a_tier_draws_and_waits_for_its_own_clients_alone(tmp_path):
     """Client 1 is on from second 50 to 60, and client 0, the faster one, from 100 to 200."""
     (tmp_path / "windows.csv").write_text("client,start,end\n0,100,200\n1,50,60\n")
     fleet = Devices(windows=str(tmp_path / "windows.csv")).fleet(2, 0)
-    first, second = DeviceTimes(fleet, np.array([1, 2]), np.ones(2)).clocks(0, 2)
+    first, second = times_of(fleet, np.array([1, 2])).clocks(0, 2)
     assert first.wake(0, ()) == 100 * TICKS_PER_SECOND and first.wake(0, [0]) is None
     assert second.wake(0, ()) == 50 * TICKS_PER_SECOND
     for clock, client, seconds in ((first, 0, 150), (second, 1, 55)):
         assert clock.draw(0, 0, 2, (), seconds * TICKS_PER_SECOND) == [client]
         assert clock.draw(0, 0, 2, (), (205 - seconds) * TICKS_PER_SECOND) == []
+
+
+@given(st.integers(0, 99), st.integers(1, 3), st.integers(3, 9), st.floats(0.01, 0.1))
+def test_rounds_are_alike_where_nobody_is_passed_over_who_is_away(seed, tiers, most, on):
+    """Devices are off for half an hour on average: tiers are away for whole rounds."""
+    fleet = Devices(on_hours=on, off_hours=0.5, dropout=0.3).fleet(9, seed)
+    ticks = 40_000_000 * np.arange(1, 10)
+    clocks = times_of(fleet, ticks).clocks(seed, tiers)
+    plain = [
+        Clock(
+            Draws(seed, members, fleet.available),
+            clock.fly,
+            lambda t, b, m=members: first_of(fleet, m, t, b),
+        )
+        for clock, members in zip(clocks, tiers_of(ticks, tiers), strict=True)
+    ]
+    for asynchrony in (Asynchrony(None, most, tiers=tiers), Asynchrony(2, most)):
+        count = asynchrony.tiers if asynchrony.buffer is None else 1
+        one, other = (Plan(asynchrony, each[:count], Queue(), 12) for each in (clocks, plain))
+        assert [one.round(n) for n in range(12)] == [other.round(n) for n in range(12)]
+
+
+def first_of(fleet: Fleet, members: Any, tick: int, busy: Any) -> int | None:
+    """Return the first later tick at which one of a tier is available that is not busy."""
+    others = [client for client in members if client not in busy]
+    return fleet.first_available(others, tick + 1) if others else None
+
+
+def test_a_tier_that_is_away_is_looked_through_once(tmp_path, monkeypatch):
+    """Of four clients the slow two come after an hour; until then the others make 60 rounds."""
+    windows = "client,start,end\n0,0,86400\n1,0,86400\n2,3600,86400\n3,3600,86400\n"
+    (tmp_path / "windows.csv").write_text(windows)
+    fleet = Devices(windows=str(tmp_path / "windows.csv")).fleet(4, 0)
+    asked, available = list[int](), Fleet.available
+    monkeypatch.setattr(
+        Fleet, "available", lambda f, clients, t: asked.extend(clients) or available(f, clients, t)
+    )
+    ticks = TICKS_PER_SECOND * np.array([30, 30, 60, 60])
+    plan = Plan(Asynchrony(None, 2, tiers=2), times_of(fleet, ticks).clocks(0, 2), Queue(), 60)
+    planned = [plan.round(number) for number in range(60)]
+    assert planned[-1].after.tick == 1800 * TICKS_PER_SECOND
+    assert sum(client > 1 for client in asked) == 2
 
 
 def test_a_million_clients_are_split_and_drawn_in_seconds():
@@ -176,7 +224,7 @@ def test_a_million_clients_are_split_and_drawn_in_seconds():
     ticks = fleet.ticks(np.arange(clients), 1e9, 1e6, 1e6)
     plan = Plan(
         Asynchrony(None, 100, tiers=5),
-        DeviceTimes(fleet, ticks, np.ones(clients)).clocks(0, 5),
+        times_of(fleet, ticks).clocks(0, 5),
         Queue(),
         20,
     )
@@ -245,9 +293,9 @@ class DroppingOut:
 
 def test_a_client_that_drops_out_has_worked_until_then():
     ticks, joules = np.array([1000, 2001]), np.array([3.0, 8.0])
-    lasting = DeviceTimes(DroppingOut(np.inf), ticks, joules)
+    lasting = times_of(DroppingOut(np.inf), ticks, joules)
     assert lasting.clocks(0, 1)[0].fly(1, 50) == (2051, False)
-    times = DeviceTimes(DroppingOut(0.25), ticks, joules)
+    times = times_of(DroppingOut(0.25), ticks, joules)
     assert times.clocks(0, 1)[0].fly(1, 50) == (551, True)  # a quarter, rounded up
     dropped = (Flight(551, 1, 0, 50, lost=True),)
     arrived = (Flight(1000, 0, 0, 0),)

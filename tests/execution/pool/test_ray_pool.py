@@ -25,6 +25,7 @@ from raysim.execution.messages import Directions, FailedItem, WorkerResult
 from raysim.execution.pool import actor, actors, broadcasts, foreman, ray_pool
 from raysim.execution.pool.actors import MAX_DEATHS, NoActorError
 from raysim.execution.resources import ActorPlan
+from raysim.execution.scheduling.line import HEAD_START
 from raysim.storage.trace import Stopwatch
 from tests.tasks import make_settings
 
@@ -755,7 +756,7 @@ def test_an_evaluation_does_not_change_how_long_a_foreman_s_workers_hold_sums(mo
 def lined_up(clients: Iterable[int]) -> dict[str, Any]:
     """Return items with places, the larger numbers first."""
     items = [(client,) for client in clients]
-    return {"costs": dict.fromkeys(items, 1.0), "order": {item: -item[0] for item in items}}
+    return {"costs": dict.fromkeys(items, 1.0), "due": {item: -item[0] for item in items}}
 
 
 @pytest.mark.parametrize("by_node", [{"node": 1}, {"node": 3}], ids=str)
@@ -773,6 +774,20 @@ def test_more_clients_may_come_while_others_train(tmp_path, fake_ray, by_node):
     worked = [item for _, items in fake_ray.worked for item in items]
     assert {*worked[-10:]} < {(client,) for client in range(20)}  # (39,) to (20,) came before
     assert len(found) > 5 and not any(work.messages for work in pool._works.values())
+
+
+@pytest.mark.parametrize("by_node", [{"node": 1}, {"node": 3}], ids=str)
+def test_long_clients_start_before_others_that_are_due_before_them(tmp_path, fake_ray, by_node):
+    """The workers of all nodes count; a short one comes when it is due."""
+    pool, items = pool_on(tmp_path, by_node), [(client,) for client in range(12)]
+    costs = {item: 5.0 if item[0] >= 10 else 1.0 for item in items}
+    workers = sum(by_node.values())
+    head = HEAD_START * workers * 4.0  # what the long ones are ahead of the short ones
+    due = {item: 2 * item[0] * head / 20 for item in items}
+    pool.submit("train", "a", costs, due=due)
+    list(pool.results("train"))
+    worked = [item for _, own in fake_ray.worked for item in own]
+    assert worked.index((10,)) <= 3 and worked[-1][0] < 10
 
 
 def test_an_evaluation_goes_on_beside_clients_that_train(tmp_path, fake_ray):

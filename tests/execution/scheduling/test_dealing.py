@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysim.execution.scheduling.dealing import Speeds, assign, steal, take_chunk
+from raysim.execution.scheduling.line import HEAD_START, latest_starts
 
 costs_of = st.lists(st.integers(1, 600), min_size=1, max_size=60).map(
     lambda values: {7 * i + 3: float(cost) for i, cost in enumerate(values)}
@@ -129,3 +130,10 @@ def test_speeds_by_hand():
     assert speeds.estimates() == [2.0, 6.0, 4.0]
     speeds.measure(0, 11.0, 0.5)
     assert speeds.estimates()[0] == (0.9 * 10 + 11) / (0.9 * 5 + 0.5)
+
+
+def test_long_items_start_before_they_are_due_by_the_work_that_all_do_meanwhile():
+    """Item 2 of 9 is due last of all, and three workers do 27 while one of them does it."""
+    found = latest_starts({0: 10.0, 1: 20.0, 2: 40.0}, {0: 1.0, 1: 2.0, 2: 9.0}, workers=3)
+    assert found == {0: 10 - HEAD_START * 3, 1: 20 - HEAD_START * 6, 2: 40 - HEAD_START * 27}
+    assert HEAD_START >= 2  # workers are up to twice as slow as their mean

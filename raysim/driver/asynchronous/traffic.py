@@ -1,0 +1,37 @@
+"""Bytes of asynchronous rounds: received in the round of the start, sent in that of the end.
+
+A client that drops out has received and sent as much as it had time for.
+"""
+
+from __future__ import annotations
+
+from raysim.core.rules import Pass
+from raysim.driver.asynchronous.arrivals import PlannedRound
+from raysim.driver.asynchronous.times import DeviceTimes
+from raysim.driver.passes import bytes_down
+from raysim.execution.partial_sum import PartialSum
+
+
+def sent_late(planned: PlannedRound) -> int:
+    """Return how many updates arrived in a round that are too stale."""
+    return sum(not flight.lost for flight in planned.dropped)
+
+
+def bytes_of(
+    work: Pass, planned: PlannedRound, total: PartialSum, times: DeviceTimes | None
+) -> tuple[int, int]:
+    """Return the bytes that all clients sent and received in a round.
+
+    Args:
+        work: Its pass, over the clients that start in it.
+        planned: The round.
+        total: What its arrivals add up to.
+        times: The clients' times; without a clock nobody is lost.
+    """
+    sent, received = 0, 0
+    if times:
+        sent, received = times.moved(planned.dropped)[0], times.moved(planned.started)[1]
+    # An update that is dropped is not computed; its device has sent it all the same.
+    sent += total.bytes_up + sent_late(planned) * total.bytes_up // max(len(total.clients), 1)
+    whole = [flight.client for flight in planned.started if not flight.lost]
+    return sent, received + bytes_down(work, whole)
