@@ -11,6 +11,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -188,16 +189,25 @@ def _caller(error: BaseException) -> str:
     return f"{code.co_qualname} ({Path(code.co_filename).name}, line {number})"
 
 
+@cache
+def side_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream on which this process records steps.
+
+    Freed memory is not shared between streams, and cuBLAS keeps a workspace for each.
+    """
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call, no-any-return]
+
+
 class CudaGraphs:
     """Records steps on a CUDA device, all on one stream and in one memory pool.
 
-    Freed memory is not shared between streams, and cuBLAS has a workspace for each. A pool dies
+    A pool dies
     with the last graph in it, and its handle is then of no use: so the last graph is kept.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._stream = side_stream(device)
         self._pool = torch.cuda.graph_pool_handle()
         self._last: torch.cuda.CUDAGraph | None = None
 

@@ -21,6 +21,7 @@ from raysim.training.stacked.cuda_graphs import (
     GraphedSteps,
     GraphRecorder,
     recorder_on,
+    side_stream,
 )
 from raysim.training.stacked.step import KeptSteps
 
@@ -156,8 +157,11 @@ class Graph:
 
 
 class Stream:
+    made = 0
+
     def __init__(self, device):
         assert device.index is not None
+        Stream.made += 1
 
 
 @pytest.fixture
@@ -167,17 +171,27 @@ def cuda(monkeypatch):
     emptied, pools = [], iter(range(100))
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(Stream, "made", 0)
+    side_stream.cache_clear()
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, next(pools)))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(Graph.alive))
     monkeypatch.setattr(Graph, "invalidated", False)
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: Reads.waiting)
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", partial(setattr, Reads, "waiting"))
     monkeypatch.setattr(Reads, "waiting", 0)
-    return emptied
+    yield emptied
+    side_stream.cache_clear()
 
 
 X = {"x": torch.zeros(2)}
 GPU = torch.device("cuda", 0)
+
+
+def test_runs_of_a_process_have_one_stream(cuda):
+    """What one of them freed could not be used on the stream of the next."""
+    assert CudaGraphs(GPU) is not CudaGraphs(GPU) and Stream.made == 1
+    CudaGraphs(torch.device("cuda", 1))
+    assert Stream.made == 2
 
 
 def test_memory_of_the_last_graph_is_free_for_the_next(cuda):

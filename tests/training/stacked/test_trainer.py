@@ -413,15 +413,16 @@ def test_a_step_recorded_on_a_device_is_the_step(
 
 
 @pytest.mark.parametrize(("method", "family"), QUICK)
-def test_a_group_leaves_nothing_to_the_garbage_collector(tmp_path, monkeypatch, method, family):
+def test_a_run_leaves_nothing_to_the_garbage_collector(tmp_path, monkeypatch, method, family):
     left = []
 
     def start(self, trainer, jobs, *more, **named):
         init(self, trainer, jobs, *more, **named)
-        left.extend(map(weakref.ref, [self, *self.tensors.values()]))
+        left.extend(map(weakref.ref, [self, trainer, *self.tensors.values()]))
 
     init = _StackedTraining.__init__
     monkeypatch.setattr(_StackedTraining, "__init__", start)
+    monkeypatch.setattr(RECORDER_ON, lambda device, note: GraphRecorder(Tape, note))
     gc.disable()
     try:
         run(tmp_path, method, family, 7)
