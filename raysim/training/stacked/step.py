@@ -194,9 +194,17 @@ class StackedStep:
             personal=fixed["personal"],
             temperature=step.temperature,
             generator=only_in_finish,
-            at=self.sequential.at,
+            at=self._at,
             gradient=partial(self._gradient, fixed),
         )
+
+    def _at(self, tensors: Tensors, x: Tensor) -> Outputs:
+        """Return the outputs at any tensors, as `SequentialTrainer.at`.
+
+        Not in a memory layout of their own: tensors of a stack cannot be copied into another.
+        """
+        with torch.no_grad(), self.sequential.autocast():
+            return self.sequential.frozen.at(tensors, x).in_float32()
 
     def _gradient(self, fixed: Tree, tensors: Tensors, batch: Batch) -> Tensors:
         """Return the gradient of the objective at any tensors, with this step's random draws."""
