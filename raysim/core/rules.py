@@ -210,7 +210,7 @@ class Rules:
     """Rules of a client in a pass; every default is plain SGD on the task's loss.
 
     `criterion`, penalties and the transforms' `update` must depend on their arguments and on the
-    method's fields alone: on a CPU they are recorded and replayed without their Python code.
+    method's fields alone: on a CPU, and stacked on a GPU, they are replayed without their Python.
 
     Attributes:
         start: `start(broadcast, state, personal)`: the tensors to start from.

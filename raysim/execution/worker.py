@@ -190,11 +190,8 @@ class Worker:
 
     @cached_property
     def _stacked(self) -> StackedTrainer:
-        return StackedTrainer(self.sequential, note=self._note)
-
-    def _note(self, text: str) -> None:
-        """Have the driver show the user a line, once."""
-        self._results["train"].notes.append(text)
+        # Not a method: the worker, and its memory of a GPU, would wait for the garbage collector.
+        return StackedTrainer(self.sequential, note=partial(_note, self._results))
 
     def evaluate(self, message: EvaluationMessage, batches: Sequence[tuple[int, ...]]) -> None:
         """Evaluate batches of samples; hold their scores.
@@ -238,6 +235,11 @@ class Worker:
         if number == TEST_SET:
             return self._jobs.samples.test(batch * EVALUATION_ROWS, (batch + 1) * EVALUATION_ROWS)
         return self._jobs.samples.of_clients(self._evaluated[number - 1], batch)
+
+
+def _note(results: Mapping[str, WorkerResult], text: str) -> None:
+    """Have the driver show the user a line, once."""
+    results["train"].notes.append(text)
 
 
 def _record(client: int, samples: int, losses: LocalLosses, seconds: float) -> dict[str, float]:

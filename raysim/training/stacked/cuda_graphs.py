@@ -6,9 +6,13 @@ changes in place, and its inputs are copied to where the recording reads them.
 
 from __future__ import annotations
 
+import traceback
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,12 +33,17 @@ They may be those of later groups: as many are expected as there were.
 """
 
 
+WAITS = "called a synchronizing CUDA operation"
+"""torch's words in the error of an operation that waits for the device, where that is refused."""
+NO_MEMORY = "there is no memory for what they keep"
+
+
 class GraphRecorder:
     """Records steps as CUDA graphs until one recording fails; its remains are not defined.
 
     Attributes:
         stream_context: Returns the context in which a group is trained.
-        works: Whether no recording has failed.
+        works: Whether steps are still recorded.
     """
 
     def __init__(
@@ -42,6 +51,7 @@ class GraphRecorder:
         record: Callable[[Step, Inputs], Step],
         note: Callable[[str], None],
         stream_context: Callable[[], AbstractContextManager[None]] = nullcontext,
+        free: Callable[[], None] | None = None,
     ) -> None:
         """Take what records.
 
@@ -50,9 +60,10 @@ class GraphRecorder:
                 Raises RuntimeError if it does something that cannot be recorded.
             note: Shows the user why steps are not recorded.
             stream_context: See above.
+            free: Gives up memory that is kept for later recordings, if any is.
         """
         self._record, self._note, self.stream_context = record, note, stream_context
-        self.works = True
+        self._free, self.works = free, True
 
     def __call__(self, step: Step, inputs: Inputs) -> Step:
         """Return a recording of a step, or the step where it cannot be recorded."""
@@ -60,12 +71,18 @@ class GraphRecorder:
             try:
                 return self._record(step, inputs)
             except torch.OutOfMemoryError:
-                reason = "there is no memory for what they keep"
+                reason = NO_MEMORY
             except RuntimeError as error:  # it sets a generator's state, say
                 reason = " ".join(str(error).split())
-            self.works = False
-            self._note(f"steps are not recorded as CUDA graphs: {reason}")
+            self.give_up(reason)
         return step
+
+    def give_up(self, reason: str) -> None:
+        """Record no more steps, and say why."""
+        self.works = False
+        if self._free:
+            self._free()
+        self._note(f"steps are not recorded as CUDA graphs: {reason}")
 
 
 class GraphedSteps:
@@ -105,6 +122,7 @@ class CudaRecording:
         """Record a step in a memory pool; see `GraphRecorder`.
 
         Raises:
+            RuntimeError: see there.
             MachineError: CUDA gave the recording up. torch takes it for one that still goes on,
                 and gives back nothing that it caches where memory is short.
         """
@@ -112,7 +130,8 @@ class CudaRecording:
         self.graph = torch.cuda.CUDAGraph()
         self.graph.capture_begin(pool, capture_error_mode="thread_local")
         try:
-            self._outputs = step(self._inputs)
+            with waiting_refused():
+                self._outputs = step(self._inputs)
         except BaseException as error:
             try:
                 self.graph.capture_end()
@@ -123,6 +142,8 @@ class CudaRecording:
                     " be relied on in this process: start anew with engine.vectorize=0, which"
                     " records none"
                 ) from error
+            if WAITS in str(error):
+                raise RuntimeError(f"{_caller(error)} waits for the device") from error
             raise
         self.graph.capture_end()
 
@@ -134,16 +155,59 @@ class CudaRecording:
         return self._outputs
 
 
+@contextmanager
+def waiting_refused() -> Iterator[None]:
+    """Have torch raise an error with `WAITS` where the body waits for the device.
+
+    It does so before CUDA is called, which would give a recording up. It sees what passes
+    `memcpy_and_sync` and `stream_synchronize` of c10/cuda/CUDAFunctions.h, as reading a value does;
+    not `torch.cuda.synchronize`, events, sparse tensors, copies to memory that is not pinned with
+    `non_blocking=True`, nor other libraries.
+    """
+    before = torch.cuda.get_sync_debug_mode()
+    _refuse_waiting("error")
+    try:
+        yield
+    finally:
+        _refuse_waiting(before)
+
+
+def _refuse_waiting(mode: int | str) -> None:
+    with warnings.catch_warnings(action="ignore"):  # torch's own, that it does not see all
+        torch.cuda.set_sync_debug_mode(mode)
+
+
+def _caller(error: BaseException) -> str:
+    """Return the innermost function outside torch that led to an error, and its place."""
+    own = str(Path(torch.__file__).parent)
+    calls = [
+        (frame.f_code, number)
+        for frame, number in traceback.walk_tb(error.__traceback__)
+        if not frame.f_code.co_filename.startswith(own)
+    ]
+    code, number = calls[-1]
+    return f"{code.co_qualname} ({Path(code.co_filename).name}, line {number})"
+
+
+@cache
+def side_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream on which this process records steps.
+
+    Freed memory is not shared between streams, and cuBLAS keeps a workspace for each.
+    """
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call, no-any-return]
+
+
 class CudaGraphs:
     """Records steps on a CUDA device, all on one stream and in one memory pool.
 
-    Freed memory is not shared between streams, and cuBLAS has a workspace for each. A pool dies
+    A pool dies
     with the last graph in it, and its handle is then of no use: so the last graph is kept.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._stream = side_stream(device)
         self._pool = torch.cuda.graph_pool_handle()
         self._last: torch.cuda.CUDAGraph | None = None
 
@@ -162,12 +226,14 @@ class CudaGraphs:
         """Record a step; see `GraphRecorder`."""
         with suppress(torch.OutOfMemoryError):
             return self._recorded(step, inputs)
-        # A recording cannot use memory that is freed but cached, nor that of the last graph's pool,
-        # which is dead without it.
-        self._last = None
+        # A recording cannot use memory that is freed but cached, nor that of the last graph's pool.
+        self.free()
         torch.cuda.empty_cache()
-        self._pool = torch.cuda.graph_pool_handle()
         return self._recorded(step, inputs)
+
+    def free(self) -> None:
+        """Give up the last graph, without which its pool is dead."""
+        self._last, self._pool = None, torch.cuda.graph_pool_handle()
 
     def _recorded(self, step: Step, inputs: Inputs) -> Step:
         recording = CudaRecording(step, inputs, self._pool)
@@ -180,4 +246,4 @@ def recorder_on(device: torch.device, note: Callable[[str], None]) -> GraphRecor
     if device.type != "cuda":
         return None
     graphs = CudaGraphs(device)
-    return GraphRecorder(graphs.record, note, graphs.stream_context)
+    return GraphRecorder(graphs.record, note, graphs.stream_context, graphs.free)

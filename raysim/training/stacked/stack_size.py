@@ -27,6 +27,9 @@ MAX_STACK = 256
 """Largest stack of "auto": more clients gain nothing once kernels fill the device."""
 MODEL_COPIES = 8
 """Parameters, start, gradients, momentum, states of transforms and their temporaries."""
+KEPT_COPIES = 4
+"""Those that kept steps of other stacks and passes hold (`KeptSteps`): of FedAvg 3, SCAFFOLD 7,
+Ditto 11 a client; what goes beyond is of the memory that `MEMORY_FRACTION` leaves."""
 ACTIVATION_COPIES = 3
 """A layer's output, its gradient, and a kernel's workspace."""
 SAMPLE_COPIES = 3
@@ -106,7 +109,8 @@ def client_bytes(module: nn.Module, x: Tensor, rows: int, samples: int) -> int:
         hook.remove()
     model = sum(p.numel() * p.element_size() for p in module.parameters())
     data = samples * x.numel() * x.element_size()
-    return MODEL_COPIES * model + ACTIVATION_COPIES * rows * activations + SAMPLE_COPIES * data
+    copies = (MODEL_COPIES + KEPT_COPIES) * model
+    return copies + ACTIVATION_COPIES * rows * activations + SAMPLE_COPIES * data
 
 
 def stacks_of(

@@ -27,7 +27,7 @@ from raysim.training.rule_keys import key_of_rules
 from raysim.training.sequential import SequentialTrainer
 from raysim.training.sgd import objective
 from raysim.training.stacked.batch_norm import Padding
-from raysim.training.stacked.cuda_graphs import GraphedSteps, GraphRecorder
+from raysim.training.stacked.cuda_graphs import NO_MEMORY, GraphedSteps, GraphRecorder
 from raysim.training.stacked.numbers import Step, StepNumbers
 from raysim.training.stacked.sgd import StackedSgd
 from raysim.training.stacked.stacks import Tree, assign, copy_tree, leaves
@@ -194,9 +194,17 @@ class StackedStep:
             personal=fixed["personal"],
             temperature=step.temperature,
             generator=only_in_finish,
-            at=self.sequential.at,
+            at=self._at,
             gradient=partial(self._gradient, fixed),
         )
+
+    def _at(self, tensors: Tensors, x: Tensor) -> Outputs:
+        """Return the outputs at any tensors, as `SequentialTrainer.at`.
+
+        Not in a memory layout of their own: tensors of a stack cannot be copied into another.
+        """
+        with torch.no_grad(), self.sequential.autocast():
+            return self.sequential.frozen.at(tensors, x).in_float32()
 
     def _gradient(self, fixed: Tree, tensors: Tensors, batch: Batch) -> Tensors:
         """Return the gradient of the objective at any tensors, with this step's random draws."""
@@ -247,8 +255,11 @@ class KeptSteps:
             self._kinds[key] = kept, GraphedSteps(kept.direction, self._recorder)
         return self._kinds[key]
 
-    def forget(self) -> bool:
-        """Free what is kept; return whether there was anything."""
-        found = bool(self._kinds)
+    def give_up(self) -> bool:
+        """Free what is kept and record no more: memory is short. Return whether that may help."""
+        if self._recorder is None or not (self._kinds or self._recorder.works):
+            return False
         self._kinds.clear()
-        return found
+        if self._recorder.works:
+            self._recorder.give_up(NO_MEMORY)
+        return True

@@ -98,13 +98,13 @@ class StackedTrainer:
         places: Sequence[int],
         shape: Shape | None,
     ) -> list[tuple[Upload, LocalLosses]]:
-        """Train a group; where memory is short, again without what is kept of groups before."""
+        """Train a group; where memory is short, again without anything that is kept."""
         drawn = [copy.deepcopy(job.batches) for job, _ in own]
         rng = self.sequential.rng_state()
         try:
             return self._train_once(own, places, shape)
         except torch.OutOfMemoryError:
-            if not self.kept.forget():
+            if not self.kept.give_up():
                 raise
         torch.cuda.empty_cache()
         self.sequential.set_rng_state(rng)
@@ -249,4 +249,4 @@ class _StackedTraining:
         tensors = {name: tensor[k].detach() for name, tensor in self.tensors.items()}
         view = self.step.view(tensors, self.given[k], step)
         gradient = partial(own.gradient, job.rules, view)
-        return replace(view, generator=job.generator, gradient=gradient)
+        return replace(view, generator=job.generator, at=self.sequential.at, gradient=gradient)

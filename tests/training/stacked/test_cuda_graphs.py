@@ -5,6 +5,7 @@ A CPU has no graphs: a tape with a graph's semantics stands in for one.
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -19,6 +20,8 @@ from raysim.training.stacked.cuda_graphs import (
     CudaGraphs,
     GraphedSteps,
     GraphRecorder,
+    recorder_on,
+    side_stream,
 )
 from raysim.training.stacked.step import KeptSteps
 
@@ -109,6 +112,23 @@ def test_what_cannot_be_recorded_is_done_each_time():
     ]
 
 
+class Reads(TorchDispatchMode):
+    """What becomes of reading a value while a step is recorded."""
+
+    waiting = 0
+    """What torch has been told to do with an operation that waits."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function is torch.ops.aten._local_scalar_dense.default:
+            if Reads.waiting == "error":
+                raise RuntimeError("called a synchronizing CUDA operation\nException raised from")
+            Graph.invalidated = True
+            raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+        return function(*args, **(kwargs or {}))
+
+    __torch_dispatch__.__code__ = __torch_dispatch__.__code__.replace(co_filename=torch.__file__)
+
+
 class Graph:
     """A stand-in for torch.cuda.CUDAGraph."""
 
@@ -118,14 +138,17 @@ class Graph:
 
     def __init__(self):
         Graph.alive += 1
+        self.reads = Reads()
 
     def __del__(self):
         Graph.alive -= 1
 
     def capture_begin(self, pool=None, capture_error_mode="global"):
         assert pool is not None
+        self.reads.__enter__()
 
     def capture_end(self):
+        self.reads.__exit__(None, None, None)
         if Graph.invalidated:
             raise RuntimeError("CUDA error: operation failed due to a previous error")
 
@@ -134,8 +157,11 @@ class Graph:
 
 
 class Stream:
+    made = 0
+
     def __init__(self, device):
         assert device.index is not None
+        Stream.made += 1
 
 
 @pytest.fixture
@@ -145,17 +171,31 @@ def cuda(monkeypatch):
     emptied, pools = [], iter(range(100))
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(Stream, "made", 0)
+    side_stream.cache_clear()
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, next(pools)))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(Graph.alive))
     monkeypatch.setattr(Graph, "invalidated", False)
-    return emptied
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: Reads.waiting)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", partial(setattr, Reads, "waiting"))
+    monkeypatch.setattr(Reads, "waiting", 0)
+    yield emptied
+    side_stream.cache_clear()
 
 
 X = {"x": torch.zeros(2)}
+GPU = torch.device("cuda", 0)
+
+
+def test_runs_of_a_process_have_one_stream(cuda):
+    """What one of them freed could not be used on the stream of the next."""
+    assert CudaGraphs(GPU) is not CudaGraphs(GPU) and Stream.made == 1
+    CudaGraphs(torch.device("cuda", 1))
+    assert Stream.made == 2
 
 
 def test_memory_of_the_last_graph_is_free_for_the_next(cuda):
-    graphs, before = CudaGraphs(torch.device("cuda", 0)), Graph.alive
+    graphs, before = CudaGraphs(GPU), Graph.alive
     graphs.record(add_one, X)
     assert Graph.alive == before + 1  # its pool lives
     failures = [torch.OutOfMemoryError("CUDA out of memory")]
@@ -178,10 +218,50 @@ def test_what_does_not_fit_is_done_each_time(cuda):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB.")
         return add_one(inputs)
 
-    recorder = GraphRecorder(CudaGraphs(torch.device("cuda", 0)).record, notes.append)
+    recorder = GraphRecorder(CudaGraphs(GPU).record, notes.append)
     take(GraphedSteps(large_to_record, recorder), 20)
     assert len(calls) == 22 and len(cuda) == 1  # tried twice
     assert notes == ["steps are not recorded as CUDA graphs: there is no memory for what they keep"]
+
+
+def test_what_is_kept_is_free_once_memory_is_short(cuda):
+    notes, before = [], Graph.alive
+    kept = KeptSteps(recorder := recorder_on(GPU, notes.append))
+    step = SimpleNamespace(direction=add_one, key=lambda: "kind", on_its_own=lambda: own)
+    own = SimpleNamespace(direction=add_one)
+    assert kept.of(step)[0] is own and recorder(add_one, X)
+    assert Graph.alive == before + 1  # which the pool of the next one needs
+    assert kept.give_up() and not kept.give_up()
+    assert Graph.alive == before
+    assert notes == ["steps are not recorded as CUDA graphs: there is no memory for what they keep"]
+    assert kept.of(step)[0] is step  # the group is taken again without copies
+
+
+def test_memory_of_a_group_whose_recording_did_not_fit_is_freed_too(cuda):
+    def refuse(step, inputs):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    own = SimpleNamespace(direction=add_one)
+    step = SimpleNamespace(direction=add_one, key=lambda: "kind", on_its_own=lambda: own)
+    notes = []
+    kept = KeptSteps(recorder := GraphRecorder(refuse, notes.append))
+    assert kept.of(step)[0] is own
+    assert recorder(add_one, X) is add_one
+    assert kept.give_up() and not kept.give_up() and len(notes) == 1
+
+
+def test_a_step_that_waits_for_the_device_is_never_recorded(cuda):
+    def step(inputs):
+        return (inputs["x"] + float(inputs["x"].sum()),)
+
+    Reads.waiting, notes, before = 1, [], Graph.alive  # "warn", set by the user
+    recorder = recorder_on(GPU, notes.append)
+    assert recorder(step, X) is step
+    assert notes == [
+        f"steps are not recorded as CUDA graphs: {step.__qualname__} (test_cuda_graphs.py, line"
+        f" {step.__code__.co_firstlineno + 1}) waits for the device"
+    ]
+    assert (Graph.alive, Graph.invalidated, Reads.waiting) == (before, False, 1)
 
 
 def test_nothing_is_kept_once_recordings_are_given_up():
@@ -200,10 +280,10 @@ def test_a_recording_that_cuda_gives_up_leaves_no_process_to_go_on_in(cuda, monk
     def waits(inputs):
         raise RuntimeError("CUDA error: operation not permitted\nSearch for it")
 
-    recorder = GraphRecorder(CudaGraphs(torch.device("cuda", 0)).record, print)
+    recorder = GraphRecorder(CudaGraphs(GPU).record, print)
     assert recorder(waits, X) is waits  # the recording has ended as it should
     monkeypatch.setattr(Graph, "invalidated", True)
-    recorder = GraphRecorder(CudaGraphs(torch.device("cuda", 0)).record, print)
+    recorder = GraphRecorder(CudaGraphs(GPU).record, print)
     expected = r"^a step ends its recording as a CUDA graph \(CUDA error: operation not permitted\)"
     with pytest.raises(MachineError, match=expected):
         recorder(waits, X)

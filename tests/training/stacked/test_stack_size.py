@@ -11,11 +11,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+import raysim
+from raysim.core.tensors import nbytes
 from raysim.federation.opened import _room
 from raysim.federation.task import from_task
 from raysim.testing.tasks import small_task
-from raysim.training.stacked.stack_size import fitting, stack_size, stacks_of
+from raysim.training.stacked.cuda_graphs import GraphRecorder
+from raysim.training.stacked.stack_size import (
+    KEPT_COPIES,
+    MEMORY_FRACTION,
+    MODEL_COPIES,
+    fitting,
+    stack_size,
+    stacks_of,
+)
+from raysim.training.stacked.stacks import leaves
+from raysim.training.stacked.step import KeptSteps
 from tests.methods.test_contract import settings_for
+from tests.training.stacked.test_cuda_graphs import Tape
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(1, 9), st.randoms())
@@ -33,11 +46,36 @@ def test_groups_hold_all_clients_by_size(sizes, size, random):
 def test_a_group_fits_in_memory():
     module = nn.Sequential(nn.Flatten(), nn.Linear(6, 100), nn.ReLU(), nn.Linear(100, 4))
     parameters, activations = 6 * 100 + 100 + 100 * 4 + 4, 6 + 100 + 100 + 4
-    each = 4 * (8 * parameters + 3 * 10 * activations + 3 * 50 * 6)
+    each = 4 * (12 * parameters + 3 * 10 * activations + 3 * 50 * 6)
     x = torch.zeros(1, 2, 3)
     assert fitting(module, x, rows=10, samples=50, memory=int(10.5 * each / 0.6)) == 10
     assert fitting(module, x, rows=10, samples=50, memory=1) == 1
     assert fitting(module, x, rows=10, samples=50, memory=10**12) == 256
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "ditto", "mifl"])
+def test_the_estimate_leaves_room_for_what_is_kept_of_other_groups(tmp_path, monkeypatch, method):
+    """Stacks of eight and of six; kinds of the first round and of the later ones."""
+    trainers, init = [], KeptSteps.__init__
+
+    def noted(self, recorder):
+        init(self, GraphRecorder(Tape, print))
+        trainers.append(self)
+
+    monkeypatch.setattr(KeptSteps, "__init__", noted)
+    own = {"fraction": 1.0, "rounds": 3, "engine.vectorize": 8, "local.epochs": 1}
+    task = small_task("mlp", (8,) * 14)
+    result = raysim.run(settings_for(method, tmp_path, **own, clients=14), task)
+    kept = [step for each in trainers[1:] for step, _ in each._kinds.values()]  # not the rehearsal
+    held = [sum(t.nbytes for t in unique(step)) for step in kept]
+    others = (sum(held) - max(held)) / 8 / nbytes({"model": result.params})
+    assert len(kept) > 1 and others > 2
+    assert MODEL_COPIES + others <= (MODEL_COPIES + KEPT_COPIES) / MEMORY_FRACTION
+
+
+def unique(step):
+    """Return the tensors of a kept step, each once."""
+    return {id(tensor): tensor for _, tensor in leaves(step._trees())}.values()
 
 
 @pytest.mark.parametrize(("actors", "cohort", "size"), [(1, 7, 7), (2, 7, 4), (4, 7, 2), (2, 4, 2)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import ClassVar
 
@@ -13,16 +14,22 @@ from torch import nn
 
 import raysim
 from raysim.core.method import METHODS
+from raysim.core.rules import Rules
 from raysim.methods.fedavg import FedAvg
 from raysim.methods.scaffold import Scaffold
 from raysim.testing.tasks import SmallNet, small_task
 from raysim.training.sequential import SequentialTrainer
 from raysim.training.stacked.alike import unsupported_reason
-from raysim.training.stacked.cuda_graphs import CudaRecording, GraphRecorder
+from raysim.training.stacked.cuda_graphs import (
+    CudaGraphs,
+    CudaRecording,
+    GraphRecorder,
+    recorder_on,
+)
 from raysim.training.stacked.trainer import _StackedTraining
 from tests.methods.test_contract import UNSUPPORTED, settings_for
 from tests.tasks import Notes, make_task
-from tests.training.stacked.test_cuda_graphs import Tape
+from tests.training.stacked.test_cuda_graphs import GPU, Tape, cuda  # noqa: F401
 
 RECORDER_ON = "raysim.training.stacked.trainer.recorder_on"
 TOGETHER = [
@@ -91,7 +98,7 @@ def assert_same(alone, together):
         assert together.metrics[name].to_pylist() == pytest.approx(expected, rel=1e-3), name
 
 
-@every_pair(*QUICK, *MLP)
+@every_pair(*QUICK, *MLP, ("mifl", "cnn"))  # whose state is in another memory layout
 def test_together_is_one_at_a_time(tmp_path, no_loop, method, family):
     alone, _ = run(tmp_path, method, family, 0)
     no_loop()
@@ -322,23 +329,30 @@ def test_kept_tensors_make_room_for_a_group(tmp_path, monkeypatch, tapes):
     task = make_task((16,) * 7, Dropping)
 
     def train(name):
-        return raysim.run(settings_for("fedavg", tmp_path / name, **own, **STACKED), task)
+        settings = settings_for("fedavg", tmp_path / name, **own, **STACKED)
+        return raysim.run(settings, task, said := Notes()), said.notes
 
-    steps, failing = [], []
+    steps, failing, played = [], [], []
     take = _StackedTraining._take
 
     def fail_once(self, *given):
         steps.append(1)
         if failing and len(steps) == failing[0]:
+            played.append(sum(tape.played for tape in tapes))
             raise torch.OutOfMemoryError("CUDA out of memory")
         return take(self, *given)
 
     monkeypatch.setattr(_StackedTraining, "_take", fail_once)
-    expected, count = train("roomy").params, len(steps)
+    (expected, none), count = train("roomy"), len(steps)
     steps.clear()
     failing.append(count - 2)  # the second of two steps
-    assert difference(expected, train("short").params) == 0
+    found, said = train("short")
+    assert difference(expected.params, found.params) == 0
     assert len(steps) == count + 2
+    assert played == [sum(tape.played for tape in tapes)] and played[0]  # none since
+    assert not none and said == [
+        "steps are not recorded as CUDA graphs: there is no memory for what they keep"
+    ]
 
 
 def test_steps_that_cannot_be_recorded_are_said_once(tmp_path, monkeypatch, often):
@@ -351,6 +365,27 @@ def test_steps_that_cannot_be_recorded_are_said_once(tmp_path, monkeypatch, ofte
     said = "steps are not recorded as CUDA graphs: not while a stream is captured"
     assert notes == [said]
     assert_same(alone, together)
+
+
+class Reading(FedAvg):
+    """Its step reads a value of what the server sent."""
+
+    def rules(self):
+        return Rules(penalties=(self.penalty,))
+
+    def penalty(self, view, outputs, batch):
+        sent = next(iter(view.broadcast["model"].values()))
+        return float(sent.square().sum()) * outputs.logits.square().mean()
+
+
+def test_a_method_that_waits_for_the_device_is_trained_plainly(tmp_path, monkeypatch, cuda, often):  # noqa: F811
+    method = f"{__name__}:Reading"
+    plain, _ = run(tmp_path / "plain", method, "mlp", 7, **often)
+    monkeypatch.setattr(RECORDER_ON, lambda device, note: recorder_on(GPU, note))
+    monkeypatch.setattr(CudaGraphs, "stream_context", nullcontext)
+    found, notes = run(tmp_path / "recorded", method, "mlp", 7, **often)
+    assert difference(plain.params, found.params) == 0
+    assert len(notes) == 1 and "Reading.penalty (test_trainer.py, line" in notes[0]
 
 
 @every_pair(*QUICK)
@@ -378,15 +413,16 @@ def test_a_step_recorded_on_a_device_is_the_step(
 
 
 @pytest.mark.parametrize(("method", "family"), QUICK)
-def test_a_group_leaves_nothing_to_the_garbage_collector(tmp_path, monkeypatch, method, family):
+def test_a_run_leaves_nothing_to_the_garbage_collector(tmp_path, monkeypatch, method, family):
     left = []
 
     def start(self, trainer, jobs, *more, **named):
         init(self, trainer, jobs, *more, **named)
-        left.extend(map(weakref.ref, [self, *self.tensors.values()]))
+        left.extend(map(weakref.ref, [self, trainer, *self.tensors.values()]))
 
     init = _StackedTraining.__init__
     monkeypatch.setattr(_StackedTraining, "__init__", start)
+    monkeypatch.setattr(RECORDER_ON, lambda device, note: GraphRecorder(Tape, note))
     gc.disable()
     try:
         run(tmp_path, method, family, 7)
