@@ -201,8 +201,8 @@ def side_stream(device: torch.device) -> torch.cuda.Stream:
 class CudaGraphs:
     """Records steps on a CUDA device, all on one stream and in one memory pool.
 
-    A pool dies
-    with the last graph in it, and its handle is then of no use: so the last graph is kept.
+    A pool dies with the last graph in it, and its handle is then of no use: so the last graph is
+    kept.
     """
 
     def __init__(self, device: torch.device) -> None:
