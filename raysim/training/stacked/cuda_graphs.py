@@ -195,7 +195,7 @@ def side_stream(device: torch.device) -> torch.cuda.Stream:
 
     Freed memory is not shared between streams, and cuBLAS keeps a workspace for each.
     """
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call, no-any-return]
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 class CudaGraphs:
