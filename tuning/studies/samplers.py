@@ -57,6 +57,8 @@ OBJECTIVES = {
     "virtual_joules": StudyDirection.MINIMIZE,
 }
 """Objectives: accuracy on the held-out samples; bytes sent both ways; virtual time and energy."""
+JUDGED = ("accuracy",)
+"""Objectives of a study whose trials a pruner may judge: evaluations report accuracy."""
 STATISTICS = ("mean", "lower")
 """Accuracy of a trial over its seeds: their mean, or one standard error below it."""
 LEAST = {
@@ -118,10 +120,12 @@ class SearchOptions:
     ) -> SearchOptions:
         """Return the options of a study file, where a table has a name and options.
 
+        Without a pruner it is "median" where accuracy is the only objective, else "none".
+
         Raises:
             SettingsError: a table has no name.
         """
-        default = "median" if len(objectives) == 1 else "none"
+        default = "median" if objectives == JUDGED else "none"
         drawing, sampler_options = _named("sampler", "tpe" if sampler is None else sampler)
         pruning, pruner_options = _named("pruner", default if pruner is None else pruner)
         return cls(
@@ -147,10 +151,10 @@ class SearchOptions:
                 f"{self.label('objectives')}={visible(','.join(self.objectives))}: must be distinct"
                 f" ones of {', '.join(OBJECTIVES)}"
             )
-        if several > 1 and self.pruner != "none":
+        if self.pruner != "none" and self.objectives != JUDGED:
             raise SettingsError(
-                f"{self.label('pruner')}={self.pruner}: pruners support one objective only, but got"
-                f" {several}; use pruner none"
+                f"{self.label('pruner')}={self.pruner}: pruners judge the objective accuracy alone,"
+                f" but got {','.join(self.objectives)}; use pruner none"
             )
         if several > 1 and self.sampler == "cma-es":
             raise SettingsError(

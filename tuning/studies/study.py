@@ -38,7 +38,9 @@ class StudyTable(BaseModel):
         default=["accuracy"], description="accuracy, bytes, virtual_seconds, virtual_joules"
     )
     sampler: str | dict[str, Any] = Field(default="tpe", description="name, or name and options")
-    pruner: str | dict[str, Any] | None = Field(default=None, description="the same")
+    pruner: str | dict[str, Any] | None = Field(
+        default=None, description="the same; default: median for accuracy alone, else none"
+    )
     seeds: int = Field(default=1, ge=1, le=1000, strict=True, description="runs of a trial")
     over_seeds: str = Field(default="mean", description="mean, or lower: one standard error less")
     stack: int = Field(default=1, ge=1, le=256, strict=True, description="trials of a slot")

@@ -61,6 +61,22 @@ def test_two_objectives_give_the_pareto_front(tmp_path):
     assert best(search.study)[1].values == [0.9, 100]
 
 
+@pytest.mark.parametrize("objectives", [("bytes",), ("virtual_seconds",), ("accuracy", "bytes")])
+def test_accuracies_stop_no_trial_of_other_objectives(tmp_path, objectives):
+    """Nor are they its values: half of these trials are far less accurate."""
+    options = SearchOptions.of("random", None, objectives)
+    options.check()
+    search = make_search(tmp_path, options, **{"clock.name": "devices"})
+    sent = {"bytes_up": 1, "bytes_down": 1, "virtual_seconds": 1.0}
+    for number in range(12):
+        trial, accuracy = search.ask(), 0.9 if number % 2 else 0.2
+        assert all(search.decisions.judge(trial, {step: accuracy}) for step in range(1, 5))
+        search.tell(trial, {"final_holdout_accuracy": accuracy, **sent})
+    trial = search.ask()
+    search.decisions.judge(trial, {1: 0.5})
+    assert search.prune(trial).values is None
+
+
 def first_stop(search, accuracies=range(6)):
     """Return the trial and the round at which the pruner first stops one; later ones are worse."""
     rounds = search.resolved.settings.rounds
@@ -300,7 +316,11 @@ def test_a_step_that_was_reported_before_is_not_reported_again(tmp_path):
         ),
         (
             SearchOptions(pruner="median", objectives=("accuracy", "bytes")),
-            "pruner=median: pruners support one objective only, but got 2; use pruner none",
+            "pruner=median: pruners judge the objective accuracy alone, but got accuracy,bytes;",
+        ),
+        (
+            SearchOptions(pruner="hyperband", objectives=("bytes",)),
+            "pruner=hyperband: pruners judge the objective accuracy alone, but got bytes; use",
         ),
     ],
 )
