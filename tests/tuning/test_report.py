@@ -101,6 +101,17 @@ def test_no_trial_is_best_where_none_keeps_the_constraints(tmp_path):
     assert report.best_trials(search, []).rows == ()
 
 
+def test_four_objectives_have_all_but_the_plot_of_their_front(tmp_path, local_slots, tune):
+    four = "accuracy,bytes,virtual_seconds,virtual_joules"
+    quick = ["rounds=1", "method.mu=0.1", "clock.name=devices", "--sampler", "random"]
+    code, out, err = tune("--trials", "2", "--objectives", four, *quick)
+    assert (code, err) == (0, ""), err
+    drawn = re.findall(r"plot: out/(\w+).png", out)
+    assert drawn == ["slice", "edf", "importance"] and "page: out/report.html" in out
+    assert "note: no plot of the Pareto front, which is drawn of at most 3 objectives" in out
+    assert "Pareto front\n" in out and "raysim run out/best-000" in out
+
+
 @pytest.mark.full
 def test_a_browser_shows_the_page(tmp_path):
     search = make_search(tmp_path, SearchOptions("random"))
