@@ -27,9 +27,9 @@ from optuna.samplers import (
 from optuna.study import StudyDirection
 
 import raysim
-from raysim.core.components import suggest
 from raysim.core.errors import SettingsError, visible
 from raysim.core.seeds import torch_seed
+from raysim.tuning.studies.options import check_options
 from raysim.tuning.studies.stateless import CmaEs, NSGAIISampler, QuasiMonteCarlo
 
 T = TypeVar("T")
@@ -61,24 +61,6 @@ JUDGED = ("accuracy",)
 """Objectives of a study whose trials a pruner may judge: evaluations report accuracy."""
 STATISTICS = ("mean", "lower")
 """Accuracy of a trial over its seeds: their mean, or one standard error below it."""
-LEAST = {
-    "max_resource": 1,
-    "min_resource": 1,
-    "n_ei_candidates": 1,
-    "popsize": 4,
-    "reduction_factor": 2,
-}
-"""Least values of options that are integers, where it is not 0."""
-DEPRECATED = {"sigma0", "restart_strategy", "inc_popsize"}
-"""Options of CMA-ES that Optuna ignores, or will."""
-KINDS: Mapping[str, Any] = {
-    "int": int,
-    "float": (int, float),
-    "str": str,
-    "bool": bool,
-    "None": type(None),
-}
-"""Types of the options that a file can hold, by Optuna's annotation."""
 PERCENTILE, GRACE_SHARE, GRACE_EVALUATIONS = 25.0, 10, 3
 
 
@@ -184,9 +166,7 @@ class SearchOptions:
             raise SettingsError(
                 f"{self.label(kind)}={visible(name)}: must be one of {', '.join(known)}"
             )
-        allowed = {} if name == "grid" else _parameters(known[name])
-        for key, value in options.items():
-            _check_option(kind, name, key, value, allowed)
+        check_options(kind, name, options, None if name == "grid" else known[name])
         if options:
             defaults = {"percentile": PERCENTILE} if name == "percentile" else {}
             _build(kind, name, known[name], {**defaults, **options})
@@ -242,37 +222,6 @@ def _named(kind: str, given: str | Mapping[str, Any]) -> tuple[str, dict[str, An
         problem = f"={visible(str(name))}: must be a word" if "name" in given else ": must be given"
         raise SettingsError(f"study.{kind}.name{problem}")
     return name, {key: value for key, value in given.items() if key != "name"}
-
-
-def _check_option(kind: str, name: str, key: str, value: Any, allowed: Mapping[str, str]) -> None:
-    if key not in allowed:
-        hint = suggest(key, sorted(allowed)) if allowed else "it has none"
-        raise SettingsError(f"study.{kind}.{visible(key)}: no such option of {name}; {hint}")
-    kinds = allowed[key].split(" | ")
-    if not any(_is_of(value, each) for each in kinds):
-        raise SettingsError(
-            f"study.{kind}.{key}={visible(str(value))}: must be {' or '.join(kinds)} with"
-            f" {kind}={name}"
-        )
-    least = LEAST.get(key, 0)
-    if "int" in kinds and isinstance(value, int) and value < least:
-        raise SettingsError(f"study.{kind}.{key}={value}: must be {least} or more")
-
-
-def _is_of(value: Any, kind: str) -> bool:
-    return isinstance(value, KINDS[kind]) and (kind == "bool" or not isinstance(value, bool))
-
-
-def _parameters(kind: type[Any]) -> dict[str, str]:
-    """Return the options of one of Optuna's classes that a file can hold, with their types."""
-    found = {}
-    for name, parameter in inspect.signature(kind.__init__).parameters.items():
-        given = parameter.annotation
-        annotation = given.strip("'") if isinstance(given, str) else getattr(given, "__name__", "")
-        plain = set(annotation.split(" | ")) <= {*KINDS}
-        if plain and name not in {"seed", *DEPRECATED} and not name.startswith("warn_"):
-            found[name] = annotation
-    return found
 
 
 def _quiet(kind: type[BaseSampler]) -> dict[str, bool]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import optuna
 import pytest
 
@@ -281,6 +283,21 @@ def test_a_step_that_was_reported_before_is_not_reported_again(tmp_path):
                 f"pruner.{name}=0: must be",
             )
             for name in ("min_resource", "max_resource", "reduction_factor")
+        ),
+        *(
+            (
+                SearchOptions(sampler_options={"prior_weight": weight}),
+                f"sampler.prior_weight={weight}: must be 0 or more and finite",
+            )
+            for weight in (-1.0, -1, math.nan, math.inf)
+        ),
+        (
+            SearchOptions("nsga2", sampler_options={"swapping_prob": math.nan}),
+            "sampler.swapping_prob=nan: must be 0 or more and finite",
+        ),
+        (
+            SearchOptions(pruner="percentile", pruner_options={"percentile": math.nan}),
+            "pruner.percentile=nan: must be 0 or more and finite",
         ),
         (
             SearchOptions("grid", sampler_options={"seed": 5}),
