@@ -208,7 +208,7 @@ class Search:
     def _complete_draw(self, trial: FrozenTrial) -> None:
         """Draw the parameters that a tuner had not drawn yet when it was killed inside `ask`."""
         space, params = self.resolved.space, trial.params
-        if all(key in params or not space.is_active(key, params) for key in space):
+        if space.is_complete(params):
             return
         earlier = self.study.get_trials(deepcopy=False)[: trial.number]
         # The draws before these decide them.
@@ -262,11 +262,15 @@ class Search:
 
     @cached_property
     def _first(self) -> Sequence[Mapping[str, Any]]:
-        """Values of the first trials; a grid completes them, so that it has no point twice."""
+        """Values of the first trials, equal ones once; a grid completes them."""
         first, space = self.resolved.first, self.resolved.space
-        if self.options.sampler != "grid":
-            return first
-        return [space.completed(values, self._points) for values in first]
+        if self.options.sampler == "grid":
+            first = tuple(space.completed(values, self._points) for values in first)
+        return [
+            values
+            for number, values in enumerate(first)
+            if values not in first[:number] or not space.is_complete(values)  # draws differ
+        ]
 
     def _sampler(self, number: int) -> BaseSampler:
         seed, common = self.resolved.settings.seed, self.resolved.space.common

@@ -166,6 +166,28 @@ def test_a_grid_completes_a_first_trial(tmp_path):
     assert found == [(0.1, 1.0), (0.15, 0.0), (0.1, 0.0), (0.2, 0.0)]
 
 
+@pytest.mark.parametrize(("sampler", "most"), [("grid", 2), ("random", math.inf)])
+def test_first_trials_that_an_override_makes_equal_are_run_once(tmp_path, sampler, most):
+    first = [{"local.lr": 0.5, "method.mu": mu} for mu in (0.0, 1.0)] + [{"local.lr": 0.25}]
+    table = {"space": FOUR, "first": first}
+    search = make_search(tmp_path, SearchOptions(sampler), table=table, **{"method.mu": 1.0})
+    assert search.most_trials() == most
+    play(search, 2)
+    assert [trial[1] for trial in values(search)] == [{"local.lr": 0.5}, {"local.lr": 0.25}]
+
+
+def test_equal_first_trials_that_leave_something_to_draw_are_all_run(tmp_path):
+    table = {"first": [{"method.mu": 1.0}, {"method.mu": 1.0}, {"method.mu": 0.0}]}
+    search = make_search(tmp_path, SearchOptions("random"), table=table)
+    play(search, 3)
+    assert [trial[1]["method.mu"] for trial in values(search)] == [1.0, 1.0, 0.0]
+    (tmp_path / "grid").mkdir()
+    grid = make_search(tmp_path / "grid", SearchOptions("grid"), table={**table, "space": FOUR})
+    assert grid.most_trials() == 4  # a grid completes them to the same point
+    play(grid, 4)
+    assert len({tuple(trial[1].values()) for trial in values(grid)}) == 4
+
+
 CONDITIONAL = {
     "space": {
         "method.mu": {"low": 0.1, "high": 1.0, "when": {"method.name": "fedprox"}},
