@@ -14,7 +14,7 @@ import optuna
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from raysim.core.errors import RunError, SettingsError, without_passwords
+from raysim.core.errors import RunError, without_passwords
 from raysim.tuning.search.decisions import Decisions, copied
 from raysim.tuning.search.mirror import Mirror
 from raysim.tuning.search.record import as_of_today, first_difference, record_of
@@ -29,7 +29,7 @@ from raysim.tuning.search.storage import (
     refusal,
 )
 from raysim.tuning.studies.samplers import OBJECTIVES, SearchOptions
-from raysim.tuning.studies.study import ResolvedStudy
+from raysim.tuning.studies.study import ResolvedStudy, check_together
 
 RETRY_OF = "retry_of"
 """Attribute of a trial that tries a failed one again: the number of that one."""
@@ -69,11 +69,10 @@ class Search:
 
         Raises:
             RunError: the storage cannot be used.
-            SettingsError: Optuna rejects an option of the pruner, `seed` is searched where a trial
-                has several, trials are stacked that have actors of their own or search a setting
-                of `engine`, or an objective needs a virtual clock.
+            SettingsError: Optuna rejects an option of the pruner, or the options do not suit the
+                settings and the space; see `check_together`.
         """
-        _check(options, resolved)
+        check_together(options, resolved)
         self.options, self.resolved, self._url = options, resolved, storage
         self.tuner = uuid4().hex
         pruner = options.build_pruner(resolved.settings)
@@ -275,20 +274,3 @@ class Search:
     def _sampler(self, number: int) -> BaseSampler:
         seed, common = self.resolved.settings.seed, self.resolved.space.common
         return self.options.build_sampler(seed, number, common)
-
-
-def _check(options: SearchOptions, resolved: ResolvedStudy) -> None:
-    stack = f"{options.label('stack')}={options.stack}"
-    if options.stack > 1 and (actors := resolved.settings.engine.actors) != "auto":
-        raise SettingsError(
-            f"{stack}: must be 1 with engine.actors={actors}, where a trial has actors of its own"
-        )
-    if options.stack > 1 and (own := [key for key in resolved.space if key.startswith("engine.")]):
-        raise SettingsError(f"{stack}: must be 1 where `{own[0]}` is searched")
-    if options.seeds > 1 and "seed" in resolved.space:
-        label = options.label("seeds")
-        raise SettingsError(f"{label}={options.seeds}: must be 1 where `seed` is searched")
-    for objective in options.objectives:
-        if objective.startswith("virtual_") and not resolved.settings.clock.has_time:
-            label = options.label("objectives")
-            raise SettingsError(f"{label}={objective}: needs clock.name=devices; it is none")

@@ -114,6 +114,17 @@ def test_no_pruner_judges_early_unless_an_option_says_so(tmp_path, pruner, optio
     assert first_stop(make_search(tmp_path, chosen, rounds=rounds)) == stop
 
 
+@pytest.mark.parametrize(
+    ("key", "fixed"), [("rounds", {"rounds": 8}), ("evaluation.every", {"evaluation.every": 2})]
+)
+def test_no_pruner_where_trials_have_other_rounds_or_evaluations(tmp_path, key, fixed):
+    table = {"space": {key: [1, 4], "local.lr": [0.1, 0.2]}}
+    with pytest.raises(raysim.SettingsError, match=f"^study.pruner=median: must be .* `{key}` is"):
+        make_search(tmp_path, SearchOptions("random", "median"), table=table)
+    make_search(tmp_path, SearchOptions("random", "none"), table=table)
+    assert make_search(tmp_path, SearchOptions("random", "median"), table=table, **fixed)
+
+
 def test_rounds_without_an_evaluation_do_not_count_as_evaluations(tmp_path):
     every = {"rounds": 40, "evaluation.every": 3}
     search = make_search(tmp_path, SearchOptions("random", "median"), **every)
