@@ -10,7 +10,7 @@ from typing import Any, TypedDict, Unpack
 
 import optuna
 import pyarrow as pa
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState
 
 import raysim
 from raysim.core.errors import SettingsError
@@ -50,7 +50,8 @@ class StudyTrials:
     Attributes:
         trials: A row per trial: `trial`, `state`, the objectives, `test_accuracy`, `run_dir`, and a
             column per searched setting, null where the trial did not search it; where the study
-            has constraints, `feasible`, null where the trial was not completed.
+            has constraints, `feasible`, null where the trial was not completed. The `accuracy` of a
+            pruned trial is that of its last evaluation, in its first run.
         best: Settings of the best trial, or of each trial of the Pareto front; none where no trial
             keeps the constraints.
     """
@@ -204,4 +205,5 @@ def _table(tuner: Tuner) -> pa.Table:
 def _feasible(trial: FrozenTrial, search: Search) -> dict[str, bool | None]:
     if not search.options.constraints:
         return {}
-    return {"feasible": not exceeded(trial) if trial.values else None}
+    done = trial.state is TrialState.COMPLETE
+    return {"feasible": not exceeded(trial) if done else None}

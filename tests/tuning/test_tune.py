@@ -95,6 +95,21 @@ def test_constraints_decide_which_trial_is_best(tmp_path, local_slots):
     assert raysim.tune(settings, table, out=tmp_path / "none").best == ()
 
 
+def test_a_pruned_trial_has_its_last_accuracy_and_is_neither_feasible_nor_not(
+    tmp_path, local_slots
+):
+    make_study(tmp_path)
+    settings = raysim.load_config(tmp_path / "blobs.json", {"rounds": 3})
+    table = {"space": {"local.lr": [0.3, 0.001]}, "sampler": "grid", "constraints": {"bytes": 1}}
+    table["pruner"] = {"name": "median", "n_startup_trials": 1, "n_warmup_steps": 1}
+    result = raysim.tune(settings, table, out=tmp_path / "out", jobs=1)
+    done, pruned = result.trials.to_pylist()
+    assert (done["state"], done["feasible"]) == ("complete", False)
+    assert (pruned["state"], pruned["feasible"]) == ("pruned", None)
+    metrics = pq.read_table(tmp_path / "out/trials/0001/metrics.parquet")
+    assert pruned["accuracy"] == metrics["holdout_accuracy"].to_pylist()[-1]
+
+
 def test_virtual_time_and_energy_are_objectives(tmp_path, local_slots):
     make_study(tmp_path)
     table = {"space": {"rounds": [1, 2]}, "sampler": "grid", "trials": 2}
