@@ -37,12 +37,15 @@ def plots(study: optuna.Study, options: SearchOptions) -> Iterator[dict[str, Fig
     mpl.use("agg")
     from matplotlib import pyplot as plt
 
+    verbosity = optuna.logging.get_verbosity()
     with warnings.catch_warnings(), plt.style.context("default"):
         warnings.simplefilter("ignore")  # Optuna's experimental features, and matplotlib's own
+        optuna.logging.set_verbosity(optuna.logging.ERROR)  # no line where no trial is feasible
         try:
             yield {name: _figure(axes) for name, axes in _draw(study, options, len(done)).items()}
         finally:
             plt.close("all")
+            optuna.logging.set_verbosity(verbosity)
 
 
 def _draw(study: optuna.Study, options: SearchOptions, done: int) -> dict[str, Any]:
@@ -55,7 +58,8 @@ def _draw(study: optuna.Study, options: SearchOptions, done: int) -> dict[str, A
         first["target"] = lambda trial: trial.values[0]
     else:
         found["history"] = visual.plot_optimization_history(study, **first)
-        found["curves"] = visual.plot_intermediate_values(study)
+        if any(trial.intermediate_values for trial in study.get_trials(deepcopy=False)):
+            found["curves"] = visual.plot_intermediate_values(study)
     if 1 < len(options.objectives) <= MOST_AXES:
         found["pareto"] = visual.plot_pareto_front(study, target_names=list(options.objectives))
     found["slice"] = visual.plot_slice(study, **first)

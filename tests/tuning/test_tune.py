@@ -143,9 +143,9 @@ def test_callbacks_see_each_trial_and_can_stop_the_study(tmp_path, local_slots):
     assert raysim.tune(settings, table, out=tmp_path / "out").trials.num_rows == 4
 
 
-@pytest.mark.parametrize("timeout", [0, -1.0, float("nan")])
+@pytest.mark.parametrize("timeout", [0, -1.0, float("nan"), "5", True])
 def test_wrong_timeouts(tmp_path, timeout):
-    with pytest.raises(raysim.SettingsError, match=f"timeout={timeout}: must be above 0"):
+    with pytest.raises(raysim.SettingsError, match=f"timeout={timeout}: must be a number above 0"):
         raysim.tune("fedavg-lr", out=tmp_path / "out", timeout=timeout)
 
 
@@ -154,6 +154,23 @@ def test_wrong_numbers(tmp_path, given):
     (name,) = given
     with pytest.raises(raysim.SettingsError, match=f"{name}=.*: must be an integer from 1 to 10"):
         raysim.tune("fedavg-lr", out=tmp_path / "out", **given)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"out": 3}, "out=3: must be text"),
+        ({"storage": 3}, "storage=3: must be text"),
+        ({"name": 3}, "name=3: must be text"),
+        ({"callbacks": 3}, "callbacks=3: must be a list of functions"),
+        ({"callbacks": ["f"]}, r"callbacks=\['f'\]: must be a list of functions"),
+        ({"retry_failed": "no"}, "retry_failed=no: must be True or False"),
+    ],
+)
+def test_arguments_of_wrong_types(tmp_path, given, message):
+    with pytest.raises(raysim.SettingsError, match=f"^{message}"):
+        raysim.tune("fedavg-lr", **{"out": tmp_path / "out", **given})
     assert not (tmp_path / "out").exists()
 
 

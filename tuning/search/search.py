@@ -19,6 +19,7 @@ from raysim.tuning.search.decisions import Decisions, copied
 from raysim.tuning.search.mirror import Mirror
 from raysim.tuning.search.record import as_of_today, first_difference, record_of
 from raysim.tuning.search.results import combined, quantity
+from raysim.tuning.search.searched import SearchedStudy
 from raysim.tuning.search.storage import (
     close_storage,
     error_line,
@@ -37,20 +38,6 @@ RETRY_OF = "retry_of"
 
 TUNER = "tuner"
 """Attribute of a trial: the id of the tuner that runs it."""
-
-
-class SearchedStudy(optuna.Study):
-    """Optuna study whose trials are run by a tuner, not by `optimize`.
-
-    Attributes:
-        stopped: Whether `stop` was called, after which no trial begins.
-    """
-
-    stopped: bool = False
-
-    def stop(self) -> None:
-        """Begin no further trial; callbacks call this."""
-        self.stopped = True
 
 
 class Search:
@@ -85,7 +72,7 @@ class Search:
             )
             self._study_id = found._study_id
             self._mirror = Mirror(found._storage, found._study_id)
-            self.study = SearchedStudy(name, self._mirror, pruner=pruner)
+            self.study = SearchedStudy(name, self._mirror, pruner, resolved.space)
             self.decisions = Decisions(self.study)
         except Exception as error:  # database drivers raise errors of their own
             raise RunError(f"{self.storage}: cannot be used: {refusal(storage, error)}") from error

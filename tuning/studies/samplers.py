@@ -62,6 +62,11 @@ JUDGED = ("accuracy",)
 STATISTICS = ("mean", "lower")
 """Accuracy of a trial over its seeds: their mean, or one standard error below it."""
 PERCENTILE, GRACE_SHARE, GRACE_EVALUATIONS = 25.0, 10, 3
+NEEDED: Mapping[str, Mapping[str, Any]] = {
+    "percentile": {"percentile": PERCENTILE},
+    "hyperband": {"max_resource": 1},
+}
+"""Options without which Optuna refuses others; those of a study are given when it is built."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +132,10 @@ class SearchOptions:
         """
         self._check("sampler", self.sampler, self.sampler_options, SAMPLERS)
         self._check("pruner", self.pruner, self.pruner_options, PRUNERS)
+        if self.sampler_options:
+            self.build_sampler(0, 0, {})
+        if self.pruner_options:
+            self._build_pruner(NEEDED.get(self.pruner, {}))
         names, several = {*self.objectives}, len(self.objectives)
         if not names or names - {*OBJECTIVES} or len(names) < several:
             raise SettingsError(
@@ -167,9 +176,6 @@ class SearchOptions:
                 f"{self.label(kind)}={visible(name)}: must be one of {', '.join(known)}"
             )
         check_options(kind, name, options, None if name == "grid" else known[name])
-        if options:
-            defaults = {"percentile": PERCENTILE} if name == "percentile" else {}
-            _build(kind, name, known[name], {**defaults, **options})
 
     def build_pruner(self, settings: raysim.Settings) -> BasePruner:
         """Return the pruner for runs of these settings.
@@ -188,8 +194,17 @@ class SearchOptions:
             "successive-halving": {"min_resource": grace},
             "hyperband": {"min_resource": grace, "max_resource": max(grace, rounds)},
         }
-        options = {**defaults.get(self.pruner, {}), **self.pruner_options}
-        return _build("pruner", self.pruner, PRUNERS[self.pruner], options)
+        found = {**defaults.get(self.pruner, {}), **self.pruner_options}
+        if self.pruner == "hyperband":
+            most = rounds if found["max_resource"] == "auto" else found["max_resource"]
+            if (least := found["min_resource"]) > most:
+                problem = f"min_resource={least}: must be at most max_resource={most}"
+                raise SettingsError(f"study.pruner=hyperband: {problem}")
+        return self._build_pruner(found)
+
+    def _build_pruner(self, defaults: Mapping[str, Any]) -> BasePruner:
+        given = self.pruner_options
+        return _build("pruner", self.pruner, PRUNERS[self.pruner], {**defaults, **given}, given)
 
     def build_sampler(
         self, seed: int, number: int, common: Mapping[str, BaseDistribution]
@@ -206,13 +221,14 @@ class SearchOptions:
         """
         kind = SAMPLERS[self.sampler]
         own = torch_seed(seed, "trial", number) % 2**32
-        options = {"seed": own, **_quiet(kind), **self.sampler_options}
+        given = self.sampler_options
+        options = {"seed": own, **_quiet(kind), **given}
         if kind is QMCSampler:  # one sequence for all trials
             independent = RandomSampler(seed=own)
             options |= {"seed": torch_seed(seed, "sequence") % 2**32}
             options |= {"independent_sampler": independent, "number": number, "common": common}
-            return _build("sampler", self.sampler, QuasiMonteCarlo, options)
-        return _build("sampler", self.sampler, kind, options)
+            return _build("sampler", self.sampler, QuasiMonteCarlo, options, given)
+        return _build("sampler", self.sampler, kind, options, given)
 
 
 def _named(kind: str, given: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -230,12 +246,19 @@ def _quiet(kind: type[BaseSampler]) -> dict[str, bool]:
     return {name: False for name in names if name.startswith("warn_")}
 
 
-def _build(kind: str, name: str, factory: Callable[..., T], options: Mapping[str, Any]) -> T:
+def _build(
+    kind: str,
+    name: str,
+    factory: Callable[..., T],
+    options: Mapping[str, Any],
+    given: Mapping[str, Any],
+) -> T:
+    """Build a sampler or a pruner with options, of which an error names those that are given."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Optuna's experimental and deprecated arguments
         try:
             return factory(**options)
         except (ValueError, TypeError) as error:
-            given = ", ".join(f"{key}={value}" for key, value in options.items())
+            named = ", ".join(f"{key}={value}" for key, value in given.items())
             reason = " ".join(str(error).split())
-            raise SettingsError(f"study.{kind}={name}: {given}: {reason}") from error
+            raise SettingsError(f"study.{kind}={name}: {named}: {reason}") from error

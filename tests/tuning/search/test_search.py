@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 
 import optuna
@@ -123,6 +124,45 @@ def test_no_pruner_where_trials_have_other_rounds_or_evaluations(tmp_path, key, 
         make_search(tmp_path, SearchOptions("random", "median"), table=table)
     make_search(tmp_path, SearchOptions("random", "none"), table=table)
     assert make_search(tmp_path, SearchOptions("random", "median"), table=table, **fixed)
+
+
+@pytest.mark.parametrize("most", [{}, {"max_resource": "auto"}, {"max_resource": 30}])
+def test_hyperband_needs_a_bracket(tmp_path, most):
+    options = {"min_resource": 21 if most.get("max_resource") != 30 else 31, **most}
+    chosen = SearchOptions("random", "hyperband", pruner_options=options)
+    chosen.check()
+    end = r"min_resource=.1: must be at most max_resource=.0$"
+    with pytest.raises(raysim.SettingsError, match=f"^study.pruner=hyperband: {end}"):
+        make_search(tmp_path, chosen, rounds=20)
+
+
+def test_hyperband_takes_a_bootstrap_count(tmp_path):
+    counted = {"bootstrap_count": 2, "min_resource": 1, "reduction_factor": 2}
+    chosen = SearchOptions("random", "hyperband", pruner_options=counted)
+    chosen.check()
+    assert make_search(tmp_path, chosen, rounds=20)
+
+
+def test_a_check_of_samplers_prints_nothing(caplog):
+    logger = logging.getLogger("optuna")
+    logger.addHandler(caplog.handler)
+    try:
+        SearchOptions("qmc", sampler_options={"scramble": True}).check()
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [({"local.lr": 5.0}, "local.lr=5.0: must be 0.001 to 0.5, log"), ({"lr": 1}, "lr: is not se")],
+)
+def test_a_callback_enqueues_within_the_ranges(tmp_path, params, message):
+    search = make_search(tmp_path)
+    with pytest.raises(raysim.SettingsError, match=f"^enqueue_trial: {message}"):
+        search.study.enqueue_trial(params)
+    search.study.enqueue_trial({"local.lr": 0.2})
+    assert search.ask().params["local.lr"] == 0.2 and len(search.study.trials) == 1
 
 
 def test_rounds_without_an_evaluation_do_not_count_as_evaluations(tmp_path):
@@ -396,4 +436,12 @@ def test_trials_that_cannot_be_compared_are_not_mixed(tmp_path):
 @pytest.mark.parametrize("storage", ["sqlite:////no/such/folder/study.db", "nonsense://x", "x"])
 def test_a_storage_that_cannot_be_used(tmp_path, storage):
     with pytest.raises(raysim.RunError, match=f"storage={storage}: cannot be used: "):
+        make_search(tmp_path, storage=storage)
+
+
+@pytest.mark.parametrize("storage", ["sqlite://", "sqlite:///:memory:", "journal://x"])
+def test_a_storage_that_ends_with_the_process(tmp_path, storage):
+    kind = storage.partition(":")[0]
+    message = f"cannot be used: it names no file; four slashes begin a full path: {kind}:////FILE"
+    with pytest.raises(raysim.RunError, match=f"storage={storage}: {message}"):
         make_search(tmp_path, storage=storage)
