@@ -161,16 +161,12 @@ def tune(
     pruner: Annotated[
         str | None,
         typer.Option(
-            help="median, percentile, successive-halving, hyperband or none, with other objectives"
-            " than accuracy alone none; default: the study's"
+            help="median, percentile, successive-halving, hyperband or none; default: the study's"
         ),
     ] = None,
     objectives: Annotated[
         str | None,
-        typer.Option(
-            help="one or several, with commas: accuracy, bytes, virtual_seconds, virtual_joules;"
-            " default: the study's"
-        ),
+        typer.Option(help="some of accuracy,bytes,virtual_seconds,virtual_joules; or the study's"),
     ] = None,
     seeds: Annotated[
         int | None, typer.Option(min=1, max=1000, help="runs of a trial; default: the study's")
