@@ -13,6 +13,7 @@ from rich.console import Console
 from raysim.core.errors import RunError, SettingsError
 from raysim.results.render import to_rich
 from raysim.tuning.artifacts import ARTIFACTS, attach
+from raysim.tuning.plots import MOST_AXES
 from raysim.tuning.report import best_trials, write_report
 from raysim.tuning.search.results import exceeded
 from raysim.tuning.search.search import Search
@@ -63,6 +64,9 @@ def tune(
 def _print_result(
     console: Console, search: Search, result: StudyResult, files: Sequence[Path]
 ) -> None:
+    if files and len(search.options.objectives) > MOST_AXES:
+        note = f"no plot of the Pareto front, which is drawn of at most {MOST_AXES} objectives"
+        console.print(f"note: {note}", highlight=False)
     for path in files:
         console.print(
             f"{'page' if path.suffix == '.html' else 'plot'}: {path}",

@@ -36,7 +36,7 @@ def describe(out: Path, space: Mapping[str, Range], objectives: tuple[str, ...])
     for old in out.glob("events.out.tfevents.*"):
         old.unlink()
     parameters = [summaries.HParam(key, _domain(values)) for key, values in space.items()]
-    metrics = [METRICS[objective] for objective in objectives]
+    metrics = [METRICS[name] for name in dict.fromkeys(("accuracy", *objectives))]
     with SummaryWriter(str(out)) as events:
         events._get_file_writer().add_summary(summaries.hparams_config_pb(parameters, metrics))
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 MIN_TRIALS = 2
 """Completed trials that a plot of importances needs."""
+MOST_AXES = 3
+"""Most objectives of which Optuna draws a Pareto front."""
 MOST_PAIRED = 4
 """Most settings that are drawn against each other: the most important ones."""
 
@@ -35,28 +37,31 @@ def plots(study: optuna.Study, options: SearchOptions) -> Iterator[dict[str, Fig
     mpl.use("agg")
     from matplotlib import pyplot as plt
 
+    verbosity = optuna.logging.get_verbosity()
     with warnings.catch_warnings(), plt.style.context("default"):
         warnings.simplefilter("ignore")  # Optuna's experimental features, and matplotlib's own
+        optuna.logging.set_verbosity(optuna.logging.ERROR)  # no line where no trial is feasible
         try:
             yield {name: _figure(axes) for name, axes in _draw(study, options, len(done)).items()}
         finally:
             plt.close("all")
+            optuna.logging.set_verbosity(verbosity)
 
 
 def _draw(study: optuna.Study, options: SearchOptions, done: int) -> dict[str, Any]:
     """Draw each plot and return its axes; of several objectives, the first is drawn."""
     from optuna.visualization import matplotlib as visual
 
+    found: dict[str, Any] = {}
     first: dict[str, Any] = {"target_name": options.objectives[0]}
     if len(options.objectives) > 1:
         first["target"] = lambda trial: trial.values[0]
-        names = list(options.objectives)
-        found: dict[str, Any] = {"pareto": visual.plot_pareto_front(study, target_names=names)}
     else:
-        found = {
-            "history": visual.plot_optimization_history(study, **first),
-            "curves": visual.plot_intermediate_values(study),
-        }
+        found["history"] = visual.plot_optimization_history(study, **first)
+        if any(trial.intermediate_values for trial in study.get_trials(deepcopy=False)):
+            found["curves"] = visual.plot_intermediate_values(study)
+    if 1 < len(options.objectives) <= MOST_AXES:
+        found["pareto"] = visual.plot_pareto_front(study, target_names=list(options.objectives))
     found["slice"] = visual.plot_slice(study, **first)
     found["edf"] = visual.plot_edf(study, **first)
     if done >= MIN_TRIALS:

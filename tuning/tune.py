@@ -10,10 +10,10 @@ from typing import Any, TypedDict, Unpack
 
 import optuna
 import pyarrow as pa
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState
 
 import raysim
-from raysim.core.errors import SettingsError
+from raysim.core.errors import SettingsError, visible
 from raysim.core.given import user_path
 from raysim.storage.lock import make_folder
 from raysim.storage.schema import check_claim
@@ -50,7 +50,8 @@ class StudyTrials:
     Attributes:
         trials: A row per trial: `trial`, `state`, the objectives, `test_accuracy`, `run_dir`, and a
             column per searched setting, null where the trial did not search it; where the study
-            has constraints, `feasible`, null where the trial was not completed.
+            has constraints, `feasible`, null where the trial was not completed. The `accuracy` of a
+            pruned trial is that of its last evaluation, in its first run.
         best: Settings of the best trial, or of each trial of the Pareto front; none where no trial
             keeps the constraints.
     """
@@ -95,11 +96,15 @@ def tune(
     Raises:
         RaysimError: something is wrong that you can mend; its message says what.
     """
-    for option, value in (("trials", trials), ("jobs", jobs)):
-        if value is not None and (type(value) is not int or not 1 <= value <= MOST):
-            raise SettingsError(f"{option}={value}: must be an integer from 1 to {MOST}")
-    if timeout is not None and not timeout > 0:
-        raise SettingsError(f"timeout={timeout}: must be above 0")
+    call: Call = {
+        "trials": trials,
+        "jobs": jobs,
+        "timeout": timeout,
+        "retry_failed": retry_failed,
+        "out": out,
+        "storage": storage,
+    }
+    _check_call(call, name, callbacks)
     searched = study_of(source, study)
     with run_study(
         name or ("study" if isinstance(source, raysim.Settings) else Path(source).stem),
@@ -107,16 +112,37 @@ def tune(
         overrides or {},
         searched.options(),
         lambda search: _Callbacks(search, callbacks),
-        trials=trials,
-        jobs=jobs,
-        timeout=timeout,
-        retry_failed=retry_failed,
-        out=out,
-        storage=storage,
+        **call,
     ) as (tuner, result):
         settings = tuner.search.resolved.settings
         best = tuple(settings.override(trial.params) for trial in result.best)
         return StudyTrials(_table(tuner), best)
+
+
+def _check_call(call: Call, name: Any, callbacks: Any) -> None:
+    """Validate the arguments that the command line types.
+
+    Raises:
+        SettingsError: one has a wrong type or value.
+    """
+    for option in ("trials", "jobs"):
+        value = call[option]
+        if value is not None and (type(value) is not int or not 1 <= value <= MOST):
+            raise SettingsError(f"{option}={value}: must be an integer from 1 to {MOST}")
+    timeout: Any = call["timeout"]
+    if timeout is not None and (type(timeout) not in (int, float) or not timeout > 0):
+        raise SettingsError(f"timeout={visible(str(timeout))}: must be a number above 0")
+    if not isinstance(again := call["retry_failed"], bool):
+        raise SettingsError(f"retry_failed={visible(str(again))}: must be True or False")
+    for option, text, kinds in (
+        ("out", call["out"], (str, Path)),
+        ("storage", call["storage"], (str,)),
+        ("name", name, (str,)),
+    ):
+        if text is not None and not isinstance(text, kinds):
+            raise SettingsError(f"{option}={visible(str(text))}: must be text")
+    if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
+        raise SettingsError(f"callbacks={visible(str(callbacks))}: must be a list of functions")
 
 
 class _Callbacks(StudyListener):
@@ -204,4 +230,5 @@ def _table(tuner: Tuner) -> pa.Table:
 def _feasible(trial: FrozenTrial, search: Search) -> dict[str, bool | None]:
     if not search.options.constraints:
         return {}
-    return {"feasible": not exceeded(trial) if trial.values else None}
+    done = trial.state is TrialState.COMPLETE
+    return {"feasible": not exceeded(trial) if done else None}

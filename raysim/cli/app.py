@@ -166,7 +166,7 @@ def tune(
     ] = None,
     objectives: Annotated[
         str | None,
-        typer.Option(help="accuracy or bytes, or several: accuracy,bytes; default: the study's"),
+        typer.Option(help="some of accuracy,bytes,virtual_seconds,virtual_joules; or the study's"),
     ] = None,
     seeds: Annotated[
         int | None, typer.Option(min=1, max=1000, help="runs of a trial; default: the study's")

@@ -267,7 +267,8 @@ def test_studies_are_listed(raysim_command):
         (["fedprox-mu", "local.lr=-1"], "local.lr=-1: must be greater than 0"),
         (
             ["fedprox-mu", "--pruner", "median", "--objectives", "accuracy,bytes"],
-            "pruner=median: pruners support one objective only, but got 2; use pruner none",
+            "pruner=median: pruners judge the objective accuracy alone, but got accuracy,bytes; use"
+            " pruner none",
         ),
     ],
 )

@@ -35,6 +35,14 @@ def setting(group: SessionGroup, key: str) -> float:
     return group.hparams[key].number_value
 
 
+def test_the_tab_has_the_accuracy_beside_other_objectives(tmp_path, local_slots):
+    search = make_search(tmp_path, SearchOptions(objectives=("bytes",), sampler="random"), rounds=1)
+    make_tuner(search, tmp_path).run(1, 1)
+    experiment, _ = hparams_tab(tmp_path / "out")
+    metrics = [info.name.tag for info in experiment.metric_infos]
+    assert metrics == ["holdout_accuracy", "bytes"]
+
+
 def test_the_tab_compares_trials_by_what_was_tried_and_found(tmp_path, local_slots):
     search = make_search(
         tmp_path, SearchOptions(objectives=("accuracy", "bytes"), sampler="random")

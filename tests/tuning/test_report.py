@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
 
+import optuna
 import pytest
 from optuna.artifacts import get_all_artifact_meta
 from safetensors.numpy import load_file
@@ -99,6 +101,32 @@ def test_no_trial_is_best_where_none_keeps_the_constraints(tmp_path):
     complete(search, [0.5, 0.7])
     assert best(search.study) == []
     assert report.best_trials(search, []).rows == ()
+
+
+def test_plots_without_evaluations_or_a_feasible_trial_print_nothing(tmp_path, caplog):
+    logger = logging.getLogger("optuna")
+    logger.addHandler(caplog.handler)
+    try:
+        for objectives, drawn in (("bytes",), {"history"}), (("accuracy", "bytes"), {"pareto"}):
+            (folder := tmp_path / objectives[0]).mkdir()
+            options = SearchOptions("random", objectives=objectives, constraints={"bytes": 1.0})
+            search = make_search(folder, options)
+            complete(search, [0.5])
+            assert names(search) == drawn | {"slice", "edf"}
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert not caplog.records and optuna.logging.get_verbosity() == optuna.logging.WARNING
+
+
+def test_four_objectives_have_all_but_the_plot_of_their_front(tmp_path, local_slots, tune):
+    four = "accuracy,bytes,virtual_seconds,virtual_joules"
+    quick = ["rounds=1", "method.mu=0.1", "clock.name=devices", "--sampler", "random"]
+    code, out, err = tune("--trials", "2", "--objectives", four, *quick)
+    assert (code, err) == (0, ""), err
+    drawn = re.findall(r"plot: out/(\w+).png", out)
+    assert drawn == ["slice", "edf", "importance"] and "page: out/report.html" in out
+    assert "note: no plot of the Pareto front, which is drawn of at most 3 objectives" in out
+    assert "Pareto front\n" in out and "raysim run out/best-000" in out
 
 
 @pytest.mark.full

@@ -95,6 +95,21 @@ def test_constraints_decide_which_trial_is_best(tmp_path, local_slots):
     assert raysim.tune(settings, table, out=tmp_path / "none").best == ()
 
 
+def test_a_pruned_trial_has_its_last_accuracy_and_is_neither_feasible_nor_not(
+    tmp_path, local_slots
+):
+    make_study(tmp_path)
+    settings = raysim.load_config(tmp_path / "blobs.json", {"rounds": 3})
+    table = {"space": {"local.lr": [0.3, 0.001]}, "sampler": "grid", "constraints": {"bytes": 1}}
+    table["pruner"] = {"name": "median", "n_startup_trials": 1, "n_warmup_steps": 1}
+    result = raysim.tune(settings, table, out=tmp_path / "out", jobs=1)
+    done, pruned = result.trials.to_pylist()
+    assert (done["state"], done["feasible"]) == ("complete", False)
+    assert (pruned["state"], pruned["feasible"]) == ("pruned", None)
+    metrics = pq.read_table(tmp_path / "out/trials/0001/metrics.parquet")
+    assert pruned["accuracy"] == metrics["holdout_accuracy"].to_pylist()[-1]
+
+
 def test_virtual_time_and_energy_are_objectives(tmp_path, local_slots):
     make_study(tmp_path)
     table = {"space": {"rounds": [1, 2]}, "sampler": "grid", "trials": 2}
@@ -128,9 +143,9 @@ def test_callbacks_see_each_trial_and_can_stop_the_study(tmp_path, local_slots):
     assert raysim.tune(settings, table, out=tmp_path / "out").trials.num_rows == 4
 
 
-@pytest.mark.parametrize("timeout", [0, -1.0, float("nan")])
+@pytest.mark.parametrize("timeout", [0, -1.0, float("nan"), "5", True])
 def test_wrong_timeouts(tmp_path, timeout):
-    with pytest.raises(raysim.SettingsError, match=f"timeout={timeout}: must be above 0"):
+    with pytest.raises(raysim.SettingsError, match=f"timeout={timeout}: must be a number above 0"):
         raysim.tune("fedavg-lr", out=tmp_path / "out", timeout=timeout)
 
 
@@ -139,6 +154,23 @@ def test_wrong_numbers(tmp_path, given):
     (name,) = given
     with pytest.raises(raysim.SettingsError, match=f"{name}=.*: must be an integer from 1 to 10"):
         raysim.tune("fedavg-lr", out=tmp_path / "out", **given)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"out": 3}, "out=3: must be text"),
+        ({"storage": 3}, "storage=3: must be text"),
+        ({"name": 3}, "name=3: must be text"),
+        ({"callbacks": 3}, "callbacks=3: must be a list of functions"),
+        ({"callbacks": ["f"]}, r"callbacks=\['f'\]: must be a list of functions"),
+        ({"retry_failed": "no"}, "retry_failed=no: must be True or False"),
+    ],
+)
+def test_arguments_of_wrong_types(tmp_path, given, message):
+    with pytest.raises(raysim.SettingsError, match=f"^{message}"):
+        raysim.tune("fedavg-lr", **{"out": tmp_path / "out", **given})
     assert not (tmp_path / "out").exists()
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import optuna
 from optuna.pruners import NopPruner
 from optuna.samplers import BaseSampler, RandomSampler
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 
@@ -24,9 +25,10 @@ class Decisions:
     def judge(self, trial: Trial, curve: Mapping[int, float]) -> bool:
         """Report accuracies by round in turn; return whether the pruner lets the trial go on.
 
-        Rounds that were reported before are left out: a lost trial repeats some.
+        Rounds that were reported before are left out: a lost trial repeats some. In a study of
+        other objectives than accuracy alone, accuracies are not reported.
         """
-        if len(self._study.directions) > 1:
+        if self._study.directions != [StudyDirection.MAXIMIZE]:  # not of accuracy alone
             return True
         reported = self._study.get_trials(deepcopy=False)[trial.number].intermediate_values
         for step in sorted(curve.keys() - reported.keys()):

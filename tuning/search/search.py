@@ -14,11 +14,12 @@ import optuna
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from raysim.core.errors import RunError, SettingsError, without_passwords
+from raysim.core.errors import RunError, without_passwords
 from raysim.tuning.search.decisions import Decisions, copied
 from raysim.tuning.search.mirror import Mirror
 from raysim.tuning.search.record import as_of_today, first_difference, record_of
 from raysim.tuning.search.results import combined, quantity
+from raysim.tuning.search.searched import SearchedStudy
 from raysim.tuning.search.storage import (
     close_storage,
     error_line,
@@ -29,7 +30,7 @@ from raysim.tuning.search.storage import (
     refusal,
 )
 from raysim.tuning.studies.samplers import OBJECTIVES, SearchOptions
-from raysim.tuning.studies.study import ResolvedStudy
+from raysim.tuning.studies.study import ResolvedStudy, check_together
 
 RETRY_OF = "retry_of"
 """Attribute of a trial that tries a failed one again: the number of that one."""
@@ -37,20 +38,6 @@ RETRY_OF = "retry_of"
 
 TUNER = "tuner"
 """Attribute of a trial: the id of the tuner that runs it."""
-
-
-class SearchedStudy(optuna.Study):
-    """Optuna study whose trials are run by a tuner, not by `optimize`.
-
-    Attributes:
-        stopped: Whether `stop` was called, after which no trial begins.
-    """
-
-    stopped: bool = False
-
-    def stop(self) -> None:
-        """Begin no further trial; callbacks call this."""
-        self.stopped = True
 
 
 class Search:
@@ -69,11 +56,10 @@ class Search:
 
         Raises:
             RunError: the storage cannot be used.
-            SettingsError: Optuna rejects an option of the pruner, `seed` is searched where a trial
-                has several, trials are stacked that have actors of their own or search a setting
-                of `engine`, or an objective needs a virtual clock.
+            SettingsError: Optuna rejects an option of the pruner, or the options do not suit the
+                settings and the space; see `check_together`.
         """
-        _check(options, resolved)
+        check_together(options, resolved)
         self.options, self.resolved, self._url = options, resolved, storage
         self.tuner = uuid4().hex
         pruner = options.build_pruner(resolved.settings)
@@ -86,7 +72,7 @@ class Search:
             )
             self._study_id = found._study_id
             self._mirror = Mirror(found._storage, found._study_id)
-            self.study = SearchedStudy(name, self._mirror, pruner=pruner)
+            self.study = SearchedStudy(name, self._mirror, pruner, resolved.space)
             self.decisions = Decisions(self.study)
         except Exception as error:  # database drivers raise errors of their own
             raise RunError(f"{self.storage}: cannot be used: {refusal(storage, error)}") from error
@@ -208,7 +194,7 @@ class Search:
     def _complete_draw(self, trial: FrozenTrial) -> None:
         """Draw the parameters that a tuner had not drawn yet when it was killed inside `ask`."""
         space, params = self.resolved.space, trial.params
-        if all(key in params or not space.is_active(key, params) for key in space):
+        if space.is_complete(params):
             return
         earlier = self.study.get_trials(deepcopy=False)[: trial.number]
         # The draws before these decide them.
@@ -262,29 +248,16 @@ class Search:
 
     @cached_property
     def _first(self) -> Sequence[Mapping[str, Any]]:
-        """Values of the first trials; a grid completes them, so that it has no point twice."""
+        """Values of the first trials, equal ones once; a grid completes them."""
         first, space = self.resolved.first, self.resolved.space
-        if self.options.sampler != "grid":
-            return first
-        return [space.completed(values, self._points) for values in first]
+        if self.options.sampler == "grid":
+            first = tuple(space.completed(values, self._points) for values in first)
+        return [
+            values
+            for number, values in enumerate(first)
+            if values not in first[:number] or not space.is_complete(values)  # draws differ
+        ]
 
     def _sampler(self, number: int) -> BaseSampler:
         seed, common = self.resolved.settings.seed, self.resolved.space.common
         return self.options.build_sampler(seed, number, common)
-
-
-def _check(options: SearchOptions, resolved: ResolvedStudy) -> None:
-    stack = f"{options.label('stack')}={options.stack}"
-    if options.stack > 1 and (actors := resolved.settings.engine.actors) != "auto":
-        raise SettingsError(
-            f"{stack}: must be 1 with engine.actors={actors}, where a trial has actors of its own"
-        )
-    if options.stack > 1 and (own := [key for key in resolved.space if key.startswith("engine.")]):
-        raise SettingsError(f"{stack}: must be 1 where `{own[0]}` is searched")
-    if options.seeds > 1 and "seed" in resolved.space:
-        label = options.label("seeds")
-        raise SettingsError(f"{label}={options.seeds}: must be 1 where `seed` is searched")
-    for objective in options.objectives:
-        if objective.startswith("virtual_") and not resolved.settings.clock.has_time:
-            label = options.label("objectives")
-            raise SettingsError(f"{label}={objective}: needs clock.name=devices; it is none")

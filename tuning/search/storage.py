@@ -50,9 +50,10 @@ def open_storage(storage: str) -> BaseStorage:
         Exception: it cannot be used; database drivers raise errors of their own.
     """
     file = _file(storage)
-    if is_journal(storage):
-        if file is None:
-            raise RunError("it names no file; four slashes begin a full path: journal:////FILE")
+    if file is None and not is_server(storage):
+        kind = "journal" if is_journal(storage) else "sqlite"
+        raise RunError(f"it names no file; four slashes begin a full path: {kind}:////FILE")
+    if file is not None and is_journal(storage):
         return open_journal(storage, file)
     database = RDBStorage(storage)
     if database.engine.dialect.name == "sqlite":
@@ -136,4 +137,4 @@ def _file(storage: str) -> Path | None:
     except (ArgumentError, ValueError):
         return None
     is_file = url.get_backend_name() == "sqlite" or is_journal(storage)
-    return Path(url.database) if is_file and url.database else None
+    return Path(url.database) if is_file and url.database not in (None, "", ":memory:") else None

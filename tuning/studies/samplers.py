@@ -27,9 +27,9 @@ from optuna.samplers import (
 from optuna.study import StudyDirection
 
 import raysim
-from raysim.core.components import suggest
 from raysim.core.errors import SettingsError, visible
 from raysim.core.seeds import torch_seed
+from raysim.tuning.studies.options import check_options
 from raysim.tuning.studies.stateless import CmaEs, NSGAIISampler, QuasiMonteCarlo
 
 T = TypeVar("T")
@@ -57,27 +57,16 @@ OBJECTIVES = {
     "virtual_joules": StudyDirection.MINIMIZE,
 }
 """Objectives: accuracy on the held-out samples; bytes sent both ways; virtual time and energy."""
+JUDGED = ("accuracy",)
+"""Objectives of a study whose trials a pruner may judge: evaluations report accuracy."""
 STATISTICS = ("mean", "lower")
 """Accuracy of a trial over its seeds: their mean, or one standard error below it."""
-LEAST = {
-    "max_resource": 1,
-    "min_resource": 1,
-    "n_ei_candidates": 1,
-    "popsize": 4,
-    "reduction_factor": 2,
-}
-"""Least values of options that are integers, where it is not 0."""
-DEPRECATED = {"sigma0", "restart_strategy", "inc_popsize"}
-"""Options of CMA-ES that Optuna ignores, or will."""
-KINDS: Mapping[str, Any] = {
-    "int": int,
-    "float": (int, float),
-    "str": str,
-    "bool": bool,
-    "None": type(None),
-}
-"""Types of the options that a file can hold, by Optuna's annotation."""
 PERCENTILE, GRACE_SHARE, GRACE_EVALUATIONS = 25.0, 10, 3
+NEEDED: Mapping[str, Mapping[str, Any]] = {
+    "percentile": {"percentile": PERCENTILE},
+    "hyperband": {"max_resource": 1},
+}
+"""Options without which Optuna refuses others; those of a study are given when it is built."""
 
 
 @dataclass(frozen=True)
@@ -118,10 +107,12 @@ class SearchOptions:
     ) -> SearchOptions:
         """Return the options of a study file, where a table has a name and options.
 
+        Without a pruner it is "median" where accuracy is the only objective, else "none".
+
         Raises:
             SettingsError: a table has no name.
         """
-        default = "median" if len(objectives) == 1 else "none"
+        default = "median" if objectives == JUDGED else "none"
         drawing, sampler_options = _named("sampler", "tpe" if sampler is None else sampler)
         pruning, pruner_options = _named("pruner", default if pruner is None else pruner)
         return cls(
@@ -141,16 +132,20 @@ class SearchOptions:
         """
         self._check("sampler", self.sampler, self.sampler_options, SAMPLERS)
         self._check("pruner", self.pruner, self.pruner_options, PRUNERS)
+        if self.sampler_options:
+            self.build_sampler(0, 0, {})
+        if self.pruner_options:
+            self._build_pruner(NEEDED.get(self.pruner, {}))
         names, several = {*self.objectives}, len(self.objectives)
         if not names or names - {*OBJECTIVES} or len(names) < several:
             raise SettingsError(
                 f"{self.label('objectives')}={visible(','.join(self.objectives))}: must be distinct"
                 f" ones of {', '.join(OBJECTIVES)}"
             )
-        if several > 1 and self.pruner != "none":
+        if self.pruner != "none" and self.objectives != JUDGED:
             raise SettingsError(
-                f"{self.label('pruner')}={self.pruner}: pruners support one objective only, but got"
-                f" {several}; use pruner none"
+                f"{self.label('pruner')}={self.pruner}: pruners judge the objective accuracy alone,"
+                f" but got {','.join(self.objectives)}; use pruner none"
             )
         if several > 1 and self.sampler == "cma-es":
             raise SettingsError(
@@ -180,12 +175,7 @@ class SearchOptions:
             raise SettingsError(
                 f"{self.label(kind)}={visible(name)}: must be one of {', '.join(known)}"
             )
-        allowed = {} if name == "grid" else _parameters(known[name])
-        for key, value in options.items():
-            _check_option(kind, name, key, value, allowed)
-        if options:
-            defaults = {"percentile": PERCENTILE} if name == "percentile" else {}
-            _build(kind, name, known[name], {**defaults, **options})
+        check_options(kind, name, options, None if name == "grid" else known[name])
 
     def build_pruner(self, settings: raysim.Settings) -> BasePruner:
         """Return the pruner for runs of these settings.
@@ -204,8 +194,17 @@ class SearchOptions:
             "successive-halving": {"min_resource": grace},
             "hyperband": {"min_resource": grace, "max_resource": max(grace, rounds)},
         }
-        options = {**defaults.get(self.pruner, {}), **self.pruner_options}
-        return _build("pruner", self.pruner, PRUNERS[self.pruner], options)
+        found = {**defaults.get(self.pruner, {}), **self.pruner_options}
+        if self.pruner == "hyperband":
+            most = rounds if found["max_resource"] == "auto" else found["max_resource"]
+            if (least := found["min_resource"]) > most:
+                problem = f"min_resource={least}: must be at most max_resource={most}"
+                raise SettingsError(f"study.pruner=hyperband: {problem}")
+        return self._build_pruner(found)
+
+    def _build_pruner(self, defaults: Mapping[str, Any]) -> BasePruner:
+        given = self.pruner_options
+        return _build("pruner", self.pruner, PRUNERS[self.pruner], {**defaults, **given}, given)
 
     def build_sampler(
         self, seed: int, number: int, common: Mapping[str, BaseDistribution]
@@ -222,13 +221,14 @@ class SearchOptions:
         """
         kind = SAMPLERS[self.sampler]
         own = torch_seed(seed, "trial", number) % 2**32
-        options = {"seed": own, **_quiet(kind), **self.sampler_options}
+        given = self.sampler_options
+        options = {"seed": own, **_quiet(kind), **given}
         if kind is QMCSampler:  # one sequence for all trials
             independent = RandomSampler(seed=own)
             options |= {"seed": torch_seed(seed, "sequence") % 2**32}
             options |= {"independent_sampler": independent, "number": number, "common": common}
-            return _build("sampler", self.sampler, QuasiMonteCarlo, options)
-        return _build("sampler", self.sampler, kind, options)
+            return _build("sampler", self.sampler, QuasiMonteCarlo, options, given)
+        return _build("sampler", self.sampler, kind, options, given)
 
 
 def _named(kind: str, given: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -240,49 +240,25 @@ def _named(kind: str, given: str | Mapping[str, Any]) -> tuple[str, dict[str, An
     return name, {key: value for key, value in given.items() if key != "name"}
 
 
-def _check_option(kind: str, name: str, key: str, value: Any, allowed: Mapping[str, str]) -> None:
-    if key not in allowed:
-        hint = suggest(key, sorted(allowed)) if allowed else "it has none"
-        raise SettingsError(f"study.{kind}.{visible(key)}: no such option of {name}; {hint}")
-    kinds = allowed[key].split(" | ")
-    if not any(_is_of(value, each) for each in kinds):
-        raise SettingsError(
-            f"study.{kind}.{key}={visible(str(value))}: must be {' or '.join(kinds)} with"
-            f" {kind}={name}"
-        )
-    least = LEAST.get(key, 0)
-    if "int" in kinds and isinstance(value, int) and value < least:
-        raise SettingsError(f"study.{kind}.{key}={value}: must be {least} or more")
-
-
-def _is_of(value: Any, kind: str) -> bool:
-    return isinstance(value, KINDS[kind]) and (kind == "bool" or not isinstance(value, bool))
-
-
-def _parameters(kind: type[Any]) -> dict[str, str]:
-    """Return the options of one of Optuna's classes that a file can hold, with their types."""
-    found = {}
-    for name, parameter in inspect.signature(kind.__init__).parameters.items():
-        given = parameter.annotation
-        annotation = given.strip("'") if isinstance(given, str) else getattr(given, "__name__", "")
-        plain = set(annotation.split(" | ")) <= {*KINDS}
-        if plain and name not in {"seed", *DEPRECATED} and not name.startswith("warn_"):
-            found[name] = annotation
-    return found
-
-
 def _quiet(kind: type[BaseSampler]) -> dict[str, bool]:
     """Return the options that turn off warnings of draws that are independent on purpose."""
     names = inspect.signature(kind.__init__).parameters
     return {name: False for name in names if name.startswith("warn_")}
 
 
-def _build(kind: str, name: str, factory: Callable[..., T], options: Mapping[str, Any]) -> T:
+def _build(
+    kind: str,
+    name: str,
+    factory: Callable[..., T],
+    options: Mapping[str, Any],
+    given: Mapping[str, Any],
+) -> T:
+    """Build a sampler or a pruner with options, of which an error names those that are given."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Optuna's experimental and deprecated arguments
         try:
             return factory(**options)
         except (ValueError, TypeError) as error:
-            given = ", ".join(f"{key}={value}" for key, value in options.items())
+            named = ", ".join(f"{key}={value}" for key, value in given.items())
             reason = " ".join(str(error).split())
-            raise SettingsError(f"study.{kind}={name}: {given}: {reason}") from error
+            raise SettingsError(f"study.{kind}={name}: {named}: {reason}") from error

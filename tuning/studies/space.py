@@ -37,6 +37,10 @@ class Space(Mapping[str, Range]):
             parent in values and values[parent] in conditions[parent] for parent in conditions
         )
 
+    def is_complete(self, values: Mapping[str, Any]) -> bool:
+        """Return whether values leave nothing to draw."""
+        return all(key in values or not self.is_active(key, values) for key in self)
+
     @property
     def common(self) -> dict[str, Range]:
         """Ranges that every trial searches."""

@@ -17,6 +17,8 @@ from raysim.tuning.studies.space import Space
 
 HOLDOUT = 0.1
 """Default of `evaluation.holdout` in a study."""
+SCHEDULE = ("rounds", "evaluation.every")
+"""Settings by which a pruner's judgements are timed."""
 
 
 class Constraints(BaseModel):
@@ -38,7 +40,9 @@ class StudyTable(BaseModel):
         default=["accuracy"], description="accuracy, bytes, virtual_seconds, virtual_joules"
     )
     sampler: str | dict[str, Any] = Field(default="tpe", description="name, or name and options")
-    pruner: str | dict[str, Any] | None = Field(default=None, description="the same")
+    pruner: str | dict[str, Any] | None = Field(
+        default=None, description="the same; default: median for accuracy alone, else none"
+    )
     seeds: int = Field(default=1, ge=1, le=1000, strict=True, description="runs of a trial")
     over_seeds: str = Field(default="mean", description="mean, or lower: one standard error less")
     stack: int = Field(default=1, ge=1, le=256, strict=True, description="trials of a slot")
@@ -149,6 +153,34 @@ class ResolvedStudy:
     settings: raysim.Settings
     space: Space
     first: tuple[Mapping[str, Any], ...] = ()
+
+
+def check_together(options: SearchOptions, resolved: ResolvedStudy) -> None:
+    """Validate options beside the settings and the space of a study.
+
+    Raises:
+        SettingsError: trials are stacked that have actors of their own or search a setting of
+            `engine`, `seed` is searched where a trial has several, a pruner judges trials whose
+            rounds or evaluations differ, or an objective needs a virtual clock.
+    """
+    stack = f"{options.label('stack')}={options.stack}"
+    if options.stack > 1 and (actors := resolved.settings.engine.actors) != "auto":
+        raise SettingsError(
+            f"{stack}: must be 1 with engine.actors={actors}, where a trial has actors of its own"
+        )
+    if options.stack > 1 and (own := [key for key in resolved.space if key.startswith("engine.")]):
+        raise SettingsError(f"{stack}: must be 1 where `{own[0]}` is searched")
+    if options.seeds > 1 and "seed" in resolved.space:
+        label = options.label("seeds")
+        raise SettingsError(f"{label}={options.seeds}: must be 1 where `seed` is searched")
+    # What a pruner compares, and from which round on, is the same for all trials.
+    if options.pruner != "none" and (own := [key for key in SCHEDULE if key in resolved.space]):
+        label = options.label("pruner")
+        raise SettingsError(f"{label}={options.pruner}: must be none where `{own[0]}` is searched")
+    for objective in options.objectives:
+        if objective.startswith("virtual_") and not resolved.settings.clock.has_time:
+            label = options.label("objectives")
+            raise SettingsError(f"{label}={objective}: needs clock.name=devices; it is none")
 
 
 def _chosen(name: str | None, given: str | dict[str, Any] | None) -> str | dict[str, Any] | None:

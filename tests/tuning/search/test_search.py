@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import math
+
 import optuna
 import pytest
 
@@ -61,6 +64,22 @@ def test_two_objectives_give_the_pareto_front(tmp_path):
     assert best(search.study)[1].values == [0.9, 100]
 
 
+@pytest.mark.parametrize("objectives", [("bytes",), ("virtual_seconds",), ("accuracy", "bytes")])
+def test_accuracies_stop_no_trial_of_other_objectives(tmp_path, objectives):
+    """Nor are they its values: half of these trials are far less accurate."""
+    options = SearchOptions.of("random", None, objectives)
+    options.check()
+    search = make_search(tmp_path, options, **{"clock.name": "devices"})
+    sent = {"bytes_up": 1, "bytes_down": 1, "virtual_seconds": 1.0}
+    for number in range(12):
+        trial, accuracy = search.ask(), 0.9 if number % 2 else 0.2
+        assert all(search.decisions.judge(trial, {step: accuracy}) for step in range(1, 5))
+        search.tell(trial, {"final_holdout_accuracy": accuracy, **sent})
+    trial = search.ask()
+    search.decisions.judge(trial, {1: 0.5})
+    assert search.prune(trial).values is None
+
+
 def first_stop(search, accuracies=range(6)):
     """Return the trial and the round at which the pruner first stops one; later ones are worse."""
     rounds = search.resolved.settings.rounds
@@ -94,6 +113,56 @@ def test_no_pruner_judges_early_unless_an_option_says_so(tmp_path, pruner, optio
     chosen = SearchOptions("random", pruner, pruner_options=options)
     chosen.check()
     assert first_stop(make_search(tmp_path, chosen, rounds=rounds)) == stop
+
+
+@pytest.mark.parametrize(
+    ("key", "fixed"), [("rounds", {"rounds": 8}), ("evaluation.every", {"evaluation.every": 2})]
+)
+def test_no_pruner_where_trials_have_other_rounds_or_evaluations(tmp_path, key, fixed):
+    table = {"space": {key: [1, 4], "local.lr": [0.1, 0.2]}}
+    with pytest.raises(raysim.SettingsError, match=f"^study.pruner=median: must be .* `{key}` is"):
+        make_search(tmp_path, SearchOptions("random", "median"), table=table)
+    make_search(tmp_path, SearchOptions("random", "none"), table=table)
+    assert make_search(tmp_path, SearchOptions("random", "median"), table=table, **fixed)
+
+
+@pytest.mark.parametrize("most", [{}, {"max_resource": "auto"}, {"max_resource": 30}])
+def test_hyperband_needs_a_bracket(tmp_path, most):
+    options = {"min_resource": 21 if most.get("max_resource") != 30 else 31, **most}
+    chosen = SearchOptions("random", "hyperband", pruner_options=options)
+    chosen.check()
+    end = r"min_resource=.1: must be at most max_resource=.0$"
+    with pytest.raises(raysim.SettingsError, match=f"^study.pruner=hyperband: {end}"):
+        make_search(tmp_path, chosen, rounds=20)
+
+
+def test_hyperband_takes_a_bootstrap_count(tmp_path):
+    counted = {"bootstrap_count": 2, "min_resource": 1, "reduction_factor": 2}
+    chosen = SearchOptions("random", "hyperband", pruner_options=counted)
+    chosen.check()
+    assert make_search(tmp_path, chosen, rounds=20)
+
+
+def test_a_check_of_samplers_prints_nothing(caplog):
+    logger = logging.getLogger("optuna")
+    logger.addHandler(caplog.handler)
+    try:
+        SearchOptions("qmc", sampler_options={"scramble": True}).check()
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [({"local.lr": 5.0}, "local.lr=5.0: must be 0.001 to 0.5, log"), ({"lr": 1}, "lr: is not se")],
+)
+def test_a_callback_enqueues_within_the_ranges(tmp_path, params, message):
+    search = make_search(tmp_path)
+    with pytest.raises(raysim.SettingsError, match=f"^enqueue_trial: {message}"):
+        search.study.enqueue_trial(params)
+    search.study.enqueue_trial({"local.lr": 0.2})
+    assert search.ask().params["local.lr"] == 0.2 and len(search.study.trials) == 1
 
 
 def test_rounds_without_an_evaluation_do_not_count_as_evaluations(tmp_path):
@@ -146,6 +215,28 @@ def test_a_grid_completes_a_first_trial(tmp_path):
     play(search, 4)
     found = [tuple(trial[1].values()) for trial in values(search)]
     assert found == [(0.1, 1.0), (0.15, 0.0), (0.1, 0.0), (0.2, 0.0)]
+
+
+@pytest.mark.parametrize(("sampler", "most"), [("grid", 2), ("random", math.inf)])
+def test_first_trials_that_an_override_makes_equal_are_run_once(tmp_path, sampler, most):
+    first = [{"local.lr": 0.5, "method.mu": mu} for mu in (0.0, 1.0)] + [{"local.lr": 0.25}]
+    table = {"space": FOUR, "first": first}
+    search = make_search(tmp_path, SearchOptions(sampler), table=table, **{"method.mu": 1.0})
+    assert search.most_trials() == most
+    play(search, 2)
+    assert [trial[1] for trial in values(search)] == [{"local.lr": 0.5}, {"local.lr": 0.25}]
+
+
+def test_equal_first_trials_that_leave_something_to_draw_are_all_run(tmp_path):
+    table = {"first": [{"method.mu": 1.0}, {"method.mu": 1.0}, {"method.mu": 0.0}]}
+    search = make_search(tmp_path, SearchOptions("random"), table=table)
+    play(search, 3)
+    assert [trial[1]["method.mu"] for trial in values(search)] == [1.0, 1.0, 0.0]
+    (tmp_path / "grid").mkdir()
+    grid = make_search(tmp_path / "grid", SearchOptions("grid"), table={**table, "space": FOUR})
+    assert grid.most_trials() == 4  # a grid completes them to the same point
+    play(grid, 4)
+    assert len({tuple(trial[1].values()) for trial in values(grid)}) == 4
 
 
 CONDITIONAL = {
@@ -266,6 +357,21 @@ def test_a_step_that_was_reported_before_is_not_reported_again(tmp_path):
             )
             for name in ("min_resource", "max_resource", "reduction_factor")
         ),
+        *(
+            (
+                SearchOptions(sampler_options={"prior_weight": weight}),
+                f"sampler.prior_weight={weight}: must be 0 or more and finite",
+            )
+            for weight in (-1.0, -1, math.nan, math.inf)
+        ),
+        (
+            SearchOptions("nsga2", sampler_options={"swapping_prob": math.nan}),
+            "sampler.swapping_prob=nan: must be 0 or more and finite",
+        ),
+        (
+            SearchOptions(pruner="percentile", pruner_options={"percentile": math.nan}),
+            "pruner.percentile=nan: must be 0 or more and finite",
+        ),
         (
             SearchOptions("grid", sampler_options={"seed": 5}),
             "sampler.seed: no such option of grid; it has none",
@@ -300,7 +406,11 @@ def test_a_step_that_was_reported_before_is_not_reported_again(tmp_path):
         ),
         (
             SearchOptions(pruner="median", objectives=("accuracy", "bytes")),
-            "pruner=median: pruners support one objective only, but got 2; use pruner none",
+            "pruner=median: pruners judge the objective accuracy alone, but got accuracy,bytes;",
+        ),
+        (
+            SearchOptions(pruner="hyperband", objectives=("bytes",)),
+            "pruner=hyperband: pruners judge the objective accuracy alone, but got bytes; use",
         ),
     ],
 )
@@ -326,4 +436,12 @@ def test_trials_that_cannot_be_compared_are_not_mixed(tmp_path):
 @pytest.mark.parametrize("storage", ["sqlite:////no/such/folder/study.db", "nonsense://x", "x"])
 def test_a_storage_that_cannot_be_used(tmp_path, storage):
     with pytest.raises(raysim.RunError, match=f"storage={storage}: cannot be used: "):
+        make_search(tmp_path, storage=storage)
+
+
+@pytest.mark.parametrize("storage", ["sqlite://", "sqlite:///:memory:", "journal://x"])
+def test_a_storage_that_ends_with_the_process(tmp_path, storage):
+    kind = storage.partition(":")[0]
+    message = f"cannot be used: it names no file; four slashes begin a full path: {kind}:////FILE"
+    with pytest.raises(raysim.RunError, match=f"storage={storage}: {message}"):
         make_search(tmp_path, storage=storage)

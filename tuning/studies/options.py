@@ -1,0 +1,81 @@
+"""Options of Optuna's samplers and pruners that a study file can hold: names, types and limits."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from raysim.core.components import suggest
+from raysim.core.errors import SettingsError, visible
+
+LEAST = {
+    "max_resource": 1,
+    "min_resource": 1,
+    "n_ei_candidates": 1,
+    "popsize": 4,
+    "reduction_factor": 2,
+}
+"""Least values of options that are numbers, where it is not 0."""
+DEPRECATED = {"sigma0", "restart_strategy", "inc_popsize"}
+"""Options of CMA-ES that Optuna ignores, or will."""
+KINDS: Mapping[str, Any] = {
+    "int": int,
+    "float": (int, float),
+    "str": str,
+    "bool": bool,
+    "None": type(None),
+}
+"""Types of the options that a file can hold, by Optuna's annotation."""
+
+
+def check_options(
+    kind: str, name: str, options: Mapping[str, Any], known: type[Any] | None
+) -> None:
+    """Validate names, types and limits of options, which Optuna does not do for all of them.
+
+    Args:
+        kind: "sampler" or "pruner".
+        name: Its name.
+        options: Values by name.
+        known: Optuna's class; None has no options.
+
+    Raises:
+        SettingsError: one is unknown, or has a wrong value.
+    """
+    allowed = _parameters(known) if known else {}
+    for key, value in options.items():
+        _check_option(kind, name, key, value, allowed)
+
+
+def _check_option(kind: str, name: str, key: str, value: Any, allowed: Mapping[str, str]) -> None:
+    if key not in allowed:
+        hint = suggest(key, sorted(allowed)) if allowed else "it has none"
+        raise SettingsError(f"study.{kind}.{visible(key)}: no such option of {name}; {hint}")
+    kinds = allowed[key].split(" | ")
+    if not any(_is_of(value, each) for each in kinds):
+        raise SettingsError(
+            f"study.{kind}.{key}={visible(str(value))}: must be {' or '.join(kinds)} with"
+            f" {kind}={name}"
+        )
+    least = LEAST.get(key, 0)
+    if _is_of(value, "float") and not least <= value < math.inf:  # also not a number
+        finite = " and finite" if "float" in kinds else ""
+        raise SettingsError(f"study.{kind}.{key}={value}: must be {least} or more{finite}")
+
+
+def _is_of(value: Any, kind: str) -> bool:
+    return isinstance(value, KINDS[kind]) and (kind == "bool" or not isinstance(value, bool))
+
+
+def _parameters(kind: type[Any]) -> dict[str, str]:
+    """Return the options of one of Optuna's classes that a file can hold, with their types."""
+    found = {}
+    for name, parameter in inspect.signature(kind.__init__).parameters.items():
+        given = parameter.annotation
+        annotation = given.strip("'") if isinstance(given, str) else getattr(given, "__name__", "")
+        plain = set(annotation.split(" | ")) <= {*KINDS}
+        if plain and name not in {"seed", *DEPRECATED} and not name.startswith("warn_"):
+            found[name] = annotation
+    return found
