@@ -161,7 +161,8 @@ class VirtualRound:
             raise LostRoundError(f"round {self.runner.number + 1}: no client's result arrives")
         clients = costs.clients[kept].tolist()
         if len(kept) < len(costs.clients):
-            work = replace(work, clients=clients)
+            own = {client: work.personal[client] for client in clients if client in work.personal}
+            work = replace(work, clients=clients, personal=own)
         if (outcome.epochs != costs.epochs).any():
             epochs = outcome.epochs[kept].tolist()
             work = replace(work, epochs=dict(zip(clients, epochs, strict=True)))
