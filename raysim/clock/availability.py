@@ -173,7 +173,7 @@ def read_windows(path: Path, clients: int) -> Windows:
     key = f"clock.windows={path}"
     if {*table} != {"client", "start", "end"}:
         raise DataError(f"{key}: must have the columns client, start, end; has {', '.join(table)}")
-    rows = (table["client"] >= 0) & (table["client"] < clients)
+    rows = table["client"] < clients
     client, start, end = (table[name][rows] for name in ("client", "start", "end"))
     good = (start >= 0) & (start < end) & (end <= DAY / TICKS_PER_SECOND)
     if not good.all():

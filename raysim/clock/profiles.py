@@ -158,7 +158,7 @@ def read_table(path: Path, setting: str) -> dict[str, np.ndarray]:
     """Read the columns of a CSV or Parquet file, all of numbers, one of them `client`.
 
     Raises:
-        DataError: it cannot be read, or is no such table.
+        DataError: it cannot be read, is no such table, or a client is not a whole number from 0.
     """
     import pyarrow as pa  # a fleet without tables needs none of this
     import pyarrow.csv
@@ -176,6 +176,14 @@ def read_table(path: Path, setting: str) -> dict[str, np.ndarray]:
             raise DataError(f"{setting}={path}: column {name!r} must hold numbers")
     if "client" not in columns or not len(columns["client"]):
         raise DataError(f"{setting}={path}: must have a column `client`, and a row per client")
+    listed = columns["client"]
+    whole = np.isfinite(listed) & (listed >= 0) & (np.floor(listed) == listed)
+    if not whole.all():
+        row = int(np.argmin(whole))
+        given = "empty" if np.isnan(listed[row]) else f"{listed[row]}"
+        raise DataError(
+            f"{setting}={path}: row {row + 1}: client is {given}; must be a whole number from 0"
+        )
     return columns
 
 

@@ -78,6 +78,10 @@ def test_parquet_in_any_order_and_columns_that_are_lacking(tmp_path):
         (TABLE.replace("speed", "sped"), "column 'sped' is none of client, speed, down"),
         (TABLE.replace("2e9", "fast"), "column 'speed' must hold numbers"),
         (TABLE.replace("client", "id"), "must have a column `client`"),
+        (TABLE + "0.5,1e9,2e6,8e6,0.25,2,2e-6,0\n", "row 3: client is 0.5; must be a whole"),
+        (TABLE + "-1,1e9,2e6,8e6,0.25,2,2e-6,0\n", "row 3: client is -1; must be a whole"),
+        (TABLE + ",1e9,2e6,8e6,0.25,2,2e-6,0\n", "row 3: client is empty; must be a whole"),
+        (TABLE + "inf,1e9,2e6,8e6,0.25,2,2e-6,0\n", "row 3: client is inf; must be a whole"),
         ("", "cannot be read as a table"),
     ],
 )
