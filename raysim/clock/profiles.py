@@ -167,10 +167,14 @@ def read_table(path: Path, setting: str) -> dict[str, np.ndarray]:
     try:
         read = pyarrow.csv.read_csv if path.suffix == ".csv" else pq.read_table
         table: pa.Table = read(path)
-        columns = {name: table[name].to_numpy() for name in table.column_names}
+        found = [column.to_numpy() for column in table.columns]
     except (OSError, ValueError, pa.ArrowException) as error:
         cause = " ".join(str(error).split())
         raise DataError(f"{setting}={path}: cannot be read as a table: {cause}") from error
+    names = table.column_names
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise DataError(f"{setting}={path}: column {twice[0]!r} is there twice")
+    columns = dict(zip(names, found, strict=True))
     for name, values in columns.items():
         if values.dtype.kind not in "iuf":
             raise DataError(f"{setting}={path}: column {name!r} must hold numbers")

@@ -82,6 +82,8 @@ def test_parquet_in_any_order_and_columns_that_are_lacking(tmp_path):
         (TABLE + "-1,1e9,2e6,8e6,0.25,2,2e-6,0\n", "row 3: client is -1; must be a whole"),
         (TABLE + ",1e9,2e6,8e6,0.25,2,2e-6,0\n", "row 3: client is empty; must be a whole"),
         (TABLE + "inf,1e9,2e6,8e6,0.25,2,2e-6,0\n", "row 3: client is inf; must be a whole"),
+        ("client,speed,speed\n0,1e9,1e9\n1,1e9,1e9\n", "column 'speed' is there twice"),
+        ("client,client\n0,1\n1,0\n", "column 'client' is there twice"),
         ("", "cannot be read as a table"),
     ],
 )
