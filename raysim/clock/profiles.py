@@ -145,7 +145,7 @@ def read_columns(path: Path, clients: int) -> dict[str, Floats]:
         good &= values < 1 if name == DROPOUT else True
         if name != "client" and not good.all():
             client = int(np.argmin(good))
-            allowed = "above 0" if least is None else "0 or more"
+            allowed = "finite and above 0" if least is None else "finite and 0 or more"
             allowed = "from 0 to below 1" if name == DROPOUT else allowed
             raise DataError(
                 f"clock.table={path}: {name} of client {client} is {values[client]:g}; must be"
@@ -175,11 +175,11 @@ def read_table(path: Path, setting: str) -> dict[str, np.ndarray]:
     if twice := [name for name in names if names.count(name) > 1]:
         raise DataError(f"{setting}={path}: column {twice[0]!r} is there twice")
     columns = dict(zip(names, found, strict=True))
+    if "client" not in columns or not len(columns["client"]):
+        raise DataError(f"{setting}={path}: must have a column `client`, and a row per client")
     for name, values in columns.items():
         if values.dtype.kind not in "iuf":
             raise DataError(f"{setting}={path}: column {name!r} must hold numbers")
-    if "client" not in columns or not len(columns["client"]):
-        raise DataError(f"{setting}={path}: must have a column `client`, and a row per client")
     listed = columns["client"]
     whole = np.isfinite(listed) & (listed >= 0) & (np.floor(listed) == listed)
     if not whole.all():
