@@ -95,7 +95,7 @@ class Feedback:
     def utility(self) -> Floats:
         """Utility U_i of each client [K]: n_i before its first result."""
         roots = np.where(self.heard, np.sqrt(self.squared_losses), 1.0)
-        found: Floats = self.samples * roots
+        found: Floats = self.samples.astype(np.float64) * roots
         return found
 
 
