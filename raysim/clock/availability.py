@@ -173,24 +173,23 @@ def read_windows(path: Path, clients: int) -> Windows:
     key = f"clock.windows={path}"
     if {*table} != {"client", "start", "end"}:
         raise DataError(f"{key}: must have the columns client, start, end; has {', '.join(table)}")
-    rows = (table["client"] >= 0) & (table["client"] < clients)
+    rows = table["client"] < clients
     client, start, end = (table[name][rows] for name in ("client", "start", "end"))
-    good = (start >= 0) & (start < end) & (end <= DAY / TICKS_PER_SECOND)
+    first, last = (np.rint(values.astype(float) * TICKS_PER_SECOND) for values in (start, end))
+    good = (first >= 0) & (first < last) & (last <= DAY)
     if not good.all():
         row = int(np.argmin(good))
         raise DataError(
-            f"{key}: window {start[row]:g} to {end[row]:g} of client {client[row]:g}: must be"
-            " seconds of a day, 0 <= start < end <= 86400"
+            f"{key}: window {start[row]:.12g} to {end[row]:.12g} of client {client[row]:g}: must"
+            " be seconds of a day, in whole microseconds 0 <= start < end <= 86400"
         )
     missing = np.flatnonzero(np.bincount(client.astype(np.int64), minlength=clients) == 0)
     if len(missing):
         raise DataError(
             f"{key}: client {missing[0]} has no window ({len(missing)} of {clients} have none)"
         )
-    order = np.lexsort((start, client))
+    order = np.lexsort((first, client))
     base = client[order].astype(np.int64) * DAY
-    starts, ends = (
-        base + np.rint(values[order] * TICKS_PER_SECOND).astype(np.int64) for values in (start, end)
-    )
+    starts, ends = (base + ticks[order].astype(np.int64) for ticks in (first, last))
     # Windows that overlap are one: an end counts as late as those before it.
     return Windows(starts, np.maximum.accumulate(ends))

@@ -19,9 +19,11 @@ Policies of the server, for each pass of a round:
 - `over_selection`: m + `extra` clients are asked, the first m results count (Bonawitz et al.).
 
 Under all but `wait` the cohort is drawn from clients that are available when the round begins; a
-client that has begun stays. Where none is available, time goes on until one is. A client drops out
-with probability `dropout`, at a uniform fraction of its work. A round in which no result counts
-takes its time and leaves the model as it is.
+client that has begun stays. Where none is available, time goes on until one is. Of a further cohort
+that a method draws for a pass of its own, such as D&C's, who is away begins when it is available. A
+client drops out with probability `dropout`, at a uniform fraction of its work. A round in which no
+result counts takes its time and leaves the model as it is. Gantt charts and traces of virtual time
+show the clients whose results count, and no others.
 """
 
 from __future__ import annotations

@@ -53,7 +53,8 @@ class Fleet:
         """
         clients = _integers(clients)
         device = self.profiles(clients)
-        seconds = flops / device.speed + bytes_up / device.up + bytes_down / device.down
+        with np.errstate(over="ignore"):  # such work is refused below
+            seconds = flops / device.speed + bytes_up / device.up + bytes_down / device.down
         seconds = seconds + device.latency
         if (late := np.flatnonzero(~(seconds <= MOST_SECONDS))).size:
             raise SettingsError(

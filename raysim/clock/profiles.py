@@ -145,7 +145,7 @@ def read_columns(path: Path, clients: int) -> dict[str, Floats]:
         good &= values < 1 if name == DROPOUT else True
         if name != "client" and not good.all():
             client = int(np.argmin(good))
-            allowed = "above 0" if least is None else "0 or more"
+            allowed = "finite and above 0" if least is None else "finite and 0 or more"
             allowed = "from 0 to below 1" if name == DROPOUT else allowed
             raise DataError(
                 f"clock.table={path}: {name} of client {client} is {values[client]:g}; must be"
@@ -158,7 +158,7 @@ def read_table(path: Path, setting: str) -> dict[str, np.ndarray]:
     """Read the columns of a CSV or Parquet file, all of numbers, one of them `client`.
 
     Raises:
-        DataError: it cannot be read, or is no such table.
+        DataError: it cannot be read, is no such table, or a client is not a whole number from 0.
     """
     import pyarrow as pa  # a fleet without tables needs none of this
     import pyarrow.csv
@@ -167,15 +167,27 @@ def read_table(path: Path, setting: str) -> dict[str, np.ndarray]:
     try:
         read = pyarrow.csv.read_csv if path.suffix == ".csv" else pq.read_table
         table: pa.Table = read(path)
-        columns = {name: table[name].to_numpy() for name in table.column_names}
+        found = [column.to_numpy() for column in table.columns]
     except (OSError, ValueError, pa.ArrowException) as error:
         cause = " ".join(str(error).split())
         raise DataError(f"{setting}={path}: cannot be read as a table: {cause}") from error
+    names = table.column_names
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise DataError(f"{setting}={path}: column {twice[0]!r} is there twice")
+    columns = dict(zip(names, found, strict=True))
+    if "client" not in columns or not len(columns["client"]):
+        raise DataError(f"{setting}={path}: must have a column `client`, and a row per client")
     for name, values in columns.items():
         if values.dtype.kind not in "iuf":
             raise DataError(f"{setting}={path}: column {name!r} must hold numbers")
-    if "client" not in columns or not len(columns["client"]):
-        raise DataError(f"{setting}={path}: must have a column `client`, and a row per client")
+    listed = columns["client"]
+    whole = np.isfinite(listed) & (listed >= 0) & (np.floor(listed) == listed)
+    if not whole.all():
+        row = int(np.argmin(whole))
+        given = "empty" if np.isnan(listed[row]) else f"{listed[row]}"
+        raise DataError(
+            f"{setting}={path}: row {row + 1}: client is {given}; must be a whole number from 0"
+        )
     return columns
 
 

@@ -138,7 +138,12 @@ def test_windows_as_a_search_second_by_second(tmp_path_factory, rows, instants):
     [
         ("client,start,end\n0,0,1\n", "client 1 has no window (1 of 2 have none)"),
         ("client,start,end\n0,0,1\n1,5,5\n", "window 5 to 5 of client 1"),
+        ("client,start,end\n0,0,1\n1,5,5.0000001\n", "window 5 to 5.0000001 of client 1"),
+        ("client,start,end\n0,0,1\n1,5,\n", "window 5 to nan of client 1"),
+        ("client,start,end\n0,0,1\n1,0,18446744073710\n", "window 0 to 1.84467440737e+13 of"),
         ("client,start,end\n0,0,1\n1,5,86401\n", "window 5 to 86401 of client 1"),
+        ("client,start,end\n0.7,5,6\n1,0,1\n", "row 1: client is 0.7; must be a whole number"),
+        ("client,start,end\n0,0,1\n1,0,1\n-1,0,1\n", "row 3: client is -1; must"),
         ("client,begin,end\n0,0,1\n", "must have the columns client, start, end"),
     ],
 )

@@ -67,9 +67,9 @@ def test_parquet_in_any_order_and_columns_that_are_lacking(tmp_path):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (TABLE.replace("2e9", "0"), "speed of client 1 is 0; must be above 0"),
-        (TABLE.replace("1e6", "-1"), "up of client 1 is -1; must be above 0"),
-        (TABLE.replace("0.25", "-1"), "latency of client 0 is -1; must be 0 or more"),
+        (TABLE.replace("2e9", "0"), "speed of client 1 is 0; must be finite and above 0"),
+        (TABLE.replace("1e6", "-1"), "up of client 1 is -1; must be finite and above 0"),
+        (TABLE.replace("0.25", "-1"), "latency of client 0 is -1; must be finite and 0 or more"),
         (TABLE.replace("0.999999", "1"), "dropout of client 1 is 1; must be from 0 to below 1"),
         (TABLE.replace("1,2e9", "1,nan"), "speed of client 1 is nan"),
         (TABLE.replace("1,2e9", "2,2e9"), "client 1 is missing (1 of 2 are)"),
@@ -78,6 +78,14 @@ def test_parquet_in_any_order_and_columns_that_are_lacking(tmp_path):
         (TABLE.replace("speed", "sped"), "column 'sped' is none of client, speed, down"),
         (TABLE.replace("2e9", "fast"), "column 'speed' must hold numbers"),
         (TABLE.replace("client", "id"), "must have a column `client`"),
+        (TABLE + "0.5,1e9,2e6,8e6,0.25,2,2e-6,0\n", "row 3: client is 0.5; must be a whole"),
+        (TABLE + "-1,1e9,2e6,8e6,0.25,2,2e-6,0\n", "row 3: client is -1; must be a whole"),
+        (TABLE + ",1e9,2e6,8e6,0.25,2,2e-6,0\n", "row 3: client is empty; must be a whole"),
+        (TABLE + "inf,1e9,2e6,8e6,0.25,2,2e-6,0\n", "row 3: client is inf; must be a whole"),
+        ("client,speed,speed\n0,1e9,1e9\n1,1e9,1e9\n", "column 'speed' is there twice"),
+        ("client,client\n0,1\n1,0\n", "column 'client' is there twice"),
+        (TABLE.replace("2e9", "inf"), "speed of client 1 is inf; must be finite and above 0"),
+        (TABLE.splitlines()[0] + "\n", "must have a column `client`, and a row per client"),
         ("", "cannot be read as a table"),
     ],
 )
@@ -95,6 +103,8 @@ def test_a_table_that_is_not_there():
 def test_work_that_takes_ages_is_refused(tmp_path):
     with pytest.raises(SettingsError, match="clock: client 1 would need 1e\\+13 seconds"):
         fleet_of(tmp_path, TABLE.replace("2e9", "1e-13")).ticks([0, 1], 1.0, 0, 0)
+    with pytest.raises(SettingsError, match="clock: client 1 would need inf seconds"):
+        fleet_of(tmp_path, TABLE.replace("2e9", "1e-320")).ticks([0, 1], 1.0, 0, 0)
 
 
 @pytest.mark.parametrize("kind", [*KINDS])

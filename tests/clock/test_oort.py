@@ -1,8 +1,7 @@
-"""Oort's selection, against the algorithm as it is printed, client by client."""
+"""Oort's selection, by hand, as the authors' code has it."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -26,52 +25,74 @@ def feedback(**given: Any) -> Feedback:
         "samples": np.array([10, 20, 30, 40, 50, 60]),
         "squared_losses": np.array([4.0, 1.0, NAN, 0.25, NAN, 1.0]),
         "last": np.array([1, 2, 1, 4, 1, 3]),
+        "newest": 3,
         "utilities": [1.0] * 4,
         "generator": np.random.default_rng(0),
     }
     return Feedback(**(known | given))
 
 
-def scores_as_printed(clock: Oort, found: Feedback) -> dict[int, float]:
-    """Return the score of each client with results, by a loop."""
-    worth = {
-        int(c): found.samples[c] * math.sqrt(found.squared_losses[c])
-        for c in found.candidates
-        if not math.isnan(found.squared_losses[c])
-    }
-    ordered = sorted(worth.values())
-    clip = ordered[min(int(len(ordered) * 0.98), len(ordered) - 1)]
-    low = ordered[0] * 0.999
-    spread = max(ordered[-1] - low, 1e-4)
-    preferred = clock.preferred(found)
-    scores = {}
-    for client, utility in worth.items():
-        score = (min(utility, clip) - low) / spread
-        score += math.sqrt(0.1 * math.log(found.number + 1) / found.last[client])
-        if found.seconds[client] > preferred:
-            score *= (preferred / found.seconds[client]) ** clock.alpha
-        scores[client] = score
-    return scores
-
-
 def test_the_pool_is_what_lies_above_the_cut_off():
-    """All clients have results: half of the cohort is drawn from the pool, by score."""
+    """All clients have results, T is 3 s: half of the cohort is drawn from the pool, by score.
+
+    U is 20, 20, 3, 20, 10, 60, so that (U - 2.997) / 57.003 is 0.298, 0.298, 0, 0.298, 0.123 and 1;
+    in round 5 sqrt(0.1 * log(5) / L) is 0.401, 0.284, 0.401, 0.201, 0.401 and 0.232; the last three
+    are slow, which leaves (3/4)^2, (3/5)^2 and (3/100)^2 of their scores. The third best is 0.401:
+    0.281 is in the pool, and 0.2806 of client 3 is not.
+    """
     clock = Oort(epsilon=0.0, least=0.0, percentile=40.0)
     losses = np.array([4.0, 1.0, 0.01, 0.25, 0.04, 1.0])
     found = feedback(squared_losses=losses, wanted=2)
-    scores = scores_as_printed(clock, found)
-    penalty = np.minimum(clock.preferred(found) / found.seconds, 1) ** 2
-    assert clock._scores(found, np.arange(6)) * penalty == pytest.approx([*scores.values()])
-    cut = 0.7 * sorted(scores.values(), reverse=True)[2]
-    pool = [client for client, score in scores.items() if score >= cut]
-    assert 2 < len(pool) < 6 and 5 not in pool  # client 5 is worth most, and slow
     drawn = np.zeros(6)
     for seed in range(4000):
         exploited, others = clock.select(replace(found, generator=np.random.default_rng(seed)))
-        assert not others and len({*exploited}) == 2 and {*exploited} <= {*pool}
+        assert not others and len({*exploited}) == 2
         drawn[exploited[0]] += 1
-    shares = np.array([scores.get(c, 0) if c in pool else 0 for c in range(6)])
+    shares = np.array([0.69946, 0.58196, 0.40123, 0, 0, 0])
     assert drawn / 4000 == pytest.approx(shares / shares.sum(), abs=0.03)
+
+
+def test_scores_are_normed_over_new_clients_too_and_clipped():
+    """Of 60 utilities the 98th percentile is the second largest, a new client's 200 samples.
+
+    The least is a new client's 50. In round 5 client 0 has (200 - 49.95) / (1000 - 49.95)
+    + sqrt(0.1 * log(5) / 4), and the others (100 - 49.95) / 950.05 + sqrt(0.1 * log(5)); client 3
+    takes twice T. Client 60, who is away, would be above all.
+    """
+    samples, squared = np.full(61, 100), np.ones(61)
+    samples[[1, 2, 60]] = 200, 50, 20000
+    squared[0], squared[[1, 2]] = 100.0, NAN
+    last, seconds = np.ones(61, dtype=np.int64), np.ones(61)
+    last[0], seconds[3] = 4, 2.0
+    candidates = np.arange(60)
+    scores = {0: 0.35853, 3: 0.45386 / 4, 4: 0.45386}
+    found = feedback(
+        samples=samples,
+        squared_losses=squared,
+        last=last,
+        seconds=seconds,
+        candidates=candidates,
+        wanted=1,
+    )
+    clock = Oort(epsilon=0.0, least=0.0, percentile=50.0)
+    drawn = np.zeros(61)
+    for seed in range(6000):
+        [client], _ = clock.select(replace(found, generator=np.random.default_rng(seed)))
+        drawn[client] += 1
+    pool = 56 * scores[4] + scores[0]
+    assert drawn[0] / 6000 == pytest.approx(scores[0] / pool, abs=0.004)
+    assert drawn[[1, 2, 3, 60]].sum() == 0 and (drawn[4:60] > 0).all()
+
+
+def test_the_first_cohort_is_uniform():
+    """Clients of 10 to 60 samples, the last of which is slow."""
+    found = feedback(squared_losses=np.full(6, NAN), number=0, wanted=2, newest=0, utilities=[])
+    drawn = np.zeros(6)
+    for seed in range(3000):
+        exploited, others = Oort().select(replace(found, generator=np.random.default_rng(seed)))
+        assert exploited == [] and len({*others}) == 2
+        drawn[others] += 1
+    assert drawn / 3000 == pytest.approx(np.full(6, 1 / 3), abs=0.03)
 
 
 def test_new_clients_are_drawn_by_samples_and_speed():
@@ -88,17 +109,27 @@ def test_new_clients_are_drawn_by_samples_and_speed():
     assert drawn / 4000 == pytest.approx(weights / weights.sum(), abs=0.03)
 
 
-@pytest.mark.parametrize(("number", "exploited"), [(0, 0), (4, 1), (9, 2), (30, 3)])
-def test_epsilon_decays_to_its_least(number, exploited):
-    """4 * (1 - 0.9 * 0.9^R), R the round from 1: 0.76, 1.87, 2.74, then 4 * 0.8."""
-    clock = Oort(epsilon=0.9, decay=0.9, least=0.2)
+@pytest.mark.parametrize(
+    ("number", "least", "exploited"), [(1, 0.2, 2), (2, 0.2, 3), (9, 0.2, 3), (9, 0.6, 1)]
+)
+def test_epsilon_decays_to_its_least(number, least, exploited):
+    """Of 4, 1 - 0.9 * 0.5^(R-1) in round R: 2.2 in round 2, 3.1 in round 3, then to 3.2 or 1.6."""
+    clock = Oort(epsilon=0.9, decay=0.5, least=least)
     found, others = clock.select(feedback(number=number, utilities=[1.0] * number))
     assert len(found) == exploited and len(found) + len(others) == 4
 
 
-def test_without_new_clients_all_are_exploited():
-    found, others = Oort().select(feedback(squared_losses=np.full(6, 1.0)))
-    assert (len(found), others) == (4, [])
+@pytest.mark.parametrize(("newest", "exploited"), [(4, 2), (3, 4), (0, 4)])
+def test_a_round_after_the_last_new_client_all_are_exploited(newest, exploited):
+    """In round 5 nobody is new; somebody was in round 4 if he had his first result in that."""
+    clock = Oort(epsilon=0.5, decay=1.0)
+    found = feedback(squared_losses=np.full(6, 1.0), newest=newest)
+    drawn = np.zeros(6)
+    for seed in range(500):
+        chosen, others = clock.select(replace(found, generator=np.random.default_rng(seed)))
+        assert (len(chosen), len(others)) == (exploited, 4 - exploited)
+        drawn[others] += 1
+    assert (drawn > 0).all() == (exploited == 2)
 
 
 @settings(deadline=None)
@@ -108,8 +139,9 @@ def test_without_new_clients_all_are_exploited():
     st.sets(st.integers(0, 5), min_size=1),
     st.integers(1, 6),
     st.integers(0, 60),
+    st.integers(0, 60),
 )
-def test_a_selection_is_of_distinct_candidates(losses, new, there, wanted, number):
+def test_a_selection_is_of_distinct_candidates(losses, new, there, wanted, number, newest):
     squared = np.array(losses)
     squared[sorted(new)] = NAN
     found = feedback(
@@ -117,6 +149,7 @@ def test_a_selection_is_of_distinct_candidates(losses, new, there, wanted, numbe
         candidates=np.array(sorted(there)),
         wanted=wanted,
         number=number,
+        newest=newest,
         utilities=[float(sum(losses))] * number,
     )
     exploited, others = Oort().select(found)
@@ -126,7 +159,7 @@ def test_a_selection_is_of_distinct_candidates(losses, new, there, wanted, numbe
 
 
 def test_the_pacer_by_hand():
-    """Steps of two rounds; sums of [0, u1], [u2, u3], [u4, u5] are compared in rounds 4 and 6."""
+    """Steps of two rounds; [u1, u2], [u3, u4], [u5, u6] are compared in rounds 5 and 7."""
     clock = Oort(pacer_step=2, pacer_delta=20.0, percentile=40.0)
 
     def percentile(*utilities: float) -> float:
@@ -134,9 +167,10 @@ def test_the_pacer_by_hand():
         found = feedback(utilities=utilities, number=len(utilities), seconds=seconds)
         return clock.preferred(found)
 
-    assert percentile(8.0, 4.0) == 40  # round 3
-    assert percentile(8.0, 4.0, 4.4) == 60  # round 4: 8.4 against 8
-    assert percentile(8.0, 3.0, 3.0) == 40  # 6 against 8
-    assert percentile(1.0, 3.0, 3.0) == 20  # 6 against 1
-    assert percentile(8.0, 4.0, 4.4, 4.0, 4.4) == 80  # round 6, flat again
+    assert percentile(0.0, 4.0, 4.0) == 40  # round 4
+    assert percentile(8.0, 4.0, 8.0, 4.4) == 60  # round 5: 12.4 against 12
+    assert percentile(8.0, 4.0, 6.0, 3.0) == 40  # 9 against 12
+    assert percentile(1.0, 0.0, 3.0, 3.0) == 20  # 6 against 1
+    assert percentile(8.0, 4.0, 8.0, 4.4, 12.0) == 60  # round 6
+    assert percentile(8.0, 4.0, 8.0, 4.4, 8.0, 4.0) == 80  # round 7, flat again
     assert percentile(*[5.0] * 20) == float("inf")

@@ -104,7 +104,6 @@ class VirtualRound:
         inner: Runs a pass; analyses may ride on it.
         past: UTILITY of the rounds before.
         joules: Energy that all clients have spent.
-        lost: Clients that took part in vain.
     """
 
     clock: VirtualClock
@@ -114,11 +113,11 @@ class VirtualRound:
     inner: Callable[[Pass], Reduced]
     past: list[float]
     joules: float = 0.0
-    lost: int = 0
     _wanted: int = 0
     _asked: frozenset[int] = frozenset()
     _extra: frozenset[int] = frozenset()
     _working: set[int] = field(default_factory=set)
+    _lost: set[int] = field(default_factory=set)
     _passes: int = 0
 
     def cohort(self, drawn: Sequence[int]) -> tuple[int, ...]:
@@ -154,14 +153,15 @@ class VirtualRound:
         self.now, self._passes = outcome.end, self._passes + 1
         self._working |= {*costs.clients.tolist()}
         self.joules += float(joules.sum())
-        self.lost += int((~outcome.counts).sum())
+        self._lost |= {*costs.clients[~outcome.counts].tolist()}
         self.runner.log.count_in_vain(work, *sent_in_vain(fleet, costs, outcome))
         kept = np.flatnonzero(outcome.counts)
         if not len(kept):
             raise LostRoundError(f"round {self.runner.number + 1}: no client's result arrives")
         clients = costs.clients[kept].tolist()
         if len(kept) < len(costs.clients):
-            work = replace(work, clients=clients)
+            own = {client: work.personal[client] for client in clients if client in work.personal}
+            work = replace(work, clients=clients, personal=own)
         if (outcome.epochs != costs.epochs).any():
             epochs = outcome.epochs[kept].tolist()
             work = replace(work, epochs=dict(zip(clients, epochs, strict=True)))
@@ -175,7 +175,7 @@ class VirtualRound:
         return {
             VIRTUAL_SECONDS: (self.now - self.begin) / TICKS_PER_SECOND,
             VIRTUAL_JOULES: self.joules,
-            LOST: self.lost,
+            LOST: len(self._lost),
             **(selection.figures(self.runner.number, log.columns) if selection else {}),
         }
 

@@ -133,7 +133,8 @@ def affordable_epochs(fleet: Fleet, costs: PassCosts, budget: Integers) -> Integ
     """Return the epochs that clients finish within `budget` [n] ticks, at most those asked [n]."""
     speed = fleet.profiles(costs.clients).speed
     spare = (budget - _ticks(fleet, costs, np.zeros_like(costs.epochs))) / TICKS_PER_SECOND
-    epoch = np.maximum(costs.epoch / speed, 1 / TICKS_PER_SECOND)
+    with np.errstate(over="ignore"):  # the ticks of such an epoch are refused below
+        epoch = np.maximum(costs.epoch / speed, 1 / TICKS_PER_SECOND)
     found = np.clip(np.floor(spare / epoch), 0, costs.epochs).astype(np.int64)
     # Ticks are rounded up: one epoch more or less than the quotient may be right.
     one_more = np.minimum(found + 1, costs.epochs)

@@ -35,7 +35,7 @@ class Selection:
     def __init__(self, clock: Oort, sizes: Integers, seed: int) -> None:
         self.clock, self._sizes, self._seed = clock, sizes, seed
         self._squared, self._last = np.full(len(sizes), np.nan), np.ones(len(sizes), np.int64)
-        self._read = 0
+        self._read, self._newest = 0, 0
         self._exploited: list[int] = []
 
     def restore(self, rows: Path, rounds: int) -> None:
@@ -71,6 +71,7 @@ class Selection:
             samples=self._sizes,
             squared_losses=self._squared,
             last=self._last,
+            newest=self._newest,
             utilities=past,
             generator=stream(self._seed, "cohort", number),
         )
@@ -90,6 +91,8 @@ class Selection:
     def _take(self, number: int, columns: Any) -> None:
         clients, squared = columns["client"].astype(np.int64), columns[SQUARED_LOSS]
         heard = np.isfinite(squared)
+        if np.isnan(self._squared[clients[heard]]).any():
+            self._newest = number
         self._squared[clients[heard]] = squared[heard]
         self._last[clients[heard]] = number
 

@@ -78,6 +78,14 @@ def test_over_selection_takes_the_first_and_is_faster(tmp_path):
     )
 
 
+def test_a_client_lost_in_both_passes_is_one_lost_client(tmp_path):
+    """Of six on equal devices the three drawn on top are lost, from Ditto's second pass too."""
+    chosen = {"method.name": "ditto", "rounds": 2, "fraction": 0.5, "clock.spread": 0.0}
+    more = {"clock.policy": "over_selection", "clock.extra": 3}
+    result = run(tmp_path, EQUAL, **CLOCK, **chosen, **more)
+    assert columns(result, "clients", "lost_clients") == [(3, 3)] * 2
+
+
 def test_late_clients_do_not_count_and_the_round_ends_at_the_deadline(tmp_path):
     waited = run(tmp_path / "wait", rounds=3, **CLOCK)
     rows = pq.read_table(tmp_path / "wait" / "clients.parquet").to_pylist()

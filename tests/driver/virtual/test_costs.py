@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 import raysim
+from raysim.methods.fedavg import FedAvg
 from raysim.training.flops import Polynomial
-from tests.tasks import UNEQUAL, make_settings, make_task
+from tests.tasks import EQUAL, UNEQUAL, make_settings, make_task
 
 FIRST, SECOND = 2 * 12 * 16, 2 * 16 * 3
 """FLOPs of the two layers of `SmallNet`, of a sample's forward pass."""
@@ -36,6 +39,14 @@ class HeadFirst(raysim.Method):
         trainable = None if now.number else HEAD
         work = raysim.Pass(now.cohort, state.groups, epochs=epochs, lr=now.lr, trainable=trainable)
         return state.replace(**now.run(work).means), {}
+
+
+class OwnVectors(FedAvg):
+    """FedAvg that sends every client 1000 floats of its own."""
+
+    def training_pass(self, now: raysim.Round, state: raysim.ServerState) -> raysim.Pass:
+        own = {client: {"own": {"v": torch.zeros(1000)}} for client in now.cohort}
+        return replace(super().training_pass(now, state), personal=own)
 
 
 def devices(folder: Path) -> dict[str, Any]:
@@ -118,6 +129,27 @@ def test_analyses_take_no_virtual_time(tmp_path):
         for name in ("plain", "analysed")
     )
     assert plain == analysed
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        ("tests.driver.virtual.test_costs:OwnVectors", 6 * (MODEL + 4000)),
+        # The model and the atoms of 16 neurons to all, the matched layer and its atoms to three.
+        ("fedma", 6 * (MODEL + 4 * 16) + 3 * (4 * (12 * 16 + 16) + 4 * 16)),
+    ],
+    ids=["own", "fedma"],
+)
+def test_what_is_sent_to_one_client_alone_is_counted_once_of_lost_clients_too(
+    tmp_path, method, expected
+):
+    """Equal devices: all six have received everything when three of them count."""
+    chosen = {"clock.name": "devices", "clock.spread": 0.0, "rounds": 1, "fraction": 0.5}
+    more = {"clock.policy": "over_selection", "clock.extra": 3, "local.momentum": 0.0}
+    settings = make_settings(tmp_path, **chosen, **more, **{"method.name": method})
+    result = raysim.run(settings, make_task(EQUAL))
+    assert result.metrics["lost_clients"].to_pylist() == [3]
+    assert result.metrics["bytes_down"].to_pylist() == [expected]
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 40, 1000])

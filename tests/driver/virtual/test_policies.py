@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from raysim.clock.devices import Devices
 from raysim.clock.fleet import Fleet
 from raysim.clock.profiles import ProfileSource
+from raysim.core.errors import SettingsError
 from raysim.driver.virtual.costs import PassCosts
 from raysim.driver.virtual.policies import (
     Outcome,
@@ -140,6 +143,12 @@ def test_who_cannot_end_one_epoch_is_late_and_works_until_the_deadline():
     assert found.end == 10 * SECOND and found.counts.tolist() == [True, False]
     assert found.ticks.tolist() == [2 * SECOND, 10 * SECOND]
     assert found.share.tolist() == [1.0, 0.1]  # of the 100 s of one epoch
+
+
+def test_a_client_whose_epoch_takes_forever_is_refused_in_one_line():
+    costs = replace(costs_of([1], [1.0]), finish=np.zeros(1))
+    with pytest.raises(SettingsError, match="clock: client 0 would need inf seconds"):
+        affordable_epochs(fleet_of([1e-320]), costs, np.array([10 * SECOND]))
 
 
 def test_the_first_drawn_come_first_at_the_same_tick():

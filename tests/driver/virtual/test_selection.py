@@ -68,6 +68,19 @@ def test_a_stopped_run_selects_the_same_clients(tmp_path):
     assert rows_of(tmp_path / "whole") == rows_of(tmp_path / "part")
 
 
+def test_clients_are_exploited_from_the_second_round_without_new_ones(tmp_path):
+    """Four rounds of three hear all of ten clients, the fifth is uniform; resumed after four."""
+    chosen = {"clock.epsilon": 1.0, "clock.decay": 1.0, "rounds": 7}
+    with pytest.raises(KeyboardInterrupt):
+        settings = make_settings(tmp_path, **{**OORT, **chosen})
+        raysim.run(settings, make_task(SIZES), StopAfter(4))
+    result = raysim.resume(tmp_path, make_task(SIZES))
+    rows = rows_of(tmp_path)
+    assert {row["client"] for row in rows if row["round"] <= 4} == {*range(10)}
+    utilities = result.metrics["exploited_utility"].to_pylist()
+    assert [utility > 0 for utility in utilities] == [False] * 5 + [True] * 2
+
+
 def test_oort_is_quicker_than_a_uniform_cohort(tmp_path):
     path = tmp_path / "devices.csv"
     path.write_text("client,speed\n" + "\n".join(f"{c},{1e5 * 3.0**c}" for c in range(10)))
