@@ -2,8 +2,8 @@
 
 Ray places the groups, and its autoscaler starts nodes for those that have no place. An actor runs
 in a group of its own, so that nobody else takes the node that was started for it. Ray removes the
-groups when the run's connection ends, also where its driver is killed; a group whose node is lost is placed
-again.
+groups when the run's connection ends, also where its driver is killed; a group whose node is lost
+is placed again.
 """
 
 from __future__ import annotations
