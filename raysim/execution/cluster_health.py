@@ -151,6 +151,13 @@ class ClusterHealth:
             )
         return True
 
+    def silent(self) -> bool:
+        """Return whether the head does not answer: a call that waits for it would not return."""
+        try:
+            return not self.check()
+        except NodeLostError:
+            return True
+
     def lost(self, node: str | None) -> bool:
         """Return whether a node is known to be lost."""
         return node is not None and self.check() and node not in alive_node_ids()

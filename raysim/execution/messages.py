@@ -171,8 +171,10 @@ class ForemanResult:
         items: Its items.
         results: What its workers handed over; the first has the sum of them all.
         workers: Where its workers run.
+        given_back: Items that none of its workers was handed, as its node is left.
     """
 
     items: list[tuple[int, ...]]
     results: list[WorkerResult | FailedItem]
     workers: list[dict[str, Any]]
+    given_back: list[tuple[int, ...]] = field(default_factory=list)

@@ -60,10 +60,17 @@ def test_512_actors_are_busy(case: tuple[float, float, float], busy: float) -> N
 
 
 def test_sums_of_resnet_18_leave_256_actors_busy_for_85_percent_of_the_ideal() -> None:
-    """As the benchmark has it, of which this is one round: 87%; without foremen 18%."""
-    _, costs = large_models.on_paper(large_models.MODELS["ResNet-18"])
-    (played,) = Population(256, 1000, 1.0, 0.5, node=32).rounds(2, costs)[1:]
-    assert part.busy_shares([played], workers=256)[0] > 0.85 * played.ideal
+    """Of the ideal that sends the model too, as the benchmark's column has it: 88%.
+
+    Of one in which the model is everywhere at once it is 82%, in the benchmark.
+    """
+    parameters = large_models.MODELS["ResNet-18"]
+    _, costs = large_models.on_paper(parameters)
+    out = large_models.transfer_seconds(8 * parameters * large_models.MODEL_BYTES)
+    population = Population(256, 1000, 1.0, 0.5, node=32)
+    (played,) = population.rounds(2, replace(costs, broadcast=out))[1:]
+    of_the_ideal = part.busy_shares([played], workers=256)[0] / played.ideal
+    assert of_the_ideal + out / played.round.seconds > 0.85 > of_the_ideal
 
 
 def test_no_actor_begins_before_the_model_is_there() -> None:

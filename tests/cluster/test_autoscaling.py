@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from time import monotonic, sleep
 from typing import Any
 
+import psutil
 import pytest
 
 import raysim
@@ -114,6 +115,27 @@ def test_eight_actors_grow_the_cluster_and_leave_no_demand(tmp_path, start):
     inline = tmp_path / "inline"
     raysim.run(make_settings(inline, **settings), make_task(EQUAL))
     assert model_of(tmp_path / "run") == model_of(inline)
+
+
+@pytest.mark.full
+def test_a_run_that_has_asked_for_nodes_names_the_loss_of_the_head(tmp_path, monkeypatch):
+    """To give back what it asked for, it would wait for the head, and Ray would end it with 1."""
+    workers = {"resources": {"CPU": 4}, "min_workers": 0, "max_workers": 1}
+    with started(tmp_path, cores=1, gpus=0, workers=workers, version=2) as head:
+        for name, value in head.environment.items():
+            monkeypatch.setenv(name, value)
+        asked = {"engine.backend": "ray", "engine.actors": 2}
+        with Run(
+            tmp_path / "run", EQUAL, ["2.mid"], address=head.gcs, rounds=ROUNDS, **asked
+        ) as run:
+            run.until("2.mid")
+            gcs = (p for p in psutil.process_iter(["cmdline"]) if "gcs_server" in p.name())
+            (own,) = (p for p in gcs if any(str(head.folder) in word for word in p.cmdline()))
+            own.kill()
+            run.release()
+            code, line = run.end()
+    assert code == 75, line
+    assert "does not answer" in line or "Ray has ended on this machine" in line
 
 
 @pytest.mark.full

@@ -137,12 +137,13 @@ def test_a_silent_head_is_borne_for_a_while(shared_ray, monkeypatch):
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         with closing(ClusterHealth()) as watch:
-            assert watch.check()
+            assert watch.check() and not watch.silent()
             monkeypatch.setattr(watch, "_head", f"127.0.0.1:{nobody.getsockname()[1]}")
-            assert not watch.check()
+            assert not watch.check() and watch.silent()
             monkeypatch.setattr(nodes_module, "HEAD_SECONDS", 0.0)
             with pytest.raises(MachineError, match=r"^the head of the Ray cluster, 127\.0\.0\.1:"):
                 watch.check()
+            assert watch.silent()
 
 
 @pytest.mark.full

@@ -160,8 +160,9 @@ class SlotPool:
 
     def close(self) -> None:
         """Release the slots' resources."""
+        silent = self._cluster.silent()
         for slot in self._slots:
-            slot.close()
+            slot.close(silent)
         self._cluster.close()
 
     def _look(self) -> None:

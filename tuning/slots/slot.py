@@ -280,10 +280,10 @@ class Slot:
         self.actor = self.start_actor()
         return lost
 
-    def close(self) -> None:
-        """Release the slot's resources."""
+    def close(self, silent: bool) -> None:
+        """Release the slot's resources; Ray does where the head is silent."""
         ray.kill(self.actor)
-        if self.group:
+        if self.group and not silent:
             remove_placement_group(self.group)
 
 

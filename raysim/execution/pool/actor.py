@@ -211,7 +211,7 @@ class ActorHandle:
         """Note what the actor handed over; return the results of its workers."""
         if isinstance(result, ForemanResult):
             self.failures = 0
-            self._held -= sum(map(len, result.items))
+            self._held -= sum(map(len, (*result.items, *result.given_back)))
             self.about = self.about | {"workers": result.workers}
             return result.results
         self.failing = result.failing

@@ -168,10 +168,10 @@ class Actors:
         if isinstance(event, CallReturned) and event.call == work.call:
             result: Any = event.result
             handle = self.handles[event.actor]
-            handed_over = None
+            parts: tuple[Any, ...] = ()
             if handle.width > 1:
-                handed_over = result.items if result else ()
-            work.forget(schedule.returned(event.actor, event.seconds, handed_over))
+                parts = (result.items, result.given_back) if result else ((),)
+            work.forget(schedule.returned(event.actor, event.seconds, *parts))
             if result:
                 work.results += handle.note_result(result)
                 work.reading = event.reading

@@ -2,8 +2,8 @@
 
 Ray places the groups, and its autoscaler starts nodes for those that have no place. An actor runs
 in a group of its own, so that nobody else takes the node that was started for it. Ray removes the
-groups when the run ends, also where its driver is killed; a group whose node is lost is placed
-again.
+groups when the run's connection ends, also where its driver is killed; a group whose node is lost
+is placed again.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ class Demand:
         self._asked = f"engine.actors={engine.actors}"
         self.bundle = bundle_of(engine, cpus)
         self._unmet_before = unmet(self.bundle)
+        self._cluster = ClusterHealth()
         self._groups = [self._ask() for _ in range(actors)]
 
     def __len__(self) -> int:
@@ -94,13 +95,10 @@ class Demand:
             remove_placement_group(group)
             self._groups[self._groups.index(group)] = self._ask()
 
-    def wait(self, cluster: ClusterHealth) -> None:
+    def wait(self) -> None:
         """Wait until Ray has placed an actor, and all others for which there is room.
 
         Where there is none for long, and where there is not for all, a note says so.
-
-        Args:
-            cluster: The cluster.
 
         Raises:
             SettingsError: no node type of the cluster holds such an actor.
@@ -119,7 +117,7 @@ class Demand:
                         f"{self._asked}: no node with {self._needs} can be started: no node type of"
                         " the cluster has that, or its most nodes are there"
                     )
-            _pause(cluster)
+            _pause(self._cluster)
             placed, before = self.plan().actors, placed
         if placed < len(self):
             self._note(
@@ -164,9 +162,11 @@ class Demand:
             return False
 
     def close(self) -> None:
-        """Give back what was asked for."""
-        for group in self._groups:
-            remove_placement_group(group)
+        """Give back what was asked for, unless the head is silent: Ray does with the run's end."""
+        if not self._cluster.silent():
+            for group in self._groups:
+                remove_placement_group(group)
+        self._cluster.close()
 
     def _ask(self) -> PlacementGroup:
         labels = dict(self._engine.node_labels)
@@ -198,14 +198,14 @@ def plan_pool(
         _await_nodes(cluster, note)
         if not autoscaler_runs():
             return partial(_plan, engine, cohort), None
-        engine = with_whole_cores(engine)
-        actors = 1 if engine.actors == "auto" else engine.actors
-        demand = Demand(engine, actors, float(engine.cpus_per_actor), note)
-        try:
-            demand.wait(cluster)
-        except BaseException:
-            demand.close()
-            raise
+    engine = with_whole_cores(engine)
+    actors = 1 if engine.actors == "auto" else engine.actors
+    demand = Demand(engine, actors, float(engine.cpus_per_actor), note)
+    try:
+        demand.wait()
+    except BaseException:
+        demand.close()
+        raise
     if engine.actors != "auto":
         return demand.plan, demand
     demand.close()

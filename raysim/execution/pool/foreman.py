@@ -160,7 +160,7 @@ class Foreman:
         return order.answer.result()
 
     def leave(self) -> None:
-        """Hand over what there is from now on, as the node is left."""
+        """Hand over what there is, and give back the rest, as the node is left."""
         self._orders.put(None)
         self._waiting.release()
 
@@ -193,6 +193,7 @@ class Foreman:
         if told is None:
             for backlog in self._backlogs.values():
                 backlog.leave()
+            self._actors.begin()  # what each has is to be handed over
             return
         self._answers[told.name, 0] = told  # it has no number yet, and has an answer if this fails
         work, backlog = self._works[told.name], self._backlogs[told.name]
@@ -241,15 +242,16 @@ class Foreman:
 
     def _result(self, name: Call, answer: Answer) -> ForemanResult | None:
         """Return what is handed over with an answer."""
-        if not answer.items:
+        if not (answer.items or answer.given_back):
             return None
+        self._works[name].forget(answer.given_back)
         results, self._results[name] = self._results[name], []
         for exact in filter(None, (total.sum for total in self._totals[name].values())):
             exact.leaves_node = True
         for result in results:
             if isinstance(result, WorkerResult):
                 result.sums, self._totals[name] = self._totals[name], {}
-        return ForemanResult(answer.items, results, self._workers())
+        return ForemanResult(answer.items, results, self._workers(), answer.given_back)
 
     def _fail(self, error: BaseException) -> None:
         """Have all calls raise an error, from now on."""

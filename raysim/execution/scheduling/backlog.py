@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 
 from raysim.execution.scheduling.dealing import Speeds
@@ -21,11 +21,13 @@ class Answer:
         call: The call's number.
         seconds: What its items take all workers of the foreman together; 0 is not known.
         items: Items whose results come with it: all that the foreman holds, or none.
+        given_back: Items that others must work on, as no worker of a foreman that leaves will.
     """
 
     call: int
     seconds: float
     items: list[Item]
+    given_back: list[Item] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,9 @@ class Backlog:
     A call is answered when workers have been handed all of its items: by then the driver sends
     more, and no worker waits for the slowest of a chunk. One that asks for the sum is answered when
     workers have handed over all items that had come by then; where sums are not held, as soon as
-    one is there. On a node that is left, all are answered at once, with the sum that is there.
+    one is there. On a node that is left, workers get nothing more: each hands over when it has done
+    what it was handed, the driver gets back the rest, and calls are answered at once, with the sum
+    that is there.
 
     Attributes:
         schedule: The schedule of all items of the calls.
@@ -72,6 +76,7 @@ class Backlog:
         self._count = 0
         self._held: list[Item] = []
         self._missing: set[Item] = set()
+        self._given_back: list[Item] = []
         self._held_seconds = 0.0
 
     def add(
@@ -103,6 +108,8 @@ class Backlog:
 
     def next(self, worker: int) -> Assignment | None:
         """Return what to hand a worker now, or None where it has enough or must wait."""
+        if self.leaving:
+            self.schedule.leave(worker)  # one that has been replaced since, too
         assignment = self.schedule.next(worker)
         taken = assignment.items if assignment else []
         for call in self._calls:
@@ -111,8 +118,8 @@ class Backlog:
         return assignment
 
     def leave(self) -> None:
-        """Hand over what there is, from now on: the driver adds no more items."""
-        self.leaving, self.hold_seconds, self.schedule.hold_seconds = True, AT_ONCE, AT_ONCE
+        """Hand over what there is, and give back the rest, from now on."""
+        self.leaving = True
 
     @property
     def queued(self) -> int:
@@ -150,7 +157,7 @@ class Backlog:
         at_once = self.leaving or not call.collects
         waits_for_one = call.hand_over and at_once and self._missing
         waiting = call.waiting and not self.leaving
-        return not waiting and bool(self._held or not waits_for_one)
+        return not waiting and bool(self._held or self._given_back or not waits_for_one)
 
     def _hold(self, items: Collection[Item]) -> None:
         self._held += items
@@ -161,12 +168,17 @@ class Backlog:
     def answers(self) -> list[Answer]:
         """Return the answers that are due, each once, in the order of the calls."""
         due = []
+        if self.leaving:
+            queued = self.schedule.withdraw()
+            self._missing.difference_update(queued)
+            self._given_back += queued
         while self._calls and self._is_due(self._calls[0]):
             call = self._calls.pop(0)
             speed = sum(self._speeds.estimates()) if self._speeds.known else 0.0
             seconds, items = call.work / speed if speed else 0.0, []
-            if call.hand_over or self._held_seconds > self.hold_seconds:
+            if call.hand_over or self.leaving or self._held_seconds > self.hold_seconds:
                 items, self._held, self._held_seconds = self._held, [], 0.0
-            due.append(Answer(call.number, seconds, items))
+            given_back, self._given_back = self._given_back, []
+            due.append(Answer(call.number, seconds, items, given_back))
         self.schedule.closed = any(call.hand_over for call in self._calls)
         return due

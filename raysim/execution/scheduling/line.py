@@ -56,6 +56,12 @@ class Line(Generic[Item]):
         for item, place in order.items():
             heappush(self._waiting, (place, next(self._numbers), item))
 
+    def clear(self) -> list[Item]:
+        """Take all items."""
+        taken = [item for _, _, item in sorted(self._waiting)]
+        self._waiting.clear()
+        return taken
+
     def take(
         self, costs: Mapping[Item, float], min_work: float, fewest: int, most: int
     ) -> list[Item]:

@@ -7,7 +7,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import inf
 
 from raysim.execution.scheduling.dealing import Speeds, assign, remove, steal
-from raysim.execution.scheduling.worker_items import Item, WorkerItems
+from raysim.execution.scheduling.worker_items import Assignment, Item, WorkerItems
+
+LEAVING_SECONDS = 1e9
+"""Seconds for which a worker that leaves counts as busy: others get what they may have."""
 
 
 class Queues:
@@ -52,7 +55,47 @@ class Queues:
     def deal(self, costs: Mapping[Item, float]) -> None:
         """Deal items, and those that no worker has been handed anew."""
         self.look()
-        self._deal(costs, [self.seconds_in_flight(n) for n in range(len(self.workers))])
+        busy = [
+            self.seconds_in_flight(number) + LEAVING_SECONDS * worker.leaving
+            for number, worker in enumerate(self.workers)
+        ]
+        self._deal(costs, busy)
+
+    def lose(self, number: int, suspicious: bool) -> tuple[Assignment, list[Item], list[Item]]:
+        """Queue all that a lost worker had not handed over; see `WorkerItems.lose`."""
+        worker = self.workers[number]
+        first, waiting, accumulated = worker.lose()
+        if suspicious:
+            self.deaths.update(first.items)
+        worker.queue.extendleft(reversed([*waiting, *accumulated]))
+        judge = self.other_than(number, first.items) if suspicious else number
+        self.workers[judge].queue.extendleft(reversed(first.items))
+        self.barred = {item: at for item, at in self.barred.items() if at != number}
+        self.last_dealt = False
+        self.update_work(number)
+        self.update_work(judge)
+        return first, waiting, accumulated
+
+    def take_back(self, number: int, items: Collection[Item]) -> int:
+        """Deal items that a worker gives back; return how many of their clients were done."""
+        early = self.workers[number].strike_out(items)
+        self.deal({item: self.costs[item] for item in items})
+        return sum(map(len, items)) - sum(map(len, early))
+
+    def strike_out(self, item: Item) -> None:
+        """Strike out an item that no worker has been handed."""
+        number = next(n for n, worker in enumerate(self.workers) if item in worker.queue)
+        self.workers[number].queue.remove(item)
+        self.update_work(number)
+        self.forget(number, [item])
+
+    def clear(self) -> list[Item]:
+        """Take all items that no worker has been handed."""
+        taken = [item for worker in self.workers for item in worker.queue]
+        for worker in self.workers:
+            worker.queue.clear()
+            worker.work = 0.0
+        return taken
 
     def deal_last(self) -> None:
         """Deal the last items to those of the workers that have started who end them first."""

@@ -169,7 +169,11 @@ class Schedule:
         return assignment
 
     def returned(
-        self, number: int, seconds: float, handed_over: Collection[Item] | None = None
+        self,
+        number: int,
+        seconds: float,
+        handed_over: Collection[Item] | None = None,
+        given_back: Collection[Item] = (),
     ) -> Collection[Item]:
         """Note that a worker's oldest call has returned; return the items handed over with it.
 
@@ -177,6 +181,7 @@ class Schedule:
             number: The worker.
             seconds: What the call took; 0 is not known.
             handed_over: Items whose results came with it; None: all that it held, if it was asked.
+            given_back: Items that a foreman which leaves has handed to no worker.
         """
         worker = self._queues.workers[number]
         assignment = worker.in_flight.popleft()
@@ -190,6 +195,9 @@ class Schedule:
             self.done += sum(map(len, worker.hand_over(handed_over)))
             self._not_handed_over -= len(handed_over)
         self._queues.forget(number, [*assignment.items, *handed_over])
+        if given_back:
+            self.done -= self._queues.take_back(number, given_back)
+            self._queued += len(given_back)
         return handed_over
 
     def lost(self, number: int, suspicious: bool = True) -> Assignment:
@@ -201,32 +209,25 @@ class Schedule:
             number: The worker.
             suspicious: Whether what it was working on may have been the cause.
         """
-        queues = self._queues
-        worker = queues.workers[number]
-        first, waiting, accumulated = worker.lose()
-        if suspicious:
-            self.deaths.update(first.items)
+        first, waiting, accumulated = self._queues.lose(number, suspicious)
         self.done -= sum(map(len, accumulated))
-        worker.queue.extendleft(reversed([*waiting, *accumulated]))
-        judge = queues.other_than(number, first.items) if suspicious else number
-        queues.workers[judge].queue.extendleft(reversed(first.items))
         self._queued += len(first.items) + len(waiting) + len(accumulated)
-        queues.barred = {item: at for item, at in queues.barred.items() if at != number}
-        queues.last_dealt = False
-        queues.update_work(number)
-        queues.update_work(judge)
         return first
+
+    def withdraw(self) -> list[Item]:
+        """Take back all items that no worker has been handed: they are for others."""
+        items = [*self._queues.clear(), *self._line.clear()]
+        self._queued -= len(items)
+        self._not_handed_over -= len(items)
+        self._queues.forget(0, items)
+        return items
 
     def give_up(self, item: Item) -> None:
         """Strike out an item that no worker has been handed; it counts as done."""
-        workers = self._queues.workers
-        number = next(n for n, worker in enumerate(workers) if item in worker.queue)
-        workers[number].queue.remove(item)
+        self._queues.strike_out(item)
         self._queued -= 1
         self._not_handed_over -= 1
         self.done += len(item)
-        self._queues.update_work(number)
-        self._queues.forget(number, [item])
 
     def _set_limits(self) -> None:
         widths = self._speeds.widths

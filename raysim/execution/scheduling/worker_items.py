@@ -61,9 +61,13 @@ class WorkerItems:
         A foreman hands over what is done of later calls too. Such an item is no longer that call's:
         it may be added anew before the call returns.
         """
+        self.held_seconds = 0.0
+        return self.strike_out(items)
+
+    def strike_out(self, items: Iterable[Item]) -> list[Item]:
+        """Note that the worker has some items no more; return those of calls that run."""
         for item in items:
             del self.held[item]
-        self.held_seconds = 0.0
         early = [item for call in self.in_flight for item in call.items if item not in self.held]
         for call in self.in_flight if early else ():
             call.items[:] = [item for item in call.items if item in self.held]

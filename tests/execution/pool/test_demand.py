@@ -10,7 +10,7 @@ import pytest
 
 from raysim.config import EngineSettings
 from raysim.core.errors import MachineError, SettingsError
-from raysim.execution.cluster_health import NodeLostError
+from raysim.execution.cluster_health import ClusterHealth, NodeLostError
 from raysim.execution.pool import demand as module
 from raysim.execution.pool.demand import Demand, plan_pool
 from raysim.execution.resources import ActorPlan, Node
@@ -32,6 +32,8 @@ class FakeGroups:
         starting: Whether it is starting nodes.
         check: Stands in for `ClusterHealth.check`.
     """
+
+    silent = ClusterHealth.silent
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, Any]] = []
@@ -244,10 +246,11 @@ def test_a_bare_head_is_given_time_for_nodes_to_join(groups, monkeypatch):
 
 
 @pytest.mark.parametrize("runs", [True, False])
-def test_a_head_that_falls_silent_is_asked_nothing_more(groups, runs):
-    """A call to it would not return, and Ray would end this process after a minute."""
+def test_a_head_that_falls_silent_is_asked_nothing_more(groups, monkeypatch, runs):
+    """A call to it would not return, and Ray would end this process with 1 after a minute."""
     groups.runs, groups.nodes = runs, [Node(0, 0, A)]
     silence = iter([False, False])
+    monkeypatch.setattr(module, "remove_placement_group", lambda group: pytest.fail("it was asked"))
 
     def check() -> bool:
         groups.looks = lambda: pytest.fail("it was asked")
@@ -259,7 +262,14 @@ def test_a_head_that_falls_silent_is_asked_nothing_more(groups, runs):
     groups.check = check
     with pytest.raises(NodeLostError, match="the head does not answer"):
         plan_pool(engine(actors=2), 10, lambda line: None)
-    assert groups.removed == ([0, 1] if runs else [])
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_demand_is_given_back_to_a_head_that_answers(groups, answers):
+    demand = Demand(engine(), 2, 1.0, pytest.fail)
+    groups.check = lambda: answers
+    demand.close()
+    assert groups.removed == ([0, 1] if answers else [])
 
 
 def test_a_run_that_has_lost_all_nodes_says_once_that_it_waits(groups):

@@ -42,11 +42,13 @@ class FakeResult:
         worker: Host and process of the worker.
         items: Its items since it last handed over.
         failing: Whether its last stacks failed.
+        given_back: Nothing: a fake foreman hands all to its workers.
     """
 
     worker: str
     items: tuple[tuple[int, ...], ...]
     failing: bool
+    given_back: tuple[()] = ()
 
 
 class FakeRay:

@@ -23,6 +23,7 @@ class Foreman:
     """A foreman whose workers do what a test chooses.
 
     Attributes:
+        orders: Calls of the driver that are on their way.
         calls: Per worker, its calls in flight.
         collected: Items that workers really handed over.
     """
@@ -30,15 +31,24 @@ class Foreman:
     def __init__(self, costs, workers, hold):
         self.backlog = Backlog(Speeds(workers), clock=lambda: 0.0)
         self.backlog.hold_seconds = self.backlog.schedule.hold_seconds = hold
+        self.orders = deque()
         self.calls = [deque() for _ in range(workers)]
         self.collected = []
         self._costs, self._held = costs, [[] for _ in range(workers)]
 
-    def take(self, assignment, order):
-        costs = {item: self._costs[item] for item in assignment.items}
-        order = {item: order[item] for item in order.keys() & costs}
-        self.backlog.add(costs, assignment.hand_over, order=order)
+    def take_orders(self):
+        while self.orders:
+            assignment, order = self.orders.popleft()
+            costs = {item: self._costs[item] for item in assignment.items}
+            order = {item: order[item] for item in order.keys() & costs}
+            self.backlog.add(costs, assignment.hand_over, order=order)
+            self._fill(range(len(self.calls)))
+
+    def leave(self):
+        self.backlog.leave()
         self._fill(range(len(self.calls)))
+        for calls, held in zip(self.calls, self._held, strict=True):  # soon
+            assert any(call.hand_over for call in calls) == bool(calls or held)
 
     def come_back(self, worker):
         assignment = self.calls[worker].popleft()
@@ -68,6 +78,7 @@ class Foreman:
     def _fill(self, workers):
         for worker in [*workers] * 2:
             if assignment := self.backlog.next(worker):
+                assert not (self.backlog.leaving and assignment.items)
                 self.calls[worker].append(assignment)
 
 
@@ -101,22 +112,32 @@ class Tree:
         """Have a foreman hand over; return whether it had, and is replaced."""
         if left := self.driver.leave(number):
             self.lose(number)
-        self.foremen[number].backlog.leave()
-        self._fill([number])
+        else:
+            self.foremen[number].leave()
+            self._fill([number])
         return left
 
-    def answer(self, number):
-        """Hear all answers of a foreman, until there is none."""
+    def settle(self):
+        """Have all orders arrive, and hear all answers."""
+        for number in range(len(self._sizes)):
+            self._answer(number)
+        if any(foreman.orders for foreman in self.foremen):
+            self.settle()
+
+    def _answer(self, number):
+        self.foremen[number].take_orders()
         while answers := self.foremen[number].answers():
             for answer in answers:
-                self.driver.returned(number, answer.seconds, answer.items)
+                returned = answer.seconds, answer.items, answer.given_back
+                self.driver.returned(number, *returned)
                 self.results.update(answer.items)
             self._fill([number, *self.driver.woken()])
+            self.foremen[number].take_orders()
 
     def _fill(self, numbers):
         for number in [*numbers] * 2:
             if assignment := self.driver.next(number):
-                self.foremen[number].take(assignment, self._order)
+                self.foremen[number].orders.append((assignment, dict(self._order)))
 
 
 @given(
@@ -131,14 +152,16 @@ def test_every_item_is_in_one_result_for_any_tree_whoever_is_lost(data, costs, s
     kinds = st.sampled_from(["", "worker", "foreman", "drained"])
     losses, leaving = iter(data.draw(st.lists(kinds, max_size=15))), set[int]()
     for _ in range(2000):
-        for number in range(len(sizes)):
-            tree.answer(number)
+        # It overtakes orders, which a foreman has threads for.
         leaving = {number for number in leaving if not tree.leave(number)}
+        tree.settle()
         if waiting and (tree.driver.finished or data.draw(st.booleans())):
             count = data.draw(st.integers(1, len(waiting)))
             portion, waiting = waiting[:count], waiting[count:]
             order = {item: data.draw(st.integers(0, 3)) for item in portion}
             tree.add(portion, order if data.draw(st.booleans()) else None)
+            if next(losses, "") == "drained":
+                leaving.add(data.draw(st.integers(0, len(sizes) - 1)))
             continue
         done = [item for item, times in tree.results.items() if times == tree.added[item]]
         if again and done and data.draw(st.booleans()):  # clients that are drawn once more
@@ -154,6 +177,8 @@ def test_every_item_is_in_one_result_for_any_tree_whoever_is_lost(data, costs, s
             for worker, calls in enumerate(foreman.calls)
             if calls
         ]
+        if not working:
+            continue  # all was given back, and who leaves is replaced in short
         number, worker = working[data.draw(st.integers(0, len(working) - 1))]
         loss = next(losses, "")
         if loss == "foreman":
@@ -189,6 +214,27 @@ def test_an_item_may_come_anew_once_it_is_handed_over_before_its_call_returns():
     schedule.returned(1, 1.0, [(1,)])
     assert schedule.done == 3
     assert schedule.lost(0) == Assignment([], hand_over=False)
+
+
+def test_what_a_foreman_gives_back_is_for_the_others():
+    speeds = Speeds()
+    speeds.join(2)
+    speeds.join(2)
+    schedule = Schedule(groups(*[1] * 12), speeds, clock=lambda: 0.0)
+    first, second = [schedule.next(0).items for _ in range(2)]
+    assert not schedule.leave(0)
+    schedule.returned(0, 1.0, [], [first[1], *second])
+    assert schedule.done == len(first) - 1
+    other = []
+    while (assignment := schedule.next(1)) and assignment.items:
+        other += assignment.items
+        schedule.returned(1, 1.0, ())
+    assert assignment == Assignment([], hand_over=True)
+    assert sorted([first[0], *other]) == [*groups(*[1] * 12)]
+    schedule.returned(0, 1.0, [first[0]])  # of the second call nothing is left
+    assert schedule.leave(0) and not schedule.finished
+    schedule.returned(1, 1.0, other)
+    assert schedule.finished and schedule.done == 12
 
 
 def test_a_call_is_answered_when_its_items_are_with_workers():
@@ -263,12 +309,10 @@ def test_on_a_node_that_is_left_calls_get_what_there_is():
     backlog.add({}, hand_over=True)  # from now on it would wait for all
     assert backlog.answers() == []
     backlog.leave()
-    assert [answer.items for answer in backlog.answers()] == [[(0,)]]
-    assert backlog.next(0) == Assignment([(2,)], hand_over=True)
-    backlog.returned(0, 2.0)
-    assert [answer.items for answer in backlog.answers()] == [[(2,)]]
-    backlog.add({}, hand_over=True)
-    assert backlog.answers() == []
+    answers = [(answer.items, answer.given_back) for answer in backlog.answers()]
+    assert answers == [([(0,)], [(2,)])]  # the other call waits for the sum of what is at work
+    assert backlog.next(0) is None and backlog.answers() == []
+    assert backlog.next(1) is None  # it hands over as it ends
     backlog.returned(1, 9.0)
     assert [answer.items for answer in backlog.answers()] == [[(1,)]]
 

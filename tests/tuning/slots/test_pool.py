@@ -94,6 +94,9 @@ class FakeCluster:
     def check(self):
         return self.answers
 
+    def silent(self):
+        return not self.answers
+
     def lost(self, node):
         return node is not None and node not in self.nodes
 
@@ -372,6 +375,19 @@ def test_usage_counts_the_time_that_slots_are_there(make_pool, cluster, tmp_path
         pool.release(used)
         cluster.now += 1
     assert pool.busy == 3 / 4  # until the last trial started
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_groups_are_given_back_to_a_head_that_answers(cluster, tmp_path, monkeypatch, answers):
+    removed = []
+    monkeypatch.setattr(slots, "placement_group", lambda *_, **__: "group")
+    monkeypatch.setattr(slots, "PlacementGroupSchedulingStrategy", lambda *_, **__: None)
+    monkeypatch.setattr(slot, "remove_placement_group", removed.append)
+    monkeypatch.setattr(FakeClass, "remote", lambda self, inherited: FakeActor())
+    pool = slots.SlotPool(make_settings(tmp_path, **{"engine.actors": 1}), 2, print)
+    cluster.answers = answers
+    pool.close()
+    assert removed == (["group"] * 2 if answers else [])
 
 
 def test_more_slots_than_fit_on_the_gpus(cluster, tmp_path):
