@@ -16,6 +16,8 @@ class Clock(Component):
 
     has_time: ClassVar[bool] = False
     """Whether a run has virtual seconds and joules."""
+    revision: ClassVar[int] = 1
+    """Raised when the same settings give other bits; a run goes on in its own revision alone."""
 
     def fleet(self, clients: int, seed: int) -> Fleet | None:
         """Return the devices of K clients; None where there is no virtual time.

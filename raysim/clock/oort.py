@@ -44,6 +44,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -107,6 +108,7 @@ class Oort(Devices):
     the losses are those that training has anyway.
     """
 
+    revision: ClassVar[int] = 2
     alpha: float = Field(default=2.0, ge=0, le=100, description="exponent of T / duration")
     epsilon: float = Field(default=0.9, ge=0, le=1, description="share of new clients, at first")
     decay: float = Field(default=0.95, gt=0, le=1, description="factor of epsilon per round")

@@ -38,6 +38,7 @@ from raysim.storage.checkpoints import (
 from raysim.storage.environment import by_environment, environment, unknown_environment
 
 SAMPLED_CLIENTS = 1000
+CLOCK = "revision of the clock"
 ENVIRONMENTS = "environments"
 STACK = "number of stacked trials"
 SHOWN_DIGITS = 12
@@ -46,7 +47,7 @@ SHOWN_DIGITS = 12
 def identity_of(
     settings: Settings, federation: Federation, network: nn.Module, reference: Tensors | None
 ) -> dict[str, Any]:
-    """Return the method's revision, and digests of the rest that a run is made of, by name.
+    """Return revisions of method and clock, and digests of the rest that a run is made of.
 
     Args:
         settings: The run's settings.
@@ -59,6 +60,7 @@ def identity_of(
     layout = [(name, tuple(t.shape), t.dtype) for name, t in network.state_dict().items()]
     return {
         FORMULA: settings.method.revision,
+        CLOCK: settings.clock.revision,
         "clients": len(federation.training_sizes),
         TRAINING_SAMPLES: _of_split(federation.train),
         TEST_SAMPLES: _of_split(federation.test),
@@ -101,7 +103,7 @@ def accepted(found: Checkpoint, context: RunContext) -> Checkpoint:
 
 def _difference(found: Checkpoint, context: RunContext) -> str | None:
     """Return in what a checkpoint's identity differs from the run's, its actors' and driver's."""
-    sealed = {FORMULA: 1, **found.identity}
+    sealed = {FORMULA: 1, CLOCK: 1, **found.identity}
     parts = [
         f"{name} was {_short(sealed[name])} (here {_short(value)})"
         for name, value in context.identity.items()

@@ -187,14 +187,21 @@ def test_a_run_of_an_earlier_version_goes_on(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("sealed", [True, False])
-def test_another_revision_of_a_formula_is_refused(tmp_path, monkeypatch, sealed):
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ("raysim.methods.fedavg.FedAvg", "the method's formula"),
+        ("raysim.clock.none.NoClock", "the clock"),
+    ],
+)
+def test_another_revision_of_a_formula_is_refused(tmp_path, monkeypatch, sealed, changed, named):
     """Checkpoints of earlier versions, which sealed none, are of the first revision."""
     if not sealed:
         monkeypatch.setattr("raysim.storage.checkpoints.Checkpoints.save", saved_as_before)
     stopped(tmp_path, make_task(SIZES))
     monkeypatch.undo()
-    monkeypatch.setattr("raysim.methods.fedavg.FedAvg.revision", 2)
-    expected = "revision of the method's formula was 1 (here 2)"
+    monkeypatch.setattr(f"{changed}.revision", 2)
+    expected = f"revision of {named} was 1 (here 2)"
     assert expected in refusal(tmp_path, make_task(SIZES))
     raysim.resume(tmp_path, make_task(SIZES), force=True)
 
