@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from raysim.core.errors import RunError
 from raysim.core.method import Asynchrony
 
-MOST_LOST = 1_000_000
+MOST_LOST = 100_000
 """Clients lost for one that arrives at which a run gives up."""
 
 
