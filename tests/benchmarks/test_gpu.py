@@ -97,13 +97,13 @@ def test_graphs_are_switched_by_system(tmp_path, monkeypatch, on):
 
 
 def test_stacks_for_which_there_is_no_room_are_not_begun(monkeypatch):
-    properties = SimpleNamespace(total_memory=8 * 2**30)
+    properties = SimpleNamespace(total_memory=12 * 2**30)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     gpu, stacked = torch.device("cuda"), System("raysim", workers=4, stack=128)
     small, large = (stacked.case(network, FULL) for network in ("2nn", "cifar-cnn-5"))
     assert no_room(stacked, small, gpu) == ""
     gibibytes = 128 * estimate(large) / 2**30
-    assert no_room(stacked, large, gpu) == f"no room: about {gibibytes:.1f} GiB of 1.2"
+    assert no_room(stacked, large, gpu) == f"no room: about {gibibytes:.1f} GiB of 2.2"
     properties.total_memory = 2**30
     assert no_room(System("raysim", workers=4), large, gpu) == ""  # no stack is to fit
 
@@ -157,13 +157,13 @@ def test_the_peak_is_what_is_held_at_a_time():
 
 @pytest.mark.parametrize("network", ["2nn", "flexchill-cnn"])
 def test_a_client_of_a_stack_takes_less_than_estimated(tmp_path, monkeypatch, network):
-    """A CPU takes a third to a half of it: the kernels of a GPU have workspaces."""
+    """A CPU takes a sixth to a half: it keeps no steps of other stacks, kernels have no workspaces."""
     monkeypatch.setenv("RAYSIM_DATA", str(tmp_path))
     system = System("raysim", stack=8)
     sizes = Sizes(samples=20, batch=10, stacks=(1, 8), alone=1, processes=())
     case = system.case(network, sizes)
     found = counted(system, case, CPU)["counted"] / estimate(case)
-    assert 0.25 < found < 0.5
+    assert 0.15 < found < 0.5
 
 
 @pytest.mark.full
