@@ -157,7 +157,7 @@ def test_the_peak_is_what_is_held_at_a_time():
 
 @pytest.mark.parametrize("network", ["2nn", "flexchill-cnn"])
 def test_a_client_of_a_stack_takes_less_than_estimated(tmp_path, monkeypatch, network):
-    """A CPU takes a sixth to a half: it keeps no steps of other stacks, kernels have no workspaces."""
+    """A CPU takes a sixth to a half: no other steps are kept, and kernels have no workspaces."""
     monkeypatch.setenv("RAYSIM_DATA", str(tmp_path))
     system = System("raysim", stack=8)
     sizes = Sizes(samples=20, batch=10, stacks=(1, 8), alone=1, processes=())
