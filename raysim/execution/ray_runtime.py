@@ -248,13 +248,12 @@ def make_executor(spec: WorkerSpec, watch: Stopwatch, note: Callable[[str], None
 
 def note_unused_gpus(engine: EngineSettings, note: Callable[[str], None]) -> None:
     """Note that there are GPUs and none is asked for; of a study's trials the study does."""
-    if ray.is_initialized():
-        if ray.get_runtime_context().get_actor_id():
-            return
+    in_trial = ray.is_initialized() and ray.get_runtime_context().get_actor_id()
+    if engine.backend == "ray":
         gpus = unused_gpus(engine, alive_nodes())
     else:
         gpus = 0 if engine.gpus_per_actor else torch.cuda.device_count()
-    if gpus:
+    if gpus and not in_trial:
         note(
             f"engine.gpus_per_actor=0: training on the CPU, although there are {gpus:g} GPUs;"
             " engine.gpus_per_actor=1 trains on one an actor"

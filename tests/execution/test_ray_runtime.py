@@ -13,7 +13,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-import ray
 import torch
 from filelock import FileLock
 
@@ -213,7 +212,6 @@ def test_a_run_says_that_it_leaves_gpus_unused(tmp_path, shared_ray):
 
 @pytest.mark.parametrize(("gpus", "lines"), [(0, 0), (3, 1)])
 def test_an_inline_run_says_that_it_leaves_gpus_unused(tmp_path, monkeypatch, gpus, lines):
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.setattr(ray_runtime, "InlineExecutor", lambda spec: spec)
     notes, spec = Notes(), cast("Any", SimpleNamespace(settings=make_settings(tmp_path)))

@@ -59,7 +59,7 @@ def test_a_client_that_hangs_is_dropped(tmp_path, shared_ray):
     listener = Notes()
     settings = settings_of(tmp_path, on_client_error="drop")
     result = raysim.run(settings, trapped("hangs"), listener)
-    assert listener.notes == [
+    assert listener.of_clients == [
         f"round 1: client {BAD} was dropped: its worker died 3 times: no answer within"
         " engine.client_timeout=2 s a client"
     ]
