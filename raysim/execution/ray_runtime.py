@@ -237,10 +237,10 @@ def make_executor(spec: WorkerSpec, watch: Stopwatch, note: Callable[[str], None
             if demand:
                 demand.close()
             raise
-    if engine.gpus_per_actor > torch.cuda.device_count():
+    if engine.gpus_per_actor and not torch.cuda.is_available():
         raise SettingsError(
-            f"engine.gpus_per_actor={engine.gpus_per_actor:g}: this machine has"
-            f" {torch.cuda.device_count()} GPUs"
+            f"engine.gpus_per_actor={engine.gpus_per_actor:g}: must be 0, as this machine has no"
+            " GPU that torch can use"
         )
     note_unused_gpus(engine, note)
     return InlineExecutor(spec)
