@@ -1,12 +1,13 @@
 """Memory of the driver, by nodes and by the sums that reach it.
 
-Usage: python -m tests.benchmarks.driver_memory NODES CLIENTS
+Usage: python -m tests.benchmarks.driver_memory NODES CLIENTS [CORES]
 
-Starts a Ray of NODES nodes on this machine with one worker each. A worker hands over its sum after
-every chunk of clients, as if it were as many actors. Prints after each of three rounds of all
-CLIENTS the sums so far, and the peaks of the driver's private memory and of the pages of Ray's
-object store that it has mapped, beside those before the first round, and the private memory of the
-workers. Before that it prints what Ray itself takes on a head with dashboard and autoscaler.
+Starts a Ray of NODES nodes on this machine with CORES workers each, which have a foreman if there
+are several. A worker or foreman hands over its sum after every chunk of clients, as if it were as
+many actors. Prints after each of three rounds of all CLIENTS the sums so far, and the peaks of the
+driver's private memory and of the pages of Ray's object store that it has mapped, beside those
+before the first round, and the private memory of the workers. Before that it prints what Ray itself
+takes on a head with dashboard and autoscaler.
 """
 
 from __future__ import annotations
@@ -111,17 +112,18 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("nodes", type=int)
     parser.add_argument("clients", type=int)
+    parser.add_argument("cores", type=int, nargs="?", default=2)
     arguments = parser.parse_args()
     torch.manual_seed(0)
     clients = [samples(4) for _ in range(arguments.clients)]
     task = raysim.Task(model=Net, clients=clients, test=samples(20))
-    engine = {"engine.backend": "ray", "engine.actors": arguments.nodes}
+    engine = {"engine.backend": "ray", "engine.actors": arguments.nodes * arguments.cores}
     with tempfile.TemporaryDirectory() as folder:
         print(f"head: {head_memory(Path(folder)):.0f} MiB", flush=True)
     peaks = Peaks()
     with (
         tempfile.TemporaryDirectory() as folder,
-        cluster(arguments.nodes, store=1500 * 2**20) as nodes,
+        cluster(arguments.nodes, 1500 * 2**20, arguments.cores) as nodes,
         mock.patch.dict(os.environ, RAY_ADDRESS=nodes.address),
         mock.patch("raysim.execution.pool.ray_pool.hold_seconds", lambda *_: 0.0),
         mock.patch.object(PartialSum, "merge", merge),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,7 +73,7 @@ class PackedTensors:
         groups: The groups that have tensors.
     """
 
-    groups: Mapping[str, PackedGroup]
+    groups: dict[str, PackedGroup]
 
     @classmethod
     def of(cls, groups: Groups) -> PackedTensors:

@@ -1,13 +1,15 @@
 """Broadcasts: messages in Ray's object store, whose large tensors lie there once.
 
 The model that is evaluated after a round is the one that the next round sends to its clients: it is
-put once, and travels to each node once. A call of the driver is compared with the one before it.
+put once, and travels to each node once. So do other groups that do not change, such as the state of
+a client that has none yet: a message is compared with the last pass and the last evaluation.
 """
 
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass, replace
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import ray
 
@@ -19,35 +21,51 @@ OWN_BYTES = 4_000_000
 """Bytes from which a group of tensors is an object of its own: each takes a worker half a ms."""
 
 
+class _Shared(NamedTuple):
+    """A group of tensors, with its reference where it lies in the object store."""
+
+    group: PackedGroup
+    reference: Reference | None
+
+    @property
+    def sent(self) -> Any:
+        """What a message has of it."""
+        return self.group if self.reference is None else self.reference
+
+
 class Broadcasts:
     """Puts messages into the object store."""
 
     def __init__(self) -> None:
-        self._last: list[tuple[PackedGroup, Reference]] = []
+        self._last: dict[type, list[_Shared]] = {}
 
     def put(self, message: Any) -> Reference:
-        """Put a message, with references to its large groups of tensors."""
+        """Put a message, with references to its large groups of tensors.
+
+        The message itself has those of the store afterwards, so that its own copies go.
+        """
         if not is_dataclass(message) or isinstance(message, type):
             return ray.put(message)
-        groups: list[tuple[PackedGroup, Reference]] = []
-        changes = {
-            name: PackedTensors({key: self._shared(group, groups) for key, group in own.items()})
-            for name, own in _groups_of(message).items()
-        }
-        self._last = groups
+        shared: list[_Shared] = []
+        changes = {}
+        for name, own in _groups_of(message).items():
+            there = {key: self._shared(group, shared) for key, group in own.items()}
+            own |= {key: found.group for key, found in there.items()}
+            changes[name] = PackedTensors({key: found.sent for key, found in there.items()})
+        self._last[type(message)] = shared
         return ray.put(replace(message, **changes))
 
-    def _shared(self, group: PackedGroup, groups: list[tuple[PackedGroup, Reference]]) -> Any:
-        """Return a reference to a large group, which is put where it is not there; add it."""
+    def _shared(self, group: PackedGroup, shared: list[_Shared]) -> _Shared:
+        """Return a large group as it lies in the store, put where it does not yet; add it."""
         if group.nbytes < OWN_BYTES:
-            return group
-        for found, reference in (*groups, *self._last):
-            if group.equals(found):
-                groups.append((found, reference))
-                return reference
-        reference = ray.put(group)
-        groups.append((ray.get(reference), reference))  # a view of the store, no copy
-        return reference
+            return _Shared(group, None)
+        there = chain(shared, *self._last.values())
+        found = next((each for each in there if group.equals(each.group)), None)
+        if found is None:
+            reference = ray.put(group)
+            found = _Shared(ray.get(reference), reference)  # a view of the store, no copy
+        shared.append(found)
+        return found
 
 
 def fetch(reference: Reference) -> Any:

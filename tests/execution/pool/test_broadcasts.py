@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import ray
 import torch
 
 from raysim.core.tensors import CPU
-from raysim.core.tensors.packed import PackedTensors
+from raysim.core.tensors.packed import PackedGroup, PackedTensors
 from raysim.execution.messages import EvaluationMessage
 from raysim.execution.pool import broadcasts
 from raysim.execution.pool.broadcasts import Broadcasts, fetch
@@ -37,6 +38,13 @@ def store(monkeypatch: pytest.MonkeyPatch) -> FakeStore:
     return found
 
 
+@dataclass(frozen=True)
+class Other:
+    """A message of another kind."""
+
+    model: PackedTensors
+
+
 def message(value: float, size: int = 50_000, own: float = 0.0) -> EvaluationMessage:
     deployed = {"model": {"w": torch.full((size,), value), "n": torch.tensor(3)}}
     initial = PackedTensors.of({"c": {"w": torch.full((size,), own)}, "none": {}})
@@ -55,6 +63,32 @@ def test_what_the_message_before_had_is_not_put_again(store):
         assert opened.initial_state.open(CPU)["c"]["w"].unique().tolist() == [own]
     # The message itself, and of two groups those that the one before lacks.
     assert found == [3, 1, 2, 3]
+
+
+def test_what_the_last_message_of_each_kind_had_is_not_put_again(store):
+    """As the state of a client that has none yet, which an evaluation between passes lacks."""
+    puts, found = Broadcasts(), []
+    for value in (1.0, 2.0, 3.0):
+        for each in (message(value), Other(message(value + 1.0).deployed)):
+            before = len(store.values)
+            puts.put(each)
+            found.append(len(store.values) - before)
+    assert found == [3, 2, 1, 2, 1, 2]
+
+
+def test_a_message_that_was_put_has_no_copy_of_its_own(store):
+    first, second = message(1.0, own=2.0), message(1.0, own=3.0)
+    puts = Broadcasts()
+    puts.put(first)
+    puts.put(second)
+    stored = [value for value in store.values if isinstance(value, PackedGroup)]
+    assert first.deployed.groups["model"] is second.deployed.groups["model"] is stored[0]
+    assert first.initial_state.groups["c"] is stored[1]
+    assert second.initial_state.groups["c"] is stored[2]
+    small = message(1.0, size=10)
+    own = small.deployed.groups["model"]
+    puts.put(small)
+    assert small.deployed.groups["model"] is own
 
 
 def test_small_groups_travel_in_the_message(store):
