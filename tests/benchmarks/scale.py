@@ -29,8 +29,9 @@ placement  The engine's schedule on simulated pools of 64 and 512 actors, 32 a n
 streaming  Asynchronous rounds on the same simulated pools, with eight clients at work for each
            actor: time over the schedule's bound, and the part of the actors' seconds that is
            training.
-sums       What handing over a sum costs, by the size of the model, measured here, and simulated
-           rounds of 64 and 256 actors with it, with foremen and without.
+sums       What handing over a sum costs, by the size of the model, and what the driver does between
+           rounds, measured here, and simulated rounds of 64 and 256 actors with the sums' costs,
+           with foremen and without.
 paper      Simulated rounds of 64 and 1000 GPUs with costs that are assumed: `cluster/sizing.md`.
 memory     The driver's memory in 100 rounds of 6 steps a client, as `mnist-million` runs them.
            Resident memory includes pages that it shares with Ray's object store, private memory

@@ -13,6 +13,7 @@ import ray
 import torch
 
 from raysim.core.rules import Upload
+from raysim.core.tensors.packed import PackedGroup
 from raysim.execution.partial_sum import PartialSum
 from raysim.execution.pool.foreman import MOST_THREADS
 from tests.benchmarks.scaling.simulation import Costs
@@ -98,6 +99,27 @@ def _measured(total: PartialSum, parameters: int) -> tuple[float, ...]:
     packed, node_pack = _timed(lambda: ray.put(other))
     torch.set_num_threads(1)
     return pack, merge, node_merge, node_pack, _timed(lambda: total.merge(ray.get(packed)))[1]
+
+
+def between_rounds(parameters: int, repeats: int = 5) -> dict[str, float]:
+    """Measure what the driver does on one core when a round is over, with a model of this size.
+
+    Returns:
+        Seconds to take the mean, to pack the model for the evaluation or the next round, to put it
+        into the object store, and to compare it with that which lies there.
+    """
+    found = []
+    for _ in range(repeats):
+        total = PartialSum()
+        _add(total, parameters)
+        reduced, mean = _timed(lambda each=total: each.reduced(1, each.columns()))
+        packed, pack = _timed(lambda means=reduced.means: PackedGroup.of(means["model"]))
+        reference, put = _timed(lambda group=packed: ray.put(group))
+        stored = ray.get(reference)
+        same, compare = _timed(lambda group=packed, there=stored: group.equals(there))
+        assert same
+        found.append({"mean, s": mean, "pack, s": pack, "put, s": put, "compare, s": compare})
+    return {name: statistics.median(each[name] for each in found) for name in found[0]}
 
 
 def transfer_seconds(size: float) -> float:

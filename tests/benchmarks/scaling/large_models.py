@@ -11,6 +11,7 @@ from tests.benchmarks.scaling.costs import (
     MODEL_BYTES,
     NODE_SUM_BYTES,
     SUM_BYTES,
+    between_rounds,
     message_costs,
     sum_costs,
     transfer_seconds,
@@ -45,7 +46,8 @@ def sums(options: Options) -> Iterator[str]:
     """What handing over a sum costs by the size of the model, and rounds with those costs.
 
     Packing, fetching and adding up are measured in this machine's object store: by the driver with
-    one thread, by a foreman with up to eight. The transfer is worked out for 10 Gbit/s.
+    one thread, by a foreman with up to eight. The transfer is worked out for 10 Gbit/s. What the
+    driver does between rounds comes on top of the rounds.
     """
     found = {}
     yield heading(
@@ -59,6 +61,10 @@ def sums(options: Options) -> Iterator[str]:
         ):
             seconds = (f"{pack:.4f}", f"{each.merge:.4f}", node_merge, f"{each.transfer:.4f}")
             yield line([model, who, f"{parameters * size / 1e6:.0f}", *seconds])
+    between = {model: between_rounds(MODELS[model]) for model in found}
+    yield "\n" + heading("model", *next(iter(between.values())))
+    for model, spent in between.items():
+        yield line([model, *(f"{seconds:.4f}" for seconds in spent.values())])
     yield f"\n{_titles()}"
     for model, costs in found.items():
         for workers in (64, CLUSTER)[: 1 if options.tiny else None]:
