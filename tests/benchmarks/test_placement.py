@@ -70,7 +70,7 @@ def test_sums_of_resnet_18_leave_256_actors_busy_for_85_percent_of_the_ideal() -
     population = Population(256, 1000, 1.0, 0.5, node=32)
     (played,) = population.rounds(2, replace(costs, broadcast=out))[1:]
     of_the_ideal = part.busy_shares([played], workers=256)[0] / played.ideal
-    assert of_the_ideal + out / played.round.seconds > 0.85 > of_the_ideal
+    assert of_the_ideal > 0.8 and of_the_ideal + out / played.round.seconds > 0.85
 
 
 def test_no_actor_begins_before_the_model_is_there() -> None:

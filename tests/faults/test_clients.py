@@ -14,7 +14,7 @@ from torch import nn
 import raysim
 from raysim.testing.tasks import SmallNet
 from tests.faults.processes import cluster
-from tests.tasks import EQUAL, Notes, make_settings, make_task
+from tests.tasks import EQUAL, Notes, make_settings, make_task, model_of
 
 BAD = 3
 MARK = 777.0
@@ -55,9 +55,10 @@ def settings_of(folder, **overrides) -> raysim.Settings:
     return make_settings(folder, **{"rounds": 1, "fraction": 1.0, **engine, **overrides})
 
 
-def assert_it_is_dropped(folder, **engine):
+@pytest.mark.full
+def test_a_client_that_hangs_is_dropped(tmp_path, shared_ray):
     listener = Notes()
-    settings = settings_of(folder, on_client_error="drop", **engine)
+    settings = settings_of(tmp_path, on_client_error="drop")
     result = raysim.run(settings, trapped("hangs"), listener)
     assert listener.of_clients == [
         f"round 1: client {BAD} was dropped: its worker died 3 times: no answer within"
@@ -67,16 +68,27 @@ def assert_it_is_dropped(folder, **engine):
 
 
 @pytest.mark.full
-def test_a_client_that_hangs_is_dropped(tmp_path, shared_ray):
-    assert_it_is_dropped(tmp_path)
-
-
-@pytest.mark.full
-def test_a_client_that_hangs_under_a_foreman_is_dropped(tmp_path, monkeypatch):
-    """Its foreman takes longer over it than a call of its few clients may."""
+def test_a_client_that_no_worker_of_a_foreman_survives_is_dropped(tmp_path, monkeypatch):
+    """One that hangs takes its foreman longer than a call of its few clients may."""
+    causes = {
+        "hangs": "its worker died 3 times: no answer within engine.client_timeout=2 s a client",
+        "kills its process": "its worker died 3 times: ",
+        "allocates too much": "RuntimeError(",
+    }
+    drops, failing = {"on_client_error": "drop", "rounds": 2}, "allocates too much"
+    alone = settings_of(tmp_path / "inline", **drops, **{"engine.backend": "inline"})
+    raysim.run(alone, trapped(failing))
     with cluster(2, cores=2) as found:
         monkeypatch.setenv("RAY_ADDRESS", found.address)
-        assert_it_is_dropped(tmp_path, **{"engine.actors": 4})
+        for spring, cause in causes.items():
+            folder, listener = tmp_path / spring, Notes()
+            settings = settings_of(folder, **drops, **{"engine.actors": 4})
+            result = raysim.run(settings, trapped(spring), listener)
+            said = [f"round {n}: client {BAD} was dropped: {cause}" for n in (1, 2)]
+            notes = zip(listener.of_clients, said, strict=True)
+            assert all(note.startswith(line) for note, line in notes)
+            assert result.metrics["clients"].to_pylist() == [len(EQUAL) - 1] * 2
+            assert model_of(folder) == model_of(tmp_path / "inline")
 
 
 def refusal(settings: raysim.Settings, spring: str) -> str:
