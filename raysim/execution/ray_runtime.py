@@ -37,9 +37,10 @@ from raysim.config import EngineSettings
 from raysim.core.errors import MachineError, RaysimError, RunError, SettingsError
 from raysim.core.exits import delay_signals, last_words, retake_signals
 from raysim.execution.base import Executor, InlineExecutor
-from raysim.execution.cluster_health import check_reachable
+from raysim.execution.cluster_health import alive_nodes, check_reachable
 from raysim.execution.pool.demand import plan_pool
 from raysim.execution.pool.ray_pool import ActorPool
+from raysim.execution.resources import unused_gpus
 from raysim.execution.worker import WorkerSpec
 from raysim.storage.trace import Stopwatch
 
@@ -230,6 +231,7 @@ def make_executor(spec: WorkerSpec, watch: Stopwatch, note: Callable[[str], None
     if engine.backend == "ray":
         plan, demand = plan_pool(engine, spec.settings.cohort_size, note)
         try:
+            note_unused_gpus(engine, note)
             return ActorPool(spec, plan, watch, demand)
         except BaseException:
             if demand:
@@ -240,4 +242,20 @@ def make_executor(spec: WorkerSpec, watch: Stopwatch, note: Callable[[str], None
             f"engine.gpus_per_actor={engine.gpus_per_actor:g}: this machine has"
             f" {torch.cuda.device_count()} GPUs"
         )
+    note_unused_gpus(engine, note)
     return InlineExecutor(spec)
+
+
+def note_unused_gpus(engine: EngineSettings, note: Callable[[str], None]) -> None:
+    """Note that there are GPUs and none is asked for; of a study's trials the study does."""
+    if ray.is_initialized():
+        if ray.get_runtime_context().get_actor_id():
+            return
+        gpus = unused_gpus(engine, alive_nodes())
+    else:
+        gpus = 0 if engine.gpus_per_actor else torch.cuda.device_count()
+    if gpus:
+        note(
+            f"engine.gpus_per_actor=0: training on the CPU, although there are {gpus:g} GPUs;"
+            " engine.gpus_per_actor=1 trains on one an actor"
+        )

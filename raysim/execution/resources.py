@@ -94,6 +94,15 @@ def bundle_of(engine: EngineSettings, cpus: float) -> dict[str, float]:
     return bundle
 
 
+def unused_gpus(engine: EngineSettings, nodes: Sequence[Node]) -> float:
+    """Return the GPUs of the nodes that actors may use, where the settings ask for none.
+
+    Raises:
+        SettingsError: actors may use no node.
+    """
+    return 0 if engine.gpus_per_actor else sum(node.gpus for node in _suitable(engine, nodes))
+
+
 def _suitable(engine: EngineSettings, nodes: Sequence[Node]) -> list[Node]:
     """Return the nodes that actors may use.
 

@@ -10,15 +10,19 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import ray
+import torch
 from filelock import FileLock
 
+import raysim
+from raysim import Settings
 from raysim.core.errors import MachineError, RunError
 from raysim.execution import ray_runtime
 from raysim.storage.trace import Stopwatch
-from tests.tasks import make_settings
+from tests.tasks import Notes, make_settings, make_task
 
 REPORT = """
 import os, sys, grpc, psutil, ray
@@ -186,5 +190,32 @@ def test_a_pool_that_cannot_start_gives_back_the_nodes_that_it_asked_for(tmp_pat
     monkeypatch.setattr(ray_runtime, "ActorPool", refuse)
     spec: Any = SimpleNamespace(settings=make_settings(tmp_path, **{"engine.backend": "ray"}))
     with pytest.raises(MachineError, match="the cluster is gone"):
-        ray_runtime.make_executor(spec, Stopwatch(False), pytest.fail)
+        ray_runtime.make_executor(spec, Stopwatch(False), print)
     assert closed == [True]
+
+
+def notes_of(settings: Settings) -> list[str]:
+    """Return the lines that a run shows and a study repeats, of `engine.gpus_per_actor`."""
+    notes = Notes()
+    raysim.run(settings, make_task((20, 30)), notes)
+    return [note for note in notes.notes if note.startswith("engine.gpus_per_actor=0")]
+
+
+def test_a_run_says_that_it_leaves_gpus_unused(tmp_path, shared_ray):
+    (line,) = notes_of(make_settings(tmp_path / "1", rounds=1, **{"engine.backend": "ray"}))
+    assert line == (
+        "engine.gpus_per_actor=0: training on the CPU, although there are 2 GPUs;"
+        " engine.gpus_per_actor=1 trains on one an actor"
+    )
+    asked = {"engine.backend": "ray", "engine.gpus_per_actor": 1.0}
+    assert notes_of(make_settings(tmp_path / "2", rounds=1, **asked)) == []
+
+
+@pytest.mark.parametrize(("gpus", "lines"), [(0, 0), (3, 1)])
+def test_an_inline_run_says_that_it_leaves_gpus_unused(tmp_path, monkeypatch, gpus, lines):
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(ray_runtime, "InlineExecutor", lambda spec: spec)
+    notes, spec = Notes(), cast("Any", SimpleNamespace(settings=make_settings(tmp_path)))
+    assert ray_runtime.make_executor(spec, Stopwatch(False), notes.note) is spec
+    assert [f"{gpus} GPUs" in line for line in notes.notes] == [True] * lines

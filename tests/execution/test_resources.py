@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from raysim.config import EngineSettings
 from raysim.core.errors import SettingsError
-from raysim.execution.resources import ActorPlan, Node, plan_actors
+from raysim.execution.resources import ActorPlan, Node, plan_actors, unused_gpus
 
 
 def plan(nodes, cohort=100, **engine):
@@ -222,3 +222,11 @@ def test_several_nodes_hold_every_actor_of_their_plan(case):
 def test_actors_are_spread_over_the_nodes(nodes, engine, by_node):
     named = [Node(*node, id=str(number)) for number, node in enumerate(nodes)]
     assert plan_actors(EngineSettings(**engine), named, 100).by_node == by_node
+
+
+def test_gpus_are_unused_on_nodes_that_actors_may_use_where_none_is_asked_for():
+    nodes = [Node(8, 4, "a", labels={"zone": "one"}), Node(2, 1, "b"), Node(2, 0, "c")]
+    assert unused_gpus(EngineSettings(), nodes) == 5
+    assert unused_gpus(EngineSettings(node_labels={"zone": "one"}), nodes) == 4
+    assert unused_gpus(EngineSettings(gpus_per_actor=0.5), nodes) == 0
+    assert unused_gpus(EngineSettings(), nodes[2:]) == 0

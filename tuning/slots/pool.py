@@ -27,7 +27,7 @@ from raysim.execution.autoscaler import autoscaler_runs
 from raysim.execution.cluster_health import ClusterHealth, NodeLostError
 from raysim.execution.module_path import with_driver_path
 from raysim.execution.pool.actors import last_line
-from raysim.execution.ray_runtime import ray_runtime
+from raysim.execution.ray_runtime import note_unused_gpus, ray_runtime
 from raysim.execution.resources import bundle_of, with_whole_cores
 from raysim.tuning.slots.fitting import fitting_actors, free_resources, plan_slots
 from raysim.tuning.slots.report import Report, SlotLost
@@ -80,8 +80,7 @@ class SlotPool:
             self._engine = with_whole_cores(self._engine)
         self._actors = 1 if self._engine.actors == "auto" else self._engine.actors
         self._usage = SlotUsage()
-        self._slots: list[Slot] = []
-        self._free: list[Lane] = []
+        self._slots, self._free = list[Slot](), list[Lane]()
         self._calls: dict[ray.ObjectRef[Any], Slot] = {}
         self._due: list[tuple[Lane, Report | SlotLost]] = []
         count = (self._fitting() or int(self._grows)) if jobs is None else jobs
@@ -288,4 +287,5 @@ def open_slots(
         ray_runtime(engine),
         closing(SlotPool(settings, jobs, note, stack)) as slots,
     ):
+        note_unused_gpus(engine, note)
         yield slots
