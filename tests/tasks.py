@@ -46,6 +46,11 @@ class Notes(raysim.Listener):
     def note(self, text: str) -> None:
         self.notes.append(text)
 
+    @property
+    def of_clients(self) -> list[str]:
+        """Those about single clients."""
+        return [note for note in self.notes if "client " in note]
+
 
 def model_of(run: Path) -> bytes:
     """Return the bytes of a run's model."""

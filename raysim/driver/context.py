@@ -16,6 +16,7 @@ from raysim.driver.evaluation import Evaluator
 from raysim.driver.listener import Listener
 from raysim.driver.virtual.clock import VirtualClock
 from raysim.execution.base import Executor
+from raysim.execution.resources import ABSENT_GPUS
 from raysim.execution.worker import WorkerSpec
 from raysim.federation.federation import Federation
 from raysim.storage.checkpoints import Checkpoint
@@ -110,5 +111,5 @@ class RunContext(CheckedRun):
             self.listener.note(difference)
         declared = (actor for actor in workers["actors"] if actor.get("gpus"))
         if not before and any(actor["device"] == "cpu" for actor in declared):
-            self.listener.note("GPUs are declared to Ray but absent: actors train on the CPU")
+            self.listener.note(ABSENT_GPUS)
         return workers

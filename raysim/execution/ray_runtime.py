@@ -237,10 +237,10 @@ def make_executor(spec: WorkerSpec, watch: Stopwatch, note: Callable[[str], None
             if demand:
                 demand.close()
             raise
-    if engine.gpus_per_actor > torch.cuda.device_count():
+    if engine.gpus_per_actor and not torch.cuda.is_available():
         raise SettingsError(
-            f"engine.gpus_per_actor={engine.gpus_per_actor:g}: this machine has"
-            f" {torch.cuda.device_count()} GPUs"
+            f"engine.gpus_per_actor={engine.gpus_per_actor:g}: must be 0, as this machine has no"
+            " GPU that torch can use"
         )
     note_unused_gpus(engine, note)
     return InlineExecutor(spec)
@@ -248,13 +248,12 @@ def make_executor(spec: WorkerSpec, watch: Stopwatch, note: Callable[[str], None
 
 def note_unused_gpus(engine: EngineSettings, note: Callable[[str], None]) -> None:
     """Note that there are GPUs and none is asked for; of a study's trials the study does."""
-    if ray.is_initialized():
-        if ray.get_runtime_context().get_actor_id():
-            return
+    in_trial = ray.is_initialized() and ray.get_runtime_context().get_actor_id()
+    if engine.backend == "ray":
         gpus = unused_gpus(engine, alive_nodes())
     else:
         gpus = 0 if engine.gpus_per_actor else torch.cuda.device_count()
-    if gpus:
+    if gpus and not in_trial:
         note(
             f"engine.gpus_per_actor=0: training on the CPU, although there are {gpus:g} GPUs;"
             " engine.gpus_per_actor=1 trains on one an actor"

@@ -14,6 +14,7 @@ ACCELERATOR = "accelerator_type:"
 """Beginning of the name of a resource that a node with GPUs of a type has once."""
 ACCELERATOR_SHARE = 0.001
 """Share of it that an actor reserves, as Ray's option `accelerator_type` does."""
+ABSENT_GPUS = "GPUs are declared to Ray that torch cannot use: training on the CPU"
 
 
 @dataclass(frozen=True)

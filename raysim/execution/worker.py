@@ -202,13 +202,13 @@ class Worker:
                 EVALUATION_ROWS samples each.
         """
         network = self.sequential.network
-        with self.watch("evaluation"), torch.no_grad(), self.sequential.autocast():
+        with self.watch("evaluation"), torch.no_grad():
             deployed = message.deployed.open(self.device)["model"]
             network.load(deployed)
             network.eval()
             for number, batch in batches:
                 if number != message.own_models:
-                    found = score(network, self._batch(number, batch))
+                    found = self._score(self._batch(number, batch))
                 else:
                     found = self._score_own_models(message, deployed, batch)
                     network.load(deployed)
@@ -225,10 +225,14 @@ class Worker:
             client = int(evaluated.clients[position])
             state = self._jobs.state(client, message.versions.get(client, ()), initial)
             self.sequential.network.load(self._settings.method.client_model(deployed, state))
-            samples = self._jobs.samples.of_client(evaluated, position)
-            scores.append(score(self.sequential.network, samples))
+            scores.append(self._score(self._jobs.samples.of_client(evaluated, position)))
         losses, predicted = zip(*scores, strict=True)
         return sum(losses), np.concatenate(predicted)
+
+    def _score(self, samples: Batch) -> tuple[float, npt.NDArray[Any]]:
+        """Score the loaded model; autocast would keep its cast tensors for the next one's."""
+        with self.sequential.autocast():
+            return score(self.sequential.network, samples)
 
     def _batch(self, number: int, batch: int) -> Batch:
         """Return the samples of a batch of a set."""

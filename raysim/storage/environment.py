@@ -10,6 +10,7 @@ import os
 import platform
 import re
 import socket
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
@@ -59,6 +60,13 @@ def environment(device: torch.device) -> dict[str, Any]:
         "cuda": torch.version.cuda if on_gpu else None,
         "cudnn": torch.backends.cudnn.version() if on_gpu else None,  # type: ignore[no-untyped-call]
     }
+
+
+def gpu_names() -> list[str]:
+    """Return the names of this machine's GPUs; none where the driver is too old for torch."""
+    with warnings.catch_warnings(action="ignore"):  # torch says so wherever it looks for one
+        usable = torch.cuda.is_available()
+    return [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count() * usable)]
 
 
 @cache

@@ -24,7 +24,7 @@ from raysim.core.errors import RunError, SettingsError
 from raysim.core.given import dotted, may_change, parse_json
 from raysim.storage.atomic import is_leftover, remove, replace_file, sweep, write_json
 from raysim.storage.checkpoints import FORMULA, Checkpoints
-from raysim.storage.environment import by_environment, environment, installed_version
+from raysim.storage.environment import by_environment, environment, gpu_names, installed_version
 from raysim.storage.lock import LOCK, lock_folder, make_new_folder
 from raysim.storage.plugins import SEALS, Plugins, modules_of
 from raysim.storage.schema import SCHEMA, current_settings
@@ -219,7 +219,7 @@ class RunDirectory:
                 "python": platform.python_version(),
                 "platform": platform.platform(),
                 "cpus": os.cpu_count(),
-                "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+                "gpus": gpu_names(),
                 "packages": {name: installed_version(name) for name in PACKAGES},
                 "driver": environment(torch.device("cpu")),
                 **resources,

@@ -19,6 +19,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from ray.autoscaler._private.kuberay import autoscaling_config
 from ray.autoscaler._private.util import prepare_config, validate_config
 
 from raysim.cli.app import _check_job
@@ -94,6 +95,22 @@ def test_the_heads_of_manifests_describe_variants_that_ray_and_kubernetes_take()
     cluster["workerGroupSpecs"][0] |= {"replicas": 0, "minReplicas": 0, "maxReplicas": 8}
     jsonschema.validate(job, SCHEMA)
     _check_job(*shlex.split(job["spec"]["entrypoint"])[1:], "engine.actors=16")
+    (edit,) = re.findall(r"needs rayStartParams: {resources: '(.*?)'}", heads[RAY_JOB])
+    workers = cluster["workerGroupSpecs"][0] | {"labels": {"zone": "one"}}
+    workers["rayStartParams"]["resources"] = edit
+    resources = autoscaling_config._get_ray_resources_from_group_spec(workers, False)
+    assert resources["accelerator_type:A100"] == resources["GPU"] == 1
+    assert autoscaling_config._get_labels_from_group_spec(workers) == {"zone": "one"}
+
+
+def test_the_object_store_of_every_pod_lies_in_its_shared_memory():
+    """Beyond it Ray would put the store on the container's disk."""
+    cluster = ray_job()["spec"]["rayClusterSpec"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        (shared,) = (each["emptyDir"] for each in group["template"]["spec"]["volumes"][1:])
+        store = int(group["rayStartParams"]["object-store-memory"])
+        assert shared["medium"] == "Memory"
+        assert int(shared["sizeLimit"].removesuffix("Gi")) * 2**30 > 1.05 * store
 
 
 def test_the_head_has_the_memory_that_its_driver_needs():
@@ -105,8 +122,6 @@ def test_the_head_has_the_memory_that_its_driver_needs():
     assert store >= (1 + 2 * nodes) * model
     memory = int(container["resources"]["limits"]["memory"].removesuffix("Gi")) * 2**30
     assert memory >= 2.5e9 + store + 6 * model
-    (shared,) = (each["emptyDir"] for each in head["template"]["spec"]["volumes"][1:])
-    assert int(shared["sizeLimit"].removesuffix("Gi")) * 2**30 > store
 
 
 BROKEN = {

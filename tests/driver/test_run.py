@@ -141,7 +141,7 @@ def test_failing_client_stops_the_run_or_is_dropped(tmp_path, request, kind, cau
     notes = Notes()
     result = raysim.run(make_settings(tmp_path / "drop", **poison), make_task(UNEQUAL), notes)
     assert result.metrics["clients"].to_pylist() == [5, 5]
-    assert "client 2 was dropped" in notes.notes[0]
+    assert any("client 2 was dropped" in note for note in notes.notes)
     assert result.metrics["clients_dropped"].to_pylist() == [1, 1]
     (note,) = read_run(tmp_path / "drop").notes
     assert "were dropped after errors in 2 of 2 rounds, 2 in all" in note

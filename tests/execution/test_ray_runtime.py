@@ -13,13 +13,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-import ray
 import torch
 from filelock import FileLock
 
 import raysim
 from raysim import Settings
-from raysim.core.errors import MachineError, RunError
+from raysim.core.errors import MachineError, RunError, SettingsError
 from raysim.execution import ray_runtime
 from raysim.storage.trace import Stopwatch
 from tests.tasks import Notes, make_settings, make_task
@@ -213,9 +212,20 @@ def test_a_run_says_that_it_leaves_gpus_unused(tmp_path, shared_ray):
 
 @pytest.mark.parametrize(("gpus", "lines"), [(0, 0), (3, 1)])
 def test_an_inline_run_says_that_it_leaves_gpus_unused(tmp_path, monkeypatch, gpus, lines):
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.setattr(ray_runtime, "InlineExecutor", lambda spec: spec)
     notes, spec = Notes(), cast("Any", SimpleNamespace(settings=make_settings(tmp_path)))
     assert ray_runtime.make_executor(spec, Stopwatch(False), notes.note) is spec
     assert [f"{gpus} GPUs" in line for line in notes.notes] == [True] * lines
+
+
+def test_an_inline_run_is_refused_a_gpu_that_torch_cannot_use(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    settings = make_settings(tmp_path, **{"engine.gpus_per_actor": 0.5})
+    spec = cast("Any", SimpleNamespace(settings=settings))
+    line = (
+        r"^engine\.gpus_per_actor=0\.5: must be 0, as this machine has no GPU that torch can use$"
+    )
+    with pytest.raises(SettingsError, match=line):
+        ray_runtime.make_executor(spec, Stopwatch(False), pytest.fail)

@@ -13,6 +13,7 @@ from torch import nn
 
 import raysim
 from raysim.testing.tasks import SmallNet
+from tests.faults.processes import cluster
 from tests.tasks import EQUAL, Notes, make_settings, make_task
 
 BAD = 3
@@ -54,16 +55,28 @@ def settings_of(folder, **overrides) -> raysim.Settings:
     return make_settings(folder, **{"rounds": 1, "fraction": 1.0, **engine, **overrides})
 
 
-@pytest.mark.full
-def test_a_client_that_hangs_is_dropped(tmp_path, shared_ray):
+def assert_it_is_dropped(folder, **engine):
     listener = Notes()
-    settings = settings_of(tmp_path, on_client_error="drop")
+    settings = settings_of(folder, on_client_error="drop", **engine)
     result = raysim.run(settings, trapped("hangs"), listener)
-    assert listener.notes == [
+    assert listener.of_clients == [
         f"round 1: client {BAD} was dropped: its worker died 3 times: no answer within"
         " engine.client_timeout=2 s a client"
     ]
     assert result.metrics["clients"].to_pylist() == [len(EQUAL) - 1]
+
+
+@pytest.mark.full
+def test_a_client_that_hangs_is_dropped(tmp_path, shared_ray):
+    assert_it_is_dropped(tmp_path)
+
+
+@pytest.mark.full
+def test_a_client_that_hangs_under_a_foreman_is_dropped(tmp_path, monkeypatch):
+    """Its foreman takes longer over it than a call of its few clients may."""
+    with cluster(2, cores=2) as found:
+        monkeypatch.setenv("RAY_ADDRESS", found.address)
+        assert_it_is_dropped(tmp_path, **{"engine.actors": 4})
 
 
 def refusal(settings: raysim.Settings, spring: str) -> str:

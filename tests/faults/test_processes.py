@@ -80,7 +80,7 @@ def test_a_process_that_fails_for_good_costs_no_client(tmp_path, shared_ray, act
     task = make_task(EQUAL, partial(Net, Worn, log, 15, error))
     result = raysim.run(settings_of(tmp_path / "run", actors), task, listener)
     assert log.read_text() != str(os.getpid()), "no actor failed"
-    assert result.metrics["clients"].to_pylist() == [len(EQUAL)] * 2 and not listener.notes
+    assert result.metrics["clients"].to_pylist() == [len(EQUAL)] * 2 and not listener.of_clients
     assert model_of(tmp_path / "run") == model_of(tmp_path / "undisturbed")
 
 
@@ -94,7 +94,7 @@ def test_a_bad_client_is_dropped_after_two_processes(tmp_path, shared_ray, actor
     processes = log.read_text().split()
     assert len(processes) == 4 and processes[0] != processes[1] and processes[2] != processes[3]
     assert result.metrics["clients"].to_pylist() == [len(EQUAL) - 1] * 2
-    assert listener.notes == [
+    assert listener.of_clients == [
         f"round {number}: client {BAD} was dropped: ValueError('the mark')" for number in (1, 2)
     ]
 

@@ -10,7 +10,7 @@ import torch
 
 import raysim
 from raysim.execution.base import InlineExecutor
-from raysim.storage.environment import by_environment, environment, node_differences
+from raysim.storage.environment import by_environment, environment, gpu_names, node_differences
 from tests.tasks import Notes, make_settings, make_task
 
 AVX2 = {"torch": "2.9.0", "cpu_capability": "AVX2", "processor": "EPYC", "threads": 1}
@@ -40,6 +40,15 @@ def test_variables_that_choose_kernels_are_recorded(monkeypatch):
     monkeypatch.setenv("UNRELATED", "x")
     assert environment(torch.device("cpu"))["variables"]["MKL_CBWR"] == "COMPATIBLE"
     assert "UNRELATED" not in environment(torch.device("cpu"))["variables"]
+
+
+@pytest.mark.parametrize(("usable", "names"), [(True, ["GPU 0", "GPU 1"]), (False, [])])
+def test_gpus_are_named_where_torch_can_use_them(monkeypatch, usable, names):
+    """The driver's library counts GPUs, whatever torch can do with them."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: usable)
+    monkeypatch.setattr(torch.cuda, "get_device_name", "GPU {}".format)
+    assert gpu_names() == names
 
 
 def test_nodes_are_grouped_by_environment_the_most_common_first():

@@ -26,6 +26,7 @@ from raysim.core.errors import MachineError, RunError
 from raysim.execution.cluster_health import NodeLostError
 from raysim.execution.process import mps_limits
 from raysim.execution.ray_runtime import MakeExecutor
+from raysim.execution.resources import ABSENT_GPUS
 from raysim.storage.lock import lock_folder
 from raysim.storage.recorder import METRICS
 from raysim.storage.run_directory import RunDirectory
@@ -195,7 +196,7 @@ class SlotActor:
 
         os.environ.update(environment)
         self._lanes = _lanes(stack)
-        self._noted = 0
+        self._noted, self._said = 0, list[str]()
 
     def node(self) -> str:
         """Return the id of the process's node."""
@@ -218,8 +219,8 @@ class SlotActor:
             else:
                 self._start(lane, *order)
         reports = self._lanes.advance()
-        notes = [*self._lanes.notes[self._noted :]]
-        self._noted += len(notes)
+        notes = [*self._said, *self._lanes.notes[self._noted :]]
+        self._noted, self._said = len(self._lanes.notes), []
         return reports, notes
 
     def _start(
@@ -228,8 +229,9 @@ class SlotActor:
         engine = settings["engine"]
         if engine["backend"] == "inline":
             os.environ.update(mps_limits(engine["gpus_per_actor"]))  # before CUDA starts
-            if not torch.cuda.is_available():
-                engine["gpus_per_actor"] = 0.0  # GPUs declared to Ray but absent
+            if engine["gpus_per_actor"] and not torch.cuda.is_available():
+                engine["gpus_per_actor"] = 0.0
+                self._said = [ABSENT_GPUS]
         own = EngineSettings.model_validate_json(json.dumps(engine))
         self._lanes.start(lane, own, partial(_reports, settings, pausing, forced, reported))
 

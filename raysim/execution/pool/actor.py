@@ -18,6 +18,9 @@ from raysim.execution.pool.broadcasts import Reference, fetch
 from raysim.execution.process import configure, keep_freed_memory
 from raysim.execution.worker import Worker
 
+SILENT_SECONDS = 60.0
+"""Seconds without an answer after which a foreman, which watches its workers itself, is lost."""
+
 
 @dataclass(frozen=True)
 class ActorStarted:
@@ -147,7 +150,7 @@ class ActorHandle:
         self.close()
         self.about: dict[str, Any] = {}
         self.started = self.failing = self._leaving = False
-        self._held = 0
+        self._asked: tuple[Reference, float] | None = None
         self.calls.clear()
         self._actor = self._make()
         if self._actor is not None:
@@ -183,8 +186,7 @@ class ActorHandle:
         """Have the actor work on items; see `ClientActor.call`."""
         reference = self._actor.call.remote(call, parts, hand_over)
         clients = sum(len(item) for _, items in parts for item in items)
-        self._held += clients  # a foreman may be at any of them, with one worker
-        self._sent(reference, max(clients if self.width == 1 else self._held, 1), call)
+        self._sent(reference, max(clients, 1), call)
 
     def leave(self) -> None:
         """Tell a foreman, once, that its node is left."""
@@ -211,19 +213,29 @@ class ActorHandle:
         """Note what the actor handed over; return the results of its workers."""
         if isinstance(result, ForemanResult):
             self.failures = 0
-            self._held -= sum(map(len, (*result.items, *result.given_back)))
             self.about = self.about | {"workers": result.workers}
             return result.results
         self.failing = result.failing
         return [result]
 
     def overdue(self, limit: float) -> bool:
-        """Return whether the oldest call took more than `limit` seconds for each of its clients."""
+        """Return whether the oldest call took more than `limit` seconds for each of its clients.
+
+        A foreman is, where it has not answered for long: it has a limit for each of its workers.
+        """
         if not (self.started and self.calls):
             return False
+        if self.width > 1:
+            return self._silent_seconds() > max(limit, SILENT_SECONDS)
         reference, clients, _ = self.calls[0]
         late = perf_counter() - self.since > limit * clients
         return late and not ray.wait([reference], timeout=0)[0]
+
+    def _silent_seconds(self) -> float:
+        """Return how long there was no answer, as of the last call; ask again where there was."""
+        if self._asked is None or ray.wait([self._asked[0]], timeout=0)[0]:
+            self._asked = self._actor.location.remote(), perf_counter()
+        return perf_counter() - self._asked[1]
 
     def _sent(self, reference: Reference, clients: int, call: Call | None) -> None:
         if not self.calls:

@@ -9,6 +9,7 @@ import threading
 from time import sleep
 
 import pytest
+import torch
 
 import raysim
 from raysim.core.errors import MachineError
@@ -128,6 +129,16 @@ def test_a_stopped_run_leaves_its_folder_and_can_be_resumed(tmp_path, values):
         assert not (tmp_path / "run/summary.json").exists()
     assert raysim.resume(tmp_path / "run").metrics["round"].to_pylist() == [1, 2, 3, 4, 5]
     assert model_of(tmp_path / "run") == model_of(tmp_path / "straight")
+
+
+def test_a_slot_without_the_gpus_that_ray_gave_it_says_so_once(tmp_path, values, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    values["engine"]["gpus_per_actor"] = 0.5
+    slot = SlotActor({})
+    reports, notes = slot.advance({0: (values, False, False, 0)})
+    assert reports[0].summary["rounds"] == 1
+    assert notes == ["GPUs are declared to Ray that torch cannot use: training on the CPU"]
+    start(slot, values | {"out": str(tmp_path / "next")}, pausing=False)
 
 
 def test_a_slot_takes_the_next_run_after_one_that_failed(values):

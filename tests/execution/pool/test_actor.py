@@ -1,0 +1,84 @@
+"""Handles of actors: which call is overdue, against a Ray that starts no process."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from raysim.execution.pool import actor
+from raysim.execution.pool.actor import SILENT_SECONDS, ActorHandle
+
+
+class FakeRay:
+    """Fake of Ray and of an actor, whose answers come when that is said.
+
+    Attributes:
+        now: The clock.
+        answered: References that are ready.
+        asked: References of calls, in order.
+    """
+
+    def __init__(self) -> None:
+        self.now, self.answered, self.asked = 0.0, set[int](), list[int]()
+
+    def make(self) -> Any:
+        remote = SimpleNamespace(remote=self._asked)
+        return SimpleNamespace(location=remote, start=remote, call=remote)
+
+    def _asked(self, *_: Any) -> int:
+        self.asked.append(len(self.asked))
+        return self.asked[-1]
+
+    def wait(self, references: list[int], timeout: float) -> tuple[list[int], list[int]]:
+        return [each for each in references if each in self.answered], []
+
+    def kill(self, _: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
+    fake = FakeRay()
+    monkeypatch.setattr(actor, "ray", fake)
+    monkeypatch.setattr(actor, "perf_counter", lambda: fake.now)
+    return fake
+
+
+def at_work(fake: FakeRay, width: int) -> ActorHandle:
+    """Return an actor that has started and has a call of two clients."""
+    handle = ActorHandle(fake.make, [], width)
+    for outcome in ({"node": "a"}, {"device": "cpu"}):
+        handle.returned()
+        handle.note_start(outcome)
+    handle.call("train", [((0,), [(1,), (2,)])], False)
+    return handle
+
+
+def test_a_call_is_overdue_after_the_limit_for_each_of_its_clients(fake: FakeRay) -> None:
+    handle = at_work(fake, 1)
+    fake.now = 20.0
+    assert not handle.overdue(10.0)
+    fake.now = 20.1
+    assert handle.overdue(10.0)
+    fake.answered = {fake.asked[-1]}  # the driver has not read it yet
+    assert not handle.overdue(10.0)
+
+
+@pytest.mark.parametrize("limit", [0.1, 2 * SILENT_SECONDS])
+def test_a_foreman_is_overdue_where_it_does_not_answer(fake: FakeRay, limit: float) -> None:
+    """Its workers may take any time: it watches them itself."""
+    handle, patience = at_work(fake, 2), max(limit, SILENT_SECONDS)
+    for _ in range(3):
+        fake.now += 10 * patience
+        assert not handle.overdue(limit)
+        fake.answered = {*fake.asked[3:]}  # of location, not of the call
+    assert len(fake.asked) == 6
+    fake.answered.remove(fake.asked[-1])
+    fake.now += patience
+    assert not handle.overdue(limit)
+    fake.now += 0.1
+    assert handle.overdue(limit)
+    handle.renew()
+    assert not handle.overdue(limit)
