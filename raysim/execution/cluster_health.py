@@ -23,7 +23,7 @@ def check_reachable(address: str, seconds: float) -> None:
     Raises:
         OSError: it does not.
     """
-    host, _, port = address.removeprefix("ray://").rpartition(":")
+    host, _, port = address.rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host, int(port)), timeout=seconds).close()
 

@@ -32,6 +32,7 @@ from ray._raylet import (  # type: ignore[attr-defined]  # written in Cython
     AuthenticationTokenLoader,
     Config,
 )
+from ray.util.client import ray as client
 
 from raysim.config import EngineSettings
 from raysim.core.errors import MachineError, RaysimError, RunError, SettingsError
@@ -67,19 +68,40 @@ def ray_runtime(engine: EngineSettings) -> Iterator[Callable[[str], None]]:
     was not called, that is `RESUME`. The caller raises interruptions: Ray ends with the body.
 
     Raises:
-        RunError: RAY_ADDRESS names a cluster that cannot be joined, or a token is missing.
+        RunError: RAY_ADDRESS names a cluster that cannot be joined, or only by Ray Client, or a
+            token is missing.
         MachineError: Ray cannot be started.
     """
+    address = os.environ.get("RAY_ADDRESS", "local")
+    if engine.backend != "inline":
+        _refuse_client(address)
     if engine.backend == "inline" or ray.is_initialized():
         yield lambda resume: None
         return
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    address = os.environ.get("RAY_ADDRESS", "local")
     with (
         last_words(KILLED.format(RESUME)) as say,
         _own_cluster() if address == "local" else _joined_cluster(address),
     ):
         yield lambda resume: say(KILLED.format(resume))
+
+
+def _refuse_client(address: str) -> None:
+    """Check that the driver is a process of the cluster, or will be.
+
+    Raises:
+        RunError: Ray Client stands between the two.
+    """
+    if client.is_connected():  # type: ignore[no-untyped-call]
+        setting = "ray.init"
+    elif address.startswith("ray://") and not ray.is_initialized():
+        setting = f"RAY_ADDRESS={address}"
+    else:
+        return
+    raise RunError(
+        f"{setting}: Ray Client (ray://) is not allowed: start the run on a node of the cluster,"
+        " with HOST:PORT of its head as RAY_ADDRESS, or from here with raysim submit"
+    )
 
 
 @contextmanager

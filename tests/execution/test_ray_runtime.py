@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from filelock import FileLock
 
 import raysim
 from raysim import Settings
+from raysim.config import EngineSettings
 from raysim.core.errors import MachineError, RunError, SettingsError
 from raysim.execution import ray_runtime
 from raysim.storage.trace import Stopwatch
@@ -151,6 +153,23 @@ def test_only_its_own_processes_reach_it_and_nothing_is_left(folder):
     assert mode == "0o700"  # the folder; the token itself is in no file
     assert (known, guessed, none) == ("answered", "UNAUTHENTICATED", "UNAUTHENTICATED")
     assert left == "0 []"
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_driver_outside_the_cluster_is_refused(tmp_path, monkeypatch, joined):
+    """Ray Client's server accepts connections: that it can be reached says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"ray://127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        monkeypatch.setattr(ray_runtime.client, "is_connected", lambda: joined)
+        monkeypatch.setattr(ray_runtime.ray, "is_initialized", lambda: joined)
+        monkeypatch.setattr(ray_runtime.ray, "init", pytest.fail)
+        setting = "ray.init" if joined else f"RAY_ADDRESS={address}"
+        with (
+            pytest.raises(RunError, match=rf"^{setting}: Ray Client \(ray://\) is not allowed: "),
+            ray_runtime.ray_runtime(EngineSettings(backend="ray")),
+        ):
+            pytest.fail("it began")
 
 
 LOST = """

@@ -80,10 +80,10 @@ def renew(handle: ActorHandle) -> None:
 
 
 def lost(schedule: Schedule, worker: int, suspicious: bool = True) -> Any:
-    """Take back what a lost worker had, and say how many items are to be handed out again."""
+    """Take back what a lost worker had, and say how many items join how many in the queues."""
     before = schedule.queued
     first = LOST(schedule, worker, suspicious)
-    print("event taken back", schedule.queued - before, flush=True)
+    print("event taken back", schedule.queued - before, "beside", before, flush=True)
     return first
 
 

@@ -46,7 +46,8 @@ def renewed(stage: Stage, run: Run) -> bool:
     if not stage.evidence or stage.evidence[-1] not in run.events:
         return False
     later = run.events[run.events.index(stage.evidence[-1]) :]
-    return any(event.startswith("taken back ") and event[11:] != "0" for event in later)
+    taken = [event for event in later if event.startswith("taken back ")]
+    return any(not event.startswith("taken back 0 ") for event in taken)
 
 
 def break_device(stage: Stage, run: Run) -> None:

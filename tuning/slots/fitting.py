@@ -13,7 +13,7 @@ from raysim.core.exits import interruptible
 from raysim.execution.autoscaler import autoscaler_runs
 from raysim.execution.cluster_health import alive_nodes
 from raysim.execution.ray_runtime import ray_runtime
-from raysim.execution.resources import plan_actors
+from raysim.execution.resources import ActorPlan, plan_actors
 
 
 def count_slots(settings: raysim.Settings, jobs: int | None) -> int:
@@ -43,6 +43,30 @@ def fitting_actors(engine: EngineSettings) -> int:
         if autoscaler_runs():
             return 0
         raise
+
+
+def plan_slots(engine: EngineSettings, count: int, actors: int, grows: bool) -> ActorPlan:
+    """Return what the actors of `count` slots reserve.
+
+    Args:
+        engine: The engine's settings.
+        count: Number of slots.
+        actors: Actors of each.
+        grows: Whether nodes are started for them.
+
+    Raises:
+        SettingsError: they do not fit.
+    """
+    if grows:
+        return ActorPlan(count * actors, float(engine.cpus_per_actor), engine.gpus_per_actor)
+    fitting = fitting_actors(engine) // actors
+    if not count or (count > fitting and engine.gpus_per_actor):
+        raise SettingsError(
+            f"jobs={count}: {count} runs of {actors} actors do not fit; the cluster fits"
+            f" {fitting * actors} actors of engine.gpus_per_actor={engine.gpus_per_actor:g}"
+        )
+    asked = engine.model_copy(update={"actors": count * actors})
+    return plan_actors(asked, alive_nodes(), 10**9)
 
 
 def free_resources() -> str:

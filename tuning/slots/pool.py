@@ -22,14 +22,14 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 import raysim
 from raysim.core.errors import MachineError, SettingsError
-from raysim.core.exits import interruptible
+from raysim.core.exits import delay_signals, interruptible
 from raysim.execution.autoscaler import autoscaler_runs
-from raysim.execution.cluster_health import ClusterHealth, NodeLostError, alive_nodes
+from raysim.execution.cluster_health import ClusterHealth, NodeLostError
 from raysim.execution.module_path import with_driver_path
 from raysim.execution.pool.actors import last_line
 from raysim.execution.ray_runtime import note_unused_gpus, ray_runtime
-from raysim.execution.resources import ActorPlan, bundle_of, plan_actors, with_whole_cores
-from raysim.tuning.slots.fitting import fitting_actors, free_resources
+from raysim.execution.resources import bundle_of, with_whole_cores
+from raysim.tuning.slots.fitting import fitting_actors, free_resources, plan_slots
 from raysim.tuning.slots.report import Report, SlotLost
 from raysim.tuning.slots.slot import Lane, Slot, SlotActor
 from raysim.tuning.slots.usage import SlotUsage
@@ -84,11 +84,15 @@ class SlotPool:
         self._calls: dict[ray.ObjectRef[Any], Slot] = {}
         self._due: list[tuple[Lane, Report | SlotLost]] = []
         count = (self._fitting() or int(self._grows)) if jobs is None else jobs
-        self._plan = self._plan_of(count)
+        self._plan = plan_slots(self._engine, count, self._actors, self._grows)
         self._cluster = ClusterHealth()
         self._last_check = perf_counter()
         self._noted, self._shown = False, set[str]()
-        self._grow(count)
+        try:
+            self._grow(count)
+        except BaseException:
+            self.close()
+            raise
 
     def __len__(self) -> int:
         """Return the number of slots, started or not."""
@@ -159,10 +163,11 @@ class SlotPool:
 
     def close(self) -> None:
         """Release the slots' resources."""
-        silent = self._cluster.silent()
-        for slot in self._slots:
-            slot.close(silent)
-        self._cluster.close()
+        with delay_signals():
+            silent = self._cluster.silent()
+            for slot in self._slots:
+                slot.close(silent)
+            self._cluster.close()
 
     def _look(self) -> None:
         """Check the cluster, use nodes that have joined, and say which slots do not start."""
@@ -231,38 +236,24 @@ class SlotPool:
                 )
         self._free = [lane for lane in self._free if lane.slot is not slot]
         lost = SlotLost(cause, suspicious=not node_lost)
-        self._due += [(lane, lost) for lane in slot.restart()]
-        self._await_start(slot)
+        self._due += [(lane, lost) for lane in slot.lose()]
+        self._start(slot)
 
     def _grow(self, count: int) -> None:
         """Start slots until there are `count`."""
         while len(self._slots) < count:
-            slot = self._make_slot()
-            self._slots.append(slot)
-            self._await_start(slot)
+            with delay_signals():  # a placement group that the pool did not hold would stay
+                slot = self._make_slot()
+                self._slots.append(slot)
+            self._start(slot)
 
-    def _await_start(self, slot: Slot) -> None:
-        slot.asked, slot.called = perf_counter(), True
+    def _start(self, slot: Slot) -> None:
+        slot.asked, slot.called, slot.actor = perf_counter(), True, slot.start_actor()
         self._calls[slot.actor.node.remote()] = slot
 
     def _fitting(self) -> int:
         """Return how many slots fit on the nodes that there are now."""
         return fitting_actors(self._engine) // self._actors
-
-    def _plan_of(self, count: int) -> ActorPlan:
-        """Return what the actors of `count` slots reserve."""
-        if self._grows:
-            cpus, gpus = float(self._engine.cpus_per_actor), self._engine.gpus_per_actor
-            return ActorPlan(count * self._actors, cpus, gpus)
-        fitting = self._fitting()
-        if not count or (count > fitting and self._engine.gpus_per_actor):
-            raise SettingsError(
-                f"jobs={count}: {count} runs of {self._actors} actors do not fit; the cluster"
-                f" fits {fitting * self._actors} actors of"
-                f" engine.gpus_per_actor={self._engine.gpus_per_actor:g}"
-            )
-        engine = self._engine.model_copy(update={"actors": count * self._actors})
-        return plan_actors(engine, alive_nodes(), 10**9)
 
     def _make_slot(self) -> Slot:
         plan, actor = self._plan, ray.remote(with_driver_path(SlotActor))

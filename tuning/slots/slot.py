@@ -251,6 +251,7 @@ class Slot:
         called: Whether its actor has not returned from a call.
         running: Its lanes that have a run.
         orders: Orders of the next call by lane.
+        actor: Its actor, once it was asked to start.
     """
 
     start_actor: Callable[[], Any]
@@ -263,10 +264,10 @@ class Slot:
     called: bool = False
     running: set[Lane] = field(default_factory=set)
     orders: dict[int, Order] = field(default_factory=dict)
+    actor: Any = None
 
     def __post_init__(self) -> None:
         self.lanes = [Lane(self, number) for number in range(self.stack)]
-        self.actor = self.start_actor()
 
     def advance(self) -> ray.ObjectRef[Any]:
         """Advance the slot's runs, by its orders; see `SlotActor.advance`."""
@@ -274,17 +275,17 @@ class Slot:
         call: ray.ObjectRef[Any] = self.actor.advance.remote(orders)
         return call
 
-    def restart(self) -> list[Lane]:
-        """Replace a lost actor; return the lanes that had a run."""
+    def lose(self) -> list[Lane]:
+        """End a lost actor; return the lanes that had a run."""
         ray.kill(self.actor)
         lost = [lane for lane in self.lanes if lane in self.running]
         self.node, self.running, self.orders = None, set(), {}
-        self.actor = self.start_actor()
         return lost
 
     def close(self, silent: bool) -> None:
         """Release the slot's resources; Ray does where the head is silent."""
-        ray.kill(self.actor)
+        if self.actor is not None:
+            ray.kill(self.actor)
         if self.group and not silent:
             remove_placement_group(self.group)
 

@@ -25,6 +25,7 @@ from ray.util.placement_group import (
 
 from raysim.config import EngineSettings
 from raysim.core.errors import MachineError, SettingsError
+from raysim.core.exits import delay_signals
 from raysim.execution.autoscaler import autoscaler_runs, nodes_start, unmet
 from raysim.execution.cluster_health import ClusterHealth, alive_nodes, draining_node_ids
 from raysim.execution.resources import (
@@ -64,7 +65,14 @@ class Demand:
         self.bundle = bundle_of(engine, cpus)
         self._unmet_before = unmet(self.bundle)
         self._cluster = ClusterHealth()
-        self._groups = [self._ask() for _ in range(actors)]
+        self._groups: list[PlacementGroup] = []
+        try:
+            for _ in range(actors):
+                with delay_signals():  # between Ray's answer and the list nobody would hold it
+                    self._groups.append(self._ask())
+        except BaseException:
+            self.close()
+            raise
 
     def __len__(self) -> int:
         """Return the number of actors asked for."""
@@ -92,8 +100,9 @@ class Demand:
     def renew(self, groups: Iterable[PlacementGroup]) -> None:
         """Ask for room elsewhere than on a node that Ray drains."""
         for group in groups:
-            remove_placement_group(group)
-            self._groups[self._groups.index(group)] = self._ask()
+            with delay_signals():
+                remove_placement_group(group)
+                self._groups[self._groups.index(group)] = self._ask()
 
     def wait(self) -> None:
         """Wait until Ray has placed an actor, and all others for which there is room.
@@ -163,10 +172,11 @@ class Demand:
 
     def close(self) -> None:
         """Give back what was asked for, unless the head is silent: Ray does with the run's end."""
-        if not self._cluster.silent():
-            for group in self._groups:
-                remove_placement_group(group)
-        self._cluster.close()
+        with delay_signals():
+            if not self._cluster.silent():
+                for group in self._groups:
+                    remove_placement_group(group)
+            self._cluster.close()
 
     def _ask(self) -> PlacementGroup:
         labels = dict(self._engine.node_labels)

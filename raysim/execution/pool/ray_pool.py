@@ -26,6 +26,7 @@ from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, get_current_placement_group
 
 from raysim.core.errors import MachineError, SettingsError
+from raysim.core.exits import delay_signals
 from raysim.execution.base import Call, Executor, Item, unnoticed
 from raysim.execution.cluster_health import alive_node_ids, draining_node_ids
 from raysim.execution.messages import Directions, FailedItem, WorkerResult
@@ -172,9 +173,10 @@ class ActorPool(Executor):
 
     def close(self) -> None:
         """Stop the actors."""
-        self._actors.close()
-        if self._demand:
-            self._demand.close()
+        with delay_signals():
+            self._actors.close()
+            if self._demand:
+                self._demand.close()
 
     def _hold_seconds(self, call: Call) -> float:
         return hold_seconds(self._merge_seconds[call], len(self._actors.handles))

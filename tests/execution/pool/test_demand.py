@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray.exceptions import RaySystemError
 
 from raysim.config import EngineSettings
 from raysim.core.errors import MachineError, SettingsError
+from raysim.core.exits import interruptible
 from raysim.execution.cluster_health import ClusterHealth, NodeLostError
 from raysim.execution.pool import demand as module
 from raysim.execution.pool.demand import Demand, plan_pool
@@ -109,6 +113,53 @@ def test_one_group_an_actor_is_asked_for_and_given_back(groups):
     assert groups.asked == [([bundle], [{"zone": "b"}])] * 3 and len(demand) == 3
     assert demand.plan() == ActorPlan(0, 1.0, 0.5)
     demand.close()
+    assert groups.removed == [0, 1, 2]
+
+
+def end_asking(fake: FakeGroups, number: int, ends: str) -> Callable[..., Any]:
+    """Return what asks for a group, until a group's number; there Ray fails or a signal comes."""
+
+    def ask(*arguments: Any, **options: Any) -> Any:
+        if len(fake.asked) == number and ends == "error":
+            raise RaySystemError("no answer")
+        found = FakeGroups.placement_group(fake, *arguments, **options)
+        if found.number == number:
+            os.kill(os.getpid(), signal.SIGINT)
+        return found
+
+    return ask
+
+
+@pytest.mark.parametrize(("ends", "held"), [("error", [0, 1]), ("signal", [0, 1, 2])])
+def test_what_was_asked_for_is_given_back_where_asking_ends(groups, monkeypatch, ends, held):
+    """In a user's own Ray session, no end of a connection would give it back."""
+    monkeypatch.setattr(module, "placement_group", end_asking(groups, 2, ends))
+    with interruptible(), pytest.raises((RaySystemError, KeyboardInterrupt)):
+        plan_pool(engine(actors=5), 10, pytest.fail)
+    assert groups.removed == held == [*range(len(groups.asked))]
+
+
+def test_a_signal_does_not_part_a_group_that_is_asked_for_anew(groups, monkeypatch):
+    demand = Demand(engine(), 2, 1.0, pytest.fail)
+    groups.places = {0: A, 1: A}
+    demand.plan()
+    monkeypatch.setattr(module, "placement_group", end_asking(groups, 2, "signal"))
+    with interruptible(), pytest.raises(KeyboardInterrupt):
+        demand.renew(demand.free(A, []))
+    demand.close()
+    assert sorted(groups.removed) == [0, 1, 2]
+
+
+def test_a_signal_comes_when_all_is_given_back(groups, monkeypatch):
+    demand = Demand(engine(), 3, 1.0, pytest.fail)
+
+    def remove(group: Any) -> None:
+        groups.remove_placement_group(group)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(module, "remove_placement_group", remove)
+    with interruptible(), pytest.raises(KeyboardInterrupt):
+        demand.close()
     assert groups.removed == [0, 1, 2]
 
 

@@ -25,12 +25,14 @@ from raysim.execution.scheduling.backlog import Answer
 from tests.faults.processes import Run, cluster
 from tests.tasks import EQUAL, make_settings, make_task, model_of
 
+MANY = (160, 80, 40) * 40
+COHORT = round(0.7 * len(MANY))
 ENGINE = {"engine.backend": "ray", "engine.actors": 4}
 
 
-def inline(folder: Any, **settings: Any) -> bytes:
+def inline(folder: Any, sizes: tuple[int, ...] = EQUAL, **settings: Any) -> bytes:
     """Return the model bytes of the undisturbed inline run."""
-    raysim.run(make_settings(folder, **settings), make_task(EQUAL))
+    raysim.run(make_settings(folder, **settings), make_task(sizes))
     return model_of(folder)
 
 
@@ -123,27 +125,26 @@ def test_a_node_with_a_foreman_is_lost_and_another_joins(tmp_path):
 
 @pytest.mark.full
 def test_a_node_that_ray_drains_hands_over_before_it_is_left(tmp_path):
-    settings = {"method.name": "scaffold", "rounds": 60}
-    moments = ["2.mid", *(f"{number}.end" for number in range(2, 60))]
+    """Its deadline is far off: what is seen is done because it is drained."""
+    settings = {"method.name": "scaffold", "rounds": 3, "local.epochs": 30}
+    moments = ["2.mid", "2.end"]
     with (
         cluster(2, cores=2) as found,
-        Run(tmp_path / "run", EQUAL, moments, address=found.address, **ENGINE, **settings) as run,
+        Run(tmp_path / "run", MANY, moments, address=found.address, **ENGINE, **settings) as run,
     ):
         run.until("2.mid")
         drained, kept = found.worker_nodes
+        assert {actor["node"] for actor in run.actors()} == {drained.node_id, kept.node_id}
         head = GcsClient(address=found.address)
         until = (time_ns() // 10**6) + 600_000
         assert head.drain_node(drained.node_id, DRAIN_NODE_REASON_PREEMPTION, "", until)[0]
         sleep(DRAIN_SECONDS)
-        for number in range(2, 60):
-            run.go()
-            run.until(f"{number}.end")
-            if {actor["node"] for actor in run.actors()} == {kept.node_id}:
-                break
-        else:
-            pytest.fail("actors stayed on the node that is drained")
+        run.go()
+        run.until("2.end")
+        assert {actor["node"] for actor in run.actors()} == {kept.node_id}
+        left = [int(event.split()[-1]) for event in run.events if event.startswith("taken back")]
+        assert max(left) > COHORT // 3  # clients of the round were to be begun when it was left
         run.release()
         assert run.end() == (0, "")
-    assert [event for event in run.events if event != "taken back 0"] != run.events
-    assert all(event == "taken back 0" or "renewed" in event for event in run.events)
-    assert model_of(tmp_path / "run") == inline(tmp_path / "inline", **settings)
+    assert all(event.startswith(("taken back 0 ", "renewed")) for event in run.events)
+    assert model_of(tmp_path / "run") == inline(tmp_path / "inline", MANY, **settings)

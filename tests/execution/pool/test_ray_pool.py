@@ -7,6 +7,8 @@ is tried again in another.
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +21,7 @@ import torch
 from ray.exceptions import ActorDiedError, RayTaskError
 
 from raysim.core.errors import MachineError
+from raysim.core.exits import interruptible
 from raysim.execution.base import Call, unnoticed
 from raysim.execution.cluster_health import NodeLostError
 from raysim.execution.messages import Directions, FailedItem, WorkerResult
@@ -626,7 +629,9 @@ def test_actors_are_added_in_the_groups_that_have_found_a_place(tmp_path, fake_r
     assert found == [[1], [1, 4], [1, 4, 1, 2]]
     groups = [group for own in pool._node_workers.values() for group in own.groups]
     assert groups == [f"{A} 0", *(f"{B} {number}" for number in range(5)), f"{C} 0", f"{C} 1"]
-    pool.close()
+    monkeypatch.setattr(fake_ray, "kill", lambda handle: os.kill(os.getpid(), signal.SIGINT))
+    with interruptible(), pytest.raises(KeyboardInterrupt):
+        pool.close()
     assert demand.closed
 
 

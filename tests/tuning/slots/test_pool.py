@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayActorError, RaySystemError, RayTaskError
 
 import raysim
 from raysim.core.errors import MachineError
+from raysim.core.exits import interruptible
 from raysim.execution.cluster_health import NodeLostError
 from raysim.execution.resources import Node
 from raysim.tuning.slots import fitting, slot, usage
@@ -138,8 +141,8 @@ def cluster(monkeypatch):
     monkeypatch.setattr(slots, "ClusterHealth", lambda: found)
     for module in (slots, usage):
         monkeypatch.setattr(module, "perf_counter", lambda: found.now)
+    monkeypatch.setattr(fitting, "alive_nodes", found.alive_nodes)
     for module in (fitting, slots):
-        monkeypatch.setattr(module, "alive_nodes", found.alive_nodes)
         monkeypatch.setattr(module, "autoscaler_runs", lambda: found.grows)
     return found
 
@@ -377,17 +380,68 @@ def test_usage_counts_the_time_that_slots_are_there(make_pool, cluster, tmp_path
     assert pool.busy == 3 / 4  # until the last trial started
 
 
-@pytest.mark.parametrize("answers", [True, False])
-def test_groups_are_given_back_to_a_head_that_answers(cluster, tmp_path, monkeypatch, answers):
-    removed = []
-    monkeypatch.setattr(slots, "placement_group", lambda *_, **__: "group")
+@pytest.fixture
+def groups(cluster, monkeypatch):
+    """Return the numbers of the placement groups that were asked for, and of those given back."""
+    asked, removed = [], []
+
+    def ask(bundles, bundle_label_selector):
+        asked.append(len(asked) + 1)
+        return asked[-1]
+
+    monkeypatch.setattr(slots, "placement_group", ask)
     monkeypatch.setattr(slots, "PlacementGroupSchedulingStrategy", lambda *_, **__: None)
     monkeypatch.setattr(slot, "remove_placement_group", removed.append)
     monkeypatch.setattr(FakeClass, "remote", lambda self, inherited: FakeActor())
+    return asked, removed
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_groups_are_given_back_to_a_head_that_answers(cluster, groups, tmp_path, answers):
     pool = slots.SlotPool(make_settings(tmp_path, **{"engine.actors": 1}), 2, print)
     cluster.answers = answers
     pool.close()
-    assert removed == (["group"] * 2 if answers else [])
+    assert groups == ([1, 2], [1, 2] if answers else [])
+
+
+def test_a_signal_comes_when_all_groups_are_given_back(groups, tmp_path, monkeypatch):
+    pool = slots.SlotPool(make_settings(tmp_path, **{"engine.actors": 1}), 3, print)
+    asked, removed = groups
+
+    def remove(group):
+        removed.append(group)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(slot, "remove_placement_group", remove)
+    with interruptible(), pytest.raises(KeyboardInterrupt):
+        pool.close()
+    assert removed == asked == [1, 2, 3]
+
+
+@pytest.mark.parametrize("place", ["group", "actor"])
+@pytest.mark.parametrize("ends", ["error", "signal"])
+def test_groups_are_given_back_where_slots_cannot_start(
+    cluster, groups, tmp_path, monkeypatch, place, ends
+):
+    """In a user's own Ray session, no end of a connection would give them back."""
+    asked, removed = groups
+    places = {"group": (slots, "placement_group"), "actor": (FakeClass, "remote")}
+    owner, name = places[place]
+    before, number = getattr(owner, name), 2 if place == "group" else 3
+
+    def end(*arguments, **options):
+        if ends == "error" and len(asked) == number:
+            raise RaySystemError("no answer")
+        found = before(*arguments, **options)
+        if len(asked) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return found
+
+    monkeypatch.setattr(owner, name, end)
+    settings = make_settings(tmp_path, **{"engine.actors": 2})
+    with interruptible(), pytest.raises((RaySystemError, KeyboardInterrupt)):
+        slots.SlotPool(settings, 5, print)
+    assert removed == asked == [1, 2, 3][: len(asked)] and len(asked) >= 2
 
 
 def test_more_slots_than_fit_on_the_gpus(cluster, tmp_path):
