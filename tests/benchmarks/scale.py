@@ -23,9 +23,9 @@ skew       1000 clients of log-normal sizes, 1 to 5000 samples (median 60, sigma
            round.
 sizes      Round time against clients, cohort, parameters and actors; clients draw 60 samples each.
 placement  The engine's schedule on simulated pools of 64 and 512 actors, 32 a node and foreman, on
-           a simulated clock: what a message costs the driver and what the schedule takes are
-           measured here, the rest is assumed as printed. Round time over the longest-first bound,
-           and the part of the actors' seconds that is local training.
+           a simulated clock: what a message costs the driver, what the 2NN's sums cost and what
+           the schedule takes are measured here, the rest is assumed as printed. Round time over
+           the longest-first bound, and the part of the actors' seconds that is local training.
 streaming  Asynchronous rounds on the same simulated pools, with eight clients at work for each
            actor: time over the schedule's bound, and the part of the actors' seconds that is
            training.

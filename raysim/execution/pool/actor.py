@@ -12,10 +12,13 @@ from typing import Any
 
 import ray
 
+from raysim.config import EngineSettings
 from raysim.execution.base import Call, Item
 from raysim.execution.messages import FailedItem, ForemanResult, WorkerResult
+from raysim.execution.module_path import with_driver_path
 from raysim.execution.pool.broadcasts import Reference, fetch
 from raysim.execution.process import configure, keep_freed_memory
+from raysim.execution.resources import ActorPlan
 from raysim.execution.worker import Worker
 
 SILENT_SECONDS = 60.0
@@ -109,6 +112,25 @@ class ClientActor:
                     self._message = (message, fetch(message))
             getattr(self._worker, name)(self._message[1], items)
         return perf_counter() - begun, self._worker.take(name) if hand_over else None
+
+
+def client_actors(engine: EngineSettings, plan: ActorPlan, *, chosen: bool) -> Callable[[], Any]:
+    """Return what makes an actor of a plan on any node.
+
+    Args:
+        engine: The engine's settings.
+        plan: The plan.
+        chosen: Whether the settings choose among the nodes; else a placement group has.
+    """
+    options: dict[str, Any] = {
+        "scheduling_strategy": "SPREAD",
+        "accelerator_type": engine.accelerator_type,
+        "label_selector": dict(engine.node_labels) or None,
+    }
+    reserved: dict[str, Any] = {"num_cpus": plan.cpus, "num_gpus": plan.gpus}
+    kind: Any = ray.remote(**reserved, **(options if chosen else {}))(with_driver_path(ClientActor))
+    make: Callable[[], Any] = kind.remote
+    return make
 
 
 class ActorHandle:

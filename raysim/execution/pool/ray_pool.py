@@ -9,7 +9,9 @@ There is one schedule for each of the workers' methods, to which items are added
 lives: an evaluation goes on beside clients in training.
 
 On several nodes, those with more than one worker have a foreman each, which the pool takes for a
-fast worker: one sum comes from such a node, and a message for many clients goes there.
+fast worker: one sum comes from such a node, and a message for many clients goes there. A node that
+is alone has none: it would be one more process to start, and a detour for each message. When others
+join it, all actors are started anew, once.
 """
 
 from __future__ import annotations
@@ -30,8 +32,7 @@ from raysim.core.exits import delay_signals
 from raysim.execution.base import Call, Executor, Item, unnoticed
 from raysim.execution.cluster_health import alive_node_ids, draining_node_ids
 from raysim.execution.messages import Directions, FailedItem, WorkerResult
-from raysim.execution.module_path import with_driver_path
-from raysim.execution.pool.actor import ActorHandle, ClientActor, OrderReceived
+from raysim.execution.pool.actor import ActorHandle, OrderReceived, client_actors
 from raysim.execution.pool.actors import Actors
 from raysim.execution.pool.broadcasts import Broadcasts, Reference
 from raysim.execution.pool.demand import Demand
@@ -74,34 +75,42 @@ class ActorPool(Executor):
             demand: The actors' placement groups, where nodes are started for them.
         """
         self._replan, self._watch, self._demand = plan, watch, demand
-        self._plan = plan()
-        self._engine = engine = spec.settings.engine
+        self._engine = spec.settings.engine
         self._spec = [ray.put(spec)]
-        needs = f"{self._plan.cpus:g} CPUs and {self._plan.gpus:g} GPUs"
         self._schedules: dict[Call, Schedule] = {n: Schedule({}, Speeds()) for n in get_args(Call)}
         self._works = {name: Work(name, found) for name, found in self._schedules.items()}
-        await_room = demand.await_room if demand else None
-        self._actors = Actors(engine, needs, [*self._works.values()], await_room)
         # A trial of a study has its own nodes: those of the placement group that it runs in.
         self._in_group = get_current_placement_group() is not None
-        anywhere: dict[str, Any] = {
-            "scheduling_strategy": "SPREAD",
-            "accelerator_type": engine.accelerator_type,
-            "label_selector": dict(engine.node_labels) or None,
-        }
-        self._actor = ray.remote(
-            num_cpus=self._plan.cpus,
-            num_gpus=self._plan.gpus,
-            **({} if self._in_group else anywhere),
-        )(with_driver_path(ClientActor))
-        self._node_workers: dict[int, NodeWorkers] = {}
         self._broadcasts = Broadcasts()
         # What reading and adding up one sum cost the driver last: that of an evaluation is small.
         self._merge_seconds = dict.fromkeys(self._works, 0.0)
         self._described = False
         self._last_replan = self._last_drain_look = perf_counter()
         self._drained: set[str] = set()
-        self._grow(self._plan)
+        self._start(plan())
+
+    def _start(self, plan: ActorPlan) -> None:
+        """Start the actors of a plan."""
+        self._plan = plan
+        needs = f"{plan.cpus:g} CPUs and {plan.gpus:g} GPUs"
+        await_room = self._demand.await_room if self._demand else None
+        self._actors = Actors(self._engine, needs, [*self._works.values()], await_room)
+        self._make_anywhere = client_actors(self._engine, plan, chosen=not self._in_group)
+        self._node_workers: dict[int, NodeWorkers] = {}
+        try:
+            with delay_signals():  # an actor that the pool did not hold would keep its cores
+                self._grow(plan)
+        except BaseException:
+            self._actors.close()
+            raise
+
+    def _start_anew(self, plan: ActorPlan) -> None:
+        """Start all actors anew; what asynchronous rounds have at work is worked on again."""
+        self._actors.close()
+        self._schedules = {name: Schedule({}, Speeds()) for name in self._works}
+        self._start(plan)
+        for name, work in self._works.items():
+            work.move_to(self._schedules[name])
 
     def describe(self) -> dict[str, Any]:
         """Return where work runs; the first time it waits for the actors to start."""
@@ -151,12 +160,11 @@ class ActorPool(Executor):
         Raises:
             MachineError: the cluster is gone, or no actor can be had any more.
         """
-        work, schedule = self._works[call], self._schedules[call]
-        results = work.results
-        while results or not schedule.finished:
+        work, results = self._works[call], self._works[call].results
+        while results or not self._schedules[call].finished:
             if not results:
                 self._serve()
-                on_done(schedule.done)
+                on_done(self._schedules[call].done)
                 continue
             begun = perf_counter()
             while results:
@@ -196,9 +204,13 @@ class ActorPool(Executor):
         self._last_replan = perf_counter()
         if self._actors.cluster.check():
             try:
-                self._grow(self._replan())
+                plan = self._replan()
             except SettingsError:
                 return  # the nodes that are left have room for none; those lost may come again
+            if self._lacks_foreman(plan):
+                self._start_anew(plan)
+            else:
+                self._grow(plan)
 
     def _draining(self) -> set[str]:
         """Return the nodes that Ray drains, as of the last look."""
@@ -214,14 +226,23 @@ class ActorPool(Executor):
         places = map(self._node_workers.get, range(len(self._actors.handles)))
         return sum(place.workers if place else 1 for place in places)
 
-    def _grow(self, plan: ActorPlan) -> None:
-        """Add actors up to a plan: a foreman for the workers of a node, or the workers.
-
-        A node that is alone has no foreman, unless others are to join it.
-        """
-        missing = plan.actors - self._workers
+    def _several_nodes(self, plan: ActorPlan) -> bool:
+        """Return whether nodes have foremen: not one that is alone, and asks for no more."""
         more = self._demand is not None and plan.actors < len(self._demand)
-        several = not self._in_group and (len(plan.by_node) > 1 or more)
+        return not self._in_group and (len(plan.by_node) > 1 or more)
+
+    def _lacks_foreman(self, plan: ActorPlan) -> bool:
+        """Return whether a node was alone with its workers, and a plan has more on others."""
+        if plan.actors <= self._workers or not self._several_nodes(plan):
+            return False
+        handles = enumerate(self._actors.handles)
+        alone = {each.about.get("node", "") for n, each in handles if n not in self._node_workers}
+        return any(plan.by_node.get(node, 0) > 1 for node in alone)
+
+    def _grow(self, plan: ActorPlan) -> None:
+        """Add actors up to a plan: a foreman for the workers of a node, or the workers."""
+        missing = plan.actors - self._workers
+        several = self._several_nodes(plan)
         if self._demand or (several and max(plan.by_node.values()) > 1):
             for node, room in self._room(plan).items():
                 workers = max(min(room, missing), 0)
@@ -229,7 +250,7 @@ class ActorPool(Executor):
                 for width in [workers] if several and workers else [1] * workers:
                     self._add_workers(node, width)
         for _ in range(0 if self._demand else missing):
-            self._add(self._actor.remote)
+            self._add(self._make_anywhere)
 
     def _add_workers(self, node: str, workers: int) -> None:
         number = len(self._actors.handles)

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from raysim.execution.base import Call
-from raysim.execution.messages import FailedItem, WorkerResult
+from raysim.execution.messages import Directions, FailedItem, WorkerResult
 from raysim.execution.pool.actor import Part
-from raysim.execution.pool.broadcasts import Reference
+from raysim.execution.pool.broadcasts import Reference, fetch
 from raysim.execution.scheduling.backlog import Backlog
 from raysim.execution.scheduling.schedule import Schedule
 from raysim.execution.scheduling.worker_items import Item
@@ -39,6 +39,16 @@ class Work:
         for item in items:
             parts.setdefault(self.messages[item], []).append(item)
         return [*parts.items()]
+
+    def move_to(self, schedule: Schedule) -> None:
+        """Add all items that have not been handed over to a new schedule, as foremen are told."""
+        self.schedule = schedule
+        for (_, told), items in self.parts(self.messages):
+            directions: Directions = fetch(told)
+            places = directions.order
+            order = {item: places[item] for item in items} if places else None
+            schedule.hold_seconds = directions.hold_seconds
+            schedule.add({item: directions.costs[item] for item in items}, order=order)
 
     def forget(self, items: Iterable[Item]) -> None:
         """Forget the messages of items that have been handed over."""

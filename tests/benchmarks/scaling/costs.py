@@ -18,6 +18,8 @@ from raysim.execution.partial_sum import PartialSum
 from raysim.execution.pool.foreman import MOST_THREADS
 from tests.benchmarks.scaling.simulation import Costs
 
+MODELS = {"2NN": 199_210, "ResNet-18": 11_181_642, "transformer of 110M": 110_000_000}
+"""Parameters by model."""
 NETWORK_BITS = 10e9
 """Bits a second of the driver's network, which is assumed."""
 MODEL_BYTES, SUM_BYTES, NODE_SUM_BYTES = 4, 8, 6
@@ -120,6 +122,11 @@ def between_rounds(parameters: int, repeats: int = 5) -> dict[str, float]:
         assert same
         found.append({"mean, s": mean, "pack, s": pack, "put, s": put, "compare, s": compare})
     return {name: statistics.median(each[name] for each in found) for name in found[0]}
+
+
+def broadcast_seconds(parameters: int, nodes: int) -> float:
+    """Return the seconds that a model takes through the driver's network to so many nodes."""
+    return transfer_seconds(nodes * parameters * MODEL_BYTES)
 
 
 def transfer_seconds(size: float) -> float:

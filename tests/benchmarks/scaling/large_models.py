@@ -8,10 +8,11 @@ from statistics import median
 
 from tests.benchmarks.report import heading, line
 from tests.benchmarks.scaling.costs import (
-    MODEL_BYTES,
+    MODELS,
     NODE_SUM_BYTES,
     SUM_BYTES,
     between_rounds,
+    broadcast_seconds,
     message_costs,
     sum_costs,
     transfer_seconds,
@@ -22,8 +23,6 @@ from tests.benchmarks.scaling.population import Population
 from tests.benchmarks.scaling.runs import WARM_UP
 from tests.benchmarks.scaling.simulation import Costs
 
-MODELS = {"2NN": 199_210, "ResNet-18": 11_181_642, "transformer of 110M": 110_000_000}
-"""Parameters by model."""
 COHORT, SIGMA, SPREAD = 1000, 0.5, 0.5
 """Clients a round, sigma of the logarithm of their work, spread of the actors' speeds."""
 PARAMETERS_A_SECOND = {
@@ -112,7 +111,7 @@ def _row(
     with the model's way it goes out as here, once a node through the driver's network.
     """
     population = Population(workers, cohort, seconds, SIGMA, SPREAD, node=node)
-    out = transfer_seconds(workers // NODE * MODELS[model] * MODEL_BYTES)
+    out = broadcast_seconds(MODELS[model], workers // NODE)
     played = population.rounds(WARM_UP + rounds, replace(each, broadcast=out))[WARM_UP:]
     size = NODE_SUM_BYTES if node else SUM_BYTES
     busy, ideal = median(busy_shares(played, workers)), median(each.ideal for each in played)

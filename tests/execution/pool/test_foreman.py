@@ -124,6 +124,37 @@ def test_a_node_with_a_foreman_is_lost_and_another_joins(tmp_path):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("method", ["scaffold", "fedbuff"])
+def test_a_node_that_joins_one_that_was_alone_has_a_foreman_as_that_one_has(tmp_path, method):
+    settings = {"method.name": method, "rounds": 60}
+    moments = [f"{number}.end" for number in range(1, 60)]
+    engine = {"engine.backend": "ray"}  # as many actors as there are cores
+    with (
+        cluster(1, cores=2) as found,
+        Run(tmp_path / "run", EQUAL, moments, address=found.address, **engine, **settings) as run,
+    ):
+        run.until("1.end")
+        assert len(run.actors()) == 2 and not foremen(run)
+        before = {actor["pid"] for actor in run.actors()}
+        found.add_node(num_cpus=2, object_store_memory=150 * 2**20)
+        nodes = {node.node_id for node in found.worker_nodes}
+        for number in range(2, 60):
+            run.go()
+            run.until(f"{number}.end")
+            if {actor["node"] for actor in run.actors()} == nodes and len(run.actors()) == 4:
+                break
+            sleep(1)  # they are still starting
+        else:
+            pytest.fail("no four actors on two nodes")
+        assert len(foremen(run)) == 2
+        assert before.isdisjoint(actor["pid"] for actor in run.actors())
+        run.release()
+        assert run.end() == (0, "")
+    assert run.rounds == [*range(1, 61)]
+    assert model_of(tmp_path / "run") == inline(tmp_path / "inline", **settings)
+
+
+@pytest.mark.full
 def test_a_node_that_ray_drains_hands_over_before_it_is_left(tmp_path):
     """Its deadline is far off: what is seen is done because it is drained."""
     settings = {"method.name": "scaffold", "rounds": 3, "local.epochs": 30}

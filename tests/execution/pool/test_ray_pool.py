@@ -28,13 +28,14 @@ from raysim.execution.messages import Directions, FailedItem, WorkerResult
 from raysim.execution.pool import actor, actors, broadcasts, foreman, ray_pool
 from raysim.execution.pool.actors import MAX_DEATHS, NoActorError
 from raysim.execution.resources import ActorPlan
+from raysim.execution.scheduling.holding import AT_ONCE
 from raysim.execution.scheduling.line import HEAD_START
 from raysim.storage.trace import Stopwatch
 from tests.tasks import make_settings
 
 BAD = (3,)
-A, B, C, D = (digit * 56 for digit in "abcd")
-"""Ids of nodes."""
+A, B, C, D, HERE = (digit * 56 for digit in "abcde")
+"""Ids of nodes; the last is that of actors of which none is said."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ class FakeRay:
             "location": lambda: {
                 "pid": process,
                 "host": "here",
-                "node": self.nodes.get(process, "node"),
+                "node": self.nodes.get(process, HERE),
             },
             "start": lambda *_: self.start(process),
             "call": call,
@@ -174,7 +175,7 @@ def fake_ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     monkeypatch.setattr(actors, "ray", fake)
     monkeypatch.setattr(foreman, "ray", fake)
     monkeypatch.setattr(broadcasts, "ray", fake)
-    monkeypatch.setattr(ray_pool, "alive_node_ids", lambda: {"node", A, B, C, D})
+    monkeypatch.setattr(ray_pool, "alive_node_ids", lambda: {A, B, C, D, HERE})
     monkeypatch.setattr(ray_pool, "draining_node_ids", set)
     monkeypatch.setattr(actors, "ClusterHealth", FakeCluster)
     monkeypatch.setattr(ray_pool, "get_current_placement_group", lambda: None)
@@ -395,20 +396,67 @@ def test_nodes_of_several_workers_have_a_foreman_where_there_are_several_nodes(
 
 def test_a_node_that_joins_has_a_foreman(tmp_path, fake_ray, monkeypatch):
     monkeypatch.setattr(ray_pool, "JOIN_SECONDS", 0.0)
-    pool = pool_on(tmp_path, {"node": 2}, {"node": 2, B: 2}, {"node": 2, B: 2, C: 1})
+    pool = pool_on(tmp_path, {HERE: 2}, {HERE: 2, B: 2}, {HERE: 2, B: 2, C: 1})
     pool.describe()
     found = []
     for _ in range(2):
         list(mapped(pool, "train", None, {(client,): 1.0 for client in range(9)}, found.append))
         found.append(widths(pool))
-    assert [each for each in found if isinstance(each, list)] == [[1, 1, 2], [1, 1, 2, 1]]
+    assert [each for each in found if isinstance(each, list)] == [[2, 2], [2, 2, 1]]
+    assert fake_ray.begun == 2 + 2 + 1  # the first node's were started anew, once
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "expected"),
+    [
+        ({HERE: 2}, {HERE: 2}, [1, 1]),
+        ({HERE: 1}, {HERE: 1, B: 3}, [1, 3]),
+        ({HERE: 2}, {HERE: 1, B: 1}, [1, 1]),
+        ({HERE: 2}, {HERE: 1, B: 2}, [1, 1, 1]),
+        ({HERE: 4}, {HERE: 2, B: 2}, [1, 1, 1, 1]),
+        ({HERE: 2}, {HERE: 2, B: 1}, [2, 1]),
+    ],
+)
+@pytest.mark.parametrize("in_group", [False, True])
+def test_actors_are_started_anew_only_for_a_foreman_of_several(
+    tmp_path, fake_ray, monkeypatch, first, then, expected, in_group
+):
+    monkeypatch.setattr(ray_pool, "JOIN_SECONDS", 0.0)
+    if in_group:  # a trial's: its nodes are its own
+        monkeypatch.setattr(ray_pool, "get_current_placement_group", lambda: "group")
+        expected = [1] * max(sum(first.values()), sum(then.values()))
+    pool = pool_on(tmp_path, first, then)
+    pool.describe()
+    costs = {(client,): 1.0 for client in range(9)}
+    assert clients_of([*mapped(pool, "train", None, costs)]) == [*costs]
+    assert widths(pool) == expected
+    anew = sum(first.values()) if max(expected) > 1 and first[HERE] > 1 else 0
+    assert fake_ray.begun == anew + len(expected)
+
+
+def test_clients_at_work_when_a_node_joins_are_trained_once_more(tmp_path, fake_ray, monkeypatch):
+    """Those of asynchronous rounds; what was handed over before counts, and the line goes on."""
+    monkeypatch.setattr(ray_pool, "JOIN_SECONDS", 0.0)
+    pool = pool_on(tmp_path, {HERE: 2}, {HERE: 2}, *[{HERE: 2, B: 2}] * 9)
+    pool.describe()
+    pool.submit("train", "a", **lined_up(range(40)))
+    training = pool.results("train")
+    found = [next(training)]
+    costs = {(0, batch): 1.0 for batch in range(5)}
+    assert clients_of([*mapped(pool, "evaluate", "b", costs)]) == [*costs]
+    assert widths(pool) == [2, 2] and fake_ray.begun == 4
+    assert pool._schedules["train"].hold_seconds == AT_ONCE
+    found += training
+    assert clients_of(found) == [(client,) for client in range(40)]
+    anew = [item for process, own in fake_ray.worked if process > 2 for item in own]
+    assert {*anew[-10:]} < {(client,) for client in range(20)}  # the larger numbers came first
 
 
 def test_a_foreman_that_joins_is_told_of_clients_that_had_come_before(
     tmp_path, fake_ray, monkeypatch
 ):
     monkeypatch.setattr(ray_pool, "JOIN_SECONDS", 0.0)
-    pool = pool_on(tmp_path, {"node": 1}, {"node": 1}, *[{"node": 1, B: 2}] * 9)
+    pool = pool_on(tmp_path, {HERE: 1}, {HERE: 1}, *[{HERE: 1, B: 2}] * 9)
     pool.describe()
     pool.submit("train", "a", **lined_up(range(40)))
     costs = {(0, batch): 1.0 for batch in range(5)}
@@ -766,7 +814,7 @@ def lined_up(clients: Iterable[int]) -> dict[str, Any]:
     return {"costs": dict.fromkeys(items, 1.0), "due": {item: -item[0] for item in items}}
 
 
-@pytest.mark.parametrize("by_node", [{"node": 1}, {"node": 3}], ids=str)
+@pytest.mark.parametrize("by_node", [{HERE: 1}, {HERE: 3}], ids=str)
 def test_more_clients_may_come_while_others_train(tmp_path, fake_ray, by_node):
     """Each with its own message, and in any order of coming those are first that are first."""
     pool = pool_on(tmp_path, by_node)
@@ -783,7 +831,7 @@ def test_more_clients_may_come_while_others_train(tmp_path, fake_ray, by_node):
     assert len(found) > 5 and not any(work.messages for work in pool._works.values())
 
 
-@pytest.mark.parametrize("by_node", [{"node": 1}, {"node": 3}], ids=str)
+@pytest.mark.parametrize("by_node", [{HERE: 1}, {HERE: 3}], ids=str)
 def test_long_clients_start_before_others_that_are_due_before_them(tmp_path, fake_ray, by_node):
     """The workers of all nodes count; a short one comes when it is due."""
     pool, items = pool_on(tmp_path, by_node), [(client,) for client in range(12)]
