@@ -42,7 +42,7 @@ def main() -> None:
     ray.init(log_to_driver=False, logging_level="ERROR")
     settings = make_settings(folder, **{"engine.backend": "ray", "engine.actors": 4})
     spec = WorkerSpec(settings, from_task(make_task(EQUAL)), folder / "clients")
-    with mock.patch("raysim.execution.pool.ray_pool.ClientActor", Reader):
+    with mock.patch("raysim.execution.pool.actor.ClientActor", Reader):
         pool = ActorPool(spec, lambda: ActorPlan(4, 0.5, 0.0), Stopwatch(False))
     pool.describe()
     puts, put = [], ray.put

@@ -29,7 +29,7 @@ class _Shared(NamedTuple):
 
     @property
     def sent(self) -> Any:
-        """What a message has of it."""
+        """Its part of a message: the reference, if there is one."""
         return self.group if self.reference is None else self.reference
 
 

@@ -16,27 +16,24 @@ join it, all actors are started anew, once.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from functools import partial
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any, get_args
 
 import ray
 from ray.exceptions import RayError
-from ray.util.placement_group import PlacementGroup, get_current_placement_group
+from ray.util.placement_group import get_current_placement_group
 
 from raysim.core.errors import MachineError, SettingsError
 from raysim.core.exits import delay_signals
 from raysim.execution.base import Call, Executor, Item, unnoticed
-from raysim.execution.cluster_health import alive_node_ids, draining_node_ids
+from raysim.execution.cluster_health import draining_node_ids
 from raysim.execution.messages import Directions, FailedItem, WorkerResult
 from raysim.execution.pool.actor import ActorHandle, OrderReceived, client_actors
 from raysim.execution.pool.actors import Actors
 from raysim.execution.pool.broadcasts import Broadcasts, Reference
 from raysim.execution.pool.demand import Demand
-from raysim.execution.pool.foreman import NodeWorkers
+from raysim.execution.pool.places import Places
 from raysim.execution.pool.work import Work
 from raysim.execution.resources import ActorPlan
 from raysim.execution.scheduling.dealing import Speeds
@@ -48,6 +45,8 @@ from raysim.storage.trace import Stopwatch
 
 JOIN_SECONDS = 1.0
 """Seconds between checks for new nodes; one costs about 2 ms, a short round 100."""
+SETTLE_SECONDS = 0.1
+"""Seconds in which Ray places another group where it is placing some; one of 32 took it 3 ms."""
 DRAIN_SECONDS = 5.0
 """Seconds between looks at which nodes Ray drains; clouds give 30 or more of notice."""
 START_SECONDS = 60.0
@@ -87,7 +86,11 @@ class ActorPool(Executor):
         self._described = False
         self._last_replan = self._last_drain_look = perf_counter()
         self._drained: set[str] = set()
-        self._start(plan())
+        found = plan()
+        while demand and not found.actors:  # its nodes were lost since
+            demand.wait()
+            found = plan()
+        self._start(found)
 
     def _start(self, plan: ActorPlan) -> None:
         """Start the actors of a plan."""
@@ -96,7 +99,7 @@ class ActorPool(Executor):
         await_room = self._demand.await_room if self._demand else None
         self._actors = Actors(self._engine, needs, [*self._works.values()], await_room)
         self._make_anywhere = client_actors(self._engine, plan, chosen=not self._in_group)
-        self._node_workers: dict[int, NodeWorkers] = {}
+        self._places = Places(self._actors, self._replan, self._demand, in_group=self._in_group)
         try:
             with delay_signals():  # an actor that the pool did not hold would keep its cores
                 self._grow(plan)
@@ -198,19 +201,31 @@ class ActorPool(Executor):
 
     def _use_new_nodes(self) -> None:
         """Add the actors that nodes have room for since the last look, if there may be more."""
-        grows = self._engine.actors == "auto" or self._demand or self._workers < self._plan.actors
+        short = self._places.workers < self._plan.actors
+        grows = short or self._demand or self._engine.actors == "auto"
         if not grows or perf_counter() - self._last_replan < JOIN_SECONDS:
             return
         self._last_replan = perf_counter()
         if self._actors.cluster.check():
             try:
-                plan = self._replan()
+                plan = self._settled_plan()
             except SettingsError:
                 return  # the nodes that are left have room for none; those lost may come again
-            if self._lacks_foreman(plan):
+            if self._places.lack_foreman(plan):
                 self._start_anew(plan)
             else:
                 self._grow(plan)
+
+    def _settled_plan(self) -> ActorPlan:
+        """Return a plan; on nodes that are started for actors, when Ray has placed all for now.
+
+        It places those of a node one after another, and a foreman's workers are there together.
+        """
+        plan, before = self._replan(), None
+        while self._demand and plan.actors > self._places.workers and plan != before:
+            sleep(SETTLE_SECONDS)
+            before, plan = plan, self._replan()
+        return plan
 
     def _draining(self) -> set[str]:
         """Return the nodes that Ray drains, as of the last look."""
@@ -220,87 +235,15 @@ class ActorPool(Executor):
                 self._drained = draining_node_ids()
         return self._drained
 
-    @property
-    def _workers(self) -> int:
-        """Number of workers; it falls where a lost node's move to one that has room for fewer."""
-        places = map(self._node_workers.get, range(len(self._actors.handles)))
-        return sum(place.workers if place else 1 for place in places)
-
-    def _several_nodes(self, plan: ActorPlan) -> bool:
-        """Return whether nodes have foremen: not one that is alone, and asks for no more."""
-        more = self._demand is not None and plan.actors < len(self._demand)
-        return not self._in_group and (len(plan.by_node) > 1 or more)
-
-    def _lacks_foreman(self, plan: ActorPlan) -> bool:
-        """Return whether a node was alone with its workers, and a plan has more on others."""
-        if plan.actors <= self._workers or not self._several_nodes(plan):
-            return False
-        handles = enumerate(self._actors.handles)
-        alone = {each.about.get("node", "") for n, each in handles if n not in self._node_workers}
-        return any(plan.by_node.get(node, 0) > 1 for node in alone)
-
     def _grow(self, plan: ActorPlan) -> None:
         """Add actors up to a plan: a foreman for the workers of a node, or the workers."""
-        missing = plan.actors - self._workers
-        several = self._several_nodes(plan)
-        if self._demand or (several and max(plan.by_node.values()) > 1):
-            for node, room in self._room(plan).items():
-                workers = max(min(room, missing), 0)
-                missing -= workers
-                for width in [workers] if several and workers else [1] * workers:
-                    self._add_workers(node, width)
-        for _ in range(0 if self._demand else missing):
+        several = self._places.have_foremen(plan) and max(plan.by_node.values()) > 1
+        for place in self._places.missing(plan) if self._demand or several else ():
+            self._add(self._places.add(place), place.workers)
+        for _ in range(0 if self._demand else plan.actors - self._places.workers):
             self._add(self._make_anywhere)
-
-    def _add_workers(self, node: str, workers: int) -> None:
-        number = len(self._actors.handles)
-        self._node_workers[number] = self._workers_on(node, workers, led=workers > 1)
-        self._add(partial(self._make, number), workers)
-
-    def _workers_on(self, node: str, workers: int, led: bool) -> NodeWorkers:
-        """Return workers in the room that a node has."""
-        groups: tuple[PlacementGroup, ...] = ()
-        if self._demand:
-            used = {
-                group for o in self._node_workers.values() if o.node == node for group in o.groups
-            }
-            groups = self._demand.free(node, used)[:workers]
-        return NodeWorkers(node, workers, self._plan.cpus, self._plan.gpus, led, groups)
 
     def _add(self, make: Callable[[], Any | None], width: int = 1) -> None:
         for schedule in self._schedules.values():
             schedule.join(width)
         self._actors.add(ActorHandle(make, self._spec, width))
-
-    def _make(self, number: int) -> Any | None:
-        """Make the actor of a node's workers, elsewhere if they must leave; None without room."""
-        if not self._actors.cluster.check():
-            return None  # for now: the head is silent, and a call to it would not return
-        place = self._node_workers[number]
-        drained = place.node in draining_node_ids()
-        if drained and self._demand:
-            self._demand.renew(place.groups)
-        if drained or self._actors.cluster.lost(place.node):
-            self._node_workers[number] = replace(place, groups=())
-            try:
-                room = self._room(self._replan())
-            except SettingsError:
-                return None
-            node = max(room, key=room.__getitem__, default="")
-            if not node:
-                return None
-            self._node_workers[number] = self._workers_on(
-                node, min(room[node], place.workers), place.led
-            )
-        return self._node_workers[number].start()
-
-    def _room(self, plan: ActorPlan) -> Counter[str]:
-        """Return how many workers each node has room for beside those that are there."""
-        room = Counter(plan.by_node)
-        for number, handle in enumerate(self._actors.handles):
-            if place := self._node_workers.get(number):
-                room[place.node] -= place.workers
-            else:
-                room[handle.about.get("node", "")] -= 1
-        alive = alive_node_ids()
-        return +Counter({node: workers for node, workers in room.items() if node in alive})

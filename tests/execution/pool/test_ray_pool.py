@@ -25,7 +25,7 @@ from raysim.core.exits import interruptible
 from raysim.execution.base import Call, unnoticed
 from raysim.execution.cluster_health import NodeLostError
 from raysim.execution.messages import Directions, FailedItem, WorkerResult
-from raysim.execution.pool import actor, actors, broadcasts, foreman, ray_pool
+from raysim.execution.pool import actor, actors, broadcasts, foreman, places, ray_pool
 from raysim.execution.pool.actors import MAX_DEATHS, NoActorError
 from raysim.execution.resources import ActorPlan
 from raysim.execution.scheduling.holding import AT_ONCE
@@ -175,8 +175,9 @@ def fake_ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     monkeypatch.setattr(actors, "ray", fake)
     monkeypatch.setattr(foreman, "ray", fake)
     monkeypatch.setattr(broadcasts, "ray", fake)
-    monkeypatch.setattr(ray_pool, "alive_node_ids", lambda: {A, B, C, D, HERE})
+    monkeypatch.setattr(places, "alive_node_ids", lambda: {A, B, C, D, HERE})
     monkeypatch.setattr(ray_pool, "draining_node_ids", set)
+    monkeypatch.setattr(places, "draining_node_ids", set)
     monkeypatch.setattr(actors, "ClusterHealth", FakeCluster)
     monkeypatch.setattr(ray_pool, "get_current_placement_group", lambda: None)
     return fake
@@ -490,6 +491,7 @@ def test_an_actor_on_a_drained_node_is_replaced_also_before_it_has_started(
         pool._actors.apply(pool._actors.wait())
     assert pool._actors.handles[0].started == started
     monkeypatch.setattr(ray_pool, "draining_node_ids", lambda: {A})
+    monkeypatch.setattr(places, "draining_node_ids", lambda: {A})
     found = list(mapped(pool, "train", None, {(client,): 1.0 for client in range(6)}))
     assert clients_of(found) == [(client,) for client in range(6)] and fake_ray.begun == 2
 
@@ -580,7 +582,7 @@ def test_a_foreman_whose_node_is_lost_goes_to_another_node(
     pool = pool_on(tmp_path, {A: 2, B: 2}, *[room] * 9)
     pool.describe()
     monkeypatch.setattr(FakeCluster, "lost", lambda self, node: node == A)
-    monkeypatch.setattr(ray_pool, "alive_node_ids", lambda: {B, C})
+    monkeypatch.setattr(places, "alive_node_ids", lambda: {B, C})
     costs = {BAD: 9.0, **{(client,): 1.0 for client in range(5) if (client,) != BAD}}
     found = list(mapped(pool, "train", None, costs))
     assert clients_of(found) == [(client,) for client in range(5)]
@@ -597,13 +599,13 @@ def test_workers_of_a_lost_node_are_made_up_for_on_several(tmp_path, fake_ray, m
     pool = pool_on(tmp_path, *plans, **{"engine.actors": actors})
     pool.describe()
     monkeypatch.setattr(FakeCluster, "lost", lambda self, node: node == A)
-    monkeypatch.setattr(ray_pool, "alive_node_ids", lambda: {B, C, D})
+    monkeypatch.setattr(places, "alive_node_ids", lambda: {B, C, D})
     for _ in range(4):
         costs = {BAD: 9.0, **{(client,): 1.0 for client in range(9) if (client,) != BAD}}
         found = list(mapped(pool, "train", None, costs))
         assert clients_of(found) == sorted(costs)
-    places = pool._node_workers.values()
-    assert sorted((place.node, place.workers) for place in places) == sorted(room.items())
+    there = pool._places.by_actor.values()
+    assert sorted((place.node, place.workers) for place in there) == sorted(room.items())
 
 
 def drain_the_first_node(fake_ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -611,6 +613,7 @@ def drain_the_first_node(fake_ray: Any, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(ray_pool, "DRAIN_SECONDS", 0.0)
     draining: list[set[str]] = [set()]
     monkeypatch.setattr(ray_pool, "draining_node_ids", lambda: draining[0])
+    monkeypatch.setattr(places, "draining_node_ids", lambda: draining[0])
 
     def call(items: list[tuple[int, ...]], give: bool) -> Any:
         draining[0] = {A}
@@ -631,7 +634,7 @@ def test_actors_of_a_node_that_is_drained_hand_over_and_go_to_another(
     worked = [item for _, items in fake_ray.worked for item in items]
     assert sorted(worked) == sorted(costs)  # nothing was taken back
     assert fake_ray.begun == 3 and fake_ray.left == [1]
-    assert [place.node for place in pool._node_workers.values()] == [C, B]
+    assert [place.node for place in pool._places.by_actor.values()] == [C, B]
 
 
 class FakeDemand:
@@ -641,7 +644,7 @@ class FakeDemand:
         self._following = iter(by_node)
         self._placed: dict[str, int] = {}
         self.renewed: list[str] = []
-        self.awaited = 0
+        self.awaited = self.waited = 0
         self.closed = False
 
     def __len__(self) -> int:
@@ -661,13 +664,18 @@ class FakeDemand:
     def await_room(self) -> None:
         self.awaited += 1
 
+    def wait(self) -> None:
+        self.waited += 1
+
     def close(self) -> None:
         self.closed = True
 
 
 def test_actors_are_added_in_the_groups_that_have_found_a_place(tmp_path, fake_ray, monkeypatch):
     monkeypatch.setattr(ray_pool, "JOIN_SECONDS", 0.0)
-    demand: Any = FakeDemand({A: 1}, {A: 1, B: 4}, {A: 1, B: 5, C: 2})
+    monkeypatch.setattr(ray_pool, "SETTLE_SECONDS", 0.0)
+    first, then = {A: 1, B: 4}, {A: 1, B: 5, C: 2}
+    demand: Any = FakeDemand({A: 1}, {A: 1, B: 2}, first, first, then, then)
     spec: Any = SimpleNamespace(settings=make_settings(tmp_path, **{"engine.actors": 8}))
     pool = ray_pool.ActorPool(spec, demand.plan, Stopwatch(False), demand)
     found = [widths(pool)]
@@ -675,7 +683,7 @@ def test_actors_are_added_in_the_groups_that_have_found_a_place(tmp_path, fake_r
         list(mapped(pool, "train", None, {(client,): 1.0 for client in range(9)}))
         found.append(widths(pool))
     assert found == [[1], [1, 4], [1, 4, 1, 2]]
-    groups = [group for own in pool._node_workers.values() for group in own.groups]
+    groups = [group for own in pool._places.by_actor.values() for group in own.groups]
     assert groups == [f"{A} 0", *(f"{B} {number}" for number in range(5)), f"{C} 0", f"{C} 1"]
     monkeypatch.setattr(fake_ray, "kill", lambda handle: os.kill(os.getpid(), signal.SIGINT))
     with interruptible(), pytest.raises(KeyboardInterrupt):
@@ -703,9 +711,9 @@ def test_room_is_asked_for_anew_where_a_node_is_drained(
     worked = [item for _, items in fake_ray.worked for item in items]
     assert sorted(worked) == sorted(costs)  # nothing was taken back
     assert demand.renewed == [f"{A} {number}" for number in range(workers)]
-    places = pool._node_workers.values()
-    assert [(place.node, place.workers) for place in places] == [(C, workers), (B, workers)]
-    groups = [group for place in places for group in place.groups]
+    there = pool._places.by_actor.values()
+    assert [(place.node, place.workers) for place in there] == [(C, workers), (B, workers)]
+    groups = [group for place in there for group in place.groups]
     assert groups == [f"{node} {number}" for node in (C, B) for number in range(workers)]
     assert fake_ray.begun == 3
 
@@ -743,6 +751,15 @@ def test_a_pool_whose_node_is_lost_before_it_has_actors_waits_for_another(
     assert len(pool.describe()["actors"]) == 1  # a foreman's, here
 
 
+def test_a_pool_whose_nodes_are_lost_before_it_starts_waits_for_others(tmp_path, fake_ray):
+    demand: Any = FakeDemand({}, {}, {B: 2})
+    spec: Any = SimpleNamespace(settings=make_settings(tmp_path, **{"engine.actors": 2}))
+    pool = ray_pool.ActorPool(spec, demand.plan, Stopwatch(False), demand)
+    assert demand.waited == 2
+    costs = {(client,): 1.0 for client in range(9)}
+    assert clients_of(list(mapped(pool, "train", None, costs))) == sorted(costs)
+
+
 def test_a_lost_foreman_is_replaced_when_the_head_answers_again(tmp_path, fake_ray, monkeypatch):
     monkeypatch.setattr(actors, "WATCH_SECONDS", 0.0)
     fake_ray.call = dies(1, [])
@@ -755,7 +772,7 @@ def test_a_lost_foreman_is_replaced_when_the_head_answers_again(tmp_path, fake_r
         assert not silent, "the head was asked"
         return set()
 
-    monkeypatch.setattr(ray_pool, "draining_node_ids", draining)
+    monkeypatch.setattr(places, "draining_node_ids", draining)
     found = list(mapped(pool, "train", None, {(client,): 1.0 for client in range(9)}))
     assert clients_of(found) == [(client,) for client in range(9)] and fake_ray.begun == 3
 

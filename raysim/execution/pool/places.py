@@ -1,0 +1,122 @@
+"""Places of a pool's actors: which nodes have room for how many, and which have a foreman."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from ray.util.placement_group import PlacementGroup
+
+from raysim.core.errors import SettingsError
+from raysim.execution.cluster_health import alive_node_ids, draining_node_ids
+from raysim.execution.pool.actors import Actors
+from raysim.execution.pool.demand import Demand
+from raysim.execution.pool.foreman import NodeWorkers
+from raysim.execution.resources import ActorPlan
+
+
+class Places:
+    """Nodes of a pool's actors, where the pool chooses them; for the others Ray does.
+
+    Attributes:
+        by_actor: Their workers, by the number of the actor.
+    """
+
+    def __init__(
+        self,
+        actors: Actors,
+        replan: Callable[[], ActorPlan],
+        demand: Demand | None,
+        *,
+        in_group: bool,
+    ) -> None:
+        """Begin without an actor.
+
+        Args:
+            actors: The actors.
+            replan: Returns how many there may be on the nodes that there are now.
+            demand: Their placement groups, where nodes are started for them.
+            in_group: Whether the run has nodes of its own, those of a trial's placement group.
+        """
+        self.by_actor: dict[int, NodeWorkers] = {}
+        self._actors, self._replan, self._demand = actors, replan, demand
+        self._in_group = in_group
+
+    @property
+    def workers(self) -> int:
+        """Number of workers; it falls where a lost node's move to one that has room for fewer."""
+        places = map(self.by_actor.get, range(len(self._actors.handles)))
+        return sum(place.workers if place else 1 for place in places)
+
+    def have_foremen(self, plan: ActorPlan) -> bool:
+        """Return whether nodes have foremen: not one that is alone, and asks for no more."""
+        more = self._demand is not None and plan.actors < len(self._demand)
+        return not self._in_group and (len(plan.by_node) > 1 or more)
+
+    def lack_foreman(self, plan: ActorPlan) -> bool:
+        """Return whether a node was alone with its workers, and a plan has more on others."""
+        if plan.actors <= self.workers or not self.have_foremen(plan):
+            return False
+        handles = enumerate(self._actors.handles)
+        alone = {each.about.get("node", "") for n, each in handles if n not in self.by_actor}
+        return any(plan.by_node.get(node, 0) > 1 for node in alone)
+
+    def missing(self, plan: ActorPlan) -> list[NodeWorkers]:
+        """Return the workers that a plan has beside those that are there, node by node."""
+        found, missing = [], plan.actors - self.workers
+        for node, room in self._room(plan).items():
+            workers = max(min(room, missing), 0)
+            missing -= workers
+            groups = self._free(node)
+            for width in [workers] if workers and self.have_foremen(plan) else [1] * workers:
+                own, groups = groups[:width], groups[width:]
+                found.append(NodeWorkers(node, width, plan.cpus, plan.gpus, width > 1, own))
+        return found
+
+    def add(self, place: NodeWorkers) -> Callable[[], Any | None]:
+        """Return what makes the next actor, at a place."""
+        number = len(self._actors.handles)
+        self.by_actor[number] = place
+        return partial(self._make, number)
+
+    def _make(self, number: int) -> Any | None:
+        """Make the actor of a node's workers, elsewhere if they must leave; None without room."""
+        if not self._actors.cluster.check():
+            return None  # for now: the head is silent, and a call to it would not return
+        place = self.by_actor[number]
+        drained = place.node in draining_node_ids()
+        if drained and self._demand:
+            self._demand.renew(place.groups)
+        if drained or self._actors.cluster.lost(place.node):
+            self.by_actor[number] = replace(place, groups=())
+            try:
+                room = self._room(self._replan())
+            except SettingsError:
+                return None
+            node = max(room, key=room.__getitem__, default="")
+            if not node:
+                return None
+            workers = min(room[node], place.workers)
+            groups = self._free(node)[:workers]
+            self.by_actor[number] = replace(place, node=node, workers=workers, groups=groups)
+        return self.by_actor[number].start()
+
+    def _free(self, node: str) -> tuple[PlacementGroup, ...]:
+        """Return the groups on a node that no actor has."""
+        there = [place for place in self.by_actor.values() if place.node == node]
+        used = {group for place in there for group in place.groups}
+        return self._demand.free(node, used) if self._demand else ()
+
+    def _room(self, plan: ActorPlan) -> Counter[str]:
+        """Return how many workers each node has room for beside those that are there."""
+        room = Counter(plan.by_node)
+        for number, handle in enumerate(self._actors.handles):
+            if place := self.by_actor.get(number):
+                room[place.node] -= place.workers
+            else:
+                room[handle.about.get("node", "")] -= 1
+        alive = alive_node_ids()
+        return +Counter({node: workers for node, workers in room.items() if node in alive})
