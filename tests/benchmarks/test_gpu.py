@@ -143,7 +143,7 @@ def test_what_pytest_says_of_tests():
     ]
     first, second = "tests/a/test_b.py::test_c[x y-1]", "tests/a/test_b.py::test_d"
     assert cuda_tests.outcomes(lines) == [(first, "PASSED"), (second, "SKIPPED")]
-    assert "tests/training/stacked/test_trainer.py" in cuda_tests.files()
+    assert "tests/training/stacked/test_on_cuda.py" in cuda_tests.files()
 
 
 def test_the_peak_is_what_is_held_at_a_time():
