@@ -22,6 +22,7 @@ from tests.benchmarks.gpu.results import UNDER_WAY, Outcome
 from tests.benchmarks.gpu.speed import estimate, no_room
 from tests.benchmarks.gpu.systems import InlineRun
 from tests.benchmarks.gpu.work import FULL, Sizes, System, actor_systems, inline_systems
+from tests.benchmarks.peers.networks import NETWORKS
 from tests.training.stacked.test_cuda_graphs import Tape
 from tests.training.stacked.test_trainer import RECORDER_ON
 
@@ -164,6 +165,20 @@ def test_a_client_of_a_stack_takes_less_than_estimated(tmp_path, monkeypatch, ne
     case = system.case(network, sizes)
     found = counted(system, case, CPU)["counted"] / estimate(case)
     assert 0.15 < found < 0.5
+
+
+def test_what_a_recording_takes_is_counted(tmp_path, monkeypatch):
+    """On a tape, which keeps all of its tensors: of the first round's 16 steps one is recorded."""
+    monkeypatch.setenv("RAYSIM_DATA", str(tmp_path))
+    monkeypatch.setattr(RECORDER_ON, lambda device, note: GraphRecorder(Tape, note))
+    sizes = Sizes(samples=32, batch=2, stacks=(1, 2), alone=1, processes=())
+    plain, recorded = (
+        counted(system, system.case("2nn", sizes), CPU)["counted"]
+        for system in (System("raysim", stack=2, graphs=on) for on in (False, True))
+    )
+    model = sum(parameter.nbytes for parameter in NETWORKS["2nn"].build().parameters())
+    assert plain > 3 * model  # which kept steps hold
+    assert recorded > plain + 2 * model  # gradients and directions, besides activations
 
 
 @pytest.mark.full

@@ -123,6 +123,8 @@ def memory(outcomes: Sequence[Outcome]) -> Iterator[str]:
     if not rows:
         return
     yield from ["## Memory of a client in a stack", ""]
+    yield "Counted: the most bytes of tensors at a time in two rounds, the recording of a step as a"
+    yield from ["CUDA graph and the workspaces of CUDA's libraries among them, over the stack.", ""]
     columns = ("stack", "estimated, MiB", "counted, MiB", "counted / estimated")
     yield heading("network", *columns, "auto", "auto, a quarter of the device")
     for row in rows:
