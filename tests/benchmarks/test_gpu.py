@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from raysim.training.stacked import cuda_graphs
 from raysim.training.stacked.cuda_graphs import GraphRecorder
@@ -20,9 +22,10 @@ from tests.benchmarks.gpu import cuda_tests, report
 from tests.benchmarks.gpu.memory import Peak, counted
 from tests.benchmarks.gpu.results import UNDER_WAY, Outcome
 from tests.benchmarks.gpu.speed import estimate, no_room
-from tests.benchmarks.gpu.systems import InlineRun
+from tests.benchmarks.gpu.systems import BareLoop, InlineRun
 from tests.benchmarks.gpu.work import FULL, Sizes, System, actor_systems, inline_systems
 from tests.benchmarks.peers.networks import NETWORKS
+from tests.benchmarks.peers.work import Case
 from tests.training.stacked.test_cuda_graphs import Tape
 from tests.training.stacked.test_trainer import RECORDER_ON
 
@@ -95,6 +98,26 @@ def test_graphs_are_switched_by_system(tmp_path, monkeypatch, on):
     run.round()
     run.close()
     assert not run.failure and Tape.played == (12 if on else 0)
+
+
+def test_a_bare_loop_in_bf16_computes_with_its_newest_weights():
+    """Two steps by hand, at a rate at which the second gradient tells which weights it is of."""
+    case = Case("2nn", 1, 4, 1, batch=2, lr=0.5)
+    loop = BareLoop(case, CPU, bf16=True)
+    x, y = torch.randn(4, *NETWORKS["2nn"].shape), torch.tensor([3, 1, 4, 1])
+    model = copy.deepcopy(loop.model)
+    torch.manual_seed(0)
+    loop.train(x, y)
+    torch.manual_seed(0)
+    for rows in torch.randperm(4).split(2):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = F.cross_entropy(model(x[rows]), y[rows])
+        gradients = torch.autograd.grad(loss, [*model.parameters()])
+        with torch.no_grad():
+            for weight, gradient in zip(model.parameters(), gradients, strict=True):
+                weight.sub_(gradient, alpha=0.5)
+    for found, expected in zip(loop.model.parameters(), model.parameters(), strict=True):
+        assert torch.allclose(found, expected, rtol=0, atol=1e-6)
 
 
 def test_stacks_for_which_there_is_no_room_are_not_begun(monkeypatch):
