@@ -19,7 +19,10 @@ from raysim.training.stacked.cuda_graphs import GraphRecorder
 from tests.benchmarks import runner
 from tests.benchmarks.gpu import __main__ as command
 from tests.benchmarks.gpu import cuda_tests, report
+from tests.benchmarks.gpu.jobs import NETWORKS as NAMES
+from tests.benchmarks.gpu.jobs import PARTS, Choice, plan
 from tests.benchmarks.gpu.memory import Peak, counted
+from tests.benchmarks.gpu.peer import Pfl
 from tests.benchmarks.gpu.results import UNDER_WAY, Outcome
 from tests.benchmarks.gpu.speed import estimate, no_room
 from tests.benchmarks.gpu.systems import BareLoop, InlineRun
@@ -139,6 +142,7 @@ def test_jobs_for_which_there_is_no_time_are_said(tmp_path, monkeypatch):
     page = (tmp_path / report.NAME).read_text()
     assert "- fedmax-cifar10-noniid: no time was left" in page
     assert "- full-tests: cuda and full: no time was left" in page
+    assert "The same command goes on with these." in page
 
 
 def test_results_of_another_gpu_are_not_mixed(tmp_path):
@@ -156,6 +160,23 @@ def test_the_matrix_is_whole():
         places = {(s.workers, s.stack, s.graphs) for s in (*inline, *few, *rest)}
         assert len(places) == len([*inline, *few, *rest]) == 14
         assert {(s.stack, s.graphs) for s in few} == {(1, False), (32, True), (128, True)}
+
+
+def test_the_oracle_of_all_methods_comes_before_most_of_the_actors(tmp_path):
+    jobs = [*plan(Choice(PARTS, NAMES, False, tmp_path), Pfl(None), device=True)]
+    names, (first, *_) = [job.name for job in jobs], NAMES
+    assert names[:3] == [
+        f"{first}, fp32, a first look",
+        "tests: cuda and not full",
+        f"{first}, fp32",
+    ]
+    full = names.index("full-tests: cuda and full")
+    assert names[full - 1] == f"{first}, fp32, four actors"
+    assert {job.part for job in jobs[full + 1 :]} == {"actors"}
+    with_actors = [job.run.keywords["systems"] for job in jobs if job.part == "actors"]
+    assert len(with_actors) == 4 * len(NAMES)
+    for systems in with_actors:
+        assert systems[-1] == System("bare", bf16=systems[0].bf16)
 
 
 def test_what_pytest_says_of_tests():

@@ -65,6 +65,7 @@ def test_a_system_that_fails_costs_no_other(tmp_path, monkeypatch):
     assert graph["reason"] == "OutOfMemoryError: CUDA out of memory" and not graph["seconds"]
     assert stack["reason"] == "OSError: no such\nfile" and pfl["reason"] == "it is not there"
     page = "\n".join(report.speed([Outcome("job", "speed", "done", 1.0, "cpu", shown[-1])]))
+    assert "deterministic algorithms" in page and 'Graphs "no" are' in page
     assert_line(r"\| pfl \| 1 \| 1 \| - \| it is not there \| - \| - \|", page)
     assert_line(r"\| raysim \| 1 \| 2 \| no \| OSError: no such file \| - \| - \|", page)
 
