@@ -109,7 +109,7 @@ class SequentialTrainer:
         """Return the states of the generators that dropout may draw from."""
         return [generator.get_state() for generator in self._generators]
 
-    def set_rng_state(self, states: list[Tensor]) -> None:
+    def set_rng_state(self, states: Sequence[Tensor]) -> None:
         """Set the states of the generators that dropout may draw from."""
         for generator, state in zip(self._generators, states, strict=True):
             generator.set_state(state)

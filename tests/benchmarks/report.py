@@ -50,16 +50,28 @@ def heading(*names: str) -> str:
 def machine() -> str:
     """Return date, processor, cores, memory, load and the versions of this environment."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    gpus = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())]
     parts = [
         f"{date.today()}",
         f"{processor()}, {os.cpu_count()} cores, {memory:.0f} GiB",
-        *([", ".join(gpus)] if gpus else []),
+        *gpus(),
         f"{platform.system()} {platform.release()}",
         f"load {os.getloadavg()[0]:.1f} before",
         f"Python {platform.python_version()}, torch {torch.__version__}",
     ]
     return "; ".join(parts)
+
+
+def gpus() -> list[str]:
+    """Return a line with the names of the GPUs, or why torch cannot use them; none without GPUs.
+
+    torch counts them also where it cannot: the driver is too old for its CUDA, say.
+    """
+    count = torch.cuda.device_count()
+    try:
+        names = [torch.cuda.get_device_name(number) for number in range(count)]
+    except RuntimeError as error:
+        return [f"{count} GPU{'s' * (count > 1)}, not used: {' '.join(str(error).split())}"]
+    return [", ".join(names)] if names else []
 
 
 def processor() -> str:

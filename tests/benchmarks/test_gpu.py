@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
@@ -11,17 +12,23 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from raysim.training.stacked import cuda_graphs
 from raysim.training.stacked.cuda_graphs import GraphRecorder
 from tests.benchmarks import runner
 from tests.benchmarks.gpu import __main__ as command
 from tests.benchmarks.gpu import cuda_tests, report
+from tests.benchmarks.gpu.jobs import NETWORKS as NAMES
+from tests.benchmarks.gpu.jobs import PARTS, Choice, plan
 from tests.benchmarks.gpu.memory import Peak, counted
+from tests.benchmarks.gpu.peer import Pfl
 from tests.benchmarks.gpu.results import UNDER_WAY, Outcome
 from tests.benchmarks.gpu.speed import estimate, no_room
-from tests.benchmarks.gpu.systems import InlineRun
+from tests.benchmarks.gpu.systems import BareLoop, InlineRun
 from tests.benchmarks.gpu.work import FULL, Sizes, System, actor_systems, inline_systems
+from tests.benchmarks.peers.networks import NETWORKS
+from tests.benchmarks.peers.work import Case
 from tests.training.stacked.test_cuda_graphs import Tape
 from tests.training.stacked.test_trainer import RECORDER_ON
 
@@ -96,6 +103,26 @@ def test_graphs_are_switched_by_system(tmp_path, monkeypatch, on):
     assert not run.failure and Tape.played == (12 if on else 0)
 
 
+def test_a_bare_loop_in_bf16_computes_with_its_newest_weights():
+    """Two steps by hand, at a rate at which the second gradient tells which weights it is of."""
+    case = Case("2nn", 1, 4, 1, batch=2, lr=0.5)
+    loop = BareLoop(case, CPU, bf16=True)
+    x, y = torch.randn(4, *NETWORKS["2nn"].shape), torch.tensor([3, 1, 4, 1])
+    model = copy.deepcopy(loop.model)
+    torch.manual_seed(0)
+    loop.train(x, y)
+    torch.manual_seed(0)
+    for rows in torch.randperm(4).split(2):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = F.cross_entropy(model(x[rows]), y[rows])
+        gradients = torch.autograd.grad(loss, [*model.parameters()])
+        with torch.no_grad():
+            for weight, gradient in zip(model.parameters(), gradients, strict=True):
+                weight.sub_(gradient, alpha=0.5)
+    for found, expected in zip(loop.model.parameters(), model.parameters(), strict=True):
+        assert torch.allclose(found, expected, rtol=0, atol=1e-6)
+
+
 def test_stacks_for_which_there_is_no_room_are_not_begun(monkeypatch):
     properties = SimpleNamespace(total_memory=12 * 2**30)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
@@ -115,6 +142,7 @@ def test_jobs_for_which_there_is_no_time_are_said(tmp_path, monkeypatch):
     page = (tmp_path / report.NAME).read_text()
     assert "- fedmax-cifar10-noniid: no time was left" in page
     assert "- full-tests: cuda and full: no time was left" in page
+    assert "The same command goes on with these." in page
 
 
 def test_results_of_another_gpu_are_not_mixed(tmp_path):
@@ -134,6 +162,23 @@ def test_the_matrix_is_whole():
         assert {(s.stack, s.graphs) for s in few} == {(1, False), (32, True), (128, True)}
 
 
+def test_the_oracle_of_all_methods_comes_before_most_of_the_actors(tmp_path):
+    jobs = [*plan(Choice(PARTS, NAMES, False, tmp_path), Pfl(None), device=True)]
+    names, (first, *_) = [job.name for job in jobs], NAMES
+    assert names[:3] == [
+        f"{first}, fp32, a first look",
+        "tests: cuda and not full",
+        f"{first}, fp32",
+    ]
+    full = names.index("full-tests: cuda and full")
+    assert names[full - 1] == f"{first}, fp32, four actors"
+    assert {job.part for job in jobs[full + 1 :]} == {"actors"}
+    with_actors = [job.run.keywords["systems"] for job in jobs if job.part == "actors"]
+    assert len(with_actors) == 4 * len(NAMES)
+    for systems in with_actors:
+        assert systems[-1] == System("bare", bf16=systems[0].bf16)
+
+
 def test_what_pytest_says_of_tests():
     lines = [
         "tests/a/test_b.py::test_c[x y-1] PASSED                             [ 50%]\n",
@@ -143,7 +188,7 @@ def test_what_pytest_says_of_tests():
     ]
     first, second = "tests/a/test_b.py::test_c[x y-1]", "tests/a/test_b.py::test_d"
     assert cuda_tests.outcomes(lines) == [(first, "PASSED"), (second, "SKIPPED")]
-    assert "tests/training/stacked/test_trainer.py" in cuda_tests.files()
+    assert "tests/training/stacked/test_on_cuda.py" in cuda_tests.files()
 
 
 def test_the_peak_is_what_is_held_at_a_time():
@@ -164,6 +209,20 @@ def test_a_client_of_a_stack_takes_less_than_estimated(tmp_path, monkeypatch, ne
     case = system.case(network, sizes)
     found = counted(system, case, CPU)["counted"] / estimate(case)
     assert 0.15 < found < 0.5
+
+
+def test_what_a_recording_takes_is_counted(tmp_path, monkeypatch):
+    """On a tape, which keeps all of its tensors: of the first round's 16 steps one is recorded."""
+    monkeypatch.setenv("RAYSIM_DATA", str(tmp_path))
+    monkeypatch.setattr(RECORDER_ON, lambda device, note: GraphRecorder(Tape, note))
+    sizes = Sizes(samples=32, batch=2, stacks=(1, 2), alone=1, processes=())
+    plain, recorded = (
+        counted(system, system.case("2nn", sizes), CPU)["counted"]
+        for system in (System("raysim", stack=2, graphs=on) for on in (False, True))
+    )
+    model = sum(parameter.nbytes for parameter in NETWORKS["2nn"].build().parameters())
+    assert plain > 3 * model  # which kept steps hold
+    assert recorded > plain + 2 * model  # gradients and directions, besides activations
 
 
 @pytest.mark.full

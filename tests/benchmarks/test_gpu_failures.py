@@ -18,6 +18,7 @@ from tests.benchmarks.gpu.results import UNDER_WAY, Outcome, Results
 from tests.benchmarks.gpu.speed import Comparison, compare
 from tests.benchmarks.gpu.systems import BareLoop
 from tests.benchmarks.gpu.work import FULL, TINY, System
+from tests.benchmarks.report import machine
 from tests.benchmarks.test_gpu import CPU, assert_line
 
 
@@ -65,6 +66,7 @@ def test_a_system_that_fails_costs_no_other(tmp_path, monkeypatch):
     assert graph["reason"] == "OutOfMemoryError: CUDA out of memory" and not graph["seconds"]
     assert stack["reason"] == "OSError: no such\nfile" and pfl["reason"] == "it is not there"
     page = "\n".join(report.speed([Outcome("job", "speed", "done", 1.0, "cpu", shown[-1])]))
+    assert "deterministic algorithms" in page and 'Graphs "no" are' in page
     assert_line(r"\| pfl \| 1 \| 1 \| - \| it is not there \| - \| - \|", page)
     assert_line(r"\| raysim \| 1 \| 2 \| no \| OSError: no such file \| - \| - \|", page)
 
@@ -144,6 +146,25 @@ def test_why_there_is_no_pfl_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(environments, "make", lambda name, folder: sleep(5))
     late = Pfl(tmp_path)
     assert late.python(0) == "" and late.reason == "its environment was not ready yet"
+
+
+def test_gpus_that_torch_cannot_use_end_nothing(tmp_path, monkeypatch):
+    """Their driver is too old: the page says so, and the jobs run on the CPU."""
+
+    def refuse(number):
+        raise RuntimeError("The NVIDIA driver on your system is\ntoo old (found version 11040).")
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "get_device_name", refuse)
+    command.main(["--no-pfl", "--minutes", "0", "--parts", "cell", "--out", str(tmp_path)])
+    page = (tmp_path / report.NAME).read_text()
+    assert (
+        "; 2 GPUs, not used: The NVIDIA driver on your system is too old (found version 11040).;"
+        in page
+    )
+    monkeypatch.setattr(torch.cuda, "get_device_name", "H{}".format)
+    assert "; H0, H1; " in machine()
 
 
 def test_a_line_of_results_that_was_not_written_to_its_end_is_no_outcome(tmp_path):

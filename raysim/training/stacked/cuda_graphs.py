@@ -72,7 +72,7 @@ class GraphRecorder:
                 return self._record(step, inputs)
             except torch.OutOfMemoryError:
                 reason = NO_MEMORY
-            except RuntimeError as error:  # it sets a generator's state, say
+            except RuntimeError as error:  # it waits for the device, say
                 reason = " ".join(str(error).split())
             self.give_up(reason)
         return step
@@ -134,7 +134,7 @@ class CudaRecording:
                 self._outputs = step(self._inputs)
         except BaseException as error:
             try:
-                self.graph.capture_end()
+                self._end()
             except RuntimeError:
                 cause = " ".join(str(error).partition("\n")[0].split())
                 raise MachineError(
@@ -146,6 +146,14 @@ class CudaRecording:
                 raise RuntimeError(f"{_caller(error)} waits for the device") from error
             raise
         self.graph.capture_end()
+
+    def _end(self) -> None:
+        """End a recording that did not come to its end.
+
+        `capture_end`, the only way of older torch, also instantiates it, which fails where memory
+        is short, though the recording has ended as it should.
+        """
+        getattr(self.graph, "capture_end_pre", self.graph.capture_end)()
 
     def __call__(self, inputs: Inputs) -> Outputs:
         """Take the step; return tensors that the next one overwrites."""

@@ -10,6 +10,7 @@ Legend: K clients.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -63,7 +64,6 @@ class StackedStep:
         fixed: What no step changes.
         axes: The axes along which that is stacked.
         states: Those of the transforms.
-        rng: States of the generators before the step.
         buffers: Names of the buffers whose new values a step returns.
     """
 
@@ -82,7 +82,6 @@ class StackedStep:
     fixed: dict[str, Any]
     axes: dict[str, Any]
     states: dict[str, dict[str, Tensor]] = field(default_factory=dict)
-    rng: list[Tensor] = field(default_factory=list)
     buffers: Sequence[str] = ()
 
     def key(self) -> Hashable | None:
@@ -119,6 +118,7 @@ class StackedStep:
 
     def direction(self, batch: Tree) -> tuple[Tensor, ...]:
         """Return the losses at T=1 and the objectives [K], the directions, and new buffers."""
+        rng = self._rng_at_start()
         for name in self.names:
             self.tensors[name].requires_grad_()
         params = [self.tensors[name] for name in self.names]
@@ -128,14 +128,26 @@ class StackedStep:
         )
         with torch.no_grad():
             steps = self.sgd.add_weight_decay([*gradients], params)
-            steps = self.transform(False, steps, batch)
+            steps = self.transform(False, steps, batch, rng)
             if not self.momentum:
-                steps = self.transform(True, steps, batch)
+                steps = self.transform(True, steps, batch, rng)
         self.buffers = [*buffers]
         return losses, objectives, *steps, *buffers.values()
 
-    def transform(self, after: bool, gradients: list[Tensor], batch: Tree) -> list[Tensor]:
-        """Apply the transforms behind the momentum, or those before it; assign their states."""
+    def _rng_at_start(self) -> list[Tensor]:
+        """Return the states of the generators; in a recording they count from its beginning."""
+        if self.rules.transforms:
+            with suppress(RuntimeError):  # torch before 2.10 tells none there, nor to `_gradient`
+                return self.sequential.rng_state()
+        return []
+
+    def transform(
+        self, after: bool, gradients: list[Tensor], batch: Tree, rng: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """Apply the transforms behind the momentum, or those before it; assign their states.
+
+        The generators had the states `rng` at the start of the step.
+        """
         names = {t.name for t in self.rules.transforms if t.after_momentum == after}
         if not names:
             return gradients
@@ -143,7 +155,7 @@ class StackedStep:
         def update(tensors: Tensors, fixed: Tree, batch: Tree, *given: Any) -> Any:
             gradients, states = given
             step, samples = self._step_of(fixed), self._samples(batch)
-            view, changed = self.view(tensors, fixed, step), {}
+            view, changed = self.view(tensors, fixed, step, rng), {}
             for each in step.rules.transforms:
                 if each.name in names:
                     state = states[each.name]
@@ -183,7 +195,7 @@ class StackedStep:
     def _step_of(self, fixed: Tree) -> Step:
         return self.numbers.at(fixed["numbers"])
 
-    def view(self, tensors: Tensors, fixed: Tree, step: Step) -> View:
+    def view(self, tensors: Tensors, fixed: Tree, step: Step, rng: Sequence[Tensor] = ()) -> View:
         """Return a client's view, of its part of the tensors."""
         return View(
             params=tensors,
@@ -195,7 +207,7 @@ class StackedStep:
             temperature=step.temperature,
             generator=only_in_finish,
             at=self._at,
-            gradient=partial(self._gradient, fixed),
+            gradient=partial(self._gradient, fixed, rng),
         )
 
     def _at(self, tensors: Tensors, x: Tensor) -> Outputs:
@@ -206,7 +218,9 @@ class StackedStep:
         with torch.no_grad(), self.sequential.autocast():
             return self.sequential.frozen.at(tensors, x).in_float32()
 
-    def _gradient(self, fixed: Tree, tensors: Tensors, batch: Batch) -> Tensors:
+    def _gradient(
+        self, fixed: Tree, rng: Sequence[Tensor], tensors: Tensors, batch: Batch
+    ) -> Tensors:
         """Return the gradient of the objective at any tensors, with this step's random draws."""
         step = self._step_of(fixed)
 
@@ -218,7 +232,7 @@ class StackedStep:
 
         points = {name: tensors[name] for name in self.names}
         before = self.sequential.rng_state()
-        self.sequential.set_rng_state(self.rng)
+        self.sequential.set_rng_state(rng)
         with torch.enable_grad():
             gradients: Tensors = grad(value)(points)
         self.sequential.set_rng_state(before)

@@ -169,7 +169,7 @@ class _StackedTraining:
             fixed={**fixed, "numbers": numbers.columns},
             axes={**axes, "numbers": 0},
         )
-        own.states, own.rng = self._first_states(), self.sequential.rng_state()
+        own.states = self._first_states()
         self.step, self.steps = trainer.kept.of(own)
         self.is_kept = self.step is not own
         self.tensors, self.states = self.step.tensors, self.step.states
@@ -189,8 +189,6 @@ class _StackedTraining:
         norm = self.sequential.network.has_batchnorm
         size = self.local.batch_size
         for batch, sizes, repeats in stacked_batches(self.jobs, size, norm, self.rows):
-            if self.rules.transforms:
-                self.step.rng = self.sequential.rng_state()
             loss, value = self._take(batch, repeats)
             losses.append(loss)
             objectives.append(value)
@@ -234,11 +232,12 @@ class _StackedTraining:
     def _update(self, batch: Tensors, repeats: int) -> tuple[Tensor, Tensor]:
         """Take one step of SGD; return the losses at T=1 and the objectives [K] before it."""
         step, count = self.step, len(self.step.names)
+        rng = self.sequential.rng_state() if step.momentum else []
         losses, objectives, *more = self.steps(batch, repeats)
         with torch.no_grad():
             directions = self.sgd.apply_momentum(more[:count])
             if step.momentum:
-                directions = step.transform(True, directions, batch)
+                directions = step.transform(True, directions, batch, rng)
             self.sgd.step([step.tensors[name] for name in step.names], directions)
             assign(step.tensors, dict(zip(step.buffers, more[count:], strict=True)))
             return losses.clone(), reported_objective(self.rules, step.states, objectives).clone()

@@ -23,8 +23,9 @@ cell        seconds a round of `fedmax-cifar10-noniid`, and minutes of its 3000 
 memory      bytes of a client in a stack, counted, against the engine's estimate, by which
             `engine.vectorize=auto` sizes stacks; bytes that CUDA takes beside tensors.
 bf16        `speed` in bf16.
-actors      four actors on Ray with a quarter of the GPU each, beside one process: stacks 1, 32 and
-            128 with graphs in fp32 and bf16, then the rest of the matrix, as time allows.
+actors      four actors on Ray with a quarter of the GPU each, beside one process and a bare loop:
+            stacks 1, 32 and 128 with graphs, of the first network in fp32; the others, also in
+            bf16, and then the rest of the matrix come after the full tests, as time allows.
 full-tests  the tests of the full set that need a CUDA device.
 """
 

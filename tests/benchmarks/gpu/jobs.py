@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from tests.benchmarks.gpu import cell, cuda_tests, memory
@@ -15,9 +16,10 @@ from tests.benchmarks.gpu.work import FULL, TINY, System, actor_systems, inline_
 
 NETWORKS = ("mnist-cnn-128", "flexchill-cnn", "2nn", "cifar-cnn-5", "resnet18")
 PARTS = ("tests", "speed", "cell", "memory", "bf16", "actors", "full-tests")
+"""Of what is measured; `plan` has their order."""
 LOOK_SECONDS = 5.0
 """The same of the first comparison, by which there are figures before the tests have run."""
-SWEEP_SECONDS = 30.0
+SWEEP_SECONDS = 20.0
 """Seconds of a comparison after which no further sweep begins, once two count."""
 
 
@@ -65,10 +67,11 @@ def plan(choice: Choice, pfl: Pfl, device: bool) -> Iterator[Job]:
         yield Job("memory", "memory", run, 180)
     for network in choice.networks if "bf16" in choice.parts else ():
         yield comparison(choice, "bf16", network, inline(choice, pfl, device, bf16=True), pfl)
-    if "actors" in choice.parts:
-        yield from with_actors(choice, pfl)
-    if "full-tests" in choice.parts:
+    actors = with_actors(choice, pfl) if "actors" in choice.parts else iter(())
+    yield from islice(actors, 1)
+    if "full-tests" in choice.parts:  # no other test on a device compares all methods
         yield tests_of(choice, "full-tests", "cuda and full", 600)
+    yield from actors
 
 
 def tests_of(choice: Choice, part: str, marks: str, limit: float) -> Job:
@@ -129,7 +132,10 @@ def inline(choice: Choice, pfl: Pfl, device: bool, *, bf16: bool) -> list[System
 
 
 def with_actors(choice: Choice, pfl: Pfl) -> Iterator[Job]:
-    """Yield comparisons of four actors with one process: a chosen few first, then the rest."""
+    """Yield comparisons of four actors with one process: a chosen few first, then the rest.
+
+    A bare loop is beside them, so that its rounds are neighbours of theirs; pfl is left out.
+    """
     sizes = TINY if choice.tiny else FULL
     for rest in (False, True):
         for bf16 in (False, True):
@@ -141,5 +147,5 @@ def with_actors(choice: Choice, pfl: Pfl) -> Iterator[Job]:
             actors = actor_systems(sizes, bf16=bf16, rest=rest)
             for network in choice.networks if actors else ():
                 more = ", four actors, the rest" if rest else ", four actors"
-                systems = [*references, *actors]
+                systems = [*references, *actors, System("bare", bf16=bf16)]
                 yield comparison(choice, "actors", network, systems, pfl, more=more)

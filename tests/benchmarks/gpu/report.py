@@ -15,6 +15,11 @@ NAME = "RESULTS-GPU.md"
 ROUNDS = 3000
 """Rounds of the published experiment."""
 MEBIBYTE = 2**20
+SYSTEMS = """\
+raysim and the bare loops run torch's deterministic algorithms, as is raysim's default; pfl does
+not. All compute fp32 without TF32. Graphs "no" are raysim's stacks with no step recorded: each
+operation of a step is launched, and all else is as with graphs. Ratios are medians over the sweeps,
+with least and greatest; "-" is the system itself, or none to compare with."""
 
 
 def write(results: Results, out: Path, about: Sequence[str], *, draw: bool = True) -> None:
@@ -62,10 +67,11 @@ def tests(outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 def speed(outcomes: Sequence[Outcome]) -> Iterator[str]:
     """Yield a table for each comparison."""
-    for outcome in outcomes:
-        if not outcome.rows:
-            continue
-        yield from [f"## {outcome.job}", ""]
+    shown = [each for each in outcomes if each.rows]
+    if shown:
+        yield from ["## Speed", "", SYSTEMS, ""]
+    for outcome in shown:
+        yield from [f"### {outcome.job}", ""]
         columns = ("workers", "stack", "graphs", "local steps/s", "over one at a time", "over bare")
         yield heading("system", *columns)
         for row in outcome.rows:
@@ -123,6 +129,8 @@ def memory(outcomes: Sequence[Outcome]) -> Iterator[str]:
     if not rows:
         return
     yield from ["## Memory of a client in a stack", ""]
+    yield "Counted: the most bytes of tensors at a time in two rounds, the recording of a step as a"
+    yield from ["CUDA graph and the workspaces of CUDA's libraries among them, over the stack.", ""]
     columns = ("stack", "estimated, MiB", "counted, MiB", "counted / estimated")
     yield heading("network", *columns, "auto", "auto, a quarter of the device")
     for row in rows:
@@ -147,4 +155,4 @@ def left(results: Results) -> Iterator[str]:
     if missing:
         yield from ["## Not measured, or not to the end", ""]
         yield from (f"- {each.job}: {each.state}" for each in missing)
-        yield ""
+        yield from ["", "The same command goes on with these.", ""]

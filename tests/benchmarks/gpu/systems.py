@@ -10,7 +10,6 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from queue import SimpleQueue
 from time import perf_counter
 from typing import Any
@@ -24,7 +23,7 @@ from raysim.driver.listener import Started
 from tests.benchmarks.gpu.work import switch_graphs
 from tests.benchmarks.peers.networks import NETWORKS
 from tests.benchmarks.peers.turns import EndedError
-from tests.benchmarks.peers.work import Case, train
+from tests.benchmarks.peers.work import FP32, Case, train
 from tests.benchmarks.runner import SystemFailedError
 
 CLIENTS = 4
@@ -118,8 +117,7 @@ class BareLoop:
         self.model = case.build().to(device).train()
         self._start = {name: each.clone() for name, each in self.model.state_dict().items()}
         self._device, self.failure = device, ""
-        bfloat16 = torch.autocast(device.type, torch.bfloat16)
-        self.precision = bfloat16 if bf16 else nullcontext()
+        self.precision = torch.autocast(device.type, torch.bfloat16) if bf16 else FP32
 
     def round(self) -> float:
         """Train a round; return its seconds.
@@ -141,8 +139,7 @@ class BareLoop:
 
     def train(self, x: torch.Tensor, y: torch.Tensor) -> None:
         """Take the local steps of a client."""
-        with self.precision:
-            train(self.model, x, y, self._case)
+        train(self.model, x, y, self._case, self.precision)
 
     def close(self) -> None:
         """Do nothing: it holds no process."""

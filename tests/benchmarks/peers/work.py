@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +23,7 @@ from tests.benchmarks.peers.networks import NETWORKS
 ROUNDS = 1_000_000
 """Rounds that a system is told to train; the comparison ends it before."""
 METHODS = ("fedavg", "fedprox", "scaffold")
+FP32 = nullcontext()
 MU = 0.01
 """FedProx's mu."""
 
@@ -67,10 +70,17 @@ def open_data(folder: Path) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(x), torch.from_numpy(y)
 
 
-def train(model: nn.Module, x: Tensor, y: Tensor, case: Case) -> None:
+def train(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    case: Case,
+    precision: AbstractContextManager[Any] = FP32,
+) -> None:
     """Take the local steps of one client as one writes them in plain PyTorch.
 
-    SCAFFOLD's control variates are the first weights, so that nothing else is to be kept.
+    SCAFFOLD's control variates are the first weights, so that nothing else is to be kept. Forward
+    passes run in `precision`, entered for each: autocast keeps its copies of weights to its end.
     """
     model.train()
     start = []
@@ -83,7 +93,8 @@ def train(model: nn.Module, x: Tensor, y: Tensor, case: Case) -> None:
         for first in range(0, len(y), case.batch):
             rows = slice(first, first + case.batch)
             optimiser.zero_grad()
-            loss = F.cross_entropy(model(shuffled_x[rows]), shuffled_y[rows])
+            with precision:
+                loss = F.cross_entropy(model(shuffled_x[rows]), shuffled_y[rows])
             if case.method == "fedprox":
                 loss = loss + proximal(model.parameters(), start)
             loss.backward()

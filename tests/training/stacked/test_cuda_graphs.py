@@ -42,33 +42,36 @@ class Tape(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if function is torch.ops.aten._local_scalar_dense.default:
             raise RuntimeError("a recording cannot wait for the device")
-        result = function(*args, **(kwargs or {}))
+        result = self.do(len(self.calls), function, args, kwargs or {})
         self.calls.append((function, args, kwargs or {}, result))
         return result
+
+    def do(self, number, function, args, kwargs):
+        """Do the operation of this number, the first time or once more."""
+        return function(*args, **kwargs)
 
     def __call__(self, inputs):
         if not self.taken:
             for name, tensor in inputs.items():
                 self.inputs[name].copy_(tensor)
             with torch.no_grad():
-                for call in self.calls:
-                    again(*call)
+                for number, call in enumerate(self.calls):
+                    self.again(number, *call)
             Tape.played += 1
         self.taken = False
         return self.outputs
 
-
-def again(function, args, kwargs, result):
-    """Do an operation once more, and have its result lie where it lay."""
-    if function._schema.is_mutable:
-        function(*args, **kwargs)
-    elif not any(
-        value.alias_info for value in function._schema.returns
-    ):  # no view of what is there
-        new = tree_leaves(function(*args, **kwargs))
-        for then, now in zip(tree_leaves(result), new, strict=True):
-            if isinstance(then, torch.Tensor):  # no gradient is asked for of some inputs
-                then.copy_(now)
+    def again(self, number, function, args, kwargs, result):
+        """Do an operation once more, and have its result lie where it lay."""
+        if function._schema.is_mutable:
+            self.do(number, function, args, kwargs)
+        elif not any(
+            value.alias_info for value in function._schema.returns
+        ):  # no view of what is there
+            new = tree_leaves(self.do(number, function, args, kwargs))
+            for then, now in zip(tree_leaves(result), new, strict=True):
+                if isinstance(then, torch.Tensor):  # no gradient is asked for of some inputs
+                    then.copy_(now)
 
 
 def add_one(inputs):
@@ -135,6 +138,8 @@ class Graph:
     alive = 0
     """Graphs that hold memory of their pools."""
     invalidated = False
+    short = False
+    """Whether there is no memory to instantiate one."""
 
     def __init__(self):
         Graph.alive += 1
@@ -147,10 +152,15 @@ class Graph:
         assert pool is not None
         self.reads.__enter__()
 
-    def capture_end(self):
+    def capture_end_pre(self):
         self.reads.__exit__(None, None, None)
         if Graph.invalidated:
             raise RuntimeError("CUDA error: operation failed due to a previous error")
+
+    def capture_end(self):
+        self.capture_end_pre()
+        if Graph.short:
+            raise RuntimeError("CUDA error: out of memory")
 
     def replay(self):
         raise AssertionError("nothing is played here")
@@ -176,6 +186,7 @@ def cuda(monkeypatch):
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, next(pools)))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(Graph.alive))
     monkeypatch.setattr(Graph, "invalidated", False)
+    monkeypatch.setattr(Graph, "short", False)
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: Reads.waiting)
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", partial(setattr, Reads, "waiting"))
     monkeypatch.setattr(Reads, "waiting", 0)
@@ -209,7 +220,9 @@ def test_memory_of_the_last_graph_is_free_for_the_next(cuda):
     assert cuda == [before] and Graph.alive == before + 1
 
 
-def test_what_does_not_fit_is_done_each_time(cuda):
+def test_what_does_not_fit_is_done_each_time(cuda, monkeypatch):
+    """Nor would what there is of the graph fit: it is not instantiated."""
+    monkeypatch.setattr(Graph, "short", True)
     calls, notes = [], []
 
     def large_to_record(inputs):

@@ -22,7 +22,6 @@ from raysim.training.sequential import SequentialTrainer
 from raysim.training.stacked.alike import unsupported_reason
 from raysim.training.stacked.cuda_graphs import (
     CudaGraphs,
-    CudaRecording,
     GraphRecorder,
     recorder_on,
 )
@@ -45,10 +44,11 @@ MLP = [pair for pair in TOGETHER if pair[1] == "mlp"]
 
 
 def every_pair(*quick):
-    """Test all pairs, most of them with -m full."""
-    marks = {pair: [] if pair in quick else pytest.mark.full for pair in TOGETHER}
-    pairs = [pytest.param(*pair, marks=marks[pair]) for pair in TOGETHER]
-    return pytest.mark.parametrize(("method", "family"), pairs)
+    """Test all pairs, most of them with -m full, and those that are named besides."""
+    pairs = [*TOGETHER, *(pair for pair in quick if pair not in TOGETHER)]
+    marks = {pair: [] if pair in quick else pytest.mark.full for pair in pairs}
+    params = [pytest.param(*pair, marks=marks[pair]) for pair in pairs]
+    return pytest.mark.parametrize(("method", "family"), params)
 
 
 def run(folder, method, family, together, **overrides):
@@ -58,8 +58,17 @@ def run(folder, method, family, together, **overrides):
         # With seed 0 an input of FSVRG's residual network comes to lie on the edge of a ReLU.
         **{"fraction": 1.0, "local.epochs": 2, "engine.vectorize": together, "seed": 1} | overrides,
     )
-    notes = Notes()
-    return raysim.run(settings, small_task(family, SIZES), notes), notes.notes
+    dropping = family == "dropping"
+    task = make_task(SIZES, Dropping) if dropping else small_task(family, SIZES)
+    return raysim.run(settings, task, notes := Notes()), notes.notes
+
+
+class Dropping(SmallNet):
+    """Draws random numbers in its steps."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden.append(nn.Dropout(0.3))
 
 
 def difference(first, second):
@@ -269,14 +278,6 @@ def tapes(monkeypatch):
     return made
 
 
-class Dropping(SmallNet):
-    """Draws random numbers in its steps."""
-
-    def __init__(self):
-        super().__init__()
-        self.hidden.append(nn.Dropout(0.3))
-
-
 STACKED = {"fraction": 1.0, "engine.vectorize": 4}
 DECAY = {"local.lr_decay": 0.7}
 MOMENTUM = {"local.momentum": 0.5, "local.nesterov": True, "local.weight_decay": 0.01}
@@ -386,30 +387,6 @@ def test_a_method_that_waits_for_the_device_is_trained_plainly(tmp_path, monkeyp
     found, notes = run(tmp_path / "recorded", method, "mlp", 7, **often)
     assert difference(plain.params, found.params) == 0
     assert len(notes) == 1 and "Reading.penalty (test_trainer.py, line" in notes[0]
-
-
-@every_pair(*QUICK)
-@pytest.mark.cuda
-def test_a_step_recorded_on_a_device_is_the_step(
-    tmp_path, monkeypatch, no_loop, often, method, family
-):
-    played, play = [], CudaRecording.__call__
-
-    def noted(self, inputs):
-        played.append(inputs)
-        return play(self, inputs)
-
-    device = {"engine.gpus_per_actor": 1.0}
-    alone, _ = run(tmp_path, method, family, 0, **often, **device)
-    no_loop()
-    with monkeypatch.context() as patch:
-        patch.setattr(RECORDER_ON, lambda device, note: None)
-        plain, _ = run(tmp_path / "plain", method, family, 7, **often, **device)
-    monkeypatch.setattr(CudaRecording, "__call__", noted)
-    together, _ = run(tmp_path, method, family, 7, **often, **device)
-    assert played or method == "fsvrg"  # which sets the generators' state in its step
-    assert difference(plain.params, together.params) == 0  # when one is recorded is by chance
-    assert_same(alone, together)
 
 
 @pytest.mark.parametrize(("method", "family"), QUICK)
