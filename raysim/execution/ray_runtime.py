@@ -43,6 +43,7 @@ from raysim.execution.pool.demand import plan_pool
 from raysim.execution.pool.ray_pool import ActorPool
 from raysim.execution.resources import unused_gpus
 from raysim.execution.worker import WorkerSpec
+from raysim.storage.environment import gpu_names
 from raysim.storage.trace import Stopwatch
 
 MakeExecutor = Callable[[WorkerSpec, Stopwatch, Callable[[str], None]], Executor]
@@ -274,9 +275,9 @@ def note_unused_gpus(engine: EngineSettings, note: Callable[[str], None]) -> Non
     if engine.backend == "ray":
         gpus = unused_gpus(engine, alive_nodes())
     else:
-        gpus = 0 if engine.gpus_per_actor else torch.cuda.device_count()
+        gpus = 0 if engine.gpus_per_actor else len(gpu_names())
     if gpus and not in_trial:
         note(
-            f"engine.gpus_per_actor=0: training on the CPU, although there are {gpus:g} GPUs;"
-            " engine.gpus_per_actor=1 trains on one an actor"
+            f"engine.gpus_per_actor=0: training on the CPU, and leaving GPUs unused: {gpus:g};"
+            " engine.gpus_per_actor=1 uses one for each actor, slot or inline run"
         )

@@ -96,12 +96,15 @@ def bundle_of(engine: EngineSettings, cpus: float) -> dict[str, float]:
 
 
 def unused_gpus(engine: EngineSettings, nodes: Sequence[Node]) -> float:
-    """Return the GPUs of the nodes that actors may use, where the settings ask for none.
+    """Return the GPUs of the nodes that actors may use, where the settings ask for none."""
+    return 0 if engine.gpus_per_actor else sum(node.gpus for node in nodes if _suits(engine, node))
 
-    Raises:
-        SettingsError: actors may use no node.
-    """
-    return 0 if engine.gpus_per_actor else sum(node.gpus for node in _suitable(engine, nodes))
+
+def _suits(engine: EngineSettings, node: Node) -> bool:
+    """Return whether actors may use a node."""
+    kind, labels = engine.accelerator_type, engine.node_labels
+    of_kind = kind is None or kind in node.accelerators
+    return of_kind and labels.items() <= node.labels.items()
 
 
 def _suitable(engine: EngineSettings, nodes: Sequence[Node]) -> list[Node]:
@@ -111,11 +114,7 @@ def _suitable(engine: EngineSettings, nodes: Sequence[Node]) -> list[Node]:
         SettingsError: there is none.
     """
     kind, labels = engine.accelerator_type, engine.node_labels
-    found = [
-        node
-        for node in nodes
-        if (kind is None or kind in node.accelerators) and labels.items() <= node.labels.items()
-    ]
+    found = [node for node in nodes if _suits(engine, node)]
     if found or not nodes:
         return found
     if not any(kind in node.accelerators for node in nodes) and kind:

@@ -30,6 +30,7 @@ from torch import nn
 
 import raysim
 from raysim.execution.partial_sum import PartialSum
+from raysim.execution.scheduling.holding import AT_ONCE
 from tests.cluster import head
 from tests.faults.processes import cluster
 from tests.tasks import make_settings
@@ -125,7 +126,7 @@ def main() -> None:
         tempfile.TemporaryDirectory() as folder,
         cluster(arguments.nodes, 1500 * 2**20, arguments.cores) as nodes,
         mock.patch.dict(os.environ, RAY_ADDRESS=nodes.address),
-        mock.patch("raysim.execution.pool.ray_pool.hold_seconds", lambda *_: 0.0),
+        mock.patch("raysim.execution.pool.ray_pool.hold_seconds", lambda *_: AT_ONCE),
         mock.patch.object(PartialSum, "merge", merge),
     ):
         settings = make_settings(Path(folder) / "run", rounds=3, fraction=1.0, **engine)

@@ -114,12 +114,12 @@ def test_the_object_store_of_every_pod_lies_in_its_shared_memory():
 
 
 def test_the_head_has_the_memory_that_its_driver_needs():
-    """2.5 GB of Ray, and (7 + 2 x nodes) models, of which (1 + 2 x nodes) lie in the store."""
+    """2.5 GB of Ray, and (8 + 2 x nodes) models, of which (2 + 2 x nodes) lie in the store."""
     head = ray_job()["spec"]["rayClusterSpec"]["headGroupSpec"]
     (container,) = head["template"]["spec"]["containers"]
     model, nodes = 110e6 * 4, 8
     store = int(head["rayStartParams"]["object-store-memory"])
-    assert store >= (1 + 2 * nodes) * model
+    assert store >= (2 + 2 * nodes) * model
     memory = int(container["resources"]["limits"]["memory"].removesuffix("Gi")) * 2**30
     assert memory >= 2.5e9 + store + 6 * model
 

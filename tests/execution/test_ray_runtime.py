@@ -222,20 +222,22 @@ def notes_of(settings: Settings) -> list[str]:
 def test_a_run_says_that_it_leaves_gpus_unused(tmp_path, shared_ray):
     (line,) = notes_of(make_settings(tmp_path / "1", rounds=1, **{"engine.backend": "ray"}))
     assert line == (
-        "engine.gpus_per_actor=0: training on the CPU, although there are 2 GPUs;"
-        " engine.gpus_per_actor=1 trains on one an actor"
+        "engine.gpus_per_actor=0: training on the CPU, and leaving GPUs unused: 2;"
+        " engine.gpus_per_actor=1 uses one for each actor, slot or inline run"
     )
     asked = {"engine.backend": "ray", "engine.gpus_per_actor": 1.0}
     assert notes_of(make_settings(tmp_path / "2", rounds=1, **asked)) == []
 
 
-@pytest.mark.parametrize(("gpus", "lines"), [(0, 0), (3, 1)])
-def test_an_inline_run_says_that_it_leaves_gpus_unused(tmp_path, monkeypatch, gpus, lines):
+@pytest.mark.parametrize(("gpus", "usable", "lines"), [(0, False, 0), (3, True, 1), (3, False, 0)])
+def test_an_inline_run_says_that_it_leaves_gpus_unused(tmp_path, monkeypatch, gpus, usable, lines):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: usable)
+    monkeypatch.setattr(torch.cuda, "get_device_name", "GPU {}".format)
     monkeypatch.setattr(ray_runtime, "InlineExecutor", lambda spec: spec)
     notes, spec = Notes(), cast("Any", SimpleNamespace(settings=make_settings(tmp_path)))
     assert ray_runtime.make_executor(spec, Stopwatch(False), notes.note) is spec
-    assert [f"{gpus} GPUs" in line for line in notes.notes] == [True] * lines
+    assert [f"unused: {gpus};" in line for line in notes.notes] == [True] * lines
 
 
 def test_an_inline_run_is_refused_a_gpu_that_torch_cannot_use(tmp_path, monkeypatch):

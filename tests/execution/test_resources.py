@@ -228,5 +228,6 @@ def test_gpus_are_unused_on_nodes_that_actors_may_use_where_none_is_asked_for():
     nodes = [Node(8, 4, "a", labels={"zone": "one"}), Node(2, 1, "b"), Node(2, 0, "c")]
     assert unused_gpus(EngineSettings(), nodes) == 5
     assert unused_gpus(EngineSettings(node_labels={"zone": "one"}), nodes) == 4
+    assert unused_gpus(EngineSettings(node_labels={"zone": "two"}), nodes) == 0  # to be started
     assert unused_gpus(EngineSettings(gpus_per_actor=0.5), nodes) == 0
     assert unused_gpus(EngineSettings(), nodes[2:]) == 0

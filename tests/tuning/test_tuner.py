@@ -135,5 +135,5 @@ def test_a_study_says_once_that_it_leaves_gpus_unused(tmp_path, shared_ray):
     search = make_search(tmp_path, rounds=1)
     tuner = make_tuner(search, tmp_path)
     tuner.run(2, 1)
-    said = "engine.gpus_per_actor=0: training on the CPU, although there are 2 GPUs"
+    said = "engine.gpus_per_actor=0: training on the CPU, and leaving GPUs unused: 2;"
     assert [said in line for line in tuner.listener.notes].count(True) == 1

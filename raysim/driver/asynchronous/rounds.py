@@ -176,7 +176,7 @@ class AsynchronousRounds:
             if found.waiting:
                 with self._context.watch("broadcast"):
                     message = self._message(number, work, found)
-                # One copy of the model: what is kept of it lies in the message.
+                # One copy of the model: what is kept of it lies in what was packed for the message.
                 found.started = replace(found.started, groups=message.broadcast.open(CPU))
                 stacks = stacks_of(found.started.clients, self._context.sizes, size)
                 stacks = [s for s in stacks if not found.flights.keys().isdisjoint(s)]

@@ -22,7 +22,7 @@ from raysim.execution.resources import ActorPlan
 from raysim.execution.worker import Worker
 
 SILENT_SECONDS = 60.0
-"""Seconds without an answer after which a foreman, which watches its workers itself, is lost."""
+"""Seconds without an answer after which a foreman is lost, where there is a limit of a client's."""
 
 
 @dataclass(frozen=True)
@@ -240,23 +240,28 @@ class ActorHandle:
         self.failing = result.failing
         return [result]
 
-    def overdue(self, limit: float) -> bool:
-        """Return whether the oldest call took more than `limit` seconds for each of its clients.
+    def overdue(self, limit: float) -> str | None:
+        """Return why the actor counts as lost, if it does.
 
-        A foreman is, where it has not answered for long: it has a limit for each of its workers.
+        A worker does where its oldest call took more than `limit` seconds for each of its clients.
+        A foreman, which watches its workers so, does where it has not answered for long.
         """
         if not (self.started and self.calls):
-            return False
+            return None
         if self.width > 1:
-            return self._silent_seconds() > max(limit, SILENT_SECONDS)
+            patience = max(limit, SILENT_SECONDS)
+            silent = self._silent_seconds() > patience
+            return f"no answer for {patience:g} s" if silent else None
         reference, clients, _ = self.calls[0]
         late = perf_counter() - self.since > limit * clients
-        return late and not ray.wait([reference], timeout=0)[0]
+        if not late or ray.wait([reference], timeout=0)[0]:
+            return None
+        return f"no answer within engine.client_timeout={limit:g} s a client"
 
     def _silent_seconds(self) -> float:
         """Return how long there was no answer, as of the last call; ask again where there was."""
         if self._asked is None or ray.wait([self._asked[0]], timeout=0)[0]:
-            self._asked = self._actor.location.remote(), perf_counter()
+            self._asked = self._actor.answer.remote(), perf_counter()
         return perf_counter() - self._asked[1]
 
     def _sent(self, reference: Reference, clients: int, call: Call | None) -> None:

@@ -207,8 +207,7 @@ class Actors:
         if perf_counter() - self._last_check >= pause:
             late = self._check_health()
             if late is not None:
-                cause = f"no answer within engine.client_timeout={limit:g} s a client"
-                return self._replace(late, cause)
+                return self._replace(*late)
         if not done:
             return None
         return (
@@ -267,8 +266,8 @@ class Actors:
         self._track(actor)
         return lost
 
-    def _check_health(self) -> int | None:
-        """Look at the cluster and the actors; return the number of one that is overdue.
+    def _check_health(self) -> tuple[int, str] | None:
+        """Look at the cluster and the actors; return the number of one that is overdue, and why.
 
         Raises:
             MachineError: the cluster is gone, or no actor was placed for too long.
@@ -290,8 +289,8 @@ class Actors:
                 f" of {self._needs}: start nodes, or wait until others give theirs back"
             )
         limit = self._engine.client_timeout
-        late = (w for w, handle in enumerate(self.handles) if limit and handle.overdue(limit))
-        return next(late, None)
+        causes = (handle.overdue(limit) if limit else None for handle in self.handles)
+        return next(((actor, cause) for actor, cause in enumerate(causes) if cause), None)
 
 
 def last_line(error: Exception) -> str:

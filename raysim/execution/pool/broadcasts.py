@@ -42,7 +42,7 @@ class Broadcasts:
     def put(self, message: Any) -> Reference:
         """Put a message, with references to its large groups of tensors.
 
-        The message itself has those of the store afterwards, so that its own copies go.
+        The message itself has those of the store afterwards: the caller keeps no copy by it.
         """
         if not is_dataclass(message) or isinstance(message, type):
             return ray.put(message)

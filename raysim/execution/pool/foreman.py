@@ -115,7 +115,8 @@ class Foreman:
         groups: tuple[PlacementGroup, ...] = (),
     ) -> None:
         self._node_workers = NodeWorkers(node, workers, cpus, gpus, groups=groups)
-        self._orders: SimpleQueue[_Order | None] = SimpleQueue()  # None: leave the node
+        # None: leave the node; a future: say that the thread is at work.
+        self._orders: SimpleQueue[_Order | Future[None] | None] = SimpleQueue()
         self._waiting = Semaphore(0)
         self._failed: BaseException | None = None
         self._backlogs: dict[Call, Backlog] = {n: Backlog(Speeds()) for n in get_args(Call)}
@@ -164,6 +165,15 @@ class Foreman:
         self._orders.put(None)
         self._waiting.release()
 
+    def answer(self) -> None:
+        """Return when the thread that schedules has heard of it."""
+        heard: Future[None] = Future()
+        self._orders.put(heard)
+        self._waiting.release()
+        if self._failed:
+            raise self._failed
+        heard.result()
+
     def wait_for_order(self) -> None:
         """Return when an order has come; the foreman waits for this call beside its workers'."""
         self._waiting.acquire()
@@ -188,8 +198,11 @@ class Foreman:
         except BaseException as error:
             self._fail(error)
 
-    def _take(self, told: _Order | None) -> None:
+    def _take(self, told: _Order | Future[None] | None) -> None:
         """Add the items of an order to their backlog; hand out what is due."""
+        if isinstance(told, Future):
+            told.set_result(None)
+            return
         if told is None:
             for backlog in self._backlogs.values():
                 backlog.leave()
@@ -256,8 +269,11 @@ class Foreman:
     def _fail(self, error: BaseException) -> None:
         """Have all calls raise an error, from now on."""
         self._failed = error
-        orders: list[_Order | None] = [*self._answers.values()]
+        orders: list[_Order | Future[None] | None] = [*self._answers.values()]
         while not self._orders.empty():
             orders.append(self._orders.get())
-        for order in filter(None, orders):
-            order.answer.set_exception(error)
+        for order in orders:
+            if isinstance(order, _Order):
+                order.answer.set_exception(error)
+            elif order:
+                order.set_exception(error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -64,20 +64,24 @@ class Places:
         alone = {each.about.get("node", "") for n, each in handles if n not in self.by_actor}
         return any(plan.by_node.get(node, 0) > 1 for node in alone)
 
-    def missing(self, plan: ActorPlan) -> list[NodeWorkers]:
-        """Return the workers that a plan has beside those that are there, node by node."""
-        found, missing = [], plan.actors - self.workers
-        for node, room in self._room(plan).items():
-            workers = max(min(room, missing), 0)
-            missing -= workers
-            groups = self._free(node)
-            for width in [workers] if workers and self.have_foremen(plan) else [1] * workers:
-                own, groups = groups[:width], groups[width:]
-                found.append(NodeWorkers(node, width, plan.cpus, plan.gpus, width > 1, own))
-        return found
+    def missing(self, plan: ActorPlan) -> Iterator[NodeWorkers]:
+        """Yield the workers that a plan has beside those that are there; all are to be added.
+
+        An actor whose node is lost as it starts takes the room of another: what is left is looked
+        up for each.
+        """
+        for node in plan.by_node:
+            while (workers := min(self._room(plan)[node], plan.actors - self.workers)) > 0:
+                width = workers if self.have_foremen(plan) else 1
+                groups = self._free(node)[:width]
+                if self._demand:
+                    width = len(groups)
+                if width < 1:
+                    break
+                yield NodeWorkers(node, width, plan.cpus, plan.gpus, width > 1, groups)
 
     def add(self, place: NodeWorkers) -> Callable[[], Any | None]:
-        """Return what makes the next actor, at a place."""
+        """Note the place of the next actor; return what makes the actor there."""
         number = len(self._actors.handles)
         self.by_actor[number] = place
         return partial(self._make, number)

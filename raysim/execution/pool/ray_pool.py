@@ -11,7 +11,8 @@ lives: an evaluation goes on beside clients in training.
 On several nodes, those with more than one worker have a foreman each, which the pool takes for a
 fast worker: one sum comes from such a node, and a message for many clients goes there. A node that
 is alone has none: it would be one more process to start, and a detour for each message. When others
-join it, all actors are started anew, once.
+join it, all actors are started anew. Where such a node is lost instead, its workers go to others
+one by one, and have none there.
 """
 
 from __future__ import annotations
@@ -101,8 +102,7 @@ class ActorPool(Executor):
         self._make_anywhere = client_actors(self._engine, plan, chosen=not self._in_group)
         self._places = Places(self._actors, self._replan, self._demand, in_group=self._in_group)
         try:
-            with delay_signals():  # an actor that the pool did not hold would keep its cores
-                self._grow(plan)
+            self._grow(plan)
         except BaseException:
             self._actors.close()
             raise
@@ -237,13 +237,14 @@ class ActorPool(Executor):
 
     def _grow(self, plan: ActorPlan) -> None:
         """Add actors up to a plan: a foreman for the workers of a node, or the workers."""
-        several = self._places.have_foremen(plan) and max(plan.by_node.values()) > 1
+        several = self._places.have_foremen(plan) and max(plan.by_node.values(), default=0) > 1
         for place in self._places.missing(plan) if self._demand or several else ():
             self._add(self._places.add(place), place.workers)
         for _ in range(0 if self._demand else plan.actors - self._places.workers):
             self._add(self._make_anywhere)
 
     def _add(self, make: Callable[[], Any | None], width: int = 1) -> None:
-        for schedule in self._schedules.values():
-            schedule.join(width)
-        self._actors.add(ActorHandle(make, self._spec, width))
+        with delay_signals():  # an actor that the pool did not hold would keep its cores
+            for schedule in self._schedules.values():
+                schedule.join(width)
+            self._actors.add(ActorHandle(make, self._spec, width))

@@ -25,7 +25,7 @@ class FakeRay:
 
     def make(self) -> Any:
         remote = SimpleNamespace(remote=self._asked)
-        return SimpleNamespace(location=remote, start=remote, call=remote)
+        return SimpleNamespace(location=remote, start=remote, call=remote, answer=remote)
 
     def _asked(self, *_: Any) -> int:
         self.asked.append(len(self.asked))
@@ -49,11 +49,15 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
 def at_work(fake: FakeRay, width: int) -> ActorHandle:
     """Return an actor that has started and has a call of two clients."""
     handle = ActorHandle(fake.make, [], width)
+    start(handle)
+    return handle
+
+
+def start(handle: ActorHandle) -> None:
     for outcome in ({"node": "a"}, {"device": "cpu"}):
         handle.returned()
         handle.note_start(outcome)
     handle.call("train", [((0,), [(1,), (2,)])], False)
-    return handle
 
 
 def test_a_call_is_overdue_after_the_limit_for_each_of_its_clients(fake: FakeRay) -> None:
@@ -61,7 +65,7 @@ def test_a_call_is_overdue_after_the_limit_for_each_of_its_clients(fake: FakeRay
     fake.now = 20.0
     assert not handle.overdue(10.0)
     fake.now = 20.1
-    assert handle.overdue(10.0)
+    assert handle.overdue(10.0) == "no answer within engine.client_timeout=10 s a client"
     fake.answered = {fake.asked[-1]}  # the driver has not read it yet
     assert not handle.overdue(10.0)
 
@@ -73,12 +77,13 @@ def test_a_foreman_is_overdue_where_it_does_not_answer(fake: FakeRay, limit: flo
     for _ in range(3):
         fake.now += 10 * patience
         assert not handle.overdue(limit)
-        fake.answered = {*fake.asked[3:]}  # of location, not of the call
+        fake.answered = {*fake.asked[3:]}  # what it was asked last, not the call
     assert len(fake.asked) == 6
     fake.answered.remove(fake.asked[-1])
     fake.now += patience
     assert not handle.overdue(limit)
     fake.now += 0.1
-    assert handle.overdue(limit)
+    assert handle.overdue(limit) == f"no answer for {patience:g} s"
     handle.renew()
+    start(handle)  # another process, which was asked nothing yet
     assert not handle.overdue(limit)

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import torch
-from ray.exceptions import ActorDiedError, RayTaskError
+from ray.exceptions import ActorDiedError, RaySystemError, RayTaskError
 
 from raysim.core.errors import MachineError
 from raysim.core.exits import interruptible
@@ -69,6 +69,7 @@ class FakeRay:
         placed: How many actors nodes have room for.
         nodes: Ids of the nodes of actors, by process.
         left: Foremen that were told that their node is left.
+        killed: Number of actors that were ended.
     """
 
     def __init__(self) -> None:
@@ -81,7 +82,7 @@ class FakeRay:
         self.nodes: dict[int, str] = {}
         self.left: list[int] = []
         self.start: Callable[[int], dict[str, Any]] = lambda process: {"device": "cpu"}
-        self.begun = 0
+        self.begun = self.killed = 0
         self._values: dict[int, Callable[[], Any]] = {}
         self.waits = 0
         self._unplaced: set[int] = set()
@@ -101,7 +102,7 @@ class FakeRay:
         return ready[:1], references[1:]
 
     def kill(self, handle: Any) -> None:
-        pass
+        self.killed += 1
 
     def remote(self, **_: Any) -> Callable[[Any], Any]:
         made = SimpleNamespace(remote=self._actor, options=lambda **_: made)
@@ -358,6 +359,23 @@ def test_nodes_that_join_get_actors_unless_their_number_is_set(
         assert progress[-1] == 9
         found.append(fake_ray.begun)
     assert found == begun
+
+
+@pytest.mark.parametrize(("ends", "ended"), [("error", 2), ("signal", 3)])
+def test_a_pool_that_cannot_start_ends_its_actors(tmp_path, fake_ray, monkeypatch, ends, ended):
+    """In a user's own Ray session, others would wait for their cores."""
+
+    def begin(*arguments: Any) -> Any:
+        if fake_ray.begun == 2 and ends == "error":
+            raise RaySystemError("no answer")
+        if fake_ray.begun == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        return FakeRay._actor(fake_ray, *arguments)
+
+    monkeypatch.setattr(fake_ray, "_actor", begin)
+    with interruptible(), pytest.raises((RaySystemError, KeyboardInterrupt)):
+        pool_of(tmp_path, 5)
+    assert fake_ray.killed == fake_ray.begun == ended
 
 
 def pool_on(tmp_path: Any, *plans: dict[str, int], **overrides: Any) -> ray_pool.ActorPool:
@@ -655,7 +673,7 @@ class FakeDemand:
         return ActorPlan(sum(self._placed.values()), 1.0, 0.0, self._placed)
 
     def free(self, node: str, used: Any) -> tuple[str, ...]:
-        every = (f"{node} {number}" for number in range(self._placed[node]))
+        every = (f"{node} {number}" for number in range(self._placed.get(node, 0)))
         return tuple(group for group in every if group not in used)
 
     def renew(self, groups: tuple[str, ...]) -> None:
@@ -758,6 +776,33 @@ def test_a_pool_whose_nodes_are_lost_before_it_starts_waits_for_others(tmp_path,
     assert demand.waited == 2
     costs = {(client,): 1.0 for client in range(9)}
     assert clients_of(list(mapped(pool, "train", None, costs))) == sorted(costs)
+
+
+def test_a_run_whose_nodes_are_all_lost_before_a_round_waits(tmp_path, fake_ray, monkeypatch):
+    monkeypatch.setattr(ray_pool, "JOIN_SECONDS", 0.0)
+    demand: Any = FakeDemand({A: 2}, {}, {B: 2})
+    spec: Any = SimpleNamespace(settings=make_settings(tmp_path, **{"engine.actors": 2}))
+    pool = ray_pool.ActorPool(spec, demand.plan, Stopwatch(False), demand)
+    pool.describe()
+    costs = {(client,): 1.0 for client in range(9)}
+    assert clients_of(list(mapped(pool, "train", None, costs))) == sorted(costs)
+
+
+def test_no_group_is_given_twice_where_a_node_is_lost_as_actors_start(
+    tmp_path, fake_ray, monkeypatch
+):
+    """The first node's workers take the room of the second, and the third has theirs."""
+    monkeypatch.setattr(ray_pool, "JOIN_SECONDS", 0.0)
+    monkeypatch.setattr(ray_pool, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(FakeCluster, "lost", lambda self, node: node == A)
+    demand: Any = FakeDemand({A: 2, B: 2}, {B: 2}, {B: 2, C: 2})
+    spec: Any = SimpleNamespace(settings=make_settings(tmp_path, **{"engine.actors": 4}))
+    pool = ray_pool.ActorPool(spec, demand.plan, Stopwatch(False), demand)
+    pool.describe()
+    costs = {(client,): 1.0 for client in range(9)}
+    assert clients_of(list(mapped(pool, "train", None, costs))) == sorted(costs)
+    groups = [group for own in pool._places.by_actor.values() for group in own.groups]
+    assert groups == [f"{node} {number}" for node in (B, C) for number in range(2)]
 
 
 def test_a_lost_foreman_is_replaced_when_the_head_answers_again(tmp_path, fake_ray, monkeypatch):
