@@ -12,7 +12,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -52,11 +51,6 @@ class Fused(nn.Module):
         shape = outputs(features, x).shape
         self.weighs_maps = len(shape) == 4  # [B, C, height, width]
         self.fusion = nn.Parameter(torch.zeros(shape[1 if self.weighs_maps else -1]))
-
-    def train(self, mode: bool = True) -> Self:
-        super().train(mode)
-        self.frozen.eval()
-        return self
 
     def forward(self, x: Tensor) -> Tensor:
         lam = self.fusion.view(-1, 1, 1) if self.weighs_maps else self.fusion

@@ -52,7 +52,10 @@ LR = {"resnet18": 0.005}
 LOCAL = {"local.momentum": 0.9, "local.nesterov": True, "local.weight_decay": 0.02}
 OTHERS = [
     *(("mnist-cnn-128", name) for name in ("divide_and_conquer", "fedfusion", "fedma", "fsvrg")),
-    *(("resnet18", name) for name in ("divide_and_conquer", "fedbuff", "fedfusion", "fsvrg")),
+    *(
+        ("resnet18", name)
+        for name in ("divide_and_conquer", "fedbuff", "fedfusion", "fsvrg", "mifl")
+    ),
 ]
 """Networks with maps and with BatchNorm, of the methods whose loops look at layers or buffers."""
 
@@ -94,7 +97,7 @@ def same_upload(by_hand: Upload, engine: Upload) -> None:
     )
 
 
-def stepper_of(name: str, kind: type[S], network: str = "2nn") -> S:
+def stepper_of(name: str, kind: type[S], network: str = "2nn", noise: float = 0.03) -> S:
     """Return a stepper after its first round, with what the client keeps moved at random."""
     case = Case(network, 1, 25, 1, 10, lr=LR.get(network, 0.05))
     samples = NETWORKS[network].samples(case.samples, np.random.default_rng(0))
@@ -102,15 +105,15 @@ def stepper_of(name: str, kind: type[S], network: str = "2nn") -> S:
     local = {} if name in PLAIN else LOCAL
     stepper = kind(name, network, case, *samples, {**given, **local})
     stepper.round()
-    stepper.state = moved(stepper.state)
+    stepper.state = moved(stepper.state, noise)
     return stepper
 
 
-def moved(groups: Groups) -> Groups:
+def moved(groups: Groups, by: float) -> Groups:
     generator = torch.Generator().manual_seed(0)
 
     def near_by(tensor: torch.Tensor) -> torch.Tensor:
-        noise = 0.03 * torch.randn(tensor.shape, generator=generator)
+        noise = by * torch.randn(tensor.shape, generator=generator)
         return tensor + noise if tensor.is_floating_point() else tensor
 
     return {name: {n: near_by(t) for n, t in group.items()} for name, group in groups.items()}
@@ -122,6 +125,13 @@ def test_a_bare_loop_does_the_engine_s_arithmetic(network, name):
     stepper.round()
     passes = {"ditto": 2, "fedma": 3 if network == "2nn" else 4}
     assert stepper.compared == passes.get(name, 1)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_mifl_near_the_client_s_own_model_and_far_from_it(noise):
+    stepper = stepper_of("mifl", Compared, noise=noise)
+    stepper.round()
+    assert stepper.compared == 1
 
 
 ADDING = [
