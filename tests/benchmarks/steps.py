@@ -9,23 +9,23 @@ that of the passes with local epochs, start and upload included, over their step
 aggregation are left out. Ratios are medians over the repeats of ratios within a repeat, with
 their quartiles. The first repeats do not count: steps are recorded in them, earlier than in a run.
 `chain` is FedProx with SCAFFOLD. `goal` is what a method's step may cost in FedAvg's; `bare` is a
-loop of the same arithmetic in plain PyTorch (`bare_methods`), in the same process with the same
-memory allocator, where there is one.
+loop of the same arithmetic in plain PyTorch (`bare`): it takes each pass just before the
+engine does, in the same process, from the same tensors and on the same batches.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import process_time
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 import raysim
@@ -46,7 +46,8 @@ from raysim.training import recorded_steps
 from raysim.training.job import ClientJob
 from raysim.training.network import Network
 from raysim.training.sequential import SequentialTrainer
-from tests.benchmarks.bare_methods import bare_epoch
+from tests.benchmarks.bare.loop import Given
+from tests.benchmarks.bare.methods import bare_loop
 from tests.benchmarks.peers.networks import NETWORKS
 from tests.benchmarks.peers.work import Case
 from tests.benchmarks.report import line, machine
@@ -77,19 +78,26 @@ GOALS: Mapping[str, Mapping[str, float]] = {
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "chain": {"method.methods": {"fedprox": {}, "scaffold": {}}},
     "divide_and_conquer": {"method.split": 1},
+    "fedat": {"method.tiers": 1},
 }
-"""Settings of methods that measure little or nothing under their defaults."""
+"""Settings of methods that measure little or nothing under their defaults; one client, one tier."""
 
 
 class Stepper:
     """Rounds of one method with one client, of which the local steps are timed."""
 
-    def __init__(self, method: str, model: str, case: Case, x: Any, y: Any) -> None:
+    def __init__(
+        self,
+        method: str,
+        model: str,
+        case: Case,
+        x: Any,
+        y: Any,
+        given: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         options = {"method.name": method, "clients": 1, "fraction": 1.0, "target_accuracy": None}
         local = {"local.batch_size": case.batch, "local.epochs": 1, "local.lr": case.lr}
-        self.settings = raysim.load_config(
-            "mnist-fedavg", options | local | SETTINGS.get(method, {})
-        )
+        self.settings = raysim.load_config("mnist-fedavg", {**options, **local, **given})
         configure(self.settings.engine)
         build = partial(MODELS.get(model)().build, NETWORKS[model].shape, NETWORKS[model].classes)
         federation = from_task(raysim.Task(build, [(x, y)], (x[:BATCH], y[:BATCH])))
@@ -98,14 +106,17 @@ class Stepper:
         self.trainer = SequentialTrainer(Network(module).placed(CPU), self.settings.local, "fp32")
         self.data = OpenedSamples(federation, CPU).client(0)
         self.state: Groups = self.settings.method.client_init(self.checkpoint.state)
-        self.seconds, self.steps = 0.0, 0
+        self.bare = bare_loop(
+            method, self.settings.method, self.settings.local, case.build(), self.data.x[:BATCH]
+        )
+        self.seconds, self.bare_seconds, self.steps = 0.0, 0.0, 0
 
-    def round(self) -> float:
-        """Run a round; return the seconds of a local step in it."""
-        self.seconds, self.steps = 0.0, 0
+    def round(self) -> tuple[float, float | None]:
+        """Run a round; return the seconds of a local step in it, and those of the bare loop's."""
+        self.seconds, self.bare_seconds, self.steps = 0.0, 0.0, 0
         state, _ = self.settings.method.round(self.inputs(), self.checkpoint.state)
         self.checkpoint = replace(self.checkpoint, number=self.checkpoint.number + 1, state=state)
-        return self.seconds / self.steps
+        return self.seconds / self.steps, self.bare_seconds / self.steps if self.bare else None
 
     def inputs(self) -> Round:
         """Return the input of the next round."""
@@ -138,6 +149,8 @@ class Stepper:
     def run(self, work: Pass) -> Reduced:
         """Train the client in a pass."""
         job = self.job(work)
+        if job.epochs:
+            self.run_bare(work)
         start = process_time()
         upload, losses = self.trainer.run(job)
         if job.epochs:
@@ -148,45 +161,36 @@ class Stepper:
         self.state = {**self.state, **copies}
         total = PartialSum()
         total.add({"client": 0}, upload, total.check(upload), 1, 1)
-        return total.reduced(1, total.columns())
+        return replace(total.reduced(1, total.columns()), tiers={0: 0})
 
-
-def bare_steps(
-    method: str, case: Case, x: npt.NDArray[Any], y: npt.NDArray[Any]
-) -> Callable[[], float] | None:
-    """Return a function that takes an epoch in plain PyTorch; it returns the seconds of a step."""
-    epoch = bare_epoch(method, case, torch.from_numpy(x), torch.from_numpy(y))
-    if epoch is None:
-        return None
-
-    def steps() -> float:
-        start = process_time()
-        epoch()
-        return (process_time() - start) * case.batch / case.samples
-
-    return steps
+    def run_bare(self, work: Pass) -> None:
+        """Train the client in a pass by the bare loop, if the method has one."""
+        if self.bare:
+            given = Given.of(self.job(work), work.label)
+            start = process_time()
+            self.bare.run(given)
+            self.bare_seconds += process_time() - start
 
 
 def table(model: str, methods: Sequence[str], repeats: int) -> list[str]:
     """Measure methods on a model; return the lines of a table."""
     case = Case(model, 1, SAMPLES.get(model, 60), 1, BATCH, lr=LR)
     x, y = NETWORKS[model].samples(case.samples, np.random.default_rng(0))
-    ours = {name: Stepper(name, model, case, x, y).round for name in methods}
-    bare = {name: steps for name in methods if (steps := bare_steps(name, case, x, y))}
-    seconds: dict[tuple[str, bool], list[float]] = {}
+    steppers = {name: Stepper(name, model, case, x, y, SETTINGS.get(name, {})) for name in methods}
+    seconds: dict[str, list[float]] = {name: [] for name in methods}
+    by_hand: dict[str, list[float]] = {name: [] for name in methods}
     for repeat in range(WARM_UP + repeats):
-        for is_bare, runs in enumerate((ours, bare)):
-            for name, run in runs.items():
-                found = run()
-                if repeat >= WARM_UP:
-                    seconds.setdefault((name, bool(is_bare)), []).append(found)
+        for name, stepper in steppers.items():
+            own, bare = stepper.round()
+            if repeat >= WARM_UP:
+                seconds[name].append(own)
+                by_hand[name] += [] if bare is None else [bare]
     lines = [line([model, "ms a step", "/ fedavg", "goal", "bare, ms", "/ bare"])]
     lines.append(line(["---"] * 6))
-    for name in methods:
-        own, goal = seconds[name, False], GOALS.get(model, {}).get(name, "-")
-        cells = [name, milliseconds(own), spread(own, seconds["fedavg", False]), goal]
-        by_hand = seconds.get((name, True))
-        cells += [milliseconds(by_hand), spread(own, by_hand)] if by_hand else ["-", "-"]
+    for name, times in seconds.items():
+        goal, loop = GOALS.get(model, {}).get(name, "-"), by_hand[name]
+        cells = [name, milliseconds(times), spread(times, seconds["fedavg"]), goal]
+        cells += [milliseconds(loop), spread(times, loop)] if loop else ["-", "-"]
         lines.append(line(cells))
     return lines
 

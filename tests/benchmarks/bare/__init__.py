@@ -1,0 +1,1 @@
+"""The local steps of every method in plain PyTorch, which `tests.benchmarks.steps` times."""

@@ -1,0 +1,88 @@
+"""The bare loop of every method.
+
+Those that differ from FedAvg on the server alone (FedAdam), or in which parameters a pass trains
+and for how long (divide and conquer, FedMA), add nothing to its steps: they take FedAvg's in the
+pass that they are given, and layers that are frozen have no gradient. FedMA's loop starts from
+tensors in which the neurons already have their places, and sends no counts of classes: permutations
+and counts are no arithmetic of a step. A chain is the loop of its methods.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from raysim.config import LocalSettings
+from raysim.core.method import Method
+from raysim.methods.chain import Chain
+from tests.benchmarks.bare import terms
+from tests.benchmarks.bare.loop import Loop, Term, outputs
+
+TERMS: Mapping[str, type[Term]] = {
+    **dict.fromkeys(("fedavg", "fedadam", "divide_and_conquer", "fedma", "fedfusion"), Term),
+    **dict.fromkeys(("fedprox", "fedasync", "fedat"), terms.Proximal),
+    "activation_l2": terms.ActivationNorm,
+    "ditto": terms.Personal,
+    "fedbuff": terms.Change,
+    "feddyn": terms.Dynamic,
+    "fedmax": terms.Entropy,
+    "fedmmd": terms.Discrepancy,
+    "fednova": terms.MeanStep,
+    "fsvrg": terms.VarianceReduction,
+    "mifl": terms.Mutual,
+    "momentum": terms.Acceleration,
+    "scaffold": terms.Control,
+    "two_stream_l2": terms.OutputDistance,
+}
+"""What methods add to plain SGD, but for a chain, which adds what its methods do."""
+
+
+class Fused(nn.Module):
+    """FedFusion's features: the trained ones and the frozen ones, mixed by channel."""
+
+    def __init__(self, features: nn.Module, x: Tensor) -> None:
+        """Take a stage, and inputs x [B, ...] that tell the shape of what it gives."""
+        super().__init__()
+        self.local, self.frozen = features, copy.deepcopy(features).requires_grad_(False)
+        shape = outputs(features, x).shape
+        self.weighs_maps = len(shape) == 4  # [B, C, height, width]
+        self.fusion = nn.Parameter(torch.zeros(shape[1 if self.weighs_maps else -1]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        lam = self.fusion.view(-1, 1, 1) if self.weighs_maps else self.fusion
+        mixed: Tensor = lam * outputs(self.frozen, x) + (1 - lam) * self.local(x)
+        return mixed
+
+
+def with_fusion(model: nn.Module, x: Tensor) -> nn.Module:
+    """Replace the features of a network with fused ones."""
+    model.add_module("features", Fused(model.get_submodule("features"), x))
+    return model
+
+
+NETWORKS: Mapping[str, Callable[[nn.Module, Tensor], nn.Module]] = {"fedfusion": with_fusion}
+"""Functions of a network and of inputs x, for methods that change the network."""
+
+
+def bare_loop(
+    name: str, method: Method, local: LocalSettings, model: nn.Module, x: Tensor
+) -> Loop | None:
+    """Return the loop of a method on a network; None for a method that is not raysim's.
+
+    Args:
+        name: That of the method.
+        method: Its settings.
+        local: Settings of local training.
+        model: A network of its own, of the stages of raysim's models.
+        x: Some of its inputs [B, ...].
+    """
+    members = method.methods if isinstance(method, Chain) else {name: method}
+    if not members.keys() <= TERMS.keys():
+        return None
+    for member in members:
+        model = NETWORKS[member](model, x) if member in NETWORKS else model
+    return Loop(model, local, [partial(TERMS[member], own) for member, own in members.items()])
