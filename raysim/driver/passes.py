@@ -203,6 +203,7 @@ class RoundRunner:
             return [Failure(c, result.cause, result.cause, result.item, True) for c in result.item]
         with self.context.watch("reduction"):
             merge_sums(sums, result.sums)
+        result.sums = {}  # the caller has the next result read before it lets this one go
         self.log.spans.setdefault(result.worker, []).extend(result.spans)
         for note in result.notes:
             if note not in self.context.shown_notes:

@@ -83,7 +83,10 @@ class FakeExecutor:
     ) -> Iterator[WorkerResult | FailedItem]:
         while self._given or self._results:
             while self._results:
-                yield self._results.popleft()
+                given = self._results.popleft()
+                yield given
+                # A driver has read the next one before it lets go of this one.
+                assert isinstance(given, FailedItem) or not given.sums
             if self._given:
                 self._work(*self._given.popleft(), on_done)
 

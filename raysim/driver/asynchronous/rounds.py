@@ -213,10 +213,12 @@ class AsynchronousRounds:
 
     def _take(self, runner: RoundRunner, result: WorkerResult | FailedItem) -> None:
         """Add the updates of a result to the sums; try clients that failed once more."""
-        failures, worker = runner.accept(result, self._sums), ""
+        worker, arrived = "", list[int]()
         if isinstance(result, WorkerResult):
             worker = result.worker
-            self._training.end([c for total in result.sums.values() for c in total.clients])
+            arrived = [client for total in result.sums.values() for client in total.clients]
+        failures = runner.accept(result, self._sums)
+        self._training.end(arrived)
         for stack in dict.fromkeys(failure.stack for failure in failures):
             self._try_again(runner, [f for f in failures if f.stack == stack], worker)
 
