@@ -130,6 +130,8 @@ def trained_layers(network: nn.Module) -> list[WeightLayer]:
 def layer_outputs(network: nn.Module, tensors: Tensors, x: Tensor) -> dict[str, Tensor]:
     """Return the outputs [N, ...] of each trained weight layer by path, at any tensors."""
     seen: dict[str, Tensor] = {}
+    # Copies of what `forward` may change in place.
+    buffers = {name: tensors[name].clone() for name, _ in network.named_buffers()}
 
     def note(path: str, module: nn.Module, given: Any, output: Any) -> None:
         seen[path] = output[0] if isinstance(output, tuple) else output
@@ -140,7 +142,7 @@ def layer_outputs(network: nn.Module, tensors: Tensors, x: Tensor) -> dict[str, 
     ]
     try:
         with torch.no_grad():
-            functional_call(network, dict(tensors), (x,))
+            functional_call(network, {**tensors, **buffers}, (x.clone(),))
     finally:
         for hook in hooks:
             hook.remove()

@@ -106,5 +106,5 @@ def boundary_distance(logits: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 def _logits(network: nn.Module, tensors: Tensors, x: Tensor) -> Tensor:
     """Return the logits [B, C] of inputs; those of two classes where the network has one logit."""
-    logits: Tensor = functional_call(network, dict(tensors), (x,)).float()
+    logits: Tensor = functional_call(network, dict(tensors), (x.clone(),)).float()
     return logits if logits.shape[-1] > 1 else torch.cat([-logits, logits], dim=-1) / 2

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -124,13 +125,18 @@ class Trained:
         steps: Optimiser steps taken.
         lr: Learning rate used.
         states: The last state of every transform, by the transform's name.
-        data: All of the client's samples.
+        samples: All of the client's samples, which others read: left as they are.
     """
 
     steps: int
     lr: float
     states: Mapping[str, Tensors]
-    data: Batch
+    samples: Batch
+
+    @cached_property
+    def data(self) -> Batch:
+        """All of the client's samples, a copy of its own: most clients never read it."""
+        return self.samples._replace(x=self.samples.x.clone(), y=self.samples.y.clone())
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,8 @@ class Evaluator:
             (loss, predicted), targets = found[name], self._targets[name]
             figures[f"{name}_loss"] = loss / len(targets)
             for metric, figure in self._metrics.items():
-                figures[f"{name}_{metric}"] = float(figure(predicted, targets))
+                given = predicted.copy(), targets.copy()  # a metric may change them in place
+                figures[f"{name}_{metric}"] = float(figure(*given))
         evaluation = Evaluation(figures, predicted=found["test"][1], spans=spans)
         if self._client_set is None:
             return evaluation

@@ -232,7 +232,7 @@ def _outputs_of(network: Network, sample: Batch) -> Tensor:
     """Return a network's outputs for a few samples."""
     try:
         with torch.no_grad():
-            outputs = network.forward(sample.x).logits
+            outputs = network.forward(sample.x.clone()).logits
     except SettingsError:
         raise
     except Exception as error:  # a user's module may raise anything
@@ -263,7 +263,8 @@ def _check_composition(method: Method, network: Network, sample: Batch) -> None:
     """
     try:
         with torch.no_grad():
-            logits, composed = network.module(sample.x), network.compose(sample.x)
+            logits = network.module(sample.x.clone())
+            composed = network.compose(sample.x.clone())
             difference = float((composed - logits).abs().max())
     except Exception as error:  # a user's module may raise anything
         found = "they fail: " + " ".join(str(error).split())

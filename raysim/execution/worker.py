@@ -208,6 +208,7 @@ class Worker:
             network.eval()
             for number, batch in batches:
                 if number != message.own_models:
+                    network.load_buffers(deployed)  # a forward pass may have changed them
                     found = self._score(self._batch(number, batch))
                 else:
                     found = self._score_own_models(message, deployed, batch)

@@ -1,5 +1,8 @@
 """Input pipelines, from stored raw inputs to the inputs of training and evaluation.
 
+Stored inputs are shared, and often mapped from a file: written to, the process would end. What a
+dataset or a partition is given is therefore a copy, as it may change that in place.
+
 Legend: n samples.
 """
 
@@ -13,7 +16,7 @@ from torch import Tensor
 
 from raysim.config import Settings
 from raysim.core.components import ask
-from raysim.core.data import Partition
+from raysim.core.data import Dataset, Partition
 from raysim.core.seeds import torch_generator
 
 
@@ -64,12 +67,13 @@ class PreparedPipeline(InputPipeline):
 
     def decode(self, x: Tensor) -> Tensor:
         """Decode inputs as the dataset does."""
-        return self.settings.dataset.decode(x)
+        return self.settings.dataset.decode(x.clone())
 
     def client(self, x: Tensor, rows: Tensor, client: int) -> Tensor:
         """Decode all inputs of a client and transform them as the partition does."""
         settings = self.settings
-        return settings.partition.client_view(self.decode(x), rows, client, settings.seed)
+        decoded = self.decode(x)
+        return settings.partition.client_view(decoded, rows.clone(), client, settings.seed)
 
     def test(self, x: Tensor, rows: Tensor) -> Tensor:
         """Decode test inputs and transform them as the partition does."""
@@ -78,7 +82,10 @@ class PreparedPipeline(InputPipeline):
 
     def augment(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Alter training inputs at random as the dataset does."""
-        return self.settings.dataset.augment(x, generator)
+        dataset = self.settings.dataset
+        if type(dataset).augment is Dataset.augment:
+            return x
+        return dataset.augment(x.clone(), generator)
 
     def check(self, x: Tensor, rows: Tensor) -> None:
         """Try the dataset's and the partition's methods on a few inputs, of client 0."""
@@ -89,7 +96,7 @@ class PreparedPipeline(InputPipeline):
             return isinstance(found, Tensor) and found.dim() > 0 and len(found) == len(rows)
 
         expected = "a tensor with one row per input"
-        decoded = ask(dataset, "decode", x, returns=are_inputs, expected=expected)
+        decoded = ask(dataset, "decode", x.clone(), returns=are_inputs, expected=expected)
         views: dict[str, tuple[Any, ...]] = {
             "client_view": (decoded, rows, 0, seed),
             "test_view": (decoded, rows, settings.clients, seed),

@@ -78,7 +78,7 @@ class OpenedSamples:
         return self._batch(torch.cat([data.x for data in seen]), torch.cat([d.y for d in seen]))
 
     def test(self, start: int, stop: int) -> Batch:
-        """Return a range of test samples, decoded."""
+        """Return a range of test samples, decoded: inputs of a task's own are its array."""
         x, y = self._test.take(slice(start, stop), self._device)
         return self._batch(self._inputs.test(x, torch.arange(start, start + len(y))), y)
 

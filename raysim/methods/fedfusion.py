@@ -116,9 +116,9 @@ class Fused(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the fused features of inputs x [B, ...]."""
-        local = self.local(x).movedim(self.axis, -1)  # [B, ..., C]
-        with torch.no_grad():
-            frozen = self.frozen(x).movedim(self.axis, -1)
+        with torch.no_grad():  # on a copy: a stage may change its input in place
+            frozen = self.frozen(x.clone()).movedim(self.axis, -1)  # [B, ..., C]
+        local = self.local(x).movedim(self.axis, -1)
         self._check(local)
         if self.fusion.dim() == 2:
             fused: Tensor = F.linear(torch.cat([local, frozen], dim=-1), self.fusion)

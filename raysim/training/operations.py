@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -15,10 +16,21 @@ from raysim.core.tensors.torch_private import FOREACH, watch_operations
 READS = frozenset(
     {
         *(Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__),
-        *(Tensor.data_ptr, Tensor.untyped_storage),
+        *(Tensor.__repr__, Tensor.__format__, Tensor.__reduce_ex__),
+        *(Tensor.data_ptr, Tensor.untyped_storage, Tensor.storage),
+        *(Tensor.apply_, Tensor.map_, Tensor.map2_),
     }
 )
-"""Ways for Python to see a tensor's values that are no operations."""
+"""Ways for Python to see or set a tensor's values that are no operations.
+
+Further ones are known by what they return: words, bytes, an array.
+"""
+SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]
+"""Puts other memory in the place of a tensor's, which is no operation either."""
+SPLITS = frozenset({torch.tensor_split, Tensor.tensor_split})
+"""They read a tensor of places, and leave no trace of it below autograd."""
+PACKS = "aten::_pack_padded_sequence"
+"""Returns sizes of batches that recurrent layers read; torch does not tag it."""
 VALUE_DEPENDENT = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 """Operations with these tags return a number, or a shape, that depends on values."""
 ALIASES = frozenset({"aten::alias", "aten::detach"})
@@ -98,7 +110,7 @@ class _ScriptSource:
         if name in ALIASES:
             self._named[id(out)] = (self.argument(args[0]), out)
             return
-        if not VALUE_DEPENDENT.isdisjoint(function.tags):
+        if not VALUE_DEPENDENT.isdisjoint(function.tags) or name == PACKS:
             self.unsupported_reason = f"{name} depends on values"
         outs = [out] if isinstance(out, Tensor) else out or ()
         single = name.replace(FOREACH, "")
@@ -168,7 +180,7 @@ def _memory(tensor: Tensor) -> int:
 
 
 class _ReadGuard(TorchFunctionMode):
-    """Notes what reads values without an operation."""
+    """Notes what reads or sets values without an operation."""
 
     def __init__(self, script: _ScriptSource) -> None:
         super().__init__()
@@ -177,6 +189,10 @@ class _ReadGuard(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if function in READS:
+        if function == SET_DATA:
+            self._script.unsupported_reason = "the memory of a tensor is replaced"
+        found = function(*args, **(kwargs or {}))
+        splits = function in SPLITS and len(_tensors([*args, *(kwargs or {}).values()])) > 1
+        if function in READS or splits or isinstance(found, str | bytes | np.ndarray):
             self._script.unsupported_reason = f"{function.__name__} reads values"
-        return function(*args, **(kwargs or {}))
+        return found

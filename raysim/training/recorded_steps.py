@@ -6,8 +6,9 @@ TorchScript and run by torch's interpreter: the same kernels in the same order, 
 
 That holds where a step is a function of tensors, of torch's generator and of shapes alone, as is
 all that does not depend on which worker took which step before. What can be seen to break it is
-not recorded: a value that Python reads from a tensor, a tensor from elsewhere, another generator, a
-counter in a module, a script that does not return the step's very bits. Then nothing changes.
+not recorded: a value that Python reads from a tensor, or prints, a tensor from elsewhere, another
+generator, a counter in a module, a script that does not return the step's very bits, on the batch
+that it is written on and on the next one. Then nothing changes.
 
 The criterion and the penalties of a method are part of a step, and so are its transforms as far as
 they come before the momentum: a script of one serves all rules of the same key (`rule_keys`) on
@@ -140,6 +141,7 @@ class StepsOfKind:
     ) -> None:
         self._modules, self._generators = modules, generators
         self._steps: Counter[Hashable] = Counter()
+        self._tried: dict[Hashable, Script] = {}
         self.scripts: dict[Hashable, Script | None] = {}
         """By the shape of the batch and the strides of the states."""
 
@@ -163,8 +165,39 @@ class StepsOfKind:
             self._steps[shape] += 1
             if self._steps[shape] <= STEPS_BEFORE:
                 return None
-            self.scripts[shape] = self._script(step, batch, tensors, states)
+            if shape not in self._tried:
+                script = self._script(step, batch, tensors, states)
+                if script is not None:
+                    self._tried[shape] = script
+                    return script
+            else:  # a value that was taken for a constant is another one on another batch
+                script = self._tried.pop(shape)
+                agrees = self._agrees(script, step, batch, tensors, states)
+                script = script if agrees else None
+            self.scripts[shape] = script
         return self.scripts[shape]
+
+    def _agrees(
+        self,
+        script: Script,
+        step: Step,
+        batch: Batch,
+        tensors: Sequence[Tensor],
+        states: Sequence[Tensor],
+    ) -> bool:
+        """Return whether a script does what the step does; all is left as it was."""
+        own = [state.detach() for state in states]
+        given = [batch.x, batch.y, *tensors, *own]
+        before = _StepSnapshot(self._modules(), self._generators, given)
+        try:
+            taken = [*step(batch, own), *before.tensors_now()]
+            before.restore()
+            ran = [*script(*(tensor.detach() for tensor in given)), *before.tensors_now()]
+            return all(map(_same_bits, taken, ran))
+        except Exception:  # of any kind, as below
+            return False
+        finally:
+            before.restore()
 
     def _script(
         self, step: Step, batch: Batch, tensors: Sequence[Tensor], states: Sequence[Tensor]
@@ -178,10 +211,7 @@ class StepsOfKind:
             before.check_python()
             script: Script = compile_script(source, "step")
             before.restore()
-            taken = [*step(batch, own), *before.tensors_now()]
-            before.restore()
-            ran = [*script(*(tensor.detach() for tensor in given)), *before.tensors_now()]
-            return script if all(map(_same_bits, taken, ran)) else None
+            return script if self._agrees(script, step, batch, tensors, states) else None
         except Exception:  # of any kind: the step is taken next, and its own errors come again
             return None
         finally:
@@ -197,7 +227,7 @@ class _StepSnapshot:
         generators: Sequence[torch.Generator],
         tensors: Sequence[Tensor],
     ) -> None:
-        self._modules, self._generators = modules, generators
+        self._modules, self._generators, self._given = modules, generators, tensors
         self._tensors = [tensor.detach() for tensor in tensors]
         self._before = self.tensors_now()
         self._python = self._python_now()
@@ -219,7 +249,9 @@ class _StepSnapshot:
     def restore(self) -> None:
         """Set everything back."""
         tensors, states = self._before[: len(self._tensors)], self._before[len(self._tensors) :]
-        for tensor, value in zip(self._tensors, tensors, strict=True):
+        for given, tensor, value in zip(self._given, self._tensors, tensors, strict=True):
+            if given.data_ptr() != tensor.data_ptr():
+                given.data = tensor
             tensor.copy_(value)
         for generator, state in zip(self._generators, states, strict=True):
             generator.set_state(state)

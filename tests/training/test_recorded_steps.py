@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import io
+import pickle
 import random
 from functools import partial
 from itertools import repeat
@@ -16,7 +18,7 @@ from raysim.config import LocalSettings
 from raysim.core.rules import Batch, Rules, Transform
 from raysim.core.seeds import torch_generator
 from raysim.core.tensors.torch_private import foreach_add
-from raysim.training import recorded_steps, sequential
+from raysim.training import operations, recorded_steps, sequential
 from raysim.training.job import ClientJob
 from raysim.training.network import Network
 from raysim.training.operations import UnrecordableError, source_of
@@ -170,6 +172,8 @@ def doubled(view, gradients, batch, state):
 def test_further_gradients_of_a_step_are_taken_by_its_script(monkeypatch):
     """Autograd takes two gradients of each step before it is recorded, and those of recording.
 
+    Then the script is compared with the step, on that batch and on the next one.
+
     The transform itself is not recorded: one gradient is taken before it asks for the other.
     """
     calls: list[str] = []
@@ -177,7 +181,7 @@ def test_further_gradients_of_a_step_are_taken_by_its_script(monkeypatch):
     monkeypatch.setattr(sequential, "gradients_of", lambda *a: calls.append("") or backward(*a))
     (data,) = clients("dense", (60,))
     train(trainer_of(dense()), [data], Rules(transforms=(Transform("halved", halved),)))
-    assert len(calls) == 2 * 2 + 1 + 2
+    assert len(calls) == 2 * 2 + 1 + 2 + 2
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -243,6 +247,24 @@ def test_few_steps_are_taken_as_they_are(monkeypatch):
     assert not found(trainer)
 
 
+def printed(value):
+    file = io.StringIO()
+    print(value, file=file)
+    return file.getvalue()
+
+
+def packed(y):
+    lengths = 1 + (y > 0).sum(1).clamp(max=2)
+    rows = nn.utils.rnn.pack_padded_sequence(y, lengths, batch_first=True, enforce_sorted=False)
+    return rows.data.sum()
+
+
+def set_data(y):
+    other = torch.zeros_like(y)
+    other.data = y + 1
+    return other
+
+
 class Impure(nn.Module):
     """A layer that does more than operations on tensors."""
 
@@ -265,6 +287,16 @@ class Impure(nn.Module):
             "numpy": lambda: float(y.numpy().sum()),
             "asarray": lambda: float(np.asarray(y).sum()),
             "dlpack": lambda: float(np.from_dlpack(y).sum()),
+            "repr": lambda: 1 + len(repr(y)) / 100,
+            "str": lambda: float(str(y).partition("[[")[2].partition(",")[0]),
+            "format": lambda: float(f"{y.sum(0)}".partition("[")[2].partition(",")[0]),
+            "format one": lambda: float(f"{y.sum():.3f}"),
+            "print": lambda: float(printed(y.sum()).partition("(")[2].partition(")")[0]),
+            "pickle": lambda: 1 + len(pickle.dumps(y)) / 100,
+            "apply": lambda: y.clone().apply_(lambda value: value + 1),
+            "data": lambda: set_data(y),
+            "packed": lambda: packed(y),
+            "split": lambda: torch.tensor_split(y, (y[:, 0] > 0).sum().view(1))[0].sum() + 1,
             "mask": lambda: y[y > 0].mean() + 1,
             "nonzero": lambda: float(len(y.argmax(1).nonzero())),
             "elsewhere": lambda: self.elsewhere[0],
@@ -279,6 +311,18 @@ class Impure(nn.Module):
     "how",
     [
         *("item", "branch", "list", "numpy", "asarray", "dlpack", "mask", "nonzero"),
+        *(
+            "repr",
+            "str",
+            "format",
+            "format one",
+            "print",
+            "pickle",
+            "apply",
+            "data",
+            "split",
+            "packed",
+        ),
         *("elsewhere", "generator", "random", "np.random", "counter"),
     ],
 )
@@ -293,6 +337,14 @@ def test_what_is_more_than_operations_is_refused_and_goes_on_as_it_was(how):
     random.seed(1)
     np.random.seed(1)
     assert_same_bits(results, train(stepped, clients("dense")))
+
+
+def test_a_value_that_is_frozen_differs_on_the_next_batch(monkeypatch):
+    """Whatever read it: here nobody notices."""
+    monkeypatch.setattr(operations, "READS", frozenset())
+    trainer = trainer_of(Impure("list"))
+    train(trainer, clients("dense"))
+    assert found(trainer) and not any(found(trainer))
 
 
 def test_a_script_that_returns_other_bits_is_refused(monkeypatch):

@@ -114,6 +114,24 @@ def has_hooks(module: nn.Module) -> bool:
     return any(getattr(module, hooks, True) for hooks in _HOOKS)
 
 
+def absent_buffers(module: nn.Module) -> list[str]:
+    """Return the names of the buffers that are registered as None; torch does not name them."""
+    return [
+        f"{path}.{key}".lstrip(".")
+        for path, each in module.named_modules()
+        for key, tensor in getattr(each, "_buffers", {}).items()
+        if tensor is None
+    ]
+
+
+def version_of(tensor: Tensor) -> int:
+    """Return a number that grows where a tensor, or a view of it, is changed in place.
+
+    There is no other way to see it: without one, no change is seen.
+    """
+    return getattr(tensor, "_version", 0)
+
+
 def can_record_steps() -> bool:
     """Return whether operations can be watched and TorchScript can run; there is no other way."""
     parts = (_DispatchMode, _CompilationUnit, _is_optimized, _set_optimized)

@@ -104,7 +104,7 @@ def client_bytes(module: nn.Module, x: Tensor, rows: int, samples: int) -> int:
     leaves = [layer for layer in module.modules() if not list(layer.children())]
     hooks = [layer.register_forward_hook(count) for layer in leaves]
     with torch.no_grad():
-        Network(module).eval()(x)
+        Network(module).eval()(x.clone())
     for hook in hooks:
         hook.remove()
     model = sum(p.numel() * p.element_size() for p in module.parameters())

@@ -24,7 +24,7 @@ from raysim.core.scoring import Scoring
 from raysim.core.tensors import Tensors
 from raysim.training.job import only_in_finish
 from raysim.training.network import Network
-from raysim.training.rule_keys import key_of_rules
+from raysim.training.rule_keys import functions_of_step, key_of_rules
 from raysim.training.sequential import SequentialTrainer
 from raysim.training.sgd import objective
 from raysim.training.stacked.batch_norm import Padding
@@ -188,9 +188,12 @@ class StackedStep:
         return _Stacked(**batch, scoring=self.scoring)
 
     def _outputs(self, tensors: Tensors, batch: Batch) -> tuple[Outputs, Tensors]:
-        """Return outputs in training mode, and the statistics that BatchNorm would record."""
+        """Return outputs in training mode, and what BatchNorm records or `forward` binds anew."""
         with self.padding.of(batch.weights) as updates, self.sequential.autocast():
-            return self.network.at(tensors, batch.x).in_float32(), updates
+            reads = functions_of_step(self.rules, self.rules.transforms)  # `forward` may change x
+            x = batch.x.clone() if reads else batch.x
+            outputs, rebound = self.network.at_with_rebound(tensors, x)
+            return outputs.in_float32(), updates | {n: t.detach() for n, t in rebound.items()}
 
     def _step_of(self, fixed: Tree) -> Step:
         return self.numbers.at(fixed["numbers"])
@@ -215,8 +218,9 @@ class StackedStep:
 
         Not in a memory layout of their own: tensors of a stack cannot be copied into another.
         """
+        frozen = self.sequential.frozen
         with torch.no_grad(), self.sequential.autocast():
-            return self.sequential.frozen.at(tensors, x).in_float32()
+            return frozen.at(frozen.aside(tensors), x.clone()).in_float32()
 
     def _gradient(
         self, fixed: Tree, rng: Sequence[Tensor], tensors: Tensors, batch: Batch
@@ -225,7 +229,7 @@ class StackedStep:
         step = self._step_of(fixed)
 
         def value(points: dict[str, Tensor]) -> Tensor:
-            everything = {**tensors, **points}
+            everything = {**self.network.aside(tensors), **points}
             outputs, _ = self._outputs(everything, batch)
             view = self.view(everything, fixed, step)
             return objective(step.rules, view, outputs, batch)

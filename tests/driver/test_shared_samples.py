@@ -1,0 +1,172 @@
+"""Shared samples stay as they are, whatever modules and plug-ins do with what they are given."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch import Tensor, nn
+
+import raysim
+from raysim.core.arrow import write_split
+from raysim.core.client_indices import ListedIndices
+from raysim.testing.tasks import SmallNet, samples
+from tests.tasks import make_settings, model_of
+
+SIZES = (9, 20, 12, 17)
+
+
+class Doubling(SmallNet):
+    """A network that doubles its input, in its stages: in place or not, always or at times."""
+
+    def __init__(self, in_place: str = "") -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.features = Double(in_place)
+
+
+class Double(nn.Module):
+    def __init__(self, in_place: str) -> None:
+        super().__init__()
+        self.in_place = in_place
+
+    def forward(self, x: Tensor) -> Tensor:
+        sometimes = self.in_place == "sometimes" and bool(x[0, 0] > 0)
+        return x.mul_(2) if self.in_place == "always" or sometimes else x * 2
+
+
+def task_of(in_place: str) -> raysim.Task:
+    clients = [samples(size, key) for key, size in enumerate(SIZES)]
+    return raysim.Task(lambda: Doubling(in_place), clients, samples(300, 10_000))
+
+
+OVERRIDES: dict[str, dict[str, Any]] = {
+    "fedavg": {},
+    "scaffold": {"local.momentum": 0.9},
+    "fedmmd": {},
+    "mifl": {},
+    "fsvrg": {"evaluation.holdout": 0.2},
+    "fedfusion": {"method.operator": "single"},
+    "ditto": {"evaluation.clients": True},
+}
+
+
+@pytest.mark.parametrize("in_place", ["always", "sometimes"])
+@pytest.mark.parametrize("stacked", [0, 2])
+@pytest.mark.parametrize("method", OVERRIDES)
+def test_a_model_may_change_its_input(tmp_path, method, stacked, in_place):
+    if stacked and in_place == "sometimes":
+        pytest.skip("a forward that branches on values is not stacked")
+    overrides = {"method.name": method, "engine.vectorize": stacked, "rounds": 2}
+    overrides |= OVERRIDES[method]
+    results = []
+    for how in ("", in_place):
+        task = task_of(how)
+        before = [np.copy(x) for x, _ in (*task.clients, task.test)]
+        results.append(raysim.run(make_settings(tmp_path / (how or "not"), **overrides), task))
+        after = [x for x, _ in (*task.clients, task.test)]
+        assert all(map(np.array_equal, before, after))
+    assert model_of(tmp_path / "not") == model_of(tmp_path / in_place)
+    first, second = (
+        result.metrics.select([n for n in result.metrics.column_names if "seconds" not in n])
+        for result in results
+    )
+    assert first.equals(second)
+
+
+def test_analyses_of_a_model_that_changes_its_input(tmp_path):
+    names = ("cka", "temperature", "label_information", "aggregation_drop", "activations")
+    overrides = {"analysis": list(names), "evaluation.clients": True, "rounds": 2}
+    for how in ("", "always"):
+        settings = make_settings(tmp_path / (how or "not"), **overrides, clients=len(SIZES))
+        raysim.run(settings, task_of(how))
+    for name in names:
+        first, second = (
+            pq.read_table(tmp_path / run / "analysis" / f"{name}.parquet")
+            for run in ("not", "always")
+        )
+        assert len(first) and first.equals(second)
+
+
+def test_a_metric_may_change_its_arrays(tmp_path):
+    def spoiling(predicted: Any, targets: Any) -> float:
+        value = float((predicted == targets).mean())
+        predicted[:], targets[:] = 0, 1
+        return value
+
+    scoring = raysim.CLASSIFICATION
+    metrics = {"spoiling": spoiling, **scoring.metrics}
+    mine = raysim.Scoring(scoring.losses, metrics, scoring.predict, classifies=True)
+    task = task_of("")
+    task = raysim.Task(task.model, task.clients, task.test, mine)
+    rows = raysim.run(make_settings(tmp_path / "run", rounds=2), task).metrics.to_pylist()
+    assert all(row["test_spoiling"] == row["test_accuracy"] for row in rows)
+
+
+class Mapped(raysim.Dataset):
+    """Samples in a file; decoded, and altered for an epoch, in place or not."""
+
+    shape: ClassVar = (12,)
+    classes: ClassVar = 3
+    in_place: bool = False
+
+    def prepare(self, root, progress):
+        root.mkdir(parents=True, exist_ok=True)
+        paths = {name: root / f"{name}.arrow" for name in ("train", "test")}
+        for number, path in enumerate(paths.values()):
+            if not path.exists():
+                write_split(path, raysim.Split(*samples(60, number)))
+        return paths
+
+    def decode(self, x, *unused):
+        return x.add_(1) if self.in_place else x + 1
+
+    def augment(self, x, generator):
+        return x.mul_(2) if self.in_place else x * 2
+
+
+class Halves(raysim.Partition):
+    """Halves of the samples in the order of the file; each client sees them in its own way."""
+
+    in_place: bool = False
+
+    def split(self, data, clients, seed):
+        return ListedIndices.of(np.split(np.arange(len(data)), clients))
+
+    def client_view(self, x, rows, client, seed):
+        if self.in_place:
+            rows.fill_(0)
+        return x.add_(client) if self.in_place else x + client
+
+    def test_view(self, x, rows, clients, seed):
+        return x.add_(3) if self.in_place else x + 3
+
+
+class Small(raysim.Model):
+    def build(self, shape, classes):
+        return SmallNet(*shape)
+
+
+def test_plug_ins_may_change_their_inputs(tmp_path):
+    """The process that writes to a mapped file ends: so it is another one than this."""
+    words = {
+        **{"dataset.name": "Mapped", "partition.name": "Halves", "model.name": "Small"},
+        **{"engine.backend": "inline", "clients": "2", "rounds": "2", "fraction": "1.0"},
+        **{"local.epochs": "3", "local.batch_size": "7", "target_accuracy": "none"},
+        **{"evaluation.holdout": "0.2", "evaluation.clients": "true"},
+    }
+    words |= {key: f"{__name__}:{words[key]}" for key in words if key.endswith(".name")}
+    for in_place in ("false", "true"):
+        chosen = words | {"dataset.in_place": in_place, "partition.in_place": in_place}
+        overrides = [f"{key}={value}" for key, value in chosen.items()]
+        command = [sys.executable, "-m", "raysim", "run", "mnist-fedavg", *overrides]
+        command += [f"out={tmp_path / in_place}"]
+        environment = {"RAYSIM_DATA": str(tmp_path / "data")}
+        subprocess.run(command, check=True, env={**os.environ, **environment})
+    assert model_of(tmp_path / "false") == model_of(tmp_path / "true")
