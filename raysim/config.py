@@ -6,7 +6,6 @@ value and the allowed range.
 
 from __future__ import annotations
 
-import tomllib
 from bisect import bisect_left
 from collections.abc import Mapping
 from functools import partial
@@ -29,7 +28,7 @@ from raysim.clock.none import NoClock
 from raysim.core.components import explain
 from raysim.core.data import DATASETS, MODELS, PARTITIONS, Dataset, Model, Partition
 from raysim.core.errors import SettingsError, visible
-from raysim.core.given import check_plain, or_none, parse_json, read_text, user_path
+from raysim.core.given import check_plain, or_none, parse_json, parse_toml, read_text, user_path
 from raysim.core.given.component_fields import component_field
 from raysim.core.given.limits import MOST, SMALLEST_RESOURCE, Count, NodeLabels, RayName, Seed
 from raysim.core.method import METHODS, Method
@@ -274,8 +273,8 @@ def read_file(path: Path) -> dict[str, Any]:
     """
     try:
         text = read_text(path)
-        values = tomllib.loads(text) if path.suffix == ".toml" else parse_json(text)
-    except (OSError, ValueError, RecursionError) as error:
+        values = parse_toml(text) if path.suffix == ".toml" else parse_json(text)
+    except (OSError, ValueError) as error:
         raise SettingsError(f"{path}: cannot be read as settings: {error}") from error
     if not isinstance(values, dict):
         raise SettingsError(f"{path}: must contain a table of settings")

@@ -52,6 +52,7 @@ class _Signals:
     def __init__(self) -> None:
         self.depth, self.held = 0, 0
         self.raised: float | None = None
+        self.number: int = signal.SIGINT
         self.pending: int | None = None
 
     def handle(self, number: int, _: object) -> None:
@@ -63,7 +64,7 @@ class _Signals:
             return
         if self.depth == 0:
             os._exit(128 + number)
-        self.raised = monotonic()
+        self.raised, self.number = monotonic(), number
         raise Interrupted(number)
 
     def catch(self) -> dict[int, Any]:
@@ -98,7 +99,7 @@ def interruptible() -> Iterator[None]:
         yield
         return
     if _signals.depth == 0:
-        _signals.raised = None
+        _signals.raised, _signals.number = None, signal.SIGINT
     _signals.depth += 1
     before = _signals.catch()
     try:
@@ -127,8 +128,11 @@ def delay_signals() -> Iterator[None]:
 
 
 def exit_code(error: BaseException) -> int:
-    """Return the exit code of a command that ends with an error or an interruption."""
-    return int(getattr(error, "exit_code", 128 + signal.SIGINT))
+    """Return the exit code of a command that ends with an error or an interruption.
+
+    Ray raises a KeyboardInterrupt of its own where a signal comes within one of its calls.
+    """
+    return int(getattr(error, "exit_code", 128 + _signals.number))
 
 
 @contextmanager

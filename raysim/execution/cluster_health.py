@@ -6,7 +6,9 @@ import socket
 from time import perf_counter
 from typing import Any
 
+import grpc
 import ray
+from ray._private.grpc_utils import init_grpc_channel
 from ray._private.state import state
 
 from raysim.core.errors import MachineError
@@ -15,6 +17,8 @@ from raysim.execution.resources import ACCELERATOR, Node
 HEAD_SECONDS = 30.0
 """Silence of the cluster's head after which a run stops; after 60, Ray ends the process."""
 CONNECT_SECONDS = 2.0
+TOKEN_WANTED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+"""Answers of a head to a missing or wrong token."""
 
 
 def check_reachable(address: str, seconds: float) -> None:
@@ -26,6 +30,24 @@ def check_reachable(address: str, seconds: float) -> None:
     host, _, port = address.rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host, int(port)), timeout=seconds).close()
+
+
+def check_head(address: str, seconds: float) -> None:
+    """Check that the head of a Ray cluster answers at host:port; Ray itself would try for minutes.
+
+    Raises:
+        OSError: none does.
+    """
+    check_reachable(address, seconds)
+    # Ray's types lack the channel's.
+    options = [("grpc.enable_http_proxy", 0)]  # as Ray's own connections
+    with init_grpc_channel(address, options) as channel:  # type: ignore[no-untyped-call]
+        call = channel.unary_unary("/ray.rpc.NodeInfoGcsService/CheckAlive")
+        try:
+            call(b"", timeout=seconds)
+        except grpc.RpcError as error:
+            if error.code() not in TOKEN_WANTED:  # Ray says so itself, and what to set
+                raise OSError("a server is there, but not the head of a Ray cluster") from error
 
 
 def alive_node_ids() -> set[str]:

@@ -38,7 +38,7 @@ from raysim.config import EngineSettings
 from raysim.core.errors import MachineError, RaysimError, RunError, SettingsError
 from raysim.core.exits import delay_signals, last_words, retake_signals
 from raysim.execution.base import Executor, InlineExecutor
-from raysim.execution.cluster_health import alive_nodes, check_reachable
+from raysim.execution.cluster_health import alive_nodes, check_head
 from raysim.execution.pool.demand import plan_pool
 from raysim.execution.pool.ray_pool import ActorPool
 from raysim.execution.resources import unused_gpus
@@ -110,7 +110,8 @@ def _joined_cluster(address: str) -> Iterator[None]:
     """Join a cluster, with the user's token."""
     try:
         try:
-            check_reachable(address, CONNECT_SECONDS)
+            if found := services.canonicalize_bootstrap_address(address):
+                check_head(found, CONNECT_SECONDS)
             _init(address=address)
         except Exception as error:  # Ray's own are of many kinds
             line = " ".join(str(error).split())

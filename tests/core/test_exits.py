@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,17 @@ def test_a_signal_is_raised_and_the_handler_given_back(number, code):
         signal.raise_signal(signum)
     assert exit_code(caught.value) == code
     assert signal.getsignal(signum) == before
+
+
+def test_a_library_that_raises_its_own_interruption_keeps_the_exit_code():
+    """Ray does where a signal comes within one of its calls."""
+    for signum, code in ((signal.SIGTERM, 143), (None, 130)):
+        with pytest.raises(KeyboardInterrupt) as caught, interruptible():
+            with suppress(Interrupted):
+                if signum:
+                    signal.raise_signal(signum)
+            raise KeyboardInterrupt
+        assert exit_code(caught.value) == code
 
 
 def test_a_signal_waits_for_the_end_of_a_step():

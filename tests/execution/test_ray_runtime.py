@@ -8,11 +8,16 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from time import monotonic
 from types import SimpleNamespace
 from typing import Any, cast
 
+import grpc
 import pytest
 import torch
 from filelock import FileLock
@@ -170,6 +175,58 @@ def test_a_driver_outside_the_cluster_is_refused(tmp_path, monkeypatch, joined):
             ray_runtime.ray_runtime(EngineSettings(backend="ray")),
         ):
             pytest.fail("it began")
+
+
+REFUSAL = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"
+NO_HEAD = "a server is there, but not the head of a Ray cluster"
+
+
+@contextmanager
+def server(answer: bytes | None) -> Iterator[int]:
+    """Listen on all interfaces, say the answer to each connection, if any; yield the port."""
+    with socket.create_server(("", 0)) as listener:
+
+        def serve() -> None:
+            with ExitStack() as held, suppress(OSError):
+                while True:
+                    connection = held.enter_context(listener.accept()[0])
+                    if answer:
+                        connection.sendall(answer)
+                        connection.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+@pytest.mark.parametrize("answer", [None, b"", REFUSAL, "grpc"])
+def test_an_address_of_no_ray_is_refused_in_time(monkeypatch, answer):
+    """Ray itself would try for minutes, and end the process."""
+    monkeypatch.setattr(ray_runtime, "CONNECT_SECONDS", 2.0)
+    monkeypatch.setattr(ray_runtime.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray_runtime.ray, "init", pytest.fail)
+    with ExitStack() as ends:
+        if answer == "grpc":  # as Ray Client's server, which has other calls
+            other = grpc.server(ThreadPoolExecutor(1))
+            port = other.add_insecure_port("0.0.0.0:0")
+            other.start()
+            ends.callback(other.stop, None)
+        elif answer is None:  # nothing listens any more
+            with server(b"") as port:
+                pass
+        else:
+            port = ends.enter_context(server(answer))
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
+        said = "Connection refused" if answer is None else NO_HEAD
+        begun = monotonic()
+        with (
+            pytest.raises(RunError, match=rf"^RAY_ADDRESS=127.0.0.1:{port}: .*{said}$"),
+            ray_runtime.ray_runtime(EngineSettings(backend="ray")),
+        ):
+            pytest.fail("it began")
+        assert monotonic() - begun < 30
 
 
 LOST = """

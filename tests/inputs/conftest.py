@@ -18,7 +18,7 @@ import typer
 
 from raysim.cli.app import app, main
 from tests.inputs.case import Case
-from tests.inputs.files import BAD_FILES, SMALL
+from tests.inputs.files import BAD_FILES, GOOD_FILES
 from tests.inputs.plugins import MODULES
 from tests.inputs.runs import DAMAGE
 
@@ -39,7 +39,8 @@ def kit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (folder / name).mkdir() if content is None else (folder / name).write_bytes(content)
     for name, text in MODULES.items():
         (folder / name).write_text(text, encoding="latin-1")
-    (folder / "small.toml").write_text(SMALL)
+    for name, content in GOOD_FILES.items():
+        (folder / name).write_bytes(content)
     (folder / "folder.png").mkdir()
     (folder / "zeros.toml").symlink_to("/dev/zero")
     (folder / "loop.toml").symlink_to("loop.toml")

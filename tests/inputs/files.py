@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import tomllib
+
 from tests.inputs.case import Case, run
 from tests.inputs.settings import DEEP, DIGITS, LONG, NESTED
 
@@ -30,12 +33,21 @@ BAD_FILES: dict[str, tuple[bytes | None, tuple[str, ...]]] = {
     "nul.toml": (b"rounds = 1\x00\n", ("nul.toml: ",)),
     "nul.json": (b"\x00" * 100, ("nul.json: ",)),
     "utf16.toml": (SMALL.encode("utf-16"), ("utf16.toml: ",)),
-    "mark.json": (b"\xef\xbb\xbf{}", ("mark.json: ",)),
+    "mark.json": (b"\xef\xbb\xbf{}", ("dataset: must be given",)),
     "nested.json": (f'{{"rounds": {NESTED}'.encode(), ("nested.json: ",)),
     "nested.toml": (f"rounds = {NESTED}".encode(), ("nested.toml: ",)),
     "deep.json": (f'{{"rounds": {DEEP}}}'.encode(), ("rounds", "nested")),
     "deep.toml": (f"rounds = {DEEP}".encode(), ("rounds", "nested")),
     "dotted.toml": (f"{'a.' * 900}a = 1".encode(), ("a", "nested")),
+    "dots.toml": (f"{'a.' * 200_000}a = 1".encode(), ("dots.toml: ", "20 levels")),
+    "dots-table.toml": (f"[{'a . ' * 200_000}a]".encode(), ("dots-table.toml: ", "20 levels")),
+    "dots-quoted.toml": (
+        ("x={" + '"a".' * 200_000 + "a = 1}").encode(),
+        ("dots-quoted.toml: ", "20 levels"),
+    ),
+    "brackets.toml": (f"rounds = {'[' * 400_000}".encode(), ("brackets.toml: ", "nested")),
+    "brackets.json": (f'{{"rounds": {"[" * 400_000}'.encode(), ("brackets.json: ", "nested")),
+    "braces.json": (('{"a":' * 150_000).encode(), ("braces.json: ", "nested")),
     "digits.json": (f'{{"rounds": {DIGITS}}}'.encode(), ("digits.json: ",)),
     "digits.toml": (f"rounds = {DIGITS}".encode(), ("digits.toml: ",)),
     "huge.toml": (b"# " + b"x" * 3_000_000, ("huge.toml: ", "1 MB")),
@@ -114,8 +126,18 @@ WEIGHT_CASES = [
         "3": ("string",),
     }.items()
 ]
+GOOD_FILES = {
+    "small.toml": SMALL.encode(),
+    "marked.toml": SMALL.encode("utf-8-sig"),
+    "marked.json": json.dumps(tomllib.loads(SMALL)).encode("utf-8-sig"),
+    "dots.txt.toml": f"{SMALL}# {'a.' * 200_000}\nout = 'run{'.' * 99}'".encode(),
+}
+"""Content of each file of the kit with the settings of `SMALL`."""
 ACCEPTED = [
-    Case(("run", "KIT/small.toml", f"out={path}"), code=0)
-    for path in ("run", "deep/er/run", "~/run", "a=b [/red] c", "ü", "./~/run")
+    *(Case(("run", f"KIT/{name}"), code=0) for name in GOOD_FILES if name != "small.toml"),
+    *(
+        Case(("run", "KIT/small.toml", f"out={path}"), code=0)
+        for path in ("run", "deep/er/run", "~/run", "a=b [/red] c", "ü", "./~/run")
+    ),
 ]
 CASES = [*FILE_CASES, *NAME_CASES, *OUT_CASES, *WEIGHT_CASES, *ACCEPTED]

@@ -73,6 +73,7 @@ ODD_CASES = [
     run(f"local.lr={DIGITS}", says=("local.lr=",)),
     run(f"rounds={NESTED}", says=("rounds=",)),
     run(f"rounds={DEEP}", says=("rounds", "nested")),
+    run(f"{'a.' * 60_000}a=1", says=("a.a.a", "20 levels")),
     run(f"local={DEEP_GROUP}", says=("local", "nested")),
     run(f"method={DEEP_GROUP}", says=("method", "nested")),
     run(f"method.mu={DEEP}", "method.name=fedprox", says=("method.mu", "nested")),

@@ -224,7 +224,8 @@ def test_a_file_is_read_as_load_config_reads_it(tmp_path):
     path = tmp_path / "own.toml"
     path.write_text(
         'preset = "fedmax-cifar10-noniid"\ntarget_accuracy = "none"\nmethod.beta = 3.0\n[local]\n'
-        "[study]\nspace.local.lr = [0.1, 0.2]\nfirst = [{ local.lr = 0.2 }]\n"
+        "[study]\nspace.local.lr = [0.1, 0.2]\nfirst = [{ local.lr = 0.2 }]\n",
+        encoding="utf-8-sig",  # as some editors save it
     )
     preset = raysim.load_config("fedmax-cifar10-noniid")
     settings = find(str(path)).resolve({"method.name": "fedavg"}).settings

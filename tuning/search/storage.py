@@ -27,7 +27,7 @@ def read_url(storage: str) -> str:
     if not storage.startswith("@"):
         return storage
     try:
-        return Path(storage[1:]).read_text(encoding="utf-8").strip()
+        return Path(storage[1:]).read_text(encoding="utf-8-sig").strip()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise SettingsError(f"storage={storage}: the file cannot be read: {reason}") from error

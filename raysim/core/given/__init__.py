@@ -12,6 +12,7 @@ from raysim.core.given.values import (
     or_none,
     override_text,
     parse_json,
+    parse_toml,
     read_text,
 )
 
@@ -23,6 +24,7 @@ __all__ = [
     "or_none",
     "override_text",
     "parse_json",
+    "parse_toml",
     "portable_name",
     "read_text",
     "user_path",

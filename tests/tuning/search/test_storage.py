@@ -16,7 +16,7 @@ REFUSED = "storage=nonsense://me:***@db/studies: cannot be used: "
 
 @pytest.mark.parametrize("source", ["option", "variable", "file", "file in the variable"])
 def test_a_url_is_read_and_its_password_masked(raysim_command, monkeypatch, tmp_path, source):
-    (tmp_path / "url").write_text(f"{DATABASE}\n")
+    (tmp_path / "url").write_text(f"{DATABASE}\n", encoding="utf-8-sig")
     given = f"@{tmp_path / 'url'}" if "file" in source else DATABASE
     if "variable" in source:
         monkeypatch.setenv("RAYSIM_STORAGE", given)
