@@ -7,6 +7,7 @@ Free of heavy imports: the command line finds out whether the working directory 
 from raysim.core.given.decisive import decides_result, may_change
 from raysim.core.given.paths import portable_name, user_path
 from raysim.core.given.values import (
+    RepeatedKeyError,
     check_plain,
     dotted,
     or_none,
@@ -16,6 +17,7 @@ from raysim.core.given.values import (
 )
 
 __all__ = [
+    "RepeatedKeyError",
     "check_plain",
     "decides_result",
     "dotted",

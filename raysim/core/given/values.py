@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -47,16 +48,29 @@ def dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def parse_json(text: str) -> Any:
+class RepeatedKeyError(ValueError):
+    """Error of JSON in which one key has two values."""
+
+
+def parse_json(text: str | bytes) -> Any:
     """Parse JSON.
 
     Raises:
-        ValueError: it is none, or nested too deeply.
+        RepeatedKeyError: an object has a key twice.
+        ValueError: it is no JSON, or nested too deeply.
     """
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_of_pairs)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+
+
+def _of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
+        raise RepeatedKeyError(f"the key {visible(twice)!r} is given twice")
+    return found
 
 
 def or_none(value: Any) -> Any:
@@ -77,6 +91,8 @@ def _is_plain(text: str) -> bool:
     """Return whether a text without quotes is read as itself, not as a number or the like."""
     try:
         parse_json(text)
+    except RepeatedKeyError:
+        return False
     except ValueError:
         return text.strip() == text and text.lower() != "none"
     return False
