@@ -9,6 +9,7 @@ from raysim.core.given.paths import portable_name, user_path
 from raysim.core.given.values import (
     RepeatedKeyError,
     check_plain,
+    compared,
     dotted,
     or_none,
     override_text,
@@ -19,6 +20,7 @@ from raysim.core.given.values import (
 __all__ = [
     "RepeatedKeyError",
     "check_plain",
+    "compared",
     "decides_result",
     "dotted",
     "may_change",

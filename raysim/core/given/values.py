@@ -48,6 +48,22 @@ def dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def compared(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by dotted key, by which they are equal to others or not.
+
+    A mapping that is itself a setting, as `method.methods` of a chain, has its names in order under
+    its own key: `dotted` leaves out empty ones, and dictionaries in another order are equal.
+    """
+    groups = {key: value for key, value in values.items() if isinstance(value, Mapping)}
+    orders = {
+        f"{group}.{name}": ", ".join(map(str, value))
+        for group, settings in groups.items()
+        for name, value in settings.items()
+        if isinstance(value, Mapping)
+    }
+    return dotted(values) | orders
+
+
 class RepeatedKeyError(ValueError):
     """Error of JSON in which one key has two values."""
 
