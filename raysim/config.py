@@ -28,7 +28,15 @@ from raysim.clock.none import NoClock
 from raysim.core.components import explain
 from raysim.core.data import DATASETS, MODELS, PARTITIONS, Dataset, Model, Partition
 from raysim.core.errors import SettingsError, visible
-from raysim.core.given import check_plain, or_none, parse_json, parse_toml, read_text, user_path
+from raysim.core.given import (
+    RepeatedKeyError,
+    check_plain,
+    or_none,
+    parse_json,
+    parse_toml,
+    read_text,
+    user_path,
+)
 from raysim.core.given.component_fields import component_field
 from raysim.core.given.limits import MOST, SMALLEST_RESOURCE, Count, NodeLabels, RayName, Seed
 from raysim.core.method import METHODS, Method
@@ -254,13 +262,15 @@ def parse_override(text: str) -> tuple[str, Any]:
     """Split `dotted.key=value`; parse the value as JSON, `none` as None, else as a string.
 
     Raises:
-        SettingsError: there is no `=`.
+        SettingsError: there is no `=`, or a key of the value is given twice.
     """
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise SettingsError(f"{visible(repr(text))}: overrides are written dotted.key=value")
     try:
         return key.strip(), parse_json(value)
+    except RepeatedKeyError as error:
+        raise SettingsError(f"{visible(text)}: {error}") from error
     except ValueError:  # no JSON, or a number or nesting that no setting has
         return key.strip(), or_none(value.strip())
 

@@ -46,7 +46,7 @@ def key_of_function(function: Any) -> Hashable | None:
         if not isinstance(owner, Component) or owner.__pydantic_private__:
             return None
         path = _path(type(owner))
-        settings = json.dumps(owner.model_dump(mode="json"), sort_keys=True)
+        settings = json.dumps(owner.model_dump(mode="json"))
         own = getattr(type(owner), function.__name__, None) is code
         return (*path, function.__name__, settings) if path and own else None
     return _path(function) if isinstance(function, FunctionType) else None

@@ -28,6 +28,11 @@ BAD_FILES: dict[str, tuple[bytes | None, tuple[str, ...]]] = {
     "broken.toml": (b"rounds = \n", ("broken.toml: ",)),
     "broken.json": (b'{"rounds": ', ("broken.json: ",)),
     "twice.toml": (b"rounds = 1\nrounds = 2\n", ("twice.toml: ",)),
+    "twice.json": (b'{"rounds": 1, "rounds": 2}', ("twice.json: ", "'rounds' is given twice")),
+    "twice-inside.json": (
+        b'{"local": {"lr": 1.0, "epochs": 1, "lr": 0.1}}',
+        ("twice-inside.json: ", "'lr' is given twice"),
+    ),
     "binary.toml": (bytes(range(256)), ("binary.toml: ",)),
     "binary.json": (bytes(range(256)), ("binary.json: ",)),
     "nul.toml": (b"rounds = 1\x00\n", ("nul.toml: ",)),

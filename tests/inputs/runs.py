@@ -81,6 +81,10 @@ REFUSED: Mapping[str, tuple[Callable[[Path], object], str]] = {
     "config own task": (lambda run: _config(run, own_task=True), "task of its own"),
     "config setting": (_unsealed(lambda run: _config(run, nothing=1)), "nothing: no such setting"),
     "config value": (_unsealed(lambda run: _config(run, rounds=0)), "rounds=0"),
+    "config twice": (
+        _unsealed(_write("config.json", b'{"own_task": true, "own_task": false}')),
+        "config.json: the key 'own_task' is given twice",
+    ),
     "config big": (_unsealed(lambda run: _config(run, rounds=10**30)), "rounds=1000"),
     "config plugin": (
         _unsealed(lambda run: _config(run, method={"name": "x:Y"})),

@@ -56,6 +56,7 @@ ODD_CASES = [
     run("analysis=kl_activation", says=('analysis="kl_activation": ', "mean 'kl_activations'?")),
     run("analysis=[cka,nothing]", says=("analysis=", "'nothing': no such analysis; known are")),
     run('analysis=["x:Y"]', says=("analysis=", "'x:Y': no such analysis")),
+    run('engine.node_labels={"a": "b", "a": "c"}', says=("node_labels=", "'a' is given twice")),
     run("analysis=3", says=("analysis=3: ",)),
     run("analysis=[3]", says=("analysis=[3]: must be names of analyses",)),
     run("analysis=aggregation_drop", says=("analysis=aggregation_drop: needs evaluation.clients",)),

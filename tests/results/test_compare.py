@@ -131,6 +131,17 @@ def test_labels_have_settings_as_they_are_typed(grouped):
     ]
 
 
+def test_chains_in_another_order_are_other_groups(grouped):
+    chain, names = {"method.name": "chain"}, ("fedprox", "fedadam")
+    runs = {"a": names, "b": names[::-1], "c": ("fedprox",), "d": (*names, "fedavg")}
+    groups = grouped(
+        **{name: {**chain, "method.methods": {m: {} for m in of}} for name, of in runs.items()}
+    )
+    assert len(groups) == 4
+    assert "'method.methods=fedprox, fedadam'" in groups[0].label
+    assert "'method.methods=fedadam, fedprox'" in groups[1].label
+
+
 def test_one_group_is_called_by_its_method(grouped):
     (group,) = grouped(a={"seed": 1}, b={"seed": 2})
     assert group.label == "fedavg"

@@ -127,6 +127,34 @@ def test_a_field_that_one_method_has_and_the_other_has_not_is_named(tmp_path):
     )
 
 
+CHAIN = {"fedprox": {"mu": 0.1}, "fedadam": {}, "fedavg": {}}
+
+
+@pytest.mark.parametrize(
+    "others",
+    [("fedadam", "fedprox", "fedavg"), ("fedprox", "fedadam"), ("fedprox", "fedavg")],
+    ids="-".join,
+)
+def test_settings_whose_order_counts_are_compared_in_order_and_completely(tmp_path, others):
+    chain = {"method.name": "chain", "method.methods": CHAIN}
+    start(tmp_path, **chain)
+    assert allowed(tmp_path, **chain)
+    other = {**chain, "method.methods": {name: CHAIN[name] for name in others}}
+    said = refusal(tmp_path, **other)
+    if len(others) == 2:
+        assert "holds a run with method.methods" in said
+    else:
+        expected = "fedprox, fedadam, fedavg (here fedadam, fedprox, fedavg)"
+        assert f"holds a run with method.methods={expected}; " in said
+
+
+def test_settings_whose_order_does_not_count_are_equal_in_any(tmp_path):
+    both = {"characters": 1.0, "quality": 2.0}
+    start(tmp_path, **{"partition.name": "by_key", "partition.at_least": both})
+    other = dict(reversed(both.items()))
+    assert allowed(tmp_path, **{"partition.name": "by_key", "partition.at_least": other})
+
+
 def test_settings_of_a_run_that_recorded_nothing_may_be_replaced(tmp_path):
     start(tmp_path, recorded=False)
     assert allowed(tmp_path, rounds=6)

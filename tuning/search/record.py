@@ -9,6 +9,7 @@ import optuna
 
 from raysim.config import parse
 from raysim.core.errors import SettingsError
+from raysim.core.given import compared
 from raysim.storage.schema import renamed
 from raysim.tuning.studies.samplers import SearchOptions
 from raysim.tuning.studies.space import Space
@@ -41,6 +42,13 @@ def as_of_today(found: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(settings := found.get("settings"), Mapping):
         current["settings"] = _current(settings)
     return current
+
+
+def difference_in(key: str, found: Any, expected: Any) -> str | None:
+    """Return the first difference under a key of two records in words, or None."""
+    if key == "settings" and isinstance(found, Mapping):
+        found, expected = compared(found), compared(expected)
+    return first_difference(found, expected)
 
 
 def first_difference(found: Any, expected: Any, prefix: str = "") -> str | None:

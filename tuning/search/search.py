@@ -17,7 +17,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from raysim.core.errors import RunError, without_passwords
 from raysim.tuning.search.decisions import Decisions, copied
 from raysim.tuning.search.mirror import Mirror
-from raysim.tuning.search.record import as_of_today, first_difference, record_of
+from raysim.tuning.search.record import as_of_today, difference_in, record_of
 from raysim.tuning.search.results import combined, quantity
 from raysim.tuning.search.searched import SearchedStudy
 from raysim.tuning.search.storage import (
@@ -130,7 +130,7 @@ class Search:
         # No trial depends on those of an empty study, but its objectives cannot be changed.
         fixed = [key for key in expected if key in found and (key == "objectives" or not empty)]
         for key in fixed:
-            if difference := first_difference(found[key], expected[key]):
+            if difference := difference_in(key, found[key], expected[key]):
                 raise RunError(
                     f"study {self.study.study_name} in {without_passwords(self._url)} differs in"
                     f" {key} ({difference}); choose another --name (and --out, if it is given)"

@@ -23,6 +23,7 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 import raysim
 from raysim.config import EngineSettings, parse
 from raysim.core.errors import MachineError, RunError
+from raysim.core.given import parse_json
 from raysim.execution.cluster_health import NodeLostError
 from raysim.execution.process import mps_limits
 from raysim.execution.ray_runtime import MakeExecutor
@@ -45,7 +46,7 @@ LOCK_SECONDS = 30.0
 
 def finished(folder: Path) -> Report:
     """Return the report of a finished run."""
-    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    summary = parse_json((folder / "summary.json").read_text(encoding="utf-8"))
     return Report(_curve(_rows(folder)), summary)
 
 

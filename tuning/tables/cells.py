@@ -43,7 +43,7 @@ class ResolvedCell:
     @cached_property
     def key(self) -> str:
         """Settings as text, which the cells of one run have in common."""
-        return json.dumps(self.settings.to_dict(), sort_keys=True)
+        return json.dumps(self.settings.to_dict())
 
 
 @dataclass(frozen=True, eq=False)

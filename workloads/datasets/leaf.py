@@ -24,6 +24,7 @@ import numpy.typing as npt
 from raysim.core.client_indices import Indices
 from raysim.core.data import Progress, Split
 from raysim.core.errors import DataError
+from raysim.core.given import parse_json
 
 SPLITS = ("train", "test")
 
@@ -151,11 +152,11 @@ def _users(path: Path, found: dict[str, Path]) -> Iterator[User]:
 
 def _content(path: Path) -> Any:
     try:
-        return json.loads(path.read_bytes())
+        return parse_json(path.read_bytes())
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise DataError(f"{path}: {where}: not a complete JSON file ({error.msg})") from error
-    except UnicodeDecodeError as error:
+    except ValueError as error:
         raise DataError(f"{path}: not a JSON file ({error})") from error
 
 

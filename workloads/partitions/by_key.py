@@ -7,11 +7,11 @@ the roles with 10,000 data points or more, 66 at random.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from raysim.core.client_indices import Indices, ListedIndices
 from raysim.core.data import Partition, Split
@@ -19,6 +19,11 @@ from raysim.core.errors import DataError
 from raysim.core.given.limits import Count
 from raysim.core.seeds import stream
 from raysim.workloads.partitions.checks import column
+
+
+def _by_name(limits: dict[str, float]) -> dict[str, float]:
+    """Return limits in one order, as theirs does not count; that of other settings does."""
+    return dict(sorted(limits.items()))
 
 
 class ByKey(Partition):
@@ -37,7 +42,7 @@ class ByKey(Partition):
 
     key: str = "writer"
     minimum: Count = 1
-    at_least: dict[str, float] = Field(default_factory=dict)
+    at_least: Annotated[dict[str, float], AfterValidator(_by_name)] = Field(default_factory=dict)
     choose: Literal["random", "largest"] = "random"
 
     def split(self, data: Split, clients: int, seed: int) -> ListedIndices:

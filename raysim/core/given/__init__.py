@@ -7,7 +7,9 @@ Free of heavy imports: the command line finds out whether the working directory 
 from raysim.core.given.decisive import decides_result, may_change
 from raysim.core.given.paths import portable_name, user_path
 from raysim.core.given.values import (
+    RepeatedKeyError,
     check_plain,
+    compared,
     dotted,
     or_none,
     override_text,
@@ -17,7 +19,9 @@ from raysim.core.given.values import (
 )
 
 __all__ = [
+    "RepeatedKeyError",
     "check_plain",
+    "compared",
     "decides_result",
     "dotted",
     "may_change",

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import tomllib
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -57,14 +58,35 @@ def dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def parse_json(text: str) -> Any:
+def compared(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by dotted key, by which they are equal to others or not.
+
+    A mapping that is itself a setting, as `method.methods` of a chain, has its names in order under
+    its own key: `dotted` leaves out empty ones, and dictionaries in another order are equal.
+    """
+    groups = {key: value for key, value in values.items() if isinstance(value, Mapping)}
+    orders = {
+        f"{group}.{name}": ", ".join(map(str, value))
+        for group, settings in groups.items()
+        for name, value in settings.items()
+        if isinstance(value, Mapping)
+    }
+    return dotted(values) | orders
+
+
+class RepeatedKeyError(ValueError):
+    """Error of JSON in which one key has two values."""
+
+
+def parse_json(text: str | bytes) -> Any:
     """Parse JSON.
 
     Raises:
-        ValueError: it is none, or nested too deeply.
+        RepeatedKeyError: an object has a key twice.
+        ValueError: it is no JSON, or nested too deeply.
     """
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_of_pairs)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 
@@ -82,6 +104,14 @@ def parse_toml(text: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+
+
+def _of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
+        raise RepeatedKeyError(f"the key {visible(twice)!r} is given twice")
+    return found
 
 
 def or_none(value: Any) -> Any:
@@ -102,6 +132,8 @@ def _is_plain(text: str) -> bool:
     """Return whether a text without quotes is read as itself, not as a number or the like."""
     try:
         parse_json(text)
+    except RepeatedKeyError:
+        return False
     except ValueError:
         return text.strip() == text and text.lower() != "none"
     return False

@@ -433,6 +433,22 @@ def test_trials_that_cannot_be_compared_are_not_mixed(tmp_path):
         make_search(tmp_path, SearchOptions(sampler="random")).claim()
 
 
+def test_a_chain_in_another_order_is_another_study(tmp_path):
+    def search(*names):
+        overrides = {"method.name": "chain", "method.methods": {name: {} for name in names}}
+        return make_search(
+            tmp_path, table={"space": {"local.lr": {"low": 0.1, "high": 0.5}}}, **overrides
+        )
+
+    first = search("fedprox", "fedadam")
+    first.claim()
+    first.ask()
+    search("fedprox", "fedadam").claim()
+    expected = r"differs in settings \(method.methods: fedprox, fedadam, here fedadam, fedprox\)"
+    with pytest.raises(raysim.RunError, match=expected):
+        search("fedadam", "fedprox").claim()
+
+
 @pytest.mark.parametrize("storage", ["sqlite:////no/such/folder/study.db", "nonsense://x", "x"])
 def test_a_storage_that_cannot_be_used(tmp_path, storage):
     with pytest.raises(raysim.RunError, match=f"storage={storage}: cannot be used: "):

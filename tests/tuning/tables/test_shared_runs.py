@@ -12,11 +12,13 @@ import pytest
 import raysim
 from raysim.results.runs import read_run
 from raysim.tuning.slots.report import Report
+from raysim.tuning.tables.cells import ResolvedCell
 from raysim.tuning.tables.folder import TableFolder
 from raysim.tuning.tables.plan import TableOptions, make_plan
 from raysim.tuning.tables.runs import TableRuns
 from raysim.tuning.tables.work import Workload
 from raysim.workloads.tables import TABLES
+from tests.tasks import make_settings
 from tests.tuning.tables.common import NAME, make_table, times
 from tests.tuning.tables.test_command import refused, rows_of
 
@@ -32,6 +34,16 @@ METRICS = {
     "B=40 loss": "final(test_loss)",
 }
 ONE_ROW = {"FedAvg": {"method.name": "fedavg"}}
+
+
+def test_cells_of_chains_in_another_order_do_not_share_a_run(tmp_path):
+    (paper,) = TABLES["mifl-6a"].cells[:1]
+    keys = {
+        ResolvedCell(paper, make_settings(tmp_path, **chain), 1, True).key
+        for names in (("fedprox", "fedadam"), ("fedadam", "fedprox"))
+        for chain in ({"method.name": "chain", "method.methods": {name: {} for name in names}},)
+    }
+    assert len(keys) == 2
 
 
 @pytest.fixture

@@ -93,6 +93,7 @@ DAMAGES = {
         "user al: 3 inputs in `x`, 2 labels in `y`",
     ),
     "no samples": (content(bo=[1], al=[]), "user al: has no samples"),
+    "given twice": ('{"users": [], "users": ["al"]}', r"not a JSON file \(the key 'users' is"),
     "named twice": (content(al=[1]) | {"users": ["al", "al"]}, "user al: is also in .*b.json"),
 }
 
