@@ -269,8 +269,8 @@ def resume(
     from raysim.config import apply_overrides, parse
     from raysim.core.errors import RunError
     from raysim.core.given import user_path
+    from raysim.core.given.user_modules import leave_out_working_directory
     from raysim.driver.listener import Listener
-    from raysim.execution.module_path import leave_out_working_directory
     from raysim.storage.plugins import Plugins
     from raysim.storage.run_directory import RunDirectory
 

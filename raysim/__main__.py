@@ -1,7 +1,7 @@
 """Entry of the command `raysim`, and of `python -m raysim`."""
 
 from raysim.core.exits import end_at_once
-from raysim.execution.module_path import take_working_directory_off
+from raysim.core.given.user_modules import take_working_directory_off
 
 
 def main() -> None:

@@ -37,7 +37,7 @@ from raysim.cli.results import compare, report
 from raysim.cli.tables import table, table_options
 from raysim.core.errors import RaysimError, SettingsError
 from raysim.core.exits import interruptible
-from raysim.execution.module_path import leave_out_working_directory, put_working_directory_last
+from raysim.core.given.user_modules import find_named_modules, leave_out_working_directory
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -287,7 +287,7 @@ def _check_job(name: str, *rest: str) -> None:
 
 def main() -> None:
     """Run the command line; `package.module:Class` may lie in the working directory."""
-    put_working_directory_last()
+    find_named_modules()
     line: RaysimError
     try:
         sys.exit(app(standalone_mode=False))

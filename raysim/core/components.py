@@ -24,6 +24,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from raysim.core.errors import RaysimError, SettingsError, visible
+from raysim.core.given.user_modules import allow
 
 
 class Component(BaseModel):
@@ -100,6 +101,8 @@ class Registry(Generic[C]):
             raise SettingsError(f"{key}: no such {self.kind}; {hint} (or package.module:Class)")
         module_name, _, class_name = target.partition(":")
         try:
+            if name not in self._targets:
+                allow(module_name)
             found = getattr(import_module(module_name), class_name)
         except (Exception, SystemExit) as error:  # a user's module may do anything
             raise SettingsError(f"{key}: cannot be imported: {cause(error)}") from error

@@ -7,29 +7,23 @@ same. Nothing is executed to find that out.
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Mapping
 from hashlib import sha256
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from typing import Any
 
 from raysim.core.errors import RunError
 from raysim.core.given import parse_json
 from raysim.core.given.run_folders import run_directory_of
+from raysim.core.given.user_modules import OWN, sources, spec_of
 from raysim.storage.atomic import discard_folder, write_json
 from raysim.storage.checkpoints import Checkpoints
 
 TARGET = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*):[A-Za-z_][\w.]*")
 """`package.module:Class`."""
-INSTALLED = {"site-packages", "dist-packages"}
 SEALS = "plugins.json"
-OWN = {"raysim", "__main__"}
-"""Top-level modules that are there before settings are read."""
 
 
 class Plugins:
@@ -125,7 +119,7 @@ def check_places(settings: Mapping[str, Any]) -> None:
         RunError: a source lies there, or a module has none.
     """
     for module in sorted(modules_of(settings)):
-        if module.partition(".")[0] not in sys.stdlib_module_names and _spec(module):
+        if module.partition(".")[0] not in sys.stdlib_module_names and spec_of(module):
             _sources(module)
 
 
@@ -159,16 +153,11 @@ def _sources(module: str, run_dir: Path | None = None) -> dict[str, Path]:
     Raises:
         RunError: there is no source, or one lies in a run directory.
     """
-    top = _Top(module)
-    files: dict[str, Path] = {}
-    waiting = [module]
-    while waiting:
-        name = waiting.pop()
-        for each in _with_packages(name):
-            path = None if each in files else top.file(each)
-            if path is not None:
-                files[each] = path
-                waiting += _imports(path, each)
+    if spec_of(module) is None:
+        raise RunError(
+            f"{module}: there is no such module; one that lies in a run directory is not found"
+        )
+    files = sources(module)
     if module not in files:
         raise RunError(f"{module}: has no Python source")
     for name in sorted(files):
@@ -178,71 +167,6 @@ def _sources(module: str, run_dir: Path | None = None) -> dict[str, Path]:
                 " executed; move it elsewhere"
             )
     return files
-
-
-def _spec(module: str) -> ModuleSpec | None:
-    """Return the spec of a module's outermost package; to find it, nothing is executed."""
-    try:
-        return find_spec(module.partition(".")[0])
-    except (ImportError, ValueError):
-        return None
-
-
-class _Top:
-    """Place of a module's outermost package, or of the module itself where it is in none."""
-
-    def __init__(self, module: str) -> None:
-        self._name = module.partition(".")[0]
-        spec = _spec(module)
-        places = (spec.submodule_search_locations or [spec.origin or ""]) if spec else []
-        self._places = [Path(place) for place in places]
-        if not self._places:
-            raise RunError(
-                f"{module}: there is no such module; one that lies in a run directory is not found"
-            )
-
-    def file(self, module: str) -> Path | None:
-        """Return the source of a module; None for one that is not beside this."""
-        first, *others = module.split(".")
-        for place in self._places:
-            if first != self._name and (first in OWN or INSTALLED.intersection(place.parts)):
-                continue
-            start = place if first == self._name else place.with_name(first)
-            path = start.with_suffix("").joinpath(*others)
-            for file in (path / "__init__.py", path.with_name(f"{path.name}.py")):
-                if file.is_file():
-                    return file
-        return None
-
-
-def _with_packages(module: str) -> Iterator[str]:
-    """Yield the names of a module's packages, the outermost first, then its own."""
-    parts = module.split(".")
-    for end in range(1, len(parts) + 1):
-        yield ".".join(parts[:end])
-
-
-def _imports(path: Path, module: str) -> list[str]:
-    """Return the modules that a source may import; a source that cannot be read imports none."""
-    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    return _imports_of(path.read_bytes(), package)
-
-
-@lru_cache(maxsize=100)
-def _imports_of(source: bytes, package: str) -> list[str]:
-    """Return the modules that a source in a package may import; a run asks several times."""
-    found = []
-    try:
-        nodes = [*ast.walk(ast.parse(source))]
-    except (SyntaxError, ValueError):
-        return []
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and (package or not node.level):
-            base = resolve_name("." * node.level + (node.module or ""), package or None)
-            found += [f"{base}.{alias.name}" for alias in node.names]
-    return found
 
 
 def _run_directory(path: Path, run_dir: Path | None) -> Path | None:

@@ -1,17 +1,24 @@
-"""The module path of the driver and of actors: packages first, the working directory last."""
+"""The module path of the driver and of actors: the working directory answers named imports only."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from ray import cloudpickle
 
 import raysim
-from raysim.execution.module_path import put_working_directory_last, with_driver_path
+from raysim.core.given.user_modules import (
+    FINDER,
+    NamedModules,
+    allow,
+    find_named_modules,
+)
+from raysim.execution.module_path import with_driver_path
 
 HOME = Path(raysim.__file__).parents[1]
 HOSTILE = "raise RuntimeError('a file of the working directory hides a package')\n"
@@ -35,15 +42,18 @@ class Plain:
         self.given = given
 
     def describe(self, asked: str) -> list[object]:
+        from importlib.util import find_spec
+
         import platformdirs
 
-        return [self.given, asked, platformdirs.__file__]
+        named = [find_spec(name) is not None for name in ("an_own_method", "an_own_stranger")]
+        return [self.given, asked, platformdirs.__file__, named]
 
 
 @pytest.fixture
 def hostile(tmp_path, monkeypatch) -> str:
     """A working directory with files named like packages."""
-    for name in ("platformdirs", "raysim"):
+    for name in ("platformdirs", "raysim", "an_own_stranger"):
         (tmp_path / f"{name}.py").write_text(HOSTILE)
     monkeypatch.chdir(tmp_path)
     return str(tmp_path)
@@ -57,24 +67,54 @@ def started(here: str) -> list[object]:
     return json.loads(done.stdout)
 
 
-def test_the_working_directory_moves_behind_all_else(monkeypatch, tmp_path):
+@pytest.fixture
+def finder(monkeypatch) -> NamedModules:
+    """The finder of this process, as it was after the test."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    for name, before in vars(FINDER).items():
+        monkeypatch.setattr(FINDER, name, type(before)())
+    return FINDER
+
+
+def test_the_working_directory_is_off_the_module_path(finder, monkeypatch, tmp_path):
     (tmp_path / "link").symlink_to(tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", ["", str(tmp_path), "/a", str(tmp_path / "link"), "/b"])
-    put_working_directory_last()
-    assert sys.path == ["/a", "/b", str(tmp_path)]
-    put_working_directory_last()
-    assert sys.path == ["/a", "/b", str(tmp_path)]
+    sys.path[:] = ["", str(tmp_path), "/a", str(tmp_path / "link"), "/b"]
+    for _ in range(2):
+        find_named_modules()
+        assert sys.path == ["/a", "/b"] and finder.folders == [str(tmp_path)]
+        assert sys.meta_path[-1] is finder and sys.meta_path.count(finder) == 1
 
 
-def test_an_actor_finds_packages_before_the_working_directory(hostile, monkeypatch):
-    monkeypatch.setattr(sys, "path", [*sys.path])
+def test_named_modules_and_their_imports_alone_are_found_there(finder, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for name, text in {
+        "an_own_method": "import an_own_helper",
+        "an_own_helper": "def f():\n    from an_own_package.deep import x",
+        "an_own_package/deep": "import an_own_missing",
+        "an_own_stranger": "",
+    }.items():
+        (tmp_path / f"{name}.py").parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.py").write_text(text)
+    find_named_modules()
+    found = ("an_own_method", "an_own_helper", "an_own_package", "an_own_package.deep")
+    assert find_spec("an_own_method") is None
+    allow("an_own_method")
+    assert all(find_spec(name) is not None for name in found)
+    assert find_spec("an_own_stranger") is None and find_spec("an_own_missing") is None
+    sys.modules.pop("an_own_package", None)
+
+
+def test_an_actor_finds_what_the_driver_finds(hostile, finder, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(HOME))
-    put_working_directory_last()
-    (given, asked, file), path, last, home = started(hostile)
+    (Path(hostile) / "an_own_method.py").touch()
+    find_named_modules()
+    allow("an_own_method")
+    (given, asked, file, named), path, _, home = started(hostile)
     assert (given, asked) == ({"given": 1}, "asked")
-    assert path == ["/nowhere/of-the-worker", hostile] and last
-    assert not file.startswith(hostile)
+    assert path == ["/nowhere/of-the-worker"]
+    assert not file.startswith(hostile) and named == [True, False]
     assert Path(home).samefile(raysim.__file__)
 
 
@@ -107,3 +147,41 @@ def test_a_command_in_a_run_directory_executes_nothing_there(tmp_path, words, se
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "executed").exists()
+
+
+OPTIONAL = (
+    *("pandas", "tensorflow", "snappy", "torchcomms", "opt_einsum", "monkeytype", "cutlass"),
+    *(
+        "pynvml",
+        "pydot",
+        "dill",
+        "chardet",
+        "brotli",
+        "zstandard",
+        "uvloop",
+        "wcwidth",
+        "backports",
+    ),
+    *("habana_frameworks", "cython", "simplejson", "org", "socks", "backports", "amdsmi"),
+)
+"""Packages that libraries import if they are installed."""
+OWN_METHOD = (
+    "import own_helper\nfrom raysim.methods.fedavg import FedAvg\nclass Mine(FedAvg):\n    pass\n"
+)
+
+
+@pytest.mark.parametrize("engine", ["inline", pytest.param("ray", marks=pytest.mark.full)])
+def test_optional_imports_of_libraries_execute_nothing(tmp_path, engine):
+    """A run with an own method, its resumption and its comparison, beside files named alike."""
+    for name in OPTIONAL:
+        (tmp_path / f"{name}.py").write_text("open(f'executed-{__name__}', 'w')\n")
+    (tmp_path / "own_method.py").write_text(OWN_METHOD)
+    (tmp_path / "own_helper.py").touch()
+    settings = ("clients=4", "fraction=1.0", "partition.limit=10", "rounds=1", "out=run")
+    method = ("method.name=own_method:Mine", "target_accuracy=none")
+    where = (f"engine.backend={engine}", *(["engine.actors=1"] if engine == "ray" else []))
+    for words in (("run", "mnist-fedavg", *settings, *method, *where), ("compare", "run")):
+        command = [sys.executable, "-m", "raysim", *words]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert not [*tmp_path.glob("executed-*")]

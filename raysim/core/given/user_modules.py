@@ -1,0 +1,163 @@
+"""A user's own modules: their sources, and the working directory as the last place to find some.
+
+A module that settings name, `method.name=my_method:Class`, is found in the working directory, and
+so is what its sources import. Nothing else is: libraries try to import packages that are not
+installed (pyarrow asks for pandas), and a file of that name must not be executed. Nothing comes
+from a run directory, which may be anyone's.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec, resolve_name
+from pathlib import Path
+from types import ModuleType
+
+from raysim.core.given.run_folders import run_directory_of
+
+INSTALLED = {"site-packages", "dist-packages"}
+OWN = {"raysim", "__main__"}
+"""Top-level modules that are there before settings are read."""
+
+
+class NamedModules(MetaPathFinder):
+    """Finder of named modules in some folders, asked after all others.
+
+    Attributes:
+        folders: The folders; none where nothing is to be found so.
+        names: Top-level modules that may come from there.
+    """
+
+    def __init__(self) -> None:
+        self.folders: list[str] = []
+        self.names: set[str] = set()
+
+    def serve(self, folders: Iterable[str], names: Iterable[str] = ()) -> None:
+        """Find modules in other folders from here on."""
+        self.folders, self.names = list(folders), {*self.names, *names}
+        sys.meta_path[:] = [*(each for each in sys.meta_path if each is not self), self]
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the spec of a named top-level module; those within a package have its path."""
+        if path is not None or fullname not in self.names:
+            return None
+        return PathFinder.find_spec(fullname, self.folders)
+
+
+FINDER = NamedModules()
+"""That of this process."""
+
+
+def take_working_directory_off() -> None:
+    """Take the working directory off the module path, where Python and Ray put it first."""
+    here = Path.cwd().resolve()
+    sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != here]
+    FINDER.folders = []
+
+
+def find_named_modules() -> None:
+    """Find what settings name in the working directory, unless it lies in a run directory."""
+    take_working_directory_off()
+    if run_directory_of(Path.cwd()) is None:
+        FINDER.serve([str(Path.cwd())])
+
+
+def leave_out_working_directory(folder: Path) -> None:
+    """Find nothing in the working directory where it lies in a folder."""
+    if Path.cwd().resolve().is_relative_to(folder.resolve()):
+        take_working_directory_off()
+
+
+def allow(module: str) -> None:
+    """Let a module that settings name, and what it imports, be found by `FINDER`."""
+    top = module.partition(".")[0]
+    if FINDER.folders and top not in OWN:
+        imported = (name for path in sources(module).items() for name in _imports(*path))
+        FINDER.names |= {top, *(name.partition(".")[0] for name in imported)}
+
+
+def spec_of(module: str) -> ModuleSpec | None:
+    """Return the spec of a module's outermost package; to find it, nothing is executed."""
+    top = module.partition(".")[0]
+    try:
+        return find_spec(top) or PathFinder.find_spec(top, FINDER.folders)
+    except (ImportError, ValueError):
+        return None
+
+
+def sources(module: str) -> dict[str, Path]:
+    """Return the source files of a module and of what it imports beside it, by module.
+
+    Beside it are its packages, and where it is not installed, the folder that holds it.
+    """
+    top = _Top(module)
+    files: dict[str, Path] = {}
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        for each in _with_packages(name):
+            path = None if each in files else top.file(each)
+            if path is not None:
+                files[each] = path
+                waiting += _imports(each, path)
+    return files
+
+
+class _Top:
+    """Place of a module's outermost package, or of the module itself where it is in none."""
+
+    def __init__(self, module: str) -> None:
+        self._name = module.partition(".")[0]
+        spec = spec_of(module)
+        places = (spec.submodule_search_locations or [spec.origin or ""]) if spec else []
+        self._places = [Path(place) for place in places]
+
+    def file(self, module: str) -> Path | None:
+        """Return the source of a module; None for one that is not beside this."""
+        first, *others = module.split(".")
+        for place in self._places:
+            if first != self._name and (first in OWN or INSTALLED.intersection(place.parts)):
+                continue
+            start = place if first == self._name else place.with_name(first)
+            path = start.with_suffix("").joinpath(*others)
+            for file in (path / "__init__.py", path.with_name(f"{path.name}.py")):
+                if file.is_file():
+                    return file
+        return None
+
+
+def _with_packages(module: str) -> Iterator[str]:
+    """Yield the names of a module's packages, the outermost first, then its own."""
+    parts = module.split(".")
+    for end in range(1, len(parts) + 1):
+        yield ".".join(parts[:end])
+
+
+def _imports(module: str, path: Path) -> list[str]:
+    """Return the modules that a source may import; a source that cannot be read imports none."""
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    return _imports_of(path.read_bytes(), package)
+
+
+@lru_cache(maxsize=100)
+def _imports_of(source: bytes, package: str) -> list[str]:
+    """Return the modules that a source in a package may import; a run asks several times."""
+    found = []
+    try:
+        nodes = [*ast.walk(ast.parse(source))]
+    except (SyntaxError, ValueError):
+        return []
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and (package or not node.level):
+            base = resolve_name("." * node.level + (node.module or ""), package or None)
+            found += [f"{base}.{alias.name}" for alias in node.names]
+    return found
