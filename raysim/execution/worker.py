@@ -186,6 +186,7 @@ class Worker:
             total_weight=entry.total_weight,
             discount=entry.discount,
             digests=digests,
+            frozen=self.sequential.network.frozen_names,
         )
 
     @cached_property

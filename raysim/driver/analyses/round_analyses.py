@@ -63,7 +63,8 @@ class RoundAnalyses:
             return self._run_pass(work)
         names = {extra for name in analyses.parts for extra in analyses.chosen[name].extras}
         extras = analyses.extras(tuple(names), work.clients)
-        reduced, figures = split_figures(self._run_pass(with_parts(work, analyses.parts, extras)))
+        work = with_parts(work, analyses.parts, extras, self._runner.context.frozen)
+        reduced, figures = split_figures(self._run_pass(work))
         for name, of_clients in figures.items():
             self._trained[name] |= of_clients
         return reduced
@@ -213,7 +214,8 @@ class _Passes:
     ) -> tuple[Reduced, dict[int, Tensors]]:
         """Run a pass with one client part; return the result, and the part's figures."""
         brought = self.analyses.extras(extras, work.clients)
-        reduced, figures = split_figures(self.runner.run(with_parts(work, {"": part}, brought)))
+        work = with_parts(work, {"": part}, brought, self.runner.context.frozen)
+        reduced, figures = split_figures(self.runner.run(work))
         return reduced, figures.get("", {})
 
 
