@@ -17,7 +17,7 @@ from raysim.core.seeds import stream
 from raysim.core.tensors import Groups, Tensors
 from raysim.driver.analyses.riding import Figures, nothing, split_figures, staged, with_parts
 from raysim.driver.analyses.run_analyses import Analyses
-from raysim.driver.evaluation import Evaluation, has_own_models
+from raysim.driver.evaluation import Evaluation
 from raysim.driver.passes import RoundRunner
 from raysim.driver.round_inputs import round_inputs
 from raysim.driver.round_log import RoundLog
@@ -157,7 +157,7 @@ class _Passes:
             targets=open_samples(analyses.federation.test).y,
             accuracy=lambda: (
                 accuracies(self.after.state)
-                if has_own_models(settings.method)
+                if settings.method.deploys_client_models
                 else evaluation.accuracies
             ),
             accuracy_before=lambda: accuracies(before.state),
