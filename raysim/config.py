@@ -95,7 +95,8 @@ class EvaluationSettings(SettingsGroup):
     )
     clients: bool = Field(
         default=False,
-        description="evaluate clients one by one, on test samples in their class proportions",
+        description="evaluate clients one by one, on test samples in their class proportions, and"
+        " on those of their key",
     )
 
 

@@ -71,9 +71,9 @@ def _finish_all(
         if field.name != "bytes_up"
     }
     if any(upload.bytes_up is not None for upload in uploads):
-        sharing = [upload for upload in uploads if SHARED in upload.sums]
-        twice = (len(sharing) - 1) * nbytes({SHARED: sharing[0].sums[SHARED]}) if sharing else 0
-        merged["bytes_up"] = sum(upload.sent_bytes for upload in uploads) - twice
+        sharing = [upload.sums[SHARED] for upload in uploads if SHARED in upload.sums]
+        twice = sum(nbytes({SHARED: model}, view.frozen) for model in sharing[1:])
+        merged["bytes_up"] = sum(upload.sent_bytes(view.frozen) for upload in uploads) - twice
     return Upload(**merged)
 
 

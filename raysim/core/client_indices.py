@@ -49,13 +49,18 @@ class ListedIndices:
         Raises:
             DataError: a client has no samples.
         """
-        sizes = np.array([len(indices) for indices in per_client], dtype=np.int64)
-        if len(empty := np.flatnonzero(sizes == 0)):
+        found = cls.of_some(per_client)
+        if len(empty := np.flatnonzero(found.sizes == 0)):
             raise DataError(
-                f"client {empty[0]} has no samples ({len(empty)} of {len(sizes)} clients have"
+                f"client {empty[0]} has no samples ({len(empty)} of {len(per_client)} clients have"
                 " none): use fewer clients or another partition"
             )
-        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        return found
+
+    @classmethod
+    def of_some(cls, per_client: Sequence[npt.NDArray[Any]]) -> ListedIndices:
+        """Build client indices from one array of sample indices per client; some may be empty."""
+        offsets = np.cumsum([0, *map(len, per_client)], dtype=np.int64)
         return cls(np.concatenate(per_client).astype(np.int64), offsets)
 
     @classmethod

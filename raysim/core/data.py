@@ -6,7 +6,7 @@ Legend: N samples, K clients, B batch.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 from pydantic import Field
 
-from raysim.core.client_indices import ClientIndices, held_problem, limited
+from raysim.core.client_indices import (
+    ClientIndices,
+    Indices,
+    ListedIndices,
+    held_problem,
+    limited,
+)
 from raysim.core.components import Component, Registry, ask, called
 from raysim.core.errors import DataError
 from raysim.core.given.limits import Count
@@ -144,6 +150,36 @@ class Partition(Component, ABC):
             raise DataError(f"{called(self)}: split returned {problem}")
         return whole if self.limit is None else limited(whole, self.limit, seed)
 
+    def local_test_indices(
+        self, train: Split, test: Split, held: ClientIndices
+    ) -> ListedIndices | None:
+        """Return the test samples that each client has of its own; None where no client has any.
+
+        Raises:
+            DataError: the rule gives samples that there are not.
+            SettingsError: the rule fails.
+        """
+        clients = len(held.sizes)
+        found: Sequence[npt.NDArray[Any]] | None = ask(
+            self,
+            "split_test",
+            *(train, test, held),
+            returns=lambda found: (
+                found is None or (len(found) == clients and all(each.ndim == 1 for each in found))
+            ),
+            expected=f"None, or {clients} arrays of indices, one a client",
+        )
+        if found is None or not any(map(len, found)):
+            return None
+        indices = ListedIndices.of_some(found)
+        wrong = indices.indices[(indices.indices < 0) | (indices.indices >= len(test))]
+        if len(wrong):
+            raise DataError(
+                f"{called(self)}: split_test returned sample {wrong[0]}; the test set has samples"
+                f" 0 to {len(test) - 1}"
+            )
+        return indices
+
     @abstractmethod
     def split(self, data: Split, clients: int, seed: int) -> ClientIndices:
         """Assign samples to clients.
@@ -151,6 +187,20 @@ class Partition(Component, ABC):
         Raises:
             DataError: the data cannot be split so, for example more clients than samples.
         """
+
+    def split_test(
+        self, train: Split, test: Split, held: ClientIndices
+    ) -> Sequence[Indices] | None:
+        """Return, per client, the indices of the test samples that are its own.
+
+        A client may have none (an empty array). By default no test sample is a client's own: None.
+
+        Args:
+            train: The training set.
+            test: The test set.
+            held: The training samples that each client holds.
+        """
+        return None
 
     def client_view(self, x: Tensor, rows: Tensor, client: int, seed: int) -> Tensor:
         """Transform decoded training inputs [n, ...] for one client.

@@ -151,6 +151,11 @@ class Method(Component, ABC):
     in such rounds are not compared with those of other methods."""
 
     @property
+    def deploys_client_models(self) -> bool:
+        """True where clients deploy models of their own (`client_model`)."""
+        return type(self).client_model is not Method.client_model
+
+    @property
     def needs_classes(self) -> str:
         """The method's setting, as `key=value`, that needs a classification; empty for none."""
         return ""
@@ -216,8 +221,8 @@ class Method(Component, ABC):
     def client_model(self, deployed: Tensors, state: Groups) -> Tensors:
         """Return the tensors that a client would deploy itself, given its own state.
 
-        With `evaluation.clients=true` each client is evaluated with them; by default with the
-        deployed global model.
+        Each client is evaluated with them: columns `client_accuracy_...` and `personal_...`; by
+        default with the deployed global model.
         """
         return deployed
 

@@ -9,7 +9,7 @@ Legend: B batch, F features, C classes, n_k samples of client k.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -103,6 +103,7 @@ class View:
         gradient: `gradient(tensors, batch)`: the gradient of the local objective at any tensors,
             weight decay included: in a step in training mode with its random draws (dropout), in
             `finish` in evaluation mode; buffers are left alone.
+        frozen: Names of the network's frozen parameters, which do not travel.
     """
 
     params: Tensors
@@ -115,6 +116,7 @@ class View:
     generator: Callable[[str], torch.Generator]
     at: Callable[[Tensors, Tensor], Outputs]
     gradient: Callable[[Tensors, Batch], Tensors]
+    frozen: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -162,12 +164,10 @@ class Upload:
     metrics: Mapping[str, float] = field(default_factory=dict)
     bytes_up: int | None = None
 
-    @property
-    def sent_bytes(self) -> int:
-        """Bytes that travel up: `bytes_up`, or those of the tensors and four for each scalar."""
-        if self.bytes_up is not None:
-            return self.bytes_up
-        return nbytes(self.sums) + nbytes(self.rows) + 4 * len(self.scalars)
+    def sent_bytes(self, frozen: Collection[str] = ()) -> int:
+        """Return the bytes that travel up: `bytes_up`, or those of scalars and unfrozen tensors."""
+        held = nbytes(self.sums, frozen) + nbytes(self.rows, frozen) + 4 * len(self.scalars)
+        return held if self.bytes_up is None else self.bytes_up
 
 
 def send_model(view: View, trained: Trained) -> Upload:
@@ -260,7 +260,7 @@ class Pass:
         weighting: Weights of the mean; None takes the run's `weighting`.
         personal: Groups sent to one client alone.
         bytes_down: Bytes that one client receives, where a deployment would send less than
-            what is broadcast here.
+            what is broadcast here; frozen parameters are left out by themselves.
         label: Name of columns of their own for its losses and bytes (`{label}_train_loss`, ...);
             the round's are then without the losses, but with the bytes. Empty: the round's alone.
     """

@@ -7,7 +7,7 @@ added in the order of the batches, so the result does not depend on how they wer
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,16 @@ import numpy.typing as npt
 
 from raysim.config import Settings
 from raysim.core.errors import RunError
-from raysim.core.method import Method, ServerState
+from raysim.core.method import ServerState
 from raysim.core.tensors.packed import PackedTensors
+from raysim.driver.client_scores import (
+    client_accuracies,
+    client_scores,
+    client_table,
+    figure_names,
+    joined,
+    spread,
+)
 from raysim.execution.base import Executor, Item
 from raysim.execution.messages import EvaluationMessage, FailedItem, Scores
 from raysim.federation.evaluation_sets import (
@@ -24,13 +32,16 @@ from raysim.federation.evaluation_sets import (
     EvaluationSet,
     client_test_set,
     held_out_set,
+    local_test_set,
 )
 from raysim.federation.federation import Federation, open_samples
 from raysim.storage.client_states import Versions, latest_versions
 from raysim.storage.trace import Span
 
-CLIENT_FIGURES = ("client_accuracy_mean", *(f"client_accuracy_d{tenth}" for tenth in range(1, 10)))
-"""The mean over clients, and the deciles, of which d5 is the median."""
+CLIENT_FIGURES = figure_names("client_accuracy")
+LOCAL_TEST, PERSONAL = "local_test", "personal_"
+"""The set of the clients' own test samples; the prefix of sets that are evaluated with the model
+that each client deploys, of methods under which these are models of their own."""
 Figures = dict[str, float | None]
 """Columns of `metrics.parquet`, by name."""
 Values = npt.NDArray[Any]
@@ -42,7 +53,8 @@ class Evaluation:
 
     Attributes:
         figures: The figures of the round.
-        clients: Under `evaluation.clients`, columns [n]: clients, their test samples, accuracies.
+        clients: Columns [n] of `client_accuracy.parquet`: the evaluated clients, and of each kind
+            of test samples of theirs how many they have, and the scores.
         predicted: Predictions [N, ...] of the test set.
         analyses: Columns of each analysis.
         spans: Under `trace`, the spans of each worker.
@@ -56,8 +68,8 @@ class Evaluation:
 
     @property
     def accuracies(self) -> dict[int, float]:
-        """Accuracy of each evaluated client."""
-        if not self.clients:
+        """Accuracy of each client on the samples that `evaluation.clients` draws."""
+        if "accuracy" not in self.clients:
             return {}
         values = (self.clients[name].tolist() for name in ("client", "accuracy"))
         return dict(zip(*values, strict=True))
@@ -78,29 +90,39 @@ class Evaluator:
             SettingsError: no client has a sample to hold out.
             DataError: clients' own test samples cannot be drawn.
         """
-        train, test = open_samples(federation.train).y, open_samples(federation.test).y
-        indices = federation.client_indices
+        self._method, indices = settings.method, federation.client_indices
+        splits = {"train": federation.train, "test": federation.test}
         evaluated_sets: dict[str, EvaluationSet] = {}
         if settings.evaluation.holdout:
             evaluated_sets["holdout"] = held_out_set(indices, federation.holdout)
+        if found := federation.local_test:
+            evaluated_sets[LOCAL_TEST] = local_test_set(found, settings.seed)
+            splits |= {"local": found.samples} if found.samples else {}
+        y = {name: open_samples(split).y for name, split in splits.items()}
+        own_models = self._method.deploys_client_models
+        if own_models:
+            evaluated_sets |= {f"{PERSONAL}{name}": each for name, each in evaluated_sets.items()}
         self._client_set: EvaluationSet | None = None
         if settings.evaluation.clients:
-            self._client_set = client_test_set(indices, train, test, settings.seed)
-            if federation.inputs.per_client or has_own_models(settings.method):
+            self._client_set = client_test_set(indices, y["train"], y["test"], settings.seed)
+            if federation.inputs.per_client or own_models:
                 evaluated_sets["clients"] = self._client_set
+        self._sets = evaluated_sets
         self.evaluated_sets = tuple(evaluated_sets.values())
-        self._method = settings.method
-        own_models = "clients" in evaluated_sets and has_own_models(settings.method)
-        self._client_models_set = len(evaluated_sets) if own_models else None
-        set_targets = {
-            name: (train if chosen.held_out else test)[chosen.samples.indices]
-            for name, chosen in evaluated_sets.items()
+        self._own_models = frozenset(
+            number
+            for number, name in enumerate(evaluated_sets, 1)
+            if own_models and (name == "clients" or name.startswith(PERSONAL))
+        )
+        self._targets: dict[str, Values] = {"test": y["test"]} | {
+            name: y[chosen.split][chosen.samples.indices] for name, chosen in evaluated_sets.items()
         }
-        self._targets: dict[str, Values] = {"test": test, **set_targets}
         self._metrics = federation.scoring.metrics
         columns = ("loss", *self._metrics)
         names = [f"{name}_{column}" for name in self._scored_sets() for column in columns]
         names += CLIENT_FIGURES if self._client_set else ()
+        for name, metric in self._local_scores():
+            names += figure_names(f"{name}_{metric}")
         self.skipped = Evaluation(dict.fromkeys(names))
 
     def evaluate(
@@ -122,22 +144,43 @@ class Evaluator:
             for metric, figure in self._metrics.items():
                 given = predicted.copy(), targets.copy()  # a metric may change them in place
                 figures[f"{name}_{metric}"] = float(figure(*given))
-        evaluation = Evaluation(figures, predicted=found["test"][1], spans=spans)
-        if self._client_set is None:
-            return evaluation
+        tables = []
+        if self._client_set:
+            accuracies = client_accuracies(self._client_set, self._correct(self._client_set, found))
+            figures |= spread("client_accuracy", accuracies)
+            tables.append(client_table(self._client_set, "", {"accuracy": accuracies}))
+        for name, metric in self._local_scores():
+            samples, (_, predicted) = self._sets[name], found[name]
+            values = client_scores(samples, self._metrics[metric], predicted, self._targets[name])
+            figures |= spread(f"{name}_{metric}", values)
+            tables.append(client_table(samples, f"{LOCAL_TEST}_", {f"{name}_{metric}": values}))
+        predicted = found["test"][1]
+        return Evaluation(figures, joined(tables), predicted=predicted, spans=spans)
+
+    def _correct(
+        self, client_set: EvaluationSet, found: Mapping[str, tuple[float, Values]]
+    ) -> npt.NDArray[np.bool_]:
+        """Return whether each prediction of the clients' drawn test samples is right [N']."""
         if "clients" in found:
-            correct = found["clients"][1] == self._targets["clients"]
-        else:  # clients see one test set, so its predictions serve them all
-            correct = (found["test"][1] == self._targets["test"])[self._client_set.samples.indices]
-        return _with_client_figures(evaluation, self._client_set, correct)
+            return np.asarray(found["clients"][1] == self._targets["clients"])
+        # Clients see one test set, so its predictions serve them all.
+        right = found["test"][1] == self._targets["test"]
+        return np.asarray(right[client_set.samples.indices])
 
     def _message(self, state: ServerState, latest: Versions | None) -> EvaluationMessage:
         deployed = PackedTensors.of({"model": self._method.deployed(state)})
-        if self._client_models_set is None or self._client_set is None or latest is None:
-            return EvaluationMessage(deployed, None, PackedTensors.of({}), {})
+        if not self._own_models or latest is None:
+            return EvaluationMessage(deployed, frozenset(), PackedTensors.of({}), {})
         initial = PackedTensors.of(self._method.client_init(state))
-        versions = latest_versions(latest, self._client_set.clients.tolist())
-        return EvaluationMessage(deployed, self._client_models_set, initial, versions)
+        chosen = [self.evaluated_sets[number - 1].clients for number in self._own_models]
+        versions = latest_versions(latest, np.unique(np.concatenate(chosen)).tolist())
+        return EvaluationMessage(deployed, self._own_models, initial, versions)
+
+    def _local_scores(self) -> list[tuple[str, str]]:
+        """Return of which sets clients have scores of their own, and by which metrics."""
+        metrics = ["accuracy"] if "accuracy" in self._metrics else [*self._metrics]
+        sets = [name for name in (LOCAL_TEST, f"{PERSONAL}{LOCAL_TEST}") if name in self._sets]
+        return [(name, metric) for name in sets for metric in metrics]
 
     def _scored_sets(self) -> list[str]:
         """Return the names of the sets that have a score of their own."""
@@ -174,22 +217,3 @@ class Evaluator:
             )
             found[name] = sum(losses), np.concatenate(predicted)
         return found, spans
-
-
-def has_own_models(method: Method) -> bool:
-    """Return whether clients deploy models of their own under a method."""
-    return type(method).client_model is not Method.client_model
-
-
-def _with_client_figures(
-    found: Evaluation, client_set: EvaluationSet, correct: npt.NDArray[np.bool_]
-) -> Evaluation:
-    """Add the figures of single clients; `correct` [N'] is true where a prediction is."""
-    sizes = client_set.samples.sizes
-    correct_counts = np.add.reduceat(correct, client_set.samples.offsets[:-1], dtype=np.int64)
-    accuracies = correct_counts / sizes
-    deciles = np.quantile(accuracies, np.arange(1, 10) / 10)
-    values = [float(accuracies.mean()), *deciles.tolist()]
-    clients = {"client": client_set.clients, "samples": sizes, "accuracy": accuracies}
-    figures = {**found.figures, **dict(zip(CLIENT_FIGURES, values, strict=True))}
-    return replace(found, figures=figures, clients=clients)

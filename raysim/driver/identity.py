@@ -26,10 +26,11 @@ from raysim.core.errors import RunError
 from raysim.core.tensors import Tensors
 from raysim.core.tensors.digests import arrays_digest, bytes_of, tensors_digest
 from raysim.driver.context import RunContext
-from raysim.federation.federation import Federation
+from raysim.federation.federation import Federation, LocalTest
 from raysim.federation.opened import OpenedSamples
 from raysim.storage.checkpoints import (
     FORMULA,
+    LOCAL_TEST_SAMPLES,
     REFERENCE,
     TEST_SAMPLES,
     TRAINING_SAMPLES,
@@ -42,6 +43,7 @@ CLOCK = "revision of the clock"
 ENVIRONMENTS = "environments"
 STACK = "number of stacked trials"
 SHOWN_DIGITS = 12
+NO_SAMPLES = "none"
 
 
 def identity_of(
@@ -64,6 +66,7 @@ def identity_of(
         "clients": len(federation.training_sizes),
         TRAINING_SAMPLES: _of_split(federation.train),
         TEST_SAMPLES: _of_split(federation.test),
+        LOCAL_TEST_SAMPLES: _of_local_test(federation.local_test),
         "client indices": _of_indices(federation.client_indices),
         "decoded samples": arrays_digest(map(bytes_of, (first.x, first.y, test.x, test.y))),
         "network": hashlib.sha256(repr(layout).encode()).hexdigest(),
@@ -103,7 +106,7 @@ def accepted(found: Checkpoint, context: RunContext) -> Checkpoint:
 
 def _difference(found: Checkpoint, context: RunContext) -> str | None:
     """Return in what a checkpoint's identity differs from the run's, its actors' and driver's."""
-    sealed = {FORMULA: 1, CLOCK: 1, **found.identity}
+    sealed = {FORMULA: 1, CLOCK: 1, LOCAL_TEST_SAMPLES: NO_SAMPLES, **found.identity}
     parts = [
         f"{name} was {_short(sealed[name])} (here {_short(value)})"
         for name, value in context.identity.items()
@@ -126,6 +129,13 @@ def _of_split(split: Split | Path) -> str:
     if isinstance(split, Path):
         return recorded_checksum(split)
     return arrays_digest([split.x, split.y])
+
+
+def _of_local_test(local_test: LocalTest | None) -> str:
+    if local_test is None or local_test.samples is None:
+        return NO_SAMPLES  # of a dataset: the settings choose them among its test samples
+    own, indices = local_test.samples, local_test.indices
+    return arrays_digest([indices.offsets, own.x, own.y])
 
 
 def _of_indices(indices: ClientIndices) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -38,6 +38,7 @@ class PassContext:
         listener: Receives progress and notes.
         errors: File for tracebacks of clients.
         stack_size: Clients that are trained stacked; 1 trains them one at a time.
+        frozen: Names of the network's frozen parameters, which do not travel.
         shown_notes: Notes of workers that the user has seen.
     """
 
@@ -48,6 +49,7 @@ class PassContext:
     listener: Listener
     errors: Path
     stack_size: int = 1
+    frozen: frozenset[str] = frozenset()
     shown_notes: set[str] = field(default_factory=set)
 
 
@@ -109,7 +111,8 @@ class RoundRunner:
         with context.watch("reduction"):
             columns = total.columns()
             reduced = total.reduced(message.total_weight, columns)
-        self.log.count(work, total.bytes_up, bytes_down(work, clients), columns, self.passes)
+        received = int(bytes_down(work, clients, context.frozen).sum())
+        self.log.count(work, total.bytes_up, received, columns, self.passes)
         self._record_versions(total)
         self.passes += 1
         return reduced
@@ -274,10 +277,21 @@ class RoundRunner:
                 latest[client] = StateVersion(self.number, self.passes, in_round, digest)
 
 
-def bytes_down(work: Pass, clients: Sequence[int]) -> int:
-    """Return the bytes that the clients of a pass receive."""
-    common = nbytes(work.broadcast)
-    own = sum(nbytes(stacks) for stacks in work.personal.values())
+def bytes_down(
+    work: Pass, clients: Sequence[int], frozen: Collection[str]
+) -> npt.NDArray[np.int64]:
+    """Return the bytes that each of some clients of a pass receives [n].
+
+    Args:
+        work: The pass.
+        clients: The clients [n].
+        frozen: Names of the network's frozen parameters, which are not counted.
+    """
+    received = np.zeros(len(clients), dtype=np.int64)
+    if work.personal:
+        received += [nbytes(work.personal.get(client, {}), frozen) for client in clients]
     if work.bytes_down is None:
-        return common * len(clients) + own
-    return sum(map(work.bytes_down, clients)) + own
+        received += nbytes(work.broadcast, frozen)
+    else:
+        received += [work.bytes_down(client) for client in clients]
+    return received

@@ -116,7 +116,8 @@ def _check_labels(federation: Federation, outputs: int) -> None:
         DataError: they are not.
     """
     classes = max(outputs, 2)  # one output tells two classes apart
-    for split in (federation.train, federation.test):
+    own = federation.local_test.samples if federation.local_test else None
+    for split in (federation.train, federation.test, *([own] if own else [])):
         name = split if isinstance(split, Path) else "the samples"
         y = open_samples(split).y
         if y.ndim != 1 or y.dtype.kind not in "iu":

@@ -79,14 +79,14 @@ class EvaluationMessage:
 
     Attributes:
         deployed: The deployed model's tensors, as a group.
-        own_models: Number of the set whose clients are evaluated with `Method.client_model`; None
-            evaluates all with the deployed model.
+        own_models: Numbers of the sets whose clients are evaluated with `Method.client_model`; the
+            others are evaluated with the deployed model.
         initial_state: State of a client that has none yet.
-        versions: The versions of the state of each client of that set, where it has any.
+        versions: The versions of the state of each client of those sets, where it has any.
     """
 
     deployed: PackedTensors
-    own_models: int | None
+    own_models: frozenset[int]
     initial_state: PackedTensors
     versions: Mapping[int, tuple[StateVersion, ...]]
 

@@ -7,7 +7,7 @@ records are sorted by client where they are read.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -75,6 +75,7 @@ class PartialSum:
         *,
         discount: float = 1.0,
         digests: tuple[int, int] = (0, 0),
+        frozen: Collection[str] = (),
     ) -> None:
         """Add one client's upload, which `check` has checked; this does not fail.
 
@@ -86,6 +87,7 @@ class PartialSum:
             total_weight: Weight of all clients of the pass.
             discount: Factor of its sums, at most 1, which does not count in the weight.
             digests: Of the files of its client state and its round state; 0 where it wrote none.
+            frozen: Names of the network's frozen parameters, which are not counted as sent.
         """
         client = int(record["client"])
         self.sum = self.sum or ExactSum(addend.layout)
@@ -100,7 +102,7 @@ class PartialSum:
             self.wrote_state[client] = digests[0]
         if upload.round_state:
             self.wrote_round_state[client] = digests[1]
-        self.bytes_up += upload.sent_bytes
+        self.bytes_up += upload.sent_bytes(frozen)
 
     def merge(self, other: PartialSum) -> None:
         """Add another partial sum, of other clients of the same pass.

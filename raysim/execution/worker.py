@@ -186,6 +186,7 @@ class Worker:
             total_weight=entry.total_weight,
             discount=entry.discount,
             digests=digests,
+            frozen=self.sequential.network.frozen_names,
         )
 
     @cached_property
@@ -207,19 +208,19 @@ class Worker:
             network.load(deployed)
             network.eval()
             for number, batch in batches:
-                if number != message.own_models:
+                if number not in message.own_models:
                     network.load_buffers(deployed)  # a forward pass may have changed them
                     found = self._score(self._batch(number, batch))
                 else:
-                    found = self._score_own_models(message, deployed, batch)
+                    found = self._score_own_models(message, deployed, number, batch)
                     network.load(deployed)
                 self._results["evaluate"].scores[number, batch] = found
 
     def _score_own_models(
-        self, message: EvaluationMessage, deployed: Tensors, batch: int
+        self, message: EvaluationMessage, deployed: Tensors, number: int, batch: int
     ) -> tuple[float, npt.NDArray[Any]]:
-        """Score the clients of a batch, each with the model that it would deploy itself."""
-        evaluated = self._evaluated[(message.own_models or 0) - 1]
+        """Score the clients of a set's batch, each with the model that it would deploy itself."""
+        evaluated = self._evaluated[number - 1]
         initial = message.initial_state.open(self.device)
         scores = []
         for position in range(*evaluated.cuts[batch : batch + 2].tolist()):

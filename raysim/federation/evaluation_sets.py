@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -23,11 +24,13 @@ from raysim.core.client_indices import (
 )
 from raysim.core.errors import DataError, SettingsError
 from raysim.core.seeds import stream
+from raysim.federation.federation import LocalTest
 
 EVALUATION_ROWS = 1000
 """Samples of an evaluated batch, the unit of work of a worker."""
 MOST_CLIENTS = 5_000
 """Most clients that are evaluated; of a larger population so many are drawn by the seed."""
+SplitName = Literal["train", "test", "local"]
 
 
 @dataclass(frozen=True)
@@ -35,24 +38,25 @@ class EvaluationSet:
     """Samples of some clients, cut into batches of whole clients.
 
     Attributes:
-        held_out: Whether they are held-out training samples, or test samples.
+        split: Where they are from: held-out training samples ("train"), test samples ("test"), or
+            test samples of `LocalTest` ("local").
         clients: The clients [n], ascending; each has at least one sample.
         samples: Per client, by position in `clients`, the indices of its samples.
         cuts: Positions in `clients` where batches begin and end; a batch has at most
             EVALUATION_ROWS samples, or one client.
     """
 
-    held_out: bool
+    split: SplitName
     clients: Indices
     samples: ListedIndices
     cuts: Indices
 
     @classmethod
-    def of(cls, held_out: bool, clients: Indices, per_client: Sequence[Indices]) -> EvaluationSet:
+    def of(cls, split: SplitName, clients: Indices, per_client: Sequence[Indices]) -> EvaluationSet:
         """Cut the samples of clients [n] into batches; leave out clients without samples."""
         filled = np.array([len(indices) > 0 for indices in per_client], dtype=bool)
         samples = ListedIndices.of([indices for indices in per_client if len(indices)])
-        return cls(held_out, clients[filled], samples, _cuts(samples.offsets))
+        return cls(split, clients[filled], samples, _cuts(samples.offsets))
 
     @property
     def batch_sizes(self) -> Indices:
@@ -73,17 +77,26 @@ def held_out_set(client_indices: ClientIndices, holdout: Holdout) -> EvaluationS
             f"evaluation.holdout={holdout.fraction}: no client has two samples or more, so none can"
             " be held out; use evaluation.holdout=0"
         )
-    return EvaluationSet.of(True, chosen, per_client)
+    return EvaluationSet.of("train", chosen, per_client)
 
 
 def _held_out(indices: Indices, holdout: Holdout, client: int) -> Indices:
     return indices[holdout.divide(client, len(indices))[1]]
 
 
+def local_test_set(local_test: LocalTest, seed: int) -> EvaluationSet:
+    """Return the test samples that clients have of their own."""
+    indices = local_test.indices
+    filled = np.flatnonzero(indices.sizes)
+    chosen = filled[_chosen(len(filled), seed)]
+    split: SplitName = "test" if local_test.samples is None else "local"
+    return EvaluationSet.of(split, chosen, [indices[client] for client in chosen.tolist()])
+
+
 def client_test_set(
     client_indices: ClientIndices, train: Indices, test: Indices, seed: int
 ) -> EvaluationSet:
-    """Return each client's own test samples, drawn in the class proportions of all that it holds.
+    """Return test samples for each client, drawn in the class proportions of all that it holds.
 
     Args:
         client_indices: The training samples that each client holds.
@@ -101,7 +114,7 @@ def client_test_set(
         own = client_test_indices(counts, test, len(test) / len(train), seed)
     except DataError as error:
         raise DataError(f"evaluation.clients=true: {error}") from error
-    return EvaluationSet.of(False, chosen, [own[position] for position in range(len(chosen))])
+    return EvaluationSet.of("test", chosen, [own[position] for position in range(len(chosen))])
 
 
 def _chosen(clients: int, seed: int) -> Indices:

@@ -16,7 +16,13 @@ from torch import nn
 
 from raysim.config import Settings
 from raysim.core.arrow import open_split
-from raysim.core.client_indices import NO_HOLDOUT, ClientIndices, Holdout, Indices
+from raysim.core.client_indices import (
+    NO_HOLDOUT,
+    ClientIndices,
+    Holdout,
+    Indices,
+    ListedIndices,
+)
 from raysim.core.components import ask
 from raysim.core.data import Progress, Split, prepared
 from raysim.core.errors import DataError
@@ -24,6 +30,19 @@ from raysim.core.given.limits import MOST
 from raysim.core.scoring import CLASSIFICATION, Scoring
 from raysim.core.seeds import torch_seed
 from raysim.federation.input_pipeline import InputPipeline, PreparedPipeline
+
+
+@dataclass(frozen=True)
+class LocalTest:
+    """Test samples that clients have of their own.
+
+    Attributes:
+        indices: Per client, the indices of its samples; some clients may have none.
+        samples: The samples that they index; None: the federation's test samples.
+    """
+
+    indices: ListedIndices
+    samples: Split | None = None
 
 
 @dataclass(frozen=True)
@@ -39,6 +58,7 @@ class Federation:
         prepare: Prepares the files on a node and returns them by split, where there are any.
         scoring: Loss and metrics.
         holdout: Divides a client's samples into those trained on and those held out.
+        local_test: Test samples of single clients, on which they are evaluated, if there are any.
     """
 
     train: Split | Path
@@ -49,6 +69,7 @@ class Federation:
     prepare: Callable[[], Mapping[str, Path]] = dict
     scoring: Scoring = CLASSIFICATION
     holdout: Holdout = NO_HOLDOUT
+    local_test: LocalTest | None = None
 
     @property
     def training_sizes(self) -> Indices:
@@ -138,7 +159,12 @@ def from_settings(settings: Settings, root: Callable[[], Path], progress: Progre
         SettingsError: dataset or partition fails.
     """
     paths = prepared(settings.dataset, root(), progress)
-    train = open_split(paths["train"])
+    train, local_test = open_split(paths["train"]), None
+    partition = settings.partition
+    client_indices = partition.client_indices(train, settings.clients, settings.seed)
+    if settings.evaluation.clients:
+        own = partition.local_test_indices(train, open_split(paths["test"]), client_indices)
+        local_test = LocalTest(own) if own else None
     scoring: Scoring = ask(
         settings.dataset,
         "scoring",
@@ -148,11 +174,12 @@ def from_settings(settings: Settings, root: Callable[[], Path], progress: Progre
     return Federation(
         paths["train"],
         paths["test"],
-        settings.partition.client_indices(train, settings.clients, settings.seed),
+        client_indices,
         PreparedPipeline(settings),
         _Build(settings),
         _Prepare(settings, root),
         scoring,
+        local_test=local_test,
     )
 
 

@@ -40,11 +40,13 @@ class OpenedSamples:
         self._objective = federation.scoring
         self._inputs = federation.inputs
         self._device = device
-        self._train = _open(federation.train)
-        self._test = _open(federation.test)
+        splits = {"train": federation.train, "test": federation.test}
+        if federation.local_test and federation.local_test.samples:
+            splits["local"] = federation.local_test.samples
+        self._splits = {name: _open(split) for name, split in splits.items()}
         if device.type == "cuda":
-            self._train = _resident(self._train, _room(device, self.runs), device)
-            self._test = _resident(self._test, _room(device, self.runs), device)
+            for name, split in self._splits.items():
+                self._splits[name] = _resident(split, _room(device, self.runs), device)
 
     def client(self, client: int) -> Batch:
         """Return the samples that one client trains on, decoded."""
@@ -60,7 +62,7 @@ class OpenedSamples:
             DataError: there are none.
             SettingsError: dataset or partition fails.
         """
-        x, _ = self._test.take(slice(0, 2), self._device)
+        x, _ = self._splits["test"].take(slice(0, 2), self._device)
         if not len(x):
             raise DataError("the test set has no samples; must have at least one")
         self._inputs.check(x, torch.arange(len(x)))
@@ -68,7 +70,7 @@ class OpenedSamples:
     def of_clients(self, samples: EvaluationSet, number: int) -> Batch:
         """Return the samples of one of the batches that are evaluated client by client."""
         first, last = samples.cuts[number : number + 2].tolist()
-        split = self._train if samples.held_out else self._test
+        split = self._splits[samples.split]
         if not self._inputs.per_client:
             offsets = samples.samples.offsets
             rows = samples.samples.indices[offsets[first] : offsets[last]]
@@ -79,7 +81,7 @@ class OpenedSamples:
 
     def test(self, start: int, stop: int) -> Batch:
         """Return a range of test samples, decoded: inputs of a task's own are its array."""
-        x, y = self._test.take(slice(start, stop), self._device)
+        x, y = self._splits["test"].take(slice(start, stop), self._device)
         return self._batch(self._inputs.test(x, torch.arange(start, start + len(y))), y)
 
     def _batch(self, x: Tensor, y: Tensor) -> Batch:
@@ -90,17 +92,18 @@ class OpenedSamples:
         held = self._client_indices[client]
         rows, first, last = torch.from_numpy(held), int(held[0]), int(held[-1])
         consecutive = last - first + 1 == len(held) and bool((np.diff(held) == 1).all())
-        x, y = self._train.take(slice(first, last + 1) if consecutive else rows, self._device)
+        taken = slice(first, last + 1) if consecutive else rows
+        x, y = self._splits["train"].take(taken, self._device)
         return self._batch(self._inputs.client(x, rows, client), y)
 
     def of_client(self, samples: EvaluationSet, position: int) -> Batch:
         """Return one client's evaluated samples, transformed for it."""
         client = int(samples.clients[position])
-        if samples.held_out:
+        if samples.split == "train":
             whole = self._whole(client)
             return _selected(whole, self._holdout.divide(client, len(whole.y))[1])
         rows = torch.from_numpy(samples.samples[position])
-        x, y = self._test.take(rows, self._device)
+        x, y = self._splits[samples.split].take(rows, self._device)
         return self._batch(self._inputs.client(x, rows, client), y)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from raysim.core.client_indices import ListedIndices
 from raysim.core.data import Split
 from raysim.core.errors import DataError
 from raysim.core.scoring import CLASSIFICATION, Scoring
+from raysim.federation.client_tests import local_test_of
 from raysim.federation.federation import Federation
 from raysim.federation.input_pipeline import InputPipeline
 
@@ -43,6 +45,8 @@ class Task:
         model: Builds the network; its weights as built are the first global model.
         clients: Per client, its inputs [n_k, ...] and targets [n_k, ...].
         test: The test inputs [N, ...] and targets [N, ...].
+        client_tests: Per client, test inputs and targets of its own, on which it is evaluated with
+            the model that it deploys; None where it has none. Empty: no client has any.
         scoring: Loss and metrics; by default cross-entropy, accuracy and macro F1.
     """
 
@@ -50,6 +54,7 @@ class Task:
     clients: Sequence[Samples]
     test: Samples
     scoring: Scoring = CLASSIFICATION
+    client_tests: Sequence[Samples | None] = ()
 
 
 def from_task(task: Task) -> Federation:
@@ -61,6 +66,7 @@ def from_task(task: Task) -> Federation:
     if not task.clients:
         raise DataError("Task.clients: must hold at least one client")
     read = _read_labels if task.scoring.classifies else _read_targets
+    read_pair = partial(_arrays, read=read)
     samples = [_arrays(f"client {i}", pair, read) for i, pair in enumerate(task.clients)]
     test = _arrays("Task.test", task.test, read)
     sizes = [len(y) for _, y in samples]
@@ -80,6 +86,7 @@ def from_task(task: Task) -> Federation:
         InputPipeline(),
         task.model,
         scoring=task.scoring,
+        local_test=local_test_of(task.client_tests, train, len(sizes), read_pair),
     )
 
 

@@ -195,6 +195,11 @@ class Chain(FedAvg):
         member = self._only("deployed")
         return member.deployed(state) if member else super().deployed(state)
 
+    @property
+    def deploys_client_models(self) -> bool:
+        """True where one of the methods gives clients a model of their own."""
+        return self._only("client_model") is not None
+
     def client_model(self, deployed: Tensors, state: Groups) -> Tensors:
         """Return the model of the method that gives clients one of their own."""
         member = self._only("client_model")

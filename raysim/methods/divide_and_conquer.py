@@ -37,7 +37,7 @@ W_d.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import ClassVar, Literal
@@ -51,7 +51,7 @@ from raysim.core.given.limits import Count
 from raysim.core.layers import STAGES, WeightLayer, misplaced, weight_layers
 from raysim.core.method import Metrics, Round, ServerState
 from raysim.core.rules import Pass, Rules, Trained, Upload, View
-from raysim.core.tensors import Tensors, nbytes
+from raysim.core.tensors import Tensors, frozen_names, nbytes
 from raysim.methods.fedavg import FedAvg
 
 Layers = Sequence[WeightLayer]
@@ -116,7 +116,9 @@ class DivideAndConquer(FedAvg):
                 epochs=self.finetune_epochs if phase else now.epochs,
                 lr=now.lr * self.finetune_lr_factor if phase else now.lr,
                 trainable=frozenset(n for layer in groups[phase] for n in layer.parameters),
-                bytes_down=_bytes_down(model, frozen, state.groups.get("current", {})),
+                bytes_down=_bytes_down(
+                    model, frozen, state.groups.get("current", {}), frozen_names(now.network)
+                ),
             )
         )
         # In the next round these clients lack only the group that was averaged now.
@@ -217,11 +219,13 @@ def _send(names: Sequence[str], view: View, trained: Trained) -> Upload:
     return Upload(sums={"model": _pick(view.params, names)})
 
 
-def _bytes_down(model: Tensors, changed: Sequence[str], current: Tensors) -> Callable[[int], int]:
+def _bytes_down(
+    model: Tensors, changed: Sequence[str], current: Tensors, fixed: Collection[str]
+) -> Callable[[int], int]:
     """Return what a client receives: the group averaged in the round before, or everything.
 
     Two rounds change every tensor, so only those who took part in the last one lack less.
     """
     clients = frozenset(current["clients"].tolist()) if current else frozenset()
-    part, everything = nbytes({"model": _pick(model, changed)}), nbytes({"model": model})
+    part, everything = (nbytes({"model": each}, fixed) for each in (_pick(model, changed), model))
     return lambda client: part if client in clients else everything

@@ -78,7 +78,7 @@ class FedBuff(AsynchronousAvg):
 
 def _send_change(view: View, trained: Trained) -> Upload:
     change = {n: _exact(tensor) - _exact(view.start[n]) for n, tensor in view.params.items()}
-    return Upload(sums={CHANGE: change}, bytes_up=nbytes({"model": view.params}))
+    return Upload(sums={CHANGE: change}, bytes_up=nbytes({"model": view.params}, view.frozen))
 
 
 def _exact(tensor: torch.Tensor) -> torch.Tensor:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from raysim.config import Settings
 from raysim.core.components import suggest
+from raysim.core.data import Partition
 from raysim.core.errors import SettingsError
 from raysim.results.runs import CUMULATED, RunRecord
 from raysim.storage.summary import reached_at
@@ -36,6 +37,8 @@ VIRTUAL = ("virtual_seconds", "virtual_joules", "lost_clients")
 """Columns of a run with a virtual clock."""
 COSTS = ("train_loss", "bytes_up", "bytes_down", "bytes", "total_seconds")
 """Columns of every run, besides the scores."""
+OF_CLIENTS = ("client_accuracy_", "local_test_", "personal_local_test_")
+"""Beginnings of the columns that are made of the scores of single clients."""
 SMALLER = re.compile(r"loss|objective|seconds|joules|bytes|error|mae|mse|divergence|^lost_")
 """Parts of the names of columns of which less is better."""
 
@@ -125,14 +128,11 @@ class Metric:
                 f"target_accuracy={stop:g}: runs stop there, before {self}; must be at least"
                 f" {self.target:g}, or none"
             )
-        if self.column.startswith("client_accuracy_"):
-            if not settings.evaluation.clients:
-                raise SettingsError(f"{self}: needs evaluation.clients=true")
+        if self._is_of_clients(settings):
             return
-        if self.column.startswith("holdout_") and not settings.evaluation.holdout:
-            raise SettingsError(f"{self}: needs evaluation.holdout above 0")
+        sets = ("test", "holdout", *(["personal_holdout"] if self._is_personal else []))
         scores = ("loss", *settings.dataset.scoring.metrics)
-        columns = [f"{of}_{score}" for of in ("test", "holdout") for score in scores] + [*COSTS]
+        columns = [f"{of}_{score}" for of in sets for score in scores] + [*COSTS]
         if settings.clock.has_time:
             columns += [*VIRTUAL, *(name for name in CUMULATED if name not in COSTS)]
         elif "virtual" in f"{self.column} {self._place}":
@@ -142,6 +142,31 @@ class Metric:
                 f"{self}: a run on {settings.dataset.title} has no column {self.column!r};"
                 f" {suggest(self.column, columns)}"
             )
+
+    def _is_of_clients(self, settings: Settings) -> bool:
+        """Return whether the column is of single clients; check that the run evaluates such sets.
+
+        Raises:
+            SettingsError: it does not.
+        """
+        needs = ""
+        own = type(settings.partition).split_test is not Partition.split_test
+        if self._is_personal and not settings.method.deploys_client_models:
+            needs = "a method under which clients deploy models of their own, such as ditto"
+        elif self.column.startswith(OF_CLIENTS) and not settings.evaluation.clients:
+            needs = "evaluation.clients=true"
+        elif self.column.startswith(OF_CLIENTS[1:]) and not own:
+            needs = "a partition whose clients have own test samples, such as by_key"
+        elif "holdout_" in self.column and not settings.evaluation.holdout:
+            needs = "evaluation.holdout above 0"
+        if needs:
+            raise SettingsError(f"{self}: needs {needs}")
+        return self.column.startswith(OF_CLIENTS)
+
+    @property
+    def _is_personal(self) -> bool:
+        """True where the column is of models that clients deploy."""
+        return self.column.startswith(("personal_holdout_", "personal_local_test_"))
 
     @property
     def _place(self) -> str:

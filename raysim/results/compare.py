@@ -16,7 +16,7 @@ from raysim.results.references import UNREAD, reference_settings
 from raysim.results.render import Entry, Footnotes, Grid, grid_of
 from raysim.results.runs import RunRecord, State, result_settings
 from raysim.results.tables import ResultCell, ResultTable, differing_keys
-from raysim.storage.checkpoints import TEST_SAMPLES
+from raysim.storage.checkpoints import LOCAL_TEST_SAMPLES, TEST_SAMPLES
 from raysim.storage.schema import table_of
 
 RUNNING: State = "running"
@@ -83,6 +83,7 @@ def check_comparable(records: Sequence[RunRecord]) -> None:
         ("table", _table),
         ("dataset", _dataset),
         ("dataset", _own_test),
+        ("dataset", _client_tests),
         ("metric", _measured),
     )
     for kind, of in checks:
@@ -110,6 +111,12 @@ def _own_test(record: RunRecord) -> str:
     """Return the test samples of a task of its own; prepared files may differ by machine."""
     digest = record.sealed(TEST_SAMPLES) if record.own_task else None
     return f"test samples {digest[:12]} of its own" if digest else ""
+
+
+def _client_tests(record: RunRecord) -> str:
+    """Return the test samples of the clients of a task of its own; "" of one without."""
+    digest = record.sealed(LOCAL_TEST_SAMPLES) if record.own_task else None
+    return f"client_tests {digest[:12]} of its own" if digest not in (None, "none") else ""
 
 
 def _measured(record: RunRecord) -> str:

@@ -11,6 +11,11 @@ from raysim.storage.recorder import Row
 
 DROPPED = "clients_dropped"
 """Column of runs in which clients were dropped after errors: how many, a round."""
+EVALUATED = (
+    *("holdout_", "client_accuracy_", "local_test_"),
+    *("personal_holdout_", "personal_local_test_"),
+)
+"""Beginnings of the columns of evaluations, besides those of the test set."""
 VIRTUAL = ("virtual_seconds", "virtual_joules")
 """Columns of runs with a virtual clock of which the summary has the sum."""
 
@@ -65,8 +70,7 @@ def summarise(rows: Sequence[Row], target: float | None) -> Row:
         **{
             f"final_{name.removeprefix('test_')}": value
             for name, value in last.items()
-            if name.startswith(("holdout_", "client_accuracy_"))
-            or (name.startswith("test_") and name != "test_accuracy")
+            if name.startswith(EVALUATED) or (name.startswith("test_") and name != "test_accuracy")
         },
         "rounds_to_target": rounds_to_target(counted, target),
         "rounds": len(counted),

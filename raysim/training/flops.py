@@ -129,7 +129,7 @@ class FlopCounter:
         # Not FlopCounterMode, which imports all of torch's compiler: 3 s.
         with watch_operations(count), without_mkldnn():
             upload, _ = self._trainer.run(replace(job, data=data, epochs=epochs, batches=generator))
-        return counted, upload.sent_bytes
+        return counted, upload.sent_bytes(self._trainer.network.frozen_names)
 
 
 def _key(work: Pass, job: ClientJob) -> Hashable | None:

@@ -25,7 +25,7 @@ from raysim.core.errors import RunError
 from raysim.core.layers import BATCH_NORMS
 from raysim.core.rules import Batch, Outputs
 from raysim.core.scoring import FORWARD_ROWS
-from raysim.core.tensors import Tensors
+from raysim.core.tensors import Tensors, frozen_names
 from raysim.core.tensors.torch_private import absent_buffers, has_hooks
 
 STAGES = ("features", "hidden", "head")
@@ -52,6 +52,7 @@ class Network(nn.Module):
             [_chain(getattr(module, stage)) for stage in STAGES] if self.is_composition else None
         )
         self.has_batchnorm = has_batch_norm(module)
+        self.frozen_names = frozen_names(module)
         self._layout = torch.contiguous_format
         self._trains: tuple[frozenset[str] | None] | None = None
 

@@ -125,6 +125,7 @@ class GuardedView(View):
 
     READABLE = frozenset(
         {"params", "trainable", "start", "broadcast", "state", "personal", "temperature", "at"}
+        | {"frozen"}
     )
 
     def __getattribute__(self, name: str) -> Any:

@@ -166,6 +166,7 @@ class _ClientTraining:
             generator=only_in_finish,
             at=trainer.at,
             gradient=self.gradient,
+            frozen=network.frozen_names,
         )
         transforms = self.rules.transforms
         self.states = {t.name: {**t.init(self.view)} for t in transforms}

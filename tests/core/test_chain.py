@@ -57,11 +57,11 @@ def test_a_rule_that_sends_other_sums_than_the_model_is_left_to_it():
 
 def test_bytes_are_those_of_all_and_the_shared_model_counts_once():
     model = 3 * 4 + 8
-    assert finish_of(with_c, reported).sent_bytes == model + 5 * 4 + 4
+    assert finish_of(with_c, reported).sent_bytes() == model + 5 * 4 + 4
     one, other = compressed(VIEW, TRAINED), with_c(VIEW, TRAINED)
     merged = finish_of(compressed, with_c)
-    assert (one.sent_bytes, other.sent_bytes) == (7, model + 5 * 4 + 4)
-    assert merged.sent_bytes == 7 + 5 * 4 + 4
+    assert (one.sent_bytes(), other.sent_bytes()) == (7, model + 5 * 4 + 4)
+    assert merged.sent_bytes() == 7 + 5 * 4 + 4
 
 
 def test_a_generator_is_for_finish_alone(tmp_path):

@@ -317,11 +317,11 @@ def test_rounds_without_evaluation_have_the_columns_but_no_figures(tmp_path):
 
 def test_batches_hold_whole_clients():
     sizes = np.array([400, 400, 400, 2500, 10, 990, 1])
-    held = evaluation_sets.EvaluationSet.of(True, np.arange(7), [np.arange(n) for n in sizes])
+    held = evaluation_sets.EvaluationSet.of("train", np.arange(7), [np.arange(n) for n in sizes])
     assert held.cuts.tolist() == [0, 2, 3, 4, 6, 7]
     assert held.batch_sizes.tolist() == [800, 400, 2500, 1000, 1]
     per_client = [np.array([5]), np.array([], np.int64), np.array([2, 9])]
-    few = evaluation_sets.EvaluationSet.of(False, np.array([3, 4, 8]), per_client)
+    few = evaluation_sets.EvaluationSet.of("test", np.array([3, 4, 8]), per_client)
     assert few.clients.tolist() == [3, 8] and few.samples.sizes.tolist() == [1, 2]
     assert few.samples[1].tolist() == [2, 9]
 

@@ -21,8 +21,10 @@ def combined(summaries: Sequence[Mapping[str, Any]], over_seeds: str) -> dict[st
     """Return the summary of a trial from those of its runs.
 
     Of several runs it has means over the seeds, and as `final_holdout_accuracy` the accuracy by
-    which the trial is judged: their mean, or with "lower" the mean less its standard error.
+    which the trial is judged: their mean, or with "lower" the mean less its standard error. Where
+    clients deploy models of their own it is the accuracy of these.
     """
+    summaries = [_judged(summary) for summary in summaries]
     if len(summaries) == 1:
         return dict(summaries[0])
     known = [key for key in AVERAGED if key in summaries[0]]
@@ -31,6 +33,12 @@ def combined(summaries: Sequence[Mapping[str, Any]], over_seeds: str) -> dict[st
         spread = stdev(each["final_holdout_accuracy"] for each in summaries)
         means["final_holdout_accuracy"] -= spread / math.sqrt(len(summaries))
     return means
+
+
+def _judged(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the summary of a run whose held-out accuracy is that of the models deployed."""
+    own = {"final_holdout_accuracy": summary.get("final_personal_holdout_accuracy")}
+    return {**summary, **{name: value for name, value in own.items() if value is not None}}
 
 
 def exceeded(trial: FrozenTrial) -> list[str]:

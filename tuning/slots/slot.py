@@ -65,7 +65,8 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
 
 def _curve(rows: Iterable[Mapping[str, Any]]) -> dict[int, float]:
     """Return the accuracy on the held-out samples by round, where it was evaluated."""
-    found = {row["round"]: row.get("holdout_accuracy") for row in rows}
+    own = "personal_holdout_accuracy"  # of the models that clients deploy, if they have their own
+    found = {row["round"]: row.get(own, row.get("holdout_accuracy")) for row in rows}
     return {number: value for number, value in found.items() if value is not None}
 
 

@@ -7,13 +7,14 @@ the roles with 10,000 data points or more, 66 at random.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import AfterValidator, Field
 
-from raysim.core.client_indices import Indices, ListedIndices
+from raysim.core.client_indices import ClientIndices, Indices, ListedIndices
 from raysim.core.data import Partition, Split
 from raysim.core.errors import DataError
 from raysim.core.given.limits import Count
@@ -66,6 +67,21 @@ class ByKey(Partition):
         owners = np.full(len(values), -1)
         owners[self._chosen(fitting, sizes, clients, seed)] = np.arange(clients)
         return ListedIndices.of_owners(owners[of_sample], clients)
+
+    def split_test(
+        self, train: Split, test: Split, held: ClientIndices
+    ) -> Sequence[Indices] | None:
+        """Return the test samples of each client's value, if the test set has the column."""
+        if self.key not in test.columns:
+            return None
+        of_train, of_test = (column(data, "key", self.key) for data in (train, test))
+        order = np.argsort(of_test, kind="stable")
+        of_client = [of_train[held[client][:1]] for client in range(len(held.sizes))]
+        first, last = (
+            np.searchsorted(of_test[order], np.concatenate(of_client), side)
+            for side in ("left", "right")
+        )
+        return [order[start:stop] for start, stop in zip(first, last, strict=True)]
 
     def _chosen(self, fitting: Indices, sizes: Indices, clients: int, seed: int) -> Indices:
         if self.choose == "largest":

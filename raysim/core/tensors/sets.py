@@ -6,7 +6,7 @@ transport a set is packed into one flat buffer per dtype: one copy in, aligned v
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -29,9 +29,20 @@ def zeros_like(tensors: Tensors) -> dict[str, Tensor]:
     return {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
 
 
-def nbytes(groups: Groups) -> int:
-    """Return the bytes that the tensors of all groups hold."""
-    return sum(t.numel() * t.element_size() for group in groups.values() for t in group.values())
+def nbytes(groups: Groups, frozen: Collection[str] = ()) -> int:
+    """Return the bytes that the tensors of all groups hold, those that are frozen left out.
+
+    Args:
+        groups: The groups.
+        frozen: Names of the network's frozen parameters, where bytes that travel are counted:
+            clients have these from the start.
+    """
+    return sum(
+        tensor.numel() * tensor.element_size()
+        for group in groups.values()
+        for name, tensor in group.items()
+        if name not in frozen
+    )
 
 
 def add_scaled(tensors: Tensors, others: Tensors, scale: float | Tensor = 1.0) -> dict[str, Tensor]:
@@ -72,6 +83,11 @@ def state_of(network: nn.Module) -> dict[str, Tensor]:
 def parameter_names(network: nn.Module) -> frozenset[str]:
     """Return the names of a network's trainable parameters."""
     return frozenset(name for name, p in network.named_parameters() if p.requires_grad)
+
+
+def frozen_names(network: nn.Module) -> frozenset[str]:
+    """Return the names of a network's frozen parameters."""
+    return frozenset(name for name, p in network.named_parameters() if not p.requires_grad)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -22,10 +22,19 @@ Start = Callable[[Groups, Groups, Groups], Tensors]
 Finish = Callable[[View, Trained], Upload]
 
 
-def with_parts(work: Pass, parts: Mapping[str, ClientPart], extras: Extras) -> Pass:
-    """Return a pass on which client parts ride; it counts the same bytes."""
+def with_parts(
+    work: Pass, parts: Mapping[str, ClientPart], extras: Extras, frozen: Collection[str]
+) -> Pass:
+    """Return a pass on which client parts ride; it counts the same bytes.
+
+    Args:
+        work: The pass.
+        parts: The client parts, by analysis.
+        extras: What is sent for them.
+        frozen: Names of the network's frozen parameters, which are not counted.
+    """
     groups, personal = extras
-    received = work.bytes_down or (lambda client: nbytes(work.broadcast))
+    received = work.bytes_down or (lambda client: nbytes(work.broadcast, frozen))
     rules = replace(
         work.rules,
         start=partial(_start, work.rules.start, (*groups, *(["own_test"] if personal else []))),
@@ -37,7 +46,7 @@ def with_parts(work: Pass, parts: Mapping[str, ClientPart], extras: Extras) -> P
         broadcast={**work.broadcast, **groups},
         personal={**work.personal}
         | {client: {**work.personal.get(client, {}), **own} for client, own in personal.items()},
-        bytes_down=lambda client: received(client) - nbytes(personal.get(client, {})),
+        bytes_down=lambda client: received(client) - nbytes(personal.get(client, {}), frozen),
     )
 
 
@@ -56,7 +65,7 @@ def _finish(
     upload = finish(view, trained)
     found = {f"{GROUP}{name}": _measured(part, view, trained) for name, part in parts.items()}
     finite = {name: group for name, group in found.items() if _is_finite(group)}
-    return replace(upload, rows={**upload.rows, **finite}, bytes_up=upload.sent_bytes)
+    return replace(upload, rows={**upload.rows, **finite}, bytes_up=upload.sent_bytes(view.frozen))
 
 
 def _is_finite(group: Tensors) -> bool:

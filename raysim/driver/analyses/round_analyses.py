@@ -17,7 +17,7 @@ from raysim.core.seeds import stream
 from raysim.core.tensors import Groups, Tensors
 from raysim.driver.analyses.riding import Figures, nothing, split_figures, staged, with_parts
 from raysim.driver.analyses.run_analyses import Analyses
-from raysim.driver.evaluation import Evaluation, has_own_models
+from raysim.driver.evaluation import Evaluation
 from raysim.driver.passes import RoundRunner
 from raysim.driver.round_inputs import round_inputs
 from raysim.driver.round_log import RoundLog
@@ -63,7 +63,8 @@ class RoundAnalyses:
             return self._run_pass(work)
         names = {extra for name in analyses.parts for extra in analyses.chosen[name].extras}
         extras = analyses.extras(tuple(names), work.clients)
-        reduced, figures = split_figures(self._run_pass(with_parts(work, analyses.parts, extras)))
+        work = with_parts(work, analyses.parts, extras, self._runner.context.frozen)
+        reduced, figures = split_figures(self._run_pass(work))
         for name, of_clients in figures.items():
             self._trained[name] |= of_clients
         return reduced
@@ -156,7 +157,7 @@ class _Passes:
             targets=open_samples(analyses.federation.test).y,
             accuracy=lambda: (
                 accuracies(self.after.state)
-                if has_own_models(settings.method)
+                if settings.method.deploys_client_models
                 else evaluation.accuracies
             ),
             accuracy_before=lambda: accuracies(before.state),
@@ -213,7 +214,8 @@ class _Passes:
     ) -> tuple[Reduced, dict[int, Tensors]]:
         """Run a pass with one client part; return the result, and the part's figures."""
         brought = self.analyses.extras(extras, work.clients)
-        reduced, figures = split_figures(self.runner.run(with_parts(work, {"": part}, brought)))
+        work = with_parts(work, {"": part}, brought, self.runner.context.frozen)
+        reduced, figures = split_figures(self.runner.run(work))
         return reduced, figures.get("", {})
 
 

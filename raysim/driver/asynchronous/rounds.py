@@ -124,13 +124,14 @@ class AsynchronousRounds:
             **(self._times.figures(planned) if self._times else {}),
         }
         total = self._sums.pop(planned.number, PartialSum())
+        moved = bytes_of(work, planned, total, self._times, self._context.frozen)
         if not total.clients:
-            runner.log.count_in_vain(work, *bytes_of(work, planned, total, self._times))
+            runner.log.count_in_vain(work, *moved)
             raise LostRoundError(f"round {planned.number + 1}: no client's update arrives")
         with self._context.watch("reduction"):
             columns = total.columns()
             reduced = total.reduced(self._weight(work, planned), columns)
-        self._count(runner, work, planned, total, columns)
+        self._count(runner, work, planned, moved, columns)
         tiers = {flight.client: flight.tier for flight in planned.arrived}
         return replace(reduced, staleness=staleness, tiers=tiers)
 
@@ -281,7 +282,7 @@ class AsynchronousRounds:
         runner: RoundRunner,
         work: Pass,
         planned: PlannedRound,
-        total: PartialSum,
+        moved: tuple[int, int],
         columns: Columns,
     ) -> None:
         """Count a round: the bytes of those that start and arrive, and who arrived."""
@@ -292,7 +293,6 @@ class AsynchronousRounds:
             "staleness": np.array([planned.staleness(f) for f in flights], dtype=np.float64),
             **(self._times.columns(flights) if self._times else {}),
         }
-        moved = bytes_of(work, planned, total, self._times)
         runner.log.count(work, *moved, {**columns, **added}, 0)
 
 

@@ -5,6 +5,8 @@ A client that drops out has received and sent as much as it had time for.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from raysim.core.rules import Pass
 from raysim.driver.asynchronous.arrivals import PlannedRound
 from raysim.driver.asynchronous.times import DeviceTimes
@@ -18,7 +20,11 @@ def sent_late(planned: PlannedRound) -> int:
 
 
 def bytes_of(
-    work: Pass, planned: PlannedRound, total: PartialSum, times: DeviceTimes | None
+    work: Pass,
+    planned: PlannedRound,
+    total: PartialSum,
+    times: DeviceTimes | None,
+    frozen: Collection[str],
 ) -> tuple[int, int]:
     """Return the bytes that all clients sent and received in a round.
 
@@ -27,6 +33,7 @@ def bytes_of(
         planned: The round.
         total: What its arrivals add up to.
         times: The clients' times; without a clock nobody is lost.
+        frozen: Names of the network's frozen parameters, which are not counted.
     """
     sent, received = 0, 0
     if times:
@@ -34,4 +41,4 @@ def bytes_of(
     # An update that is dropped is not computed; its device has sent it all the same.
     sent += total.bytes_up + sent_late(planned) * total.bytes_up // max(len(total.clients), 1)
     whole = [flight.client for flight in planned.started if not flight.lost]
-    return sent, received + bytes_down(work, whole)
+    return sent, received + int(bytes_down(work, whole, frozen).sum())

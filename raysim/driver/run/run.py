@@ -10,6 +10,7 @@ from time import perf_counter
 from raysim.core.components import calling
 from raysim.core.errors import DamagedStateError, MachineError
 from raysim.core.method import Metrics, Round, ServerState
+from raysim.core.tensors import frozen_names
 from raysim.driver.analyses.round_analyses import RoundAnalyses
 from raysim.driver.asynchronous.opening import asynchronous_rounds
 from raysim.driver.asynchronous.rounds import AsynchronousRounds
@@ -111,6 +112,7 @@ class Run:
             listener=context.listener,
             errors=context.run_dir.errors,
             stack_size=self.commits.committed.stack_size or 1,
+            frozen=frozen_names(context.network),
         )
 
     @cached_property

@@ -13,8 +13,8 @@ from raysim.clock.fleet import Fleet
 from raysim.config import Settings
 from raysim.core.rules import Pass
 from raysim.core.seeds import torch_generator
-from raysim.core.tensors import CPU, nbytes
-from raysim.driver.passes import RoundRunner
+from raysim.core.tensors import CPU, frozen_names
+from raysim.driver.passes import RoundRunner, bytes_down
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
 from raysim.storage.client_states import ClientStates
@@ -61,6 +61,7 @@ class WorkCosts:
         self._samples = OpenedSamples(federation, CPU)
         self._augment = federation.inputs.augment
         self._counter = FlopCounter(network, settings.local)
+        self._frozen = frozen_names(network)
 
     def of(self, work: Pass, runner: RoundRunner) -> PassCosts:
         """Return the costs of a pass, counted on one of its clients where its kind is new.
@@ -81,7 +82,7 @@ class WorkCosts:
             epoch=found.epoch(sizes, batch, self._counter.joins),
             finish=found.finish.at(sizes.astype(np.float64)),
             bytes_up=np.full(len(clients), found.bytes_up),
-            bytes_down=_bytes_down(work, clients),
+            bytes_down=bytes_down(work, clients.tolist(), self._frozen),
         )
 
     def plain_ticks(self, fleet: Fleet, runner: RoundRunner) -> Integers:
@@ -121,15 +122,3 @@ def _epochs(work: Pass, clients: Integers) -> Integers:
     if isinstance(work.epochs, int):
         return np.full(len(clients), work.epochs)
     return np.array([work.epochs[client] for client in clients.tolist()])
-
-
-def _bytes_down(work: Pass, clients: Integers) -> Integers:
-    """Return the bytes that each client of a pass receives [n]."""
-    own = np.zeros(len(clients), dtype=np.int64)
-    if work.personal:
-        own += [nbytes(work.personal.get(client, {})) for client in clients.tolist()]
-    if work.bytes_down is None:
-        own += nbytes(work.broadcast)
-    else:
-        own += [work.bytes_down(client) for client in clients.tolist()]
-    return own

@@ -50,7 +50,7 @@ from raysim.core.errors import SettingsError
 from raysim.core.given.limits import MOST
 from raysim.core.method import Method, Metrics, Round, ServerState
 from raysim.core.rules import Batch, Pass, Reduced, Rules, Trained, Upload, View
-from raysim.core.tensors import Groups, Tensors, nbytes, state_of
+from raysim.core.tensors import Groups, Tensors, frozen_names, nbytes, state_of
 from raysim.methods.fedma import neurons
 from raysim.methods.fedma.matching import Beliefs, Matching, match
 from raysim.methods.fedma.neurons import Chain
@@ -118,7 +118,7 @@ class FedMa(Method):
 
     def round(self, now: Round, state: ServerState) -> tuple[ServerState, Metrics]:
         """Train, then match layer after layer, training what follows in between."""
-        chain = neurons.chain_of(now.network)
+        chain, frozen = neurons.chain_of(now.network), frozen_names(now.network)
         reduced = now.run(_first_pass(now, chain, state))
         matched: dict[str, Tensor] = {}
         assigned: list[dict[int, Tensor]] = []
@@ -131,7 +131,7 @@ class FedMa(Method):
             work = replace(
                 _pass(now, chain, number + 1, reduced.clients, matched),
                 personal={c: {"atoms": {str(number): a.int()}} for c, a in atoms.items()},
-                bytes_down=partial(_constant, nbytes({"model": layer})),
+                bytes_down=partial(_constant, nbytes({"model": layer}, frozen)),
             )
             reduced = now.run(work)
         last = [reduced.rows[client] for client in reduced.clients]
@@ -179,7 +179,8 @@ def _first_pass(now: Round, chain: Chain, state: ServerState) -> Pass:
     if "recent" in state.groups:
         recent = frozenset(state.groups["recent"]["clients"].tolist())
     popular = _most_popular(chain, state.groups["members"])
-    whole, last = nbytes({"model": model}), nbytes({"model": _of(model, chain[-1:])})
+    frozen = frozen_names(now.network)
+    whole, last = (nbytes({"model": each}, frozen) for each in (model, _of(model, chain[-1:])))
     return replace(
         _pass(now, chain, 0, now.cohort, model),
         personal={client: {"atoms": popular} for client in now.cohort if client not in recent},

@@ -211,6 +211,7 @@ class StackedStep:
             generator=only_in_finish,
             at=self._at,
             gradient=partial(self._gradient, fixed, rng),
+            frozen=self.sequential.network.frozen_names,
         )
 
     def _at(self, tensors: Tensors, x: Tensor) -> Outputs:

@@ -48,7 +48,7 @@ class Other:
 def message(value: float, size: int = 50_000, own: float = 0.0) -> EvaluationMessage:
     deployed = {"model": {"w": torch.full((size,), value), "n": torch.tensor(3)}}
     initial = PackedTensors.of({"c": {"w": torch.full((size,), own)}, "none": {}})
-    return EvaluationMessage(PackedTensors.of(deployed), None, initial, {})
+    return EvaluationMessage(PackedTensors.of(deployed), frozenset(), initial, {})
 
 
 def test_what_the_message_before_had_is_not_put_again(store):

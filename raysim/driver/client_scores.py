@@ -1,0 +1,86 @@
+"""Scores of single clients: their spread, as columns of a round, and their table.
+
+Legend: n clients, N' samples of theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from raysim.core.scoring import Metric
+from raysim.federation.evaluation_sets import EvaluationSet
+
+Table = dict[str, npt.NDArray[Any]]
+Floats = npt.NDArray[np.float64]
+
+
+def figure_names(name: str) -> tuple[str, ...]:
+    """Return the columns of a spread: the mean over clients, and the deciles; d5 is the median."""
+    return (f"{name}_mean", *(f"{name}_d{tenth}" for tenth in range(1, 10)))
+
+
+def spread(name: str, scores: Floats) -> dict[str, float | None]:
+    """Return the spread of clients' scores [n]; those that are no number are left out."""
+    known = scores[~np.isnan(scores)]
+    if not len(known):
+        return dict.fromkeys(figure_names(name))
+    deciles = np.quantile(known, np.arange(1, 10) / 10)
+    values = [float(known.mean()), *deciles.tolist()]
+    return dict(zip(figure_names(name), values, strict=True))
+
+
+def client_accuracies(samples: EvaluationSet, correct: npt.NDArray[np.bool_]) -> Floats:
+    """Return the accuracy of each client [n]; `correct` [N'] is true where a prediction is."""
+    counts = np.add.reduceat(correct, samples.samples.offsets[:-1], dtype=np.int64)
+    accuracies: Floats = counts / samples.samples.sizes
+    return accuracies
+
+
+def client_scores(
+    samples: EvaluationSet, metric: Metric, predicted: npt.NDArray[Any], targets: npt.NDArray[Any]
+) -> Floats:
+    """Return the score of each client [n]; NaN where a metric is not defined on its samples.
+
+    Args:
+        samples: The clients' samples.
+        metric: Compares predictions with targets.
+        predicted: The predictions [N', ...].
+        targets: The targets [N', ...].
+    """
+    cuts = samples.samples.offsets[1:-1]
+    both = zip(np.split(predicted, cuts), np.split(targets, cuts), strict=True)
+    return np.array([_score(metric, *each) for each in both], dtype=np.float64)
+
+
+def _score(metric: Metric, predicted: npt.NDArray[Any], targets: npt.NDArray[Any]) -> float:
+    try:
+        return float(metric(predicted.copy(), targets.copy()))  # it may change them in place
+    except Exception:  # a user's, as of one class alone; of the whole set it must be defined
+        return float("nan")
+
+
+def client_table(samples: EvaluationSet, prefix: str, scores: Mapping[str, Floats]) -> Table:
+    """Return the columns [n] of clients: their samples, as `{prefix}samples`, and scores."""
+    return {"client": samples.clients, f"{prefix}samples": samples.samples.sizes, **scores}
+
+
+def joined(tables: Sequence[Table]) -> Table:
+    """Return one table of all clients; one that is in some tables alone has 0 samples, and NaN."""
+    if not tables:
+        return {}
+    clients = np.unique(np.concatenate([table["client"] for table in tables]))
+    found: Table = {"client": clients}
+    for table in tables:
+        at = np.searchsorted(clients, table["client"])
+        for name, values in table.items():
+            if name != "client":
+                whole = values.dtype.kind in "iu"
+                found[name] = (
+                    np.zeros(len(clients), values.dtype) if whole else np.full(len(clients), np.nan)
+                )
+                found[name][at] = values
+    return found

@@ -1,0 +1,158 @@
+"""Bytes of models with frozen parameters: those of the model without them, in every method."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from torch import nn
+
+import raysim
+from raysim.core.method import METHODS
+from raysim.core.rules import Upload
+from raysim.methods.fedavg import FedAvg
+from raysim.testing.tasks import SmallNet
+from tests.tasks import EQUAL, UNEQUAL, make_settings, make_task
+
+ATOMS = 4 * 12
+"""Bytes of FedMA's assignment of the 12 neurons of a layer."""
+SETTINGS: dict[str, dict[str, Any]] = {
+    "chain": {"method.methods.fedprox.mu": 0.1, "method.methods.scaffold.lr_global": 0.9},
+    "fedfusion": {"method.operator": "single"},
+    "fedat": {"method.tiers": 2},
+    "mifl": {"method.mi_reference": "previous"},
+    "divide_and_conquer": {"method.split": 1},
+}
+WITH_FROZEN: dict[str, dict[str, Any]] = {"divide_and_conquer": {"method.split": 2}}
+"""Settings that count the frozen layer too."""
+
+
+class Plain(SmallNet):
+    """Three linear layers, and a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(self.first(), nn.Linear(12, 12))
+
+    def first(self) -> nn.Module:
+        return nn.Identity()
+
+
+class Frozen(Plain):
+    """The same behind a layer that is not trained."""
+
+    def first(self) -> nn.Module:
+        return nn.Linear(12, 12).requires_grad_(False)
+
+
+class Deltas(FedAvg):
+    """Sends changes, under another name than the model, and more to single clients."""
+
+    def rules(self):
+        return raysim.Rules(finish=_send_deltas)
+
+    def server_update(self, now, state, reduced):
+        model = state.groups["model"]
+        return state.replace(model={n: model[n] + d for n, d in reduced.means["delta"].items()})
+
+    def training_pass(self, now, state):
+        work = super().training_pass(now, state)
+        own = {client: {"mine": state.groups["model"]} for client in now.cohort}
+        return raysim.Pass(work.clients, work.broadcast, work.rules, 1, now.lr, personal=own)
+
+
+def _send_deltas(view, trained):
+    delta = {name: tensor - view.start[name] for name, tensor in view.params.items()}
+    return Upload(sums={"delta": delta}, rows={"again": view.params})
+
+
+def counted(out, model, sizes=EQUAL, **options):
+    """Return the columns of bytes, and the result."""
+    settings = make_settings(out, **{"rounds": 3, "local.epochs": 1, **options})
+    result = raysim.run(settings, make_task(sizes, model))
+    names = sorted(name for name in result.metrics.column_names if "bytes_" in name)
+    return result.metrics.select(names).to_pylist(), result
+
+
+@pytest.mark.parametrize("method", [*METHODS, "tests.driver.test_frozen_bytes:Deltas"])
+def test_a_frozen_layer_adds_no_bytes(tmp_path, method):
+    own = {"method.name": method, **SETTINGS.get(method, {})}
+    plain, _ = counted(tmp_path / "plain", Plain, **own)
+    own |= WITH_FROZEN.get(method, {})
+    frozen, _ = counted(tmp_path / "frozen", Frozen, **own)
+    if method == "fedma":  # a client takes in one more layer's atoms; who is new, twice
+        assert [row["bytes_up"] for row in frozen] == [row["bytes_up"] for row in plain]
+        more = [a["bytes_down"] - b["bytes_down"] for a, b in zip(frozen, plain, strict=True)]
+        assert all(extra % ATOMS == 0 and 4 <= extra // ATOMS <= 8 for extra in more)
+        return
+    assert frozen == plain and frozen[0]["bytes_up"] > 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"engine.vectorize": 4},
+        {"analysis": ["activations", "new_client"], "evaluation.clients": True},
+        {"on_client_error": "drop"},
+    ],
+    ids=["stacked", "analyses", "drop"],
+)
+def test_a_frozen_layer_adds_no_bytes_however_it_runs(tmp_path, options):
+    expected, _ = counted(tmp_path / "plain", Plain)
+    found, _ = counted(tmp_path / "run", Frozen, **options)
+    assert found == expected
+
+
+@pytest.mark.usefixtures("resident_actors")
+def test_a_frozen_layer_adds_no_bytes_on_actors(tmp_path):
+    on_actors = {"engine.backend": "ray", "engine.actors": 2}
+    expected, _ = counted(tmp_path / "plain", Plain)
+    assert counted(tmp_path / "run", Frozen, **on_actors)[0] == expected
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"clock.policy": "wait"},
+        {"clock.policy": "over_selection", "clock.extra": 2},
+        {"clock.policy": "deadline", "clock.deadline": 2.0},
+        {"clock.dropout": 0.5},
+        {"method.name": "fedbuff", "method.concurrency": 4, "clock.dropout": 0.5},
+        {"method.name": "fedat", "method.tiers": 2, "clock.dropout": 0.5},
+        {"clock.name": "oort", "clock.policy": "over_selection", "clock.extra": 2},
+    ],
+    ids=["wait", "over_selection", "deadline", "dropout", "fedbuff", "fedat", "oort"],
+)
+def test_a_virtual_clock_charges_a_frozen_layer_no_bytes(tmp_path, options):
+    """The devices compute in no time, so that times are those of latency and bytes; some drop out.
+
+    Energy is that of bytes alone.
+    """
+    rows = [f"{c},1e18,{2e3 * (c + 1)},{4e3 * (c + 1)},0.5,0,1e-6" for c in range(6)]
+    table = "\n".join(["client,speed,up,down,latency,watts,joules_per_byte", *rows])
+    (tmp_path / "devices.csv").write_text(table)
+    chosen = {"clock.name": "devices", "clock.table": str(tmp_path / "devices.csv"), **options}
+    found = []
+    for model in (Plain, Frozen):
+        bytes_, result = counted(tmp_path / model.__name__, model, UNEQUAL, rounds=6, **chosen)
+        columns = ["virtual_seconds", "virtual_joules", "lost_clients"]
+        found.append((bytes_, result.metrics.select(columns).to_pylist()))
+    for (plain, times), (frozen, its_times) in [found]:
+        assert frozen == plain
+        for row, its in zip(times, its_times, strict=True):
+            assert its == pytest.approx(row, abs=2e-5)
+
+
+def test_buffers_of_a_frozen_layer_count(tmp_path):
+    """A BatchNorm whose parameters are frozen sends its statistics."""
+
+    class Normed(Plain):
+        def first(self) -> nn.Module:
+            return nn.BatchNorm1d(12).requires_grad_(False)
+
+    plain, _ = counted(tmp_path / "plain", Plain, fraction=1.0)
+    normed, _ = counted(tmp_path / "normed", Normed, fraction=1.0)
+    statistics = 4 * 24 + 8
+    assert [row["bytes_up"] for row in normed] == [
+        row["bytes_up"] + len(EQUAL) * statistics for row in plain
+    ]
