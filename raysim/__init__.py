@@ -180,10 +180,10 @@ def check(settings: Settings, task: Task | None = None, listener: Listener | Non
     from raysim.driver.trackers import check_tracker
     from raysim.storage.run_directory import RunDirectory
 
-    settings = with_cohort(settings, task)
+    settings, listener = with_cohort(settings, task), listener or Listener()
     check_tracker(settings)
-    federation = _federation(settings, task, listener or Listener())
-    check_run(settings, federation, RunDirectory(Path(settings.out or "runs")))
+    federation = _federation(settings, task, listener)
+    check_run(settings, federation, RunDirectory(Path(settings.out or "runs")), listener.note)
 
 
 def rounds(
@@ -230,6 +230,8 @@ def run(
 ) -> Result:
     """Simulate a federation, from the first round or where `settings.out` stopped.
 
+    A finished run of the same settings in `settings.out` is returned as it is.
+
     Args:
         settings: From `load_config`.
         task: Your own clients, test set and model; the settings' dataset, partition, model and
@@ -252,7 +254,7 @@ def resume(
     overrides: Mapping[str, Any] | None = None,
     force: bool = False,
 ) -> Result:
-    """Go on with a run that was interrupted or killed.
+    """Go on with a run that was interrupted or killed; return a finished one as it is.
 
     Args:
         run_dir: The run directory.
@@ -263,7 +265,7 @@ def resume(
         force: Go on where data, versions or machines differ from those before; the run records it.
 
     Raises:
-        RaysimError: the directory holds no run, a finished run, or every checkpoint is damaged.
+        RaysimError: the directory holds no run, or every checkpoint is damaged.
     """
     from raysim import methods, workloads  # noqa: F401 - registers the components
     from raysim.config import apply_overrides, parse
@@ -276,6 +278,7 @@ def resume(
 
     listener, directory = listener or Listener(), RunDirectory(user_path(run_dir))
     leave_out_working_directory(directory.path)
+    from raysim.driver.finished import check_unchanged
     from raysim.driver.preflight import with_cohort  # their packages try optional imports
     from raysim.driver.start import drive
 
@@ -284,8 +287,7 @@ def resume(
     if own_task and task is None:
         raise RunError(f"{run_dir}: this run has a task of its own; raysim.resume needs its `task`")
     settings = with_cohort(parse(apply_overrides(raw, overrides or {})), task)
-    if directory.is_finished(settings.target_accuracy):
-        raise RunError(f"{run_dir}: the run is finished; nothing is left to resume")
+    check_unchanged(directory.path, raw, settings, overrides or {}, own_task=own_task)
     directory.check(settings, own_task)
     prepare, held = partial(_federation, settings, task), nullcontext(directory)
     options = {"own_task": task is not None, "force": force}

@@ -106,17 +106,22 @@ def accepted(found: Checkpoint, context: RunContext) -> Checkpoint:
 
 def _difference(found: Checkpoint, context: RunContext) -> str | None:
     """Return in what a checkpoint's identity differs from the run's, its actors' and driver's."""
-    sealed = {FORMULA: 1, CLOCK: 1, LOCAL_TEST_SAMPLES: NO_SAMPLES, **found.identity}
-    parts = [
-        f"{name} was {_short(sealed[name])} (here {_short(value)})"
-        for name, value in context.identity.items()
-        if name in sealed and sealed[name] != value
-    ]
+    parts = differing_parts(found.identity, context.identity)
     environments = _environments(context.executor.describe()["actors"])
-    known = sealed.get(ENVIRONMENTS, environments)
+    known = found.identity.get(ENVIRONMENTS, environments)
     if other := unknown_environment(environments, known):
         parts.append(other)
     return ", ".join(parts) or None
+
+
+def differing_parts(sealed: Mapping[str, Any], identity: Mapping[str, Any]) -> list[str]:
+    """Return in words the parts of a run's identity that differ from those of a sealed one."""
+    sealed = {FORMULA: 1, CLOCK: 1, LOCAL_TEST_SAMPLES: NO_SAMPLES, **sealed}
+    return [
+        f"{name} was {_short(sealed[name])} (here {_short(value)})"
+        for name, value in identity.items()
+        if name in sealed and sealed[name] != value
+    ]
 
 
 def _environments(actors: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from raysim.driver.analyses.run_analyses import Analyses
 from raysim.driver.asynchronous.opening import check_asynchrony
 from raysim.driver.context import CheckedRun, Result, RunContext
 from raysim.driver.evaluation import Evaluator
+from raysim.driver.finished import check_same_task, finished_run
 from raysim.driver.identity import STACK, identity_of
 from raysim.driver.listener import Listener
 from raysim.driver.preflight import check_space, initial_checkpoint
@@ -71,7 +72,15 @@ def _rounds(
 ) -> Generator[Row, None, Result]:
     """Open a run and yield its rounds; nothing is written before everything has been checked."""
     with directory as run_dir, tracked(settings, listener) as tracking:
-        checked = check_run(settings, prepare(tracking), run_dir)
+        finished = finished_run(run_dir, settings, listener.note)
+        if finished and not own_task:
+            listener.finished(finished.summary)
+            return finished
+        checked = check_run(settings, prepare(tracking), run_dir, tracking.note)
+        if finished:
+            check_same_task(run_dir, checked.identity)
+            listener.finished(finished.summary)
+            return finished
         watch = Stopwatch(settings.trace)
         with (
             threads_of(settings.engine),
@@ -107,8 +116,19 @@ def reserved_directory(
         yield run_dir
 
 
-def check_run(settings: Settings, federation: Federation, run_dir: RunDirectory) -> CheckedRun:
+def check_run(
+    settings: Settings,
+    federation: Federation,
+    run_dir: RunDirectory,
+    note: Callable[[str], None],
+) -> CheckedRun:
     """Check the parts of a run; write nothing.
+
+    Args:
+        settings: The run's settings.
+        federation: Its samples, client indices and network.
+        run_dir: Its run directory.
+        note: Called with a line where something is damaged and does not stop the run.
 
     Raises:
         RaysimError: a setting or a file does not allow the run.
@@ -118,7 +138,7 @@ def check_run(settings: Settings, federation: Federation, run_dir: RunDirectory)
     network, initial = initial_checkpoint(settings, federation)
     check_space(settings, states, initial.state)
     evaluator = Evaluator(settings, federation)
-    analyses = Analyses(settings, federation, network, initial)
+    analyses = Analyses(settings, federation, network, initial, note)
     check_asynchrony(settings, network, initial, federation.training_sizes, analyses.parts)
     clock = open_clock(settings, federation, network, states)
     return CheckedRun(

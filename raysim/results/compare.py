@@ -224,6 +224,7 @@ def comparison(groups: Sequence[RunGroup], columns: Iterable[tuple[str, Metric, 
     said = [note for state, note in STATES.items() if state in states]
     records = [record for group in groups for record in group.records]
     damaged = [line for record in records for line in record.notes]
+    damaged += [note for record in records if (note := record.model_problem)]
     damaged += origin_notes({str(record.path): origins_of(record) for record in records})
     runs = len(records)
     return Grid(

@@ -5,14 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-
 from raysim.core.errors import RunError
 from raysim.core.tensors.digests import tensors_digest
 from raysim.results.runs import RunRecord, read_run, result_settings
 from raysim.storage.checkpoints import REFERENCE
-from raysim.storage.run_directory import RunDirectory
+from raysim.storage.models import read_model
 
 UNREAD = "reference.model"
 """Key of the digest of a model whose settings are not known."""
@@ -54,7 +51,7 @@ def _with_model(folder: Path, digest: str | None) -> RunRecord | None:
     """Return the run in a folder if its model has a digest."""
     try:
         found = read_run(folder)
-        model = load_file(RunDirectory(folder).model)
-    except (RunError, OSError, SafetensorError):
+        model = read_model(folder, lambda text: None)
+    except RunError:
         return None
     return found if tensors_digest(model) == digest else None

@@ -24,6 +24,7 @@ from raysim.core.given import compared, decides_result, parse_json
 from raysim.core.method import METHODS
 from raysim.results.failures import INFINITE_LOSS, failure_of, read_failure
 from raysim.storage.checkpoints import Checkpoints
+from raysim.storage.models import model_problem
 from raysim.storage.recorder import ANALYSIS
 from raysim.storage.run_directory import RunDirectory
 from raysim.storage.schema import GRIDS, current_settings
@@ -98,6 +99,12 @@ class RunRecord:
         """The sha256 of the model, None where there is none."""
         path = RunDirectory(self.path).model
         return checksum(path) if path.is_file() else None
+
+    @property
+    def model_problem(self) -> str | None:
+        """Line about the model of a finished run that is damaged; None where nothing is wrong."""
+        is_there = self.summary is not None and RunDirectory(self.path).model.exists()
+        return model_problem(self.path) if is_there else None
 
     def sealed(self, name: str) -> str | None:
         """Return what a checkpoint, where there is one, seals under a name of an identity."""

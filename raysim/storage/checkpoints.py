@@ -8,9 +8,9 @@ digest of each client's state, rounds' tables, settings, and what decides the bi
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from safetensors.torch import load, save_file
 
 from raysim.core.arrow import checksum
 from raysim.core.errors import RunError
-from raysim.core.given import parse_json
 from raysim.core.method import ServerState
 from raysim.core.tensors import Tensors, aligned, contiguous, flatten, unflatten
 from raysim.storage.atomic import (
@@ -37,9 +36,10 @@ from raysim.storage.atomic import (
 from raysim.storage.client_states import NEVER, Versions
 from raysim.storage.in_flight import InFlight
 from raysim.storage.recorder import METRICS, SealedTables
+from raysim.storage.seals import read_sealed, write_sealed
 
 KEPT_CHECKPOINTS = 2
-STATE, CLIENTS, ABOUT = "state.safetensors", "clients.safetensors", "state.json"
+STATE, CLIENTS = "state.safetensors", "clients.safetensors"
 IN_FLIGHT = "in_flight.safetensors"
 FORMULA = "revision of the method's formula"
 """Its name in an identity; earlier versions sealed none, and are of the first."""
@@ -96,7 +96,10 @@ class Checkpoints:
         self._config = config
 
     def save(
-        self, checkpoint: Checkpoint, seal_tables: Callable[[Path], Mapping[str, str]] | None = None
+        self,
+        checkpoint: Checkpoint,
+        seal_tables: Callable[[Path], Mapping[str, str]] | None = None,
+        model: Path | None = None,
     ) -> None:
         """Write a checkpoint and delete all but the last two.
 
@@ -104,6 +107,7 @@ class Checkpoints:
             checkpoint: The checkpoint.
             seal_tables: Called when the states are on disk and `latest` does not find them yet;
                 writes tables into the folder and returns the checksums of those outside it.
+            model: File of the deployed model, whose checksum is sealed.
         """
 
         def write(folder: Path) -> None:
@@ -121,10 +125,11 @@ class Checkpoints:
                 "forced": checkpoint.forced,
                 **({"in_flight": under_way.to_json()} if under_way else {}),
                 "config": self._config,
+                "model": model and checksum(model),
                 "closed": seal_tables(folder) if seal_tables else None,
                 "sha256": {path.name: checksum(path) for path in sorted(folder.iterdir())},
             }
-            (folder / ABOUT).write_text(json.dumps(_sealed(body), indent=2))
+            write_sealed(folder, body)
 
         replace_folder(self._path(checkpoint.number), write)
         for number in self.numbers()[:-KEPT_CHECKPOINTS]:
@@ -156,10 +161,17 @@ class Checkpoints:
     def _newest(self, name: str) -> Any:
         for number in reversed(self.numbers()):
             try:
-                found = _read_about(self._path(number)).get(name)
+                found = read_sealed(self._path(number)).get(name)
             except (OSError, ValueError, KeyError):
                 continue
             return found
+        return None
+
+    def newest(self) -> tuple[Path, dict[str, Any]] | None:
+        """Return the folder of the newest checkpoint and its words; None where it is damaged."""
+        for number in self.numbers()[-1:]:
+            with suppress(OSError, ValueError):
+                return self._path(number), read_sealed(self._path(number))
         return None
 
     def metrics(self) -> Path | None:
@@ -167,7 +179,7 @@ class Checkpoints:
         for number in reversed(self.numbers()):
             path = self._path(number) / METRICS
             try:
-                if _read_about(path.parent)["sha256"].get(METRICS) == checksum(path):
+                if read_sealed(path.parent)["sha256"].get(METRICS) == checksum(path):
                     return path
             except (OSError, ValueError, KeyError, AttributeError):
                 continue
@@ -224,7 +236,7 @@ class Checkpoints:
             path.replace(aside)
 
     def _load(self, folder: Path, clients: int) -> Checkpoint:
-        body = _read_about(folder)
+        body = read_sealed(folder)
         checksums = body["sha256"]
         if isinstance(checksums, str):  # of the first version, which kept no losses
             checksums = {STATE: checksums}
@@ -275,26 +287,8 @@ def _of_clients(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(array) for name, array in values.items()}
 
 
-def _read_about(folder: Path) -> dict[str, Any]:
-    """Return the sealed words of a checkpoint.
-
-    Raises:
-        ValueError: they do not match their seal, or are none.
-    """
-    body: Any = parse_json((folder / ABOUT).read_text(encoding="utf-8"))
-    if not isinstance(body, dict) or _sealed(body)["seal"] != body.get("seal"):
-        raise ValueError(f"{ABOUT} does not match its checksum")
-    return body
-
-
 def _cause(error: Exception) -> str:
     """Return an error in one line; that of a file without the errno."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return " ".join(str(error).split())
-
-
-def _sealed(body: dict[str, Any]) -> dict[str, Any]:
-    content = {key: value for key, value in body.items() if key != "seal"}
-    text = json.dumps(content, sort_keys=True)
-    return {**content, "seal": hashlib.sha256(text.encode()).hexdigest()}

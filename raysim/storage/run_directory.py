@@ -106,8 +106,8 @@ class RunDirectory:
     ) -> None:
         """Check that a run with these settings may write here; create nothing.
 
-        It may where nothing exists yet, where no round was recorded, or where an unfinished run
-        has equal settings.
+        It may where nothing exists yet, where no round was recorded, or where a run has equal
+        settings; of one that is finished, by the same formula.
 
         Args:
             settings: The settings.
@@ -136,13 +136,17 @@ class RunDirectory:
     ) -> None:
         """Check that the run in this directory may go on with these settings."""
         if difference := difference_from(found, settings):
-            raise RunError(f"out={self.path}: holds a run with {difference}; choose another `out`")
+            more = "; a run is not extended" if difference.startswith("rounds=") else ""
+            raise RunError(
+                f"out={self.path}: holds a run with {difference}{more}; choose another `out`"
+            )
         if found_task != own_task:
             raise RunError(f"out={self.path}: holds a run of another task; choose another `out`")
-        if self.is_finished(settings.target_accuracy):
-            other = self.other_revision(settings)
-            which = f" with {other}" if other else ""
-            raise RunError(f"out={self.path}: holds a finished run{which}; choose another `out`")
+        other = self.other_revision(settings)
+        if other and self.is_finished(settings.target_accuracy):
+            raise RunError(
+                f"out={self.path}: holds a finished run with {other}; choose another `out`"
+            )
 
     @contextmanager
     def lock(self, settings: Settings, own_task: bool) -> Iterator[None]:

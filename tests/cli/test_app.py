@@ -139,17 +139,33 @@ def test_update_that_is_not_finite_stops_the_run_and_keeps_what_was_done(raysim_
     assert "client" in error and "not finite (tensor" in error and "local.lr" in error
 
 
-def test_run_then_refuse_then_resume_refused(raysim_command, tmp_path):
+def test_a_finished_run_is_left_as_it_is(raysim_command, tmp_path):
     code, out, _ = raysim_command("run", "mnist-fedavg", *QUICK, "out=run")
     assert code == 0
     assert "round 1  accuracy" in out and "rounds to 97.0%: not reached\n" in out
     before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
-    again = one_line_error(raysim_command("run", "mnist-fedavg", *QUICK, "out=run"))
-    assert "holds a finished run" in again
+    for words in (("run", "mnist-fedavg", *QUICK, "out=run"), ("resume", "run")):
+        code, said, err = raysim_command(*words)
+        assert (code, err) == (0, "")
+        assert "run: the run is finished (1 of at most 1 rounds); nothing is left to do\n" in said
+        assert "accuracy " in said and "round 1 " not in said
     other = one_line_error(raysim_command("run", "mnist-fedavg", *QUICK, "out=run", "seed=5"))
     assert "seed=0 (here 5)" in other
-    assert "finished" in one_line_error(raysim_command("resume", "run"))
     assert before == {p: p.read_bytes() for p in Path("run").rglob("*") if p.is_file()}
+
+
+def test_more_rounds_for_a_run_are_refused_with_what_to_type(raysim_command, tmp_path):
+    quick = [word for word in QUICK if not word.startswith("rounds=")]
+    assert raysim_command("run", "mnist-fedavg", *quick, "rounds=1", "out=ext")[0] == 0
+    more = raysim_command("run", "mnist-fedavg", *quick, "rounds=2", "out=ext")
+    expected = "out=ext: holds a run with rounds=1 (here 2); a run is not extended; choose another"
+    assert expected in one_line_error(more)
+    error = one_line_error(raysim_command("resume", "ext", "rounds=2"))
+    assert "ext: is a run with rounds=1 (here 2), which cannot change when it is resumed" in error
+    advice = error.split("type: raysim ")[1].split()
+    assert advice == ["run", "ext/config.json", "rounds=2", "out=none"]
+    code, said, _ = raysim_command(*advice)
+    assert code == 0 and "round 2 " in said
 
 
 def test_published_figures_stand_beside_the_same_experiment_only(raysim_command):
@@ -170,8 +186,8 @@ def test_file_of_settings(raysim_command, tmp_path):
     first, second = (Path(name, "model.safetensors").read_bytes() for name in ("first", "second"))
     assert first == second
     # The file says `out`, too.
-    again = one_line_error(raysim_command("run", "first/config.json"))
-    assert again == "raysim: out=first: holds a finished run; choose another `out`\n"
+    code, again, _ = raysim_command("run", "first/config.json")
+    assert code == 0 and "first: the run is finished" in again
 
 
 def test_default_out_is_named_after_the_preset(raysim_command, tmp_path):

@@ -67,7 +67,6 @@ def _unsealed(damage: Callable[[Path], object]) -> Callable[[Path], object]:
 
 REFUSED: Mapping[str, tuple[Callable[[Path], object], str]] = {
     "empty": (_empty, "holds no run"),
-    "finished": (_whole, "finished"),
     "config folder": (_unsealed(_replaced("config.json", None)), "config.json"),
     "config empty": (_unsealed(_write("config.json", b"")), "config.json"),
     "config binary": (_unsealed(_write("config.json", bytes(range(256)))), "config.json"),
@@ -118,7 +117,7 @@ STRAY: Mapping[str, Callable[[Path], object]] = {
     LONG[:200]: _write(LONG[:200]),
 }
 """Damage after which a run goes on, or says in one line what stands in its way."""
-DAMAGE = {name: damage for name, (damage, _) in REFUSED.items()} | dict(STRAY)
+DAMAGE = {name: damage for name, (damage, _) in REFUSED.items()} | {**STRAY, "finished": _whole}
 
 PATH_CASES = [
     Case(("resume", path), says)
@@ -146,7 +145,6 @@ RUN_CASES = [
         "config deep": "run",
         "config value": "out=run",
         "config plugin": "x: there is no such module",
-        "finished": "holds a finished run",
         "config own task": "another task",
     }.items()
 ] + [Case(AGAIN, ("out=run: holds a run with rounds=3 (here 1)",), run="a file")]
@@ -166,6 +164,8 @@ COMPARED_CASES = [
             "config schema": "schema='x'",
         }.items()
     ),
+    Case(("resume", "run"), code=0, run="finished"),
+    Case((*AGAIN, "rounds=3"), code=0, run="finished"),
     *(
         Case(("compare", "run"), code=0, run=name)
         for name in ("finished", "config setting", "config plugin", "checkpoints file")

@@ -103,7 +103,7 @@ def test_a_run_directory_may_be_moved(tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "difference"),
     [
-        ({"rounds": 6}, "rounds=5 (here 6)"),
+        ({"rounds": 6}, "rounds=5 (here 6); a run is not extended"),
         ({"seed": 1}, "seed=0 (here 1)"),
         ({"local.lr": 0.2}, "local.lr=0.1 (here 0.2)"),
         ({"target_accuracy": 0.9}, "target_accuracy=None (here 0.9)"),
@@ -166,10 +166,9 @@ def test_a_run_of_another_task_is_refused(tmp_path):
     assert allowed(tmp_path, own_task=True)
 
 
-def test_a_finished_run_is_refused(tmp_path):
+def test_a_finished_run_may_be_started_again(tmp_path):
     start(tmp_path, finished=True)
-    expected = f"out={tmp_path}: holds a finished run; choose another `out`"
-    assert refusal(tmp_path) == expected
+    assert allowed(tmp_path)
 
 
 @pytest.mark.parametrize("damage", ["", "{}", '{"rounds"', "other", "no metrics"])
@@ -223,12 +222,12 @@ def test_a_folder_that_cannot_be_made_is_refused_when_locked(tmp_path):
     assert str(caught.value).startswith(f"out={path}: ")
 
 
-def test_a_run_that_another_process_has_finished_meanwhile_is_refused_under_the_lock(tmp_path):
+def test_a_run_that_another_process_has_started_meanwhile_is_refused_under_the_lock(tmp_path):
     directory = RunDirectory(tmp_path)
     directory.check(make_settings(tmp_path), own_task=False)
-    start(tmp_path, finished=True)
+    start(tmp_path, finished=True, rounds=6)
     with (
-        pytest.raises(RunError, match="holds a finished run"),
+        pytest.raises(RunError, match=r"holds a run with rounds=6 \(here 5\)"),
         directory.lock(make_settings(tmp_path), own_task=False),
     ):
         pass

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from raysim.core.errors import DataError, SettingsError
+from raysim.storage.models import MODEL, model_problem
 
 OPTIONAL_KEY = "num_batches_tracked"
 """BatchNorm's counter, missing in old files; it starts at 0."""
@@ -48,6 +49,8 @@ def _read(path: Path) -> dict[str, Tensor]:
             f"model.pretrained={path}: no such file; must be a local file of weights"
             " (.safetensors, or saved by torch)"
         )
+    if path.name == MODEL and (problem := model_problem(path.parent)):
+        raise DataError(f"model.pretrained={problem}")
     found: Any
     try:
         if path.suffix == ".safetensors":

@@ -6,7 +6,7 @@ Legend: n of K clients, N samples, C classes.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -14,15 +14,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import nn
 
 from raysim.analysis import ANALYSES
 from raysim.analysis.base import Analysis, Extra
 from raysim.config import Settings
 from raysim.core.client_indices import class_counts
-from raysim.core.errors import SettingsError
+from raysim.core.errors import RunError, SettingsError
 from raysim.core.seeds import stream
 from raysim.core.tensors import CPU, Tensors
 from raysim.core.tensors.packed import as_tensor
@@ -31,6 +29,7 @@ from raysim.federation.evaluation_sets import EvaluationSet, client_test_set
 from raysim.federation.federation import Federation, open_samples
 from raysim.federation.opened import OpenedSamples
 from raysim.storage.checkpoints import Checkpoint
+from raysim.storage.models import read_model
 from raysim.training.network import STAGES, lacking_stages
 
 PROBE_SAMPLES = 200
@@ -49,9 +48,21 @@ class Analyses:
     """
 
     def __init__(
-        self, settings: Settings, federation: Federation, network: nn.Module, initial: Checkpoint
+        self,
+        settings: Settings,
+        federation: Federation,
+        network: nn.Module,
+        initial: Checkpoint,
+        note: Callable[[str], None],
     ) -> None:
         """Check that the run can be measured.
+
+        Args:
+            settings: The run's settings.
+            federation: Its samples.
+            network: Its network as it was built.
+            initial: The checkpoint before the first round.
+            note: Called with a line where the model of `reference` is damaged.
 
         Raises:
             SettingsError: it cannot, or `reference` has no such model.
@@ -65,7 +76,7 @@ class Analyses:
             for need in analysis.needs:
                 if problem := self._lacks(need):
                     raise SettingsError(f"analysis={name}: {problem}")
-        self.reference = self._read_reference()
+        self.reference = self._read_reference(note)
         parts = {name: each.client_part(self.structure) for name, each in self.chosen.items()}
         self.parts = {name: part for name, part in parts.items() if part}
 
@@ -88,7 +99,7 @@ class Analyses:
             return f"needs inputs of real numbers; these are {self.probe['x'].dtype}"
         return ""
 
-    def _read_reference(self) -> Tensors | None:
+    def _read_reference(self, note: Callable[[str], None]) -> Tensors | None:
         """Return the model of the run that `reference` names."""
         folder = self.settings.reference
         if folder is None:
@@ -96,8 +107,8 @@ class Analyses:
         if not any(analysis.takes_reference for analysis in self.chosen.values()):
             raise SettingsError(f"reference={folder}: no analysis of this run compares with it")
         try:
-            found = load_file(Path(folder) / "model.safetensors")
-        except (OSError, SafetensorError) as error:
+            found = read_model(Path(folder), note)
+        except RunError as error:
             raise SettingsError(
                 f"reference={folder}: has no model that can be read ({error}); give the run"
                 " directory of a run of the same network, or its new place if it was moved"

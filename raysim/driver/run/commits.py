@@ -127,6 +127,7 @@ class Commits:
         self._checkpoints.save(
             self.committed,
             lambda folder: self.recorder.seal(folder, number, perf_counter() - start),
+            model=self._context.run_dir.model,
         )
         self._on_disk = number
 

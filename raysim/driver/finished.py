@@ -1,0 +1,93 @@
+"""Runs that are finished when they are started again: their results are read, nothing is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+
+from raysim.config import Settings
+from raysim.core.errors import RunError
+from raysim.core.given import override_text, parse_json
+from raysim.driver.context import Result
+from raysim.driver.identity import differing_parts
+from raysim.storage.checkpoints import Checkpoints
+from raysim.storage.models import model_problem
+from raysim.storage.run_directory import RunDirectory, difference_from
+from raysim.storage.tables.parted import read_table
+
+
+def finished_run(
+    run_dir: RunDirectory, settings: Settings, note: Callable[[str], None]
+) -> Result | None:
+    """Return the finished run of a directory; None where there is none, or its model is damaged.
+
+    Going on then writes the model anew from the checkpoint.
+
+    Args:
+        run_dir: The run directory, which `check` has checked.
+        settings: The settings of the run.
+        note: Called with a line where the model is damaged.
+
+    Raises:
+        RunError: the model is damaged, and no checkpoint has it.
+    """
+    if not run_dir.is_finished(settings.target_accuracy):
+        return None
+    if problem := model_problem(run_dir.path):
+        if not Checkpoints(run_dir.checkpoints).numbers():
+            raise RunError(f"{problem}; restore it, or choose another `out`")
+        note(f"{run_dir.model}: is damaged; writing it anew from the checkpoint")
+        return None
+    summary = parse_json(run_dir.summary.read_text(encoding="utf-8"))
+    metrics = read_table(run_dir.metrics)
+    done = f"{len(metrics)} of at most {settings.rounds} rounds"
+    note(f"{run_dir.path}: the run is finished ({done}); nothing is left to do")
+    return Result(run_dir.path, summary, metrics, load_file(run_dir.model))
+
+
+def check_same_task(run_dir: RunDirectory, identity: Mapping[str, Any]) -> None:
+    """Check that a finished run had the same task; settings do not tell that of a user's own.
+
+    Raises:
+        RunError: its samples, clients or network differ.
+    """
+    sealed = Checkpoints(run_dir.checkpoints).identity()
+    if parts := differing_parts(sealed, identity):
+        raise RunError(
+            f"out={run_dir.path}: holds a finished run of another task ({', '.join(parts)});"
+            " choose another `out`"
+        )
+
+
+def check_unchanged(
+    path: Path,
+    recorded: Mapping[str, Any],
+    settings: Settings,
+    overrides: Mapping[str, Any],
+    *,
+    own_task: bool,
+) -> None:
+    """Check that overrides change nothing of a run that is resumed but what may change.
+
+    Args:
+        path: The run directory.
+        recorded: The settings of the run.
+        settings: Those with the overrides.
+        overrides: The overrides, by dotted key.
+        own_task: Whether the run has a task of its own.
+
+    Raises:
+        RunError: they do; it says how to start another run with them.
+    """
+    if difference := difference_from(recorded, settings):
+        words = " ".join(override_text(*each) for each in overrides.items())
+        again = f"type: raysim run {path / 'config.json'} {words} out=none"
+        if own_task:
+            again = "call raysim.run with them and another `out`"
+        raise RunError(
+            f"{path}: is a run with {difference}, which cannot change when it is resumed; for a"
+            f" new run, {again}"
+        )

@@ -1,0 +1,89 @@
+"""Models of run directories, checked against the checksum that the newest checkpoint seals."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load, load_file, save
+from torch import Tensor
+
+from raysim.core.arrow import checksum
+from raysim.core.errors import RunError
+from raysim.core.tensors import contiguous, unflatten
+from raysim.storage.checkpoints import STATE, Checkpoints
+
+MODEL, CHECKPOINTS = "model.safetensors", "checkpoints"
+
+
+def read_model(run: Path, note: Callable[[str], None]) -> dict[str, Tensor]:
+    """Return the deployed model of a run, from its newest checkpoint where the file is damaged.
+
+    Args:
+        run: The run directory.
+        note: Called with a line where the checkpoint's is taken.
+
+    Raises:
+        RunError: there is none, or it is damaged and the newest checkpoint does not hold it.
+    """
+    problem = model_problem(run)
+    if problem is None:
+        return load_file(run / MODEL)
+    if (found := _of_checkpoint(run)) is None:
+        raise RunError(problem)
+    folder, model = found
+    note(f"{problem}; meanwhile taking the model of {folder}")
+    return model
+
+
+def model_problem(run: Path) -> str | None:
+    """Return in one line that the model of a run is not what its newest checkpoint sealed.
+
+    One that no checkpoint seals, as in earlier versions, must be a file of tensors. None says that
+    nothing is wrong.
+    """
+    path = run / MODEL
+    _, digest = _sealed(run)
+    try:
+        if digest is None:
+            with safe_open(path, "pt"):
+                return None
+        if checksum(path) == digest:
+            return None
+        problem = "does not match its checksum in the newest checkpoint"
+    except (OSError, SafetensorError) as error:
+        problem = f"cannot be read: {getattr(error, 'strerror', None) or error}"
+    advice = f"; to have it written anew, type: raysim resume {run}" if digest else ""
+    return f"{path}: {problem}{advice}"
+
+
+def _of_checkpoint(run: Path) -> tuple[Path, dict[str, Tensor]] | None:
+    """Return the newest checkpoint's folder and model; None where no group of it is the model."""
+    folder, digest = _sealed(run)
+    if folder is None or digest is None:
+        return None
+    try:
+        groups = unflatten(load((folder / STATE).read_bytes()))
+    except (OSError, ValueError, SafetensorError):
+        return None
+    for group in groups.values():
+        content = save(contiguous(group))
+        if hashlib.sha256(content).hexdigest() == digest:
+            with TemporaryDirectory() as other:  # mapped: a tensor's place decides its last bits
+                path = Path(other) / MODEL
+                path.write_bytes(content)
+                return folder, load_file(path)
+    return None
+
+
+def _sealed(run: Path) -> tuple[Path | None, str | None]:
+    """Return the newest checkpoint's folder and the checksum that it seals of the model."""
+    folder = run / CHECKPOINTS
+    found = Checkpoints(folder).newest() if folder.is_dir() else None
+    if found is None:
+        return None, None
+    digest = found[1].get("model")
+    return found[0], digest if isinstance(digest, str) else None

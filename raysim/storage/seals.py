@@ -1,0 +1,37 @@
+"""The sealed words of a checkpoint: JSON with its own checksum."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from raysim.core.given import parse_json
+
+ABOUT = "state.json"
+"""Name of their file."""
+
+
+def read_sealed(folder: Path) -> dict[str, Any]:
+    """Return the sealed words of a checkpoint.
+
+    Raises:
+        OSError: they cannot be read.
+        ValueError: they do not match their seal, or are none.
+    """
+    body: Any = parse_json((folder / ABOUT).read_text(encoding="utf-8"))
+    if not isinstance(body, dict) or _sealed(body)["seal"] != body.get("seal"):
+        raise ValueError(f"{ABOUT} does not match its checksum")
+    return body
+
+
+def write_sealed(folder: Path, body: dict[str, Any]) -> None:
+    """Write words with their seal."""
+    (folder / ABOUT).write_text(json.dumps(_sealed(body), indent=2))
+
+
+def _sealed(body: dict[str, Any]) -> dict[str, Any]:
+    content = {key: value for key, value in body.items() if key != "seal"}
+    text = json.dumps(content, sort_keys=True)
+    return {**content, "seal": hashlib.sha256(text.encode()).hexdigest()}

@@ -1,0 +1,115 @@
+"""Finished runs: started again they are left as they are; their models are checked where read."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import raysim
+from raysim.core.errors import DataError
+from raysim.results.compare import comparison, group_runs
+from raysim.results.runs import read_run
+from raysim.workloads.models.pretrained import load_weights
+from tests.tasks import Notes, make_settings, make_task, model_of
+
+SIZES = (12, 9)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Return the directory of a finished run."""
+    path = tmp_path / "run"
+    raysim.run(make_settings(path, rounds=2, **{"local.epochs": 1}), make_task(SIZES))
+    return path
+
+
+def _flip(model: Path) -> None:
+    content = bytearray(model.read_bytes())
+    content[-5] ^= 6
+    model.write_bytes(content)
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "flipped": _flip,
+    "cut": lambda model: model.write_bytes(model.read_bytes()[:-9]),
+    "empty": lambda model: model.write_bytes(b""),
+    "gone": Path.unlink,
+}
+
+
+def analysed(reference: Path, out: Path, listener: raysim.Listener | None = None) -> list[object]:
+    """Return the rows of an analysis that compares with a reference."""
+    settings = make_settings(out, rounds=1, analysis="cka", reference=str(reference))
+    raysim.run(settings, make_task(SIZES), listener)
+    rows: list[object] = pq.read_table(out / "analysis/cka.parquet").to_pylist()
+    return rows
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_the_checkpoint_replaces_a_damaged_model_of_a_reference(run, tmp_path, damage):
+    expected, notes = analysed(run, tmp_path / "whole"), Notes()
+    DAMAGES[damage](run / "model.safetensors")
+    assert analysed(run, tmp_path / "damaged", notes) == expected
+    (line,) = [text for text in notes.notes if "model.safetensors" in text]
+    assert f"type: raysim resume {run}; meanwhile taking the model of {run}/checkpoints" in line
+
+
+def test_a_damaged_model_that_no_checkpoint_has_is_refused(run, tmp_path):
+    _flip(run / "model.safetensors")
+    for state in run.glob("checkpoints/*/state.safetensors"):
+        state.write_bytes(state.read_bytes()[:-20])
+    with pytest.raises(raysim.SettingsError, match=r"model.safetensors: does not match its check"):
+        analysed(run, tmp_path / "damaged")
+    assert not (tmp_path / "damaged").exists()
+
+
+def test_a_run_of_an_earlier_version_is_read_unchecked(run, tmp_path):
+    expected = analysed(run, tmp_path / "whole")
+    shutil.rmtree(run / "checkpoints")
+    assert analysed(run, tmp_path / "without") == expected
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_finished_run_that_is_started_again_has_its_damaged_model_written_anew(run, damage):
+    before, notes = model_of(run), Notes()
+    DAMAGES[damage](run / "model.safetensors")
+    result = raysim.resume(run, make_task(SIZES), notes)
+    assert model_of(run) == before and result.summary["rounds"] == 2
+    assert f"{run}/model.safetensors: is damaged; writing it anew from the checkpoint" in (
+        notes.notes
+    )
+
+
+def test_compare_says_that_a_model_is_damaged_and_pretrained_refuses_it(run):
+    group = group_runs([read_run(run)])
+    assert not [note for note in comparison(group, ()).notes if "model" in note]
+    _flip(run / "model.safetensors")
+    (line,) = [note for note in comparison(group, ()).notes if "model.safetensors" in note]
+    assert line.startswith(f"{run}/model.safetensors: does not match its checksum")
+    with pytest.raises(DataError, match=r"model.pretrained=.*: does not match its checksum"):
+        load_weights(torch.nn.Linear(2, 2), str(run / "model.safetensors"), "head")
+
+
+def test_the_same_call_returns_the_finished_run(run):
+    settings = make_settings(run, rounds=2, **{"local.epochs": 1})
+    first, notes = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}, Notes()
+    with raysim.rounds(settings, make_task(SIZES), notes) as rounds:
+        assert [*rounds] == []
+    assert rounds.result.metrics.equals(pq.read_table(run / "metrics.parquet"))
+    assert rounds.result.params.keys() == make_task(SIZES).model().state_dict().keys()
+    assert notes.notes == [
+        f"{run}: the run is finished (2 of at most 2 rounds); nothing is left to do"
+    ]
+    assert first == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+
+def test_a_finished_run_of_another_task_is_not_returned(run):
+    settings = make_settings(run, rounds=2, **{"local.epochs": 1})
+    expected = rf"out={run}: holds a finished run of another task \(training samples was "
+    with pytest.raises(raysim.RunError, match=expected):
+        raysim.run(settings, make_task((12, 8)))
