@@ -36,6 +36,7 @@ from raysim.config import EngineSettings
 from raysim.core.cores import usable_cores
 from raysim.core.errors import MachineError, RunError, SettingsError
 from raysim.core.exits import delay_signals, last_words, retake_signals
+from raysim.core.memory_limit import memory_limit
 from raysim.execution.base import Executor, InlineExecutor
 from raysim.execution.cluster_health import alive_nodes, check_head
 from raysim.execution.pool.demand import plan_pool
@@ -162,7 +163,8 @@ def _start(folder: Path) -> None:
                 _temp_dir=str(folder),
             )
     except Exception as error:  # Ray's own are of many kinds, and bare where it takes too long
-        raise MachineError(f"Ray cannot be started: {' '.join(str(error).split())}") from error
+        cause = memory_limit() or " ".join(str(error).split())
+        raise MachineError(f"Ray cannot be started: {cause}") from error
 
 
 def _init(**arguments: Any) -> None:

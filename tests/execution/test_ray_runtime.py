@@ -190,6 +190,71 @@ def test_a_driver_that_ray_ends_leaves_a_line():
     assert done.returncode == 1
 
 
+STOPPED = """
+import os, signal, sys
+from raysim.config import EngineSettings
+from raysim.execution.ray_runtime import ray_runtime
+
+with ray_runtime(EngineSettings()):
+    import psutil, ray
+    ray.get(ray.remote(lambda: 1).remote())
+    raylet = next(p for p in psutil.Process().children() if p.name() == "raylet")
+    raylet.suspend()
+    sys.exit(143)
+"""
+
+
+@pytest.mark.full
+def test_a_stopped_raylet_does_not_keep_a_driver_that_ends(folder):
+    """Ray waits for ever for its answer."""
+    environment = {n: v for n, v in os.environ.items() if not n.startswith(("RAY_A", "RAY_T"))}
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED],
+        env={**environment, "TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert (done.returncode, done.stdout) == (143, "")
+    assert not [*folder.iterdir()]
+
+
+SILENT = """
+import time
+from raysim.config import EngineSettings
+from raysim.execution.ray_runtime import ray_runtime
+
+with ray_runtime(EngineSettings()):
+    import psutil
+    next(p for p in psutil.Process().children() if p.name() == "raylet").kill()
+    time.sleep(10)
+    print("the line that says what to do")
+"""
+
+
+@pytest.mark.full
+def test_ray_says_nothing_of_a_killed_raylet_after_our_line(folder):
+    environment = {n: v for n, v in os.environ.items() if not n.startswith(("RAY_A", "RAY_T"))}
+    done = subprocess.run(
+        [sys.executable, "-c", SILENT],
+        env={**environment, "TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert (done.stdout, done.stderr) == ("the line that says what to do\n", "")
+
+
+def test_our_own_ray_has_the_cores_of_this_process(folder, monkeypatch):
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(ray_runtime, "_init", lambda **given: asked.update(given))
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "1")
+    ray_runtime._start(folder)
+    assert asked["num_cpus"] == 1
+
+
 def test_a_pool_that_cannot_start_gives_back_the_nodes_that_it_asked_for(tmp_path, monkeypatch):
     closed: list[bool] = []
     demand = SimpleNamespace(close=lambda: closed.append(True))
