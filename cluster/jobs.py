@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from ray.exceptions import AuthenticationError
 from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 
+from raysim.cluster.upload import check_size, too_large
 from raysim.core.errors import RunError, SettingsError
 from raysim.execution.cluster_health import check_reachable
 
@@ -31,6 +32,8 @@ ANSWER_SECONDS = 60.0
 """Silence of a server after which a request has failed."""
 NOT_RAY = (LookupError, TypeError, AttributeError, requests.JSONDecodeError, ValidationError)
 """Errors of Ray's client where an answer is not what Ray's dashboard would say."""
+TOO_LARGE = "status code 413"
+"""Part of the error of Ray's client where a server does not take as many bytes."""
 LONGEST_ANSWER = 300
 """Characters of a server's answer that an error shows: it may be a page of HTML."""
 RAY_LOGGERS = ("ray", "ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk")
@@ -65,8 +68,13 @@ class Jobs:
             self._client = _Client()
 
     def submit(self, arguments: Sequence[str], runtime_env: Mapping[str, Any]) -> str:
-        """Upload the runtime environment and start `raysim ARGUMENTS...`; return the job's id."""
-        with self._as_run_error():
+        """Upload the runtime environment and start `raysim ARGUMENTS...`; return the job's id.
+
+        Raises:
+            RaysimError: the cluster does not take it.
+        """
+        with self._as_run_error(), _naming_files(runtime_env):
+            check_size(runtime_env)
             return self._client.submit_job(
                 entrypoint=shlex.join(["python3", "-m", "raysim", *arguments]),
                 runtime_env=dict(runtime_env),
@@ -132,6 +140,21 @@ class Jobs:
         except (RuntimeError, ValueError, OSError, aiohttp.ClientError) as error:
             answer = str(error).strip()[:LONGEST_ANSWER]
             raise RunError(f"{self.address}: {answer}") from error
+
+
+@contextmanager
+def _naming_files(runtime_env: Mapping[str, Any]) -> Iterator[None]:
+    """Say which files are large where a server, or a proxy before it, takes fewer bytes than Ray's.
+
+    Raises:
+        SettingsError: it does.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if TOO_LARGE not in str(error):
+            raise
+        raise SettingsError(too_large(runtime_env, "the server takes less (413)")) from error
 
 
 def exit_code(details: JobDetails) -> int:

@@ -6,15 +6,21 @@ and so are methods, models and settings files in the working directory.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ray._private.ray_constants import DASHBOARD_CLIENT_MAX_SIZE, RAY_RUNTIME_ENV_IGNORE_GITIGNORE
+from ray._private.runtime_env import packaging
+
 from raysim.core.errors import SettingsError
 
 EXCLUDED = ("runs", "data", "build", "dist")
 """Folders that are not uploaded, like hidden files and virtual environments."""
+SHOWN_FILES = 3
+"""Files that an error names of a working directory that is too large."""
 STOP_SECONDS = 60
 """Seconds that a stopped job has for its checkpoint before it is killed; Ray's default is 3."""
 
@@ -39,6 +45,47 @@ def runtime_env(
     if requirements:
         environment["pip"] = str(requirements)
     return environment
+
+
+def check_size(environment: Mapping[str, Any]) -> None:
+    """Check that Ray's dashboard takes the working directory of a runtime environment.
+
+    Raises:
+        SettingsError: it has too many bytes.
+    """
+    # Ray packs files as they are, with a few hundred bytes for the name of each.
+    if sum(_sizes(environment).values()) >= DASHBOARD_CLIENT_MAX_SIZE:
+        most = _megabytes(DASHBOARD_CLIENT_MAX_SIZE)
+        raise SettingsError(too_large(environment, f"a cluster takes less than {most}"))
+
+
+def too_large(environment: Mapping[str, Any], limit: str) -> str:
+    """Return the line of a working directory that is too large: the limit, and what to do."""
+    sizes, folder = _sizes(environment), environment["working_dir"]
+    largest = sorted(sizes, key=lambda path: -sizes[path])[:SHOWN_FILES]
+    names = ", ".join(f"{path} ({_megabytes(sizes[path])})" for path in largest)
+    return (
+        f"{folder}: has {_megabytes(sum(sizes.values()))} to upload; {limit}; name what the job"
+        f" does not need in {folder}/.rayignore, as in .gitignore; the largest: {names}"
+    )
+
+
+def _sizes(environment: Mapping[str, Any]) -> dict[Path, int]:
+    """Return the bytes of the files that Ray would pack, by path in the working directory."""
+    folder, found = Path(environment["working_dir"]), dict[Path, int]()
+
+    def add(path: Path) -> None:
+        if path.is_file():
+            found[path.relative_to(folder)] = path.stat().st_size
+
+    excludes = [packaging._get_excludes(folder, environment["excludes"])]
+    gitignore = os.environ.get(RAY_RUNTIME_ENV_IGNORE_GITIGNORE, "0") != "1"
+    packaging._dir_travel(folder, excludes, add, include_gitignore=gitignore)
+    return found
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 2**20:.3g} MiB"
 
 
 def check_uploaded(path: Path, folder: Path) -> None:

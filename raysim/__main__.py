@@ -2,16 +2,18 @@
 
 from raysim.core.exits import end_at_once
 from raysim.core.given.user_modules import take_working_directory_off
+from raysim.core.memory_limit import within_memory_limit
 
 
 def main() -> None:
     """Run the command line, from here on without tracebacks of signals and of a lost stdout."""
     end_at_once()  # before the imports, which take seconds
     take_working_directory_off()  # packages try optional imports, which it must not answer
-    from raysim.cli import app, output
+    with within_memory_limit():
+        from raysim.cli import app, output
 
-    output.open_streams()
-    app.main()
+        output.open_streams()
+        app.main()
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from raysim.tuning.search.failures import study_errors
 from raysim.tuning.search.results import best, quantity
 from raysim.tuning.search.search import Search
 from raysim.tuning.search.turns import TrialRun, Turns
+from raysim.tuning.slots.fitting import at_most
 from raysim.tuning.slots.pool import open_slots
 from raysim.tuning.slots.queue import RunQueue, run_in_slots
 from raysim.tuning.slots.report import Report
@@ -112,9 +113,10 @@ class Tuner(RunQueue[TrialRun]):
                 self._start(retry_failed)
             settings = self.search.resolved.settings
             stack = self.search.options.stack
-            with open_slots(settings, jobs, self.listener.note, stack) as slots:
-                found = self.search.study.get_trials(deepcopy=False)
-                done = sum(trial.state.is_finished() for trial in found)
+            found = self.search.study.get_trials(deepcopy=False)
+            done = sum(trial.state.is_finished() for trial in found)
+            wanted = at_most(jobs, self._total - done)
+            with open_slots(settings, wanted, self.listener.note, stack) as slots:
                 self.listener.started(len(slots), done, self._total)
                 self._turns.ordered &= jobs == 1  # without a number, slots may join later
                 self._deadline = math.inf if timeout is None else monotonic() + timeout

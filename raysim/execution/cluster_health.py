@@ -39,9 +39,8 @@ def check_head(address: str, seconds: float) -> None:
         OSError: none does.
     """
     check_reachable(address, seconds)
-    # Ray's types lack the channel's.
     options = [("grpc.enable_http_proxy", 0)]  # as Ray's own connections
-    with init_grpc_channel(address, options) as channel:  # type: ignore[no-untyped-call]
+    with init_grpc_channel(address, options) as channel:
         call = channel.unary_unary("/ray.rpc.NodeInfoGcsService/CheckAlive")
         try:
             call(b"", timeout=seconds)

@@ -1,12 +1,11 @@
 """Starting or joining Ray, quietly, and choosing an executor.
 
 A Ray of our own is for this run alone: it listens on the loopback interface, every request needs a
-token that only its processes have, in their environment, and its folder is removed after the run.
-After a fault the folder stays, since Ray's logs are in it; that of a driver that was killed is
-removed when the next one starts. A signal to the whole process group, as timeout(1) and Slurm send
-it, does not reach Ray, which the checkpoint still needs. Ray's autoscaler, its log monitor and its
-API server, which has no dashboard here, are left out: three processes that no run asks for, and
-`ray.init` waits for the last one. For the loopback interface on Linux, for signals and for those
+token that only its processes have, in their environment, and its folder is removed after the run
+(`ray_folder`). A signal to the whole process group, as timeout(1) and Slurm send it, does not reach
+Ray, which the checkpoint still needs. Ray's autoscaler, its log monitor and its API server, which
+has no dashboard here, are left out: three processes that no run asks for, and `ray.init` waits for
+the last one. For the loopback interface on Linux, for signals and for those
 processes Ray has no public settings: they are changed in its modules.
 """
 
@@ -15,19 +14,18 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import shutil
-import tempfile
+import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ray
 import torch
-from filelock import FileLock, Timeout
 from ray._private import parameter, ray_constants, services
 from ray._private import utils as ray_utils
+from ray._private import worker as ray_worker
 from ray._raylet import (  # type: ignore[attr-defined]  # written in Cython
     AuthenticationTokenLoader,
     Config,
@@ -35,12 +33,15 @@ from ray._raylet import (  # type: ignore[attr-defined]  # written in Cython
 from ray.util.client import ray as client
 
 from raysim.config import EngineSettings
-from raysim.core.errors import MachineError, RaysimError, RunError, SettingsError
+from raysim.core.cores import usable_cores
+from raysim.core.errors import MachineError, RunError, SettingsError
 from raysim.core.exits import delay_signals, last_words, retake_signals
+from raysim.core.memory_limit import memory_limit
 from raysim.execution.base import Executor, InlineExecutor
 from raysim.execution.cluster_health import alive_nodes, check_head
 from raysim.execution.pool.demand import plan_pool
 from raysim.execution.pool.ray_pool import ActorPool
+from raysim.execution.ray_folder import RAY, own_folder, short_place
 from raysim.execution.resources import unused_gpus
 from raysim.execution.worker import WorkerSpec
 from raysim.storage.environment import gpu_names
@@ -49,16 +50,12 @@ from raysim.storage.trace import Stopwatch
 MakeExecutor = Callable[[WorkerSpec, Stopwatch, Callable[[str], None]], Executor]
 """Makes the executor of a run, as `make_executor` does."""
 CONNECT_SECONDS = 10.0
-PREFIX = "raysim-ray-"
-"""Beginning of the names of folders of our own Ray."""
 RESUME = "type the same command again"
 KILLED = (
     "raysim: this process was killed, by a user, by the system for want of memory, or by Ray, which"
     " was stopped or killed on this machine; fix this, then {}"
 )
 """Line of a process that could not write one itself."""
-RAY, IN_USE, KEPT = "ray", "in-use", "kept"
-"""Names in such a folder: Ray's own folder, a file that the driver locks, one that spares it."""
 
 
 @contextmanager
@@ -125,58 +122,23 @@ def _joined_cluster(address: str) -> Iterator[None]:
 @contextmanager
 def _own_cluster() -> Iterator[None]:
     """Start Ray on this machine for this process alone; name its logs after a fault."""
-    with _own_folder() as folder, _own_token():
+    with own_folder(short_place()) as folder, _own_token():
         try:
             with delay_signals():
                 _start(folder / RAY)  # a folder within, as Ray opens its own to all users
             yield
         finally:
             with delay_signals():
+                _continue_stopped()
                 ray.shutdown()
 
 
-@contextmanager
-def _own_folder() -> Iterator[Path]:
-    """Make a folder for Ray's files; remove it afterwards, and those of killed drivers before."""
-    # A short path, as paths of sockets must be.
-    place = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir())
-    _sweep(place)
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))  # for this user alone
-    logs = f"Ray's logs are in {folder}"
-    # Before Ray's folder is there, without which none is removed; any thread may release it.
-    with FileLock(folder / IN_USE, thread_local=False):
-        kept = False
-        try:
-            yield folder
-        except MachineError as error:
-            kept = True
-            raise type(error)(f"{error}; {logs}") from error
-        except BaseException as error:
-            if kept := not isinstance(error, RaysimError | KeyboardInterrupt | GeneratorExit):
-                error.add_note(logs)
-            raise
-        finally:
-            if kept:
-                (folder / KEPT).touch()
-            else:
-                _remove(folder)
-            _sweep(place)
-
-
-def _sweep(place: Path) -> None:
-    """Remove the folders of killed drivers, and what Ray's processes wrote after that."""
-    for folder in place.glob(f"{PREFIX}*"):
-        with suppress(OSError, Timeout):
-            if {RAY} <= {path.name for path in folder.iterdir()} <= {RAY, IN_USE}:
-                with FileLock(folder / IN_USE, blocking=False):
-                    _remove(folder)
-
-
-def _remove(folder: Path) -> None:
-    """Remove a folder; where Ray's processes still write to it, the next sweep does."""
-    shutil.rmtree(folder / RAY, ignore_errors=True)
-    if not (folder / RAY).exists():
-        shutil.rmtree(folder, ignore_errors=True)
+def _continue_stopped() -> None:
+    """Let stopped processes of our own Ray go on: its end would wait for them for ever."""
+    node: Any = ray_worker._global_node
+    for started in node.all_processes.values() if node else ():
+        for each in started:
+            each.process.send_signal(signal.SIGCONT)
 
 
 def _start(folder: Path) -> None:
@@ -194,14 +156,27 @@ def _start(folder: Path) -> None:
             _changed(parameter, "RayParams", partial(parameter.RayParams, **fewer)),
             _changed(services, "start_api_server", lambda *_, **__: (None, None)),
         ):
-            _init(address="local", include_dashboard=False, _temp_dir=str(folder))
+            _init(
+                address="local",
+                num_cpus=usable_cores(),
+                include_dashboard=False,
+                _temp_dir=str(folder),
+            )
     except Exception as error:  # Ray's own are of many kinds, and bare where it takes too long
-        raise MachineError(f"Ray cannot be started: {' '.join(str(error).split())}") from error
+        cause = memory_limit() or " ".join(str(error).split())
+        raise MachineError(f"Ray cannot be started: {cause}") from error
 
 
 def _init(**arguments: Any) -> None:
-    """Start or join Ray; signals stay ours, as its handlers would end the process at once."""
-    with _changed(ray_utils, "set_sigterm_handler", lambda _: None):
+    """Start or join Ray.
+
+    Signals stay ours, as its handlers would end the process at once. What its other processes have
+    to say of themselves, as the log of a raylet that was killed, is not printed below our line.
+    """
+    with (
+        _changed(ray_utils, "set_sigterm_handler", lambda _: None),
+        _changed(ray_worker, "listen_error_messages", lambda *_: None),
+    ):
         ray.init(**arguments, log_to_driver=False, logging_level=logging.ERROR)
     retake_signals()
 

@@ -43,6 +43,10 @@ def server(monkeypatch) -> Iterator[Callable[..., None]]:
                 self.end_headers()
                 self.wfile.write(answer[1].encode())
 
+            def do_PUT(self) -> None:  # an upload
+                self.send_response(413)
+                self.end_headers()
+
             def log_message(self, *arguments: Any) -> None:
                 pass
 
@@ -101,3 +105,28 @@ def test_passwords_in_commands_of_jobs_are_masked(raysim_command, server):
     code, listed, error = raysim_command("job", "list")
     assert (code, error) == (0, "") and listed.startswith("raysubmit_1  running")
     assert listed.endswith("--storage postgresql://me:***@db/studies\n")
+
+
+@pytest.mark.parametrize(
+    ("ignored", "said"),
+    [
+        ("", "has 143 MiB to upload; a cluster takes less than 100 MiB; name what the job does"),
+        ("*.npy", "has 9.54 MiB to upload; the server takes less (413); name what the job does"),
+    ],
+)
+def test_a_working_directory_that_is_too_large(
+    server, raysim_command, tmp_path, monkeypatch, ignored, said
+):
+    """Ray's dashboard says no more than 413."""
+    folder = tmp_path / "work"
+    for name, size in {"samples/big.npy": 140_000_000, "notes.txt": 10**7, "runs/x": 10**9}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        with (folder / name).open("wb") as file:
+            file.truncate(size)
+    (folder / ".rayignore").write_text(ignored)
+    monkeypatch.chdir(folder)
+    server((200, VERSION), (404, ""))
+    error = one_line_error(raysim_command("submit", "--", "run", "mnist-fedavg", "out=/shared/x"))
+    assert f"{folder}: {said} not need in {folder}/.rayignore" in error
+    assert error.rstrip().endswith("notes.txt (9.54 MiB)")
+    assert ("samples/big.npy (134 MiB)" in error) == (not ignored)

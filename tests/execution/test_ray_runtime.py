@@ -20,7 +20,6 @@ from typing import Any, cast
 import grpc
 import pytest
 import torch
-from filelock import FileLock
 
 import raysim
 from raysim import Settings
@@ -69,69 +68,6 @@ def folder() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))
     yield path
     shutil.rmtree(path)
-
-
-def test_folders_of_killed_drivers_are_removed_and_no_others(tmp_path, monkeypatch):
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
-    contents = {
-        "raysim-ray-killed": ("ray/", "in-use"),
-        "raysim-ray-written-again": ("ray/",),
-        "raysim-ray-alive": ("ray/", "in-use"),
-        "raysim-ray-starting": ("in-use",),
-        "raysim-ray-logs": ("ray/", "in-use", "kept"),
-        "raysim-ray-of-a-user": ("ray/", "config.json"),
-        "raysim-results": ("ray/", "in-use"),
-    }
-    for folder, names in contents.items():
-        for name in names:
-            (tmp_path / folder / "ray").parent.mkdir(exist_ok=True)
-            path = tmp_path / folder / name
-            path.mkdir() if name.endswith("/") else path.touch()
-    with FileLock(tmp_path / "raysim-ray-alive/in-use"):
-        with ray_runtime._own_folder() as first, ray_runtime._own_folder() as second:
-            assert first.parent == second.parent == tmp_path and first != second
-            left = {path.name for path in tmp_path.iterdir()} - {first.name, second.name}
-            assert left == {*contents} - {"raysim-ray-killed", "raysim-ray-written-again"}
-        assert not first.exists() and not second.exists()
-
-
-def test_what_cannot_be_removed_yet_is_removed_later(tmp_path, monkeypatch):
-    """Ray's processes outlive a killed driver for a moment, and write to its folder."""
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
-    killed = tmp_path / "raysim-ray-killed"
-    (killed / "ray/session").mkdir(parents=True)
-    (killed / "in-use").touch()
-    rmtree = shutil.rmtree
-
-    def busy(path: Path, **options: bool) -> None:
-        if path != killed / "ray":
-            rmtree(path, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(shutil, "rmtree", busy)
-        with ray_runtime._own_folder():
-            assert killed.exists()
-    with ray_runtime._own_folder():
-        assert not killed.exists()
-        (killed / "ray").mkdir(parents=True)
-    assert not killed.exists()
-
-
-def test_a_folder_is_kept_for_its_logs_after_a_fault_alone(tmp_path, monkeypatch):
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
-    with (
-        pytest.raises(MachineError, match="Ray's logs are in") as failed,
-        ray_runtime._own_folder() as kept,
-    ):
-        raise MachineError("the cluster is gone")
-    assert str(kept) in str(failed.value)
-    with pytest.raises(RuntimeError) as broken, ray_runtime._own_folder() as other:
-        raise RuntimeError("a bug")
-    assert broken.value.__notes__ == [f"Ray's logs are in {other}"]
-    for error in (RunError("of the user"), KeyboardInterrupt()):
-        with pytest.raises(type(error)), ray_runtime._own_folder():
-            raise error
-    assert {*tmp_path.iterdir()} == {kept, other}
 
 
 def test_only_its_own_processes_reach_it_and_nothing_is_left(folder):
@@ -252,6 +188,71 @@ def test_a_driver_that_ray_ends_leaves_a_line():
     (line,) = done.stderr.splitlines()
     assert line.startswith("raysim: ") and line.endswith("then type: raysim resume mine")
     assert done.returncode == 1
+
+
+STOPPED = """
+import os, signal, sys
+from raysim.config import EngineSettings
+from raysim.execution.ray_runtime import ray_runtime
+
+with ray_runtime(EngineSettings()):
+    import psutil, ray
+    ray.get(ray.remote(lambda: 1).remote())
+    raylet = next(p for p in psutil.Process().children() if p.name() == "raylet")
+    raylet.suspend()
+    sys.exit(143)
+"""
+
+
+@pytest.mark.full
+def test_a_stopped_raylet_does_not_keep_a_driver_that_ends(folder):
+    """Ray waits for ever for its answer."""
+    environment = {n: v for n, v in os.environ.items() if not n.startswith(("RAY_A", "RAY_T"))}
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED],
+        env={**environment, "TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert (done.returncode, done.stdout) == (143, "")
+    assert not [*folder.iterdir()]
+
+
+SILENT = """
+import time
+from raysim.config import EngineSettings
+from raysim.execution.ray_runtime import ray_runtime
+
+with ray_runtime(EngineSettings()):
+    import psutil
+    next(p for p in psutil.Process().children() if p.name() == "raylet").kill()
+    time.sleep(10)
+    print("the line that says what to do")
+"""
+
+
+@pytest.mark.full
+def test_ray_says_nothing_of_a_killed_raylet_after_our_line(folder):
+    environment = {n: v for n, v in os.environ.items() if not n.startswith(("RAY_A", "RAY_T"))}
+    done = subprocess.run(
+        [sys.executable, "-c", SILENT],
+        env={**environment, "TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert (done.stdout, done.stderr) == ("the line that says what to do\n", "")
+
+
+def test_our_own_ray_has_the_cores_of_this_process(folder, monkeypatch):
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(ray_runtime, "_init", lambda **given: asked.update(given))
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "1")
+    ray_runtime._start(folder)
+    assert asked["num_cpus"] == 1
 
 
 def test_a_pool_that_cannot_start_gives_back_the_nodes_that_it_asked_for(tmp_path, monkeypatch):

@@ -98,9 +98,11 @@ class LocalSlots:
     Attributes:
         started: Runs that were started, in order: numbers of trials, or what `key` makes of `out`.
         fault: Called with a run before it starts; returns what comes instead, or None.
+        asked: Number of slots that was asked for.
     """
 
     busy = None
+    asked: int | None = None
 
     def __init__(self, key: Callable[[Path], Any] = lambda out: int(out.name)) -> None:
         self.started: list[Any] = []
@@ -116,6 +118,7 @@ class LocalSlots:
         stack: int = 1,
     ) -> Iterator[LocalSlots]:
         self._actor, self._note, self.stack = SlotActor({}, stack), note, stack
+        self.asked = jobs
         self._free, self._running = [*map(LocalLane, range(stack))], set[int]()
         self._orders: dict[int, Any] = {}
         self._due: list[tuple[LocalLane, Report | SlotLost]] = []

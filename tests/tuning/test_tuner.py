@@ -122,6 +122,16 @@ def test_trials_with_actors_of_their_own(tmp_path, shared_ray, jobs, gpus):
     assert all(actor["gpus"] for actor in environment["actors"])
 
 
+@pytest.mark.parametrize(("trials", "jobs", "asked"), [(1, 100, 1), (3, 2, 2), (2, None, None)])
+def test_no_slot_starts_for_want_of_a_trial(tmp_path, local_slots, trials, jobs, asked):
+    """A hundred that start on two cores keep one trial waiting for many minutes."""
+    search = make_search(tmp_path, rounds=1)
+    make_tuner(search, tmp_path).run(trials, jobs)
+    assert local_slots.asked == asked
+    make_tuner(search, tmp_path).run(trials + 1, jobs)
+    assert local_slots.asked == (1 if jobs else None)
+
+
 def test_more_trials_at_a_time_than_fit(tmp_path, shared_ray):
     resolved = make_search(tmp_path, **{"engine.gpus_per_actor": 0.5}).resolved
     with (

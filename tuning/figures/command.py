@@ -17,6 +17,7 @@ from raysim.storage.schema import GRIDS, SCHEMA, check_claim
 from raysim.storage.tables.parted import read_table
 from raysim.tuning.figures.plan import FigurePlan, make_plan
 from raysim.tuning.figures.runs import FigureRuns
+from raysim.tuning.slots.fitting import at_most
 from raysim.tuning.slots.pool import open_slots
 from raysim.tuning.slots.queue import run_in_slots
 from raysim.tuning.slots.report import hinting
@@ -64,7 +65,8 @@ def figure(
         write_json(out / GRIDS["figure"], {"schema": SCHEMA, "figure": name})
         if runs.remain():
             settings = next(iter(plan.settings.values()))
-            with open_slots(settings, jobs, runs.note) as slots:
+            wanted = at_most(jobs, len(runs.waiting))
+            with open_slots(settings, wanted, runs.note) as slots:
                 runs.started(len(slots))
                 run_in_slots(slots, runs)
         _draw(plan, runs, out, line)

@@ -30,6 +30,11 @@ def count_slots(settings: raysim.Settings, jobs: int | None) -> int:
         return found or int(autoscaler_runs())
 
 
+def at_most(jobs: int | None, runs: int) -> int | None:
+    """Return the number of slots that is asked for, at most the runs: others would only start."""
+    return jobs and max(min(jobs, runs), 1)
+
+
 def fitting_actors(engine: EngineSettings) -> int:
     """Return how many actors fit on the nodes that there are now; some, unless others are started.
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from raysim.core.errors import MachineError, RaysimError
 from raysim.results.render import grid_of, to_rich
-from raysim.tuning.slots.fitting import count_slots
+from raysim.tuning.slots.fitting import at_most, count_slots
 from raysim.tuning.slots.pool import open_slots
 from raysim.tuning.slots.queue import run_in_slots
 from raysim.tuning.slots.report import hinting
@@ -62,7 +62,8 @@ def table(
         runs.check()
         folder.seal()
         if runs.remain():
-            with open_slots(plan.runs[0].settings, jobs, runs.note) as slots:
+            wanted = at_most(jobs, len(runs.waiting))
+            with open_slots(plan.runs[0].settings, wanted, runs.note) as slots:
                 runs.started(len(slots))
                 run_in_slots(slots, runs)
         found = runs.results.write()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ import numpy.typing as npt
 from PIL import Image, ImageOps
 from pydantic import Field
 
+from raysim.core.cores import usable_cores
 from raysim.core.data import Progress, Split
 from raysim.core.errors import DataError
 from raysim.workloads.datasets.images import Images
@@ -121,7 +121,7 @@ def read_parts(
     rows = max(PART_BYTES // (3 * size * size), 1)
     read = partial(read_image, size=size, crop=crop)
     remaining = iter(files)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes outside the interpreter lock
+    with ThreadPoolExecutor(usable_cores()) as pool:  # Pillow decodes outside the interpreter lock
         while part := list(islice(remaining, rows)):
             progress(done, total)
             x = np.empty((len(part), 3, size, size), np.uint8)

@@ -93,9 +93,19 @@ def missing_files(dataset: Dataset, root: Path) -> str:
 
 
 def _is_complete(paths: Collection[Path]) -> bool:
-    """Return whether all files exist; check them if they do."""
-    if not all(path.is_file() for path in paths):
-        return False
-    for path in paths:
-        verify_split(path)
+    """Return whether all files exist; check them if they do.
+
+    Raises:
+        DataError: they are damaged, or cannot be read.
+    """
+    try:
+        if not all(path.is_file() for path in paths):
+            return False
+        for path in paths:
+            verify_split(path)
+    except OSError as error:
+        raise DataError(
+            f"{error.filename}: prepared data cannot be read: {error.strerror}; have its owner"
+            " allow it, or set RAYSIM_DATA to a folder of your own"
+        ) from error
     return True

@@ -1,0 +1,50 @@
+"""Number of cores that this process may use, of those that the machine has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+
+CGROUPS = Path("/sys/fs/cgroup")
+"""Folder of the system's control groups."""
+MEMBERSHIP = Path("/proc/self/cgroup")
+"""File that names the groups of this process: NUMBER:CONTROLLERS:PATH on each line."""
+SLURM = ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE")
+"""Environment variables in which Slurm says how many cores a task has; the first that is set."""
+
+
+def usable_cores() -> int:
+    """Return the cores of this process: by its affinity, the quotas of its groups, and Slurm."""
+    limits = [os.cpu_count() or 1, *_quotas()]
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        limits.append(len(os.sched_getaffinity(0)))
+    given = (os.environ.get(name, "") for name in SLURM)
+    limits += [int(text) for text in given if text.isdecimal()][:1]
+    return max(int(min(limits)), 1)
+
+
+def _quotas() -> Iterator[float]:
+    """Yield the quotas of the control groups, of both versions, that this process is in."""
+    with suppress(OSError, ValueError):
+        for line in MEMBERSHIP.read_text("utf-8").splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers:
+                root, files = CGROUPS, ["cpu.max"]
+            elif "cpu" in controllers.split(","):
+                root, files = CGROUPS / "cpu", ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
+            else:
+                continue
+            group = PurePosixPath(path.lstrip("/"))
+            # A container sees its own group as the root, by whatever path it is named.
+            for each in (group, *group.parents):
+                yield from _quota([root / each / name for name in files])
+
+
+def _quota(files: list[Path]) -> Iterator[float]:
+    """Yield the quota in a group's files, of microseconds in a period; of `max` and -1 none."""
+    with suppress(OSError, ValueError):
+        quota, period = " ".join(file.read_text("utf-8") for file in files).split()
+        if int(quota) > 0 and int(period) > 0:
+            yield int(quota) / int(period)
