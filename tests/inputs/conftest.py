@@ -40,6 +40,8 @@ def kit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for name, text in MODULES.items():
         (folder / name).write_text(text, encoding="latin-1")
     (folder / "small.toml").write_text(SMALL)
+    study = SMALL.replace("rounds = 1\n", "") + "[study.space]\nrounds = [1, 2]\n"
+    (folder / "...toml").write_text(study)  # its stem is the folder above
     (folder / "folder.png").mkdir()
     (folder / "zeros.toml").symlink_to("/dev/zero")
     (folder / "loop.toml").symlink_to("loop.toml")
