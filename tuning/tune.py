@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 import raysim
 from raysim.core.errors import SettingsError, visible
-from raysim.core.given import user_path
+from raysim.core.given import check_inside, user_path
 from raysim.storage.lock import make_folder
 from raysim.storage.schema import check_claim
 from raysim.tuning.search.failures import study_errors
@@ -178,6 +178,8 @@ def run_study(
     Raises:
         RaysimError: an option, a setting, the storage or the folder does not allow the study.
     """
+    if call["out"] is None:
+        check_inside(name, "name", "runs", "out")
     resolved, storage = study.resolve(overrides), call["storage"]
     folder = Path(call["out"] or Path("runs") / name)
     check_claim(folder, "study")

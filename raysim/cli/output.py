@@ -12,7 +12,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from raysim.core.errors import MachineError
+from raysim.core.errors import MachineError, without_given_passwords, without_passwords
 from raysim.core.exits import exit_code, interruptible
 
 
@@ -45,8 +45,16 @@ class _Stdout(io.FileIO):
             return len(data)
 
 
+class _Masking(io.TextIOWrapper):
+    """Stderr, to which libraries write too: their messages may quote a URL with its password."""
+
+    def write(self, text: str) -> int:
+        """Write a text without the passwords that were given."""
+        return super().write(without_given_passwords(text))
+
+
 def open_streams() -> None:
-    """Have stdout stand a failure, and the streams that are closed lead nowhere.
+    """Have stdout stand a failure, stderr mask passwords, and closed streams lead nowhere.
 
     Otherwise the next file that is opened takes the number of a closed stdout, and its output.
     """
@@ -55,6 +63,8 @@ def open_streams() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
+    stderr = io.BufferedWriter(io.FileIO(2, "w", closefd=False))
+    sys.stderr = _Masking(stderr, "utf-8", "backslashreplace", line_buffering=True)
     before = sys.stdout or io.TextIOWrapper(io.BytesIO())
     sys.stdout = io.TextIOWrapper(
         io.BufferedWriter(_Stdout()),
@@ -82,4 +92,4 @@ def resumable(console: Console, hint: Callable[[], str]) -> Iterator[None]:
 def say(text: str) -> None:
     """Print one line to stderr, which may be gone, too."""
     with suppress(OSError):
-        print(f"raysim: {text}", file=sys.stderr, flush=True)
+        print(f"raysim: {without_passwords(text)}", file=sys.stderr, flush=True)

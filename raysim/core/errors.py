@@ -5,24 +5,60 @@ values or the next step. The command line prints this line without a traceback a
 error's exit code.
 """
 
+import os
 import re
+import sys
+from urllib.parse import unquote
 
 from raysim.core.exits import FAULT, INPUT
 
 PASSWORDS = (
-    re.compile(r"(://[^\s/@:]*:)\S*(?=@)"),
+    re.compile(r"(:/{1,2}(?!/)[^\s/@:]*:)\S*(?=@)"),
     re.compile(r"([?&](?:password|passwd|pwd)=)[^&\s]*", re.IGNORECASE),
 )
 """Passwords of URLs: after the user, and among the options."""
+SHORTEST_PIECE = 3
+"""Fewest characters of a piece of a password that is masked wherever it stands."""
+_READ: set[str] = set()
 LONGEST_VALUE, LONGEST_MESSAGE = 200, 2_000
 """Most characters of a value in a message, and of a message."""
 
 
 def without_passwords(text: str) -> str:
-    """Return a text with the passwords of its URLs masked."""
+    """Return a text with the passwords of its URLs masked, and those that were given.
+
+    A library that cannot read a URL quotes pieces of it: what it took for the port may be the end
+    of a password. Passwords of the command line, of environment variables and of files of URLs are
+    masked in pieces, too.
+    """
     for pattern in PASSWORDS:
         text = pattern.sub(r"\1***", text)
+    return without_given_passwords(text)
+
+
+def without_given_passwords(text: str) -> str:
+    """Return a text in which the passwords given to this process are masked, in pieces too."""
+    variables = (v for k, v in os.environ.items() if ":/" in v or k == "RAYSIM_STORAGE")
+    words = (*sys.argv[1:], *variables, *_READ)
+    pieces = {piece for word in words if "@" in word for piece in _pieces(word)}
+    for piece in sorted(pieces, key=len, reverse=True):
+        text = re.sub(rf"(?<!\w){re.escape(piece)}(?!\w)", "***", text)
     return text
+
+
+def remember_password(url: str) -> None:
+    """Mask the password of a URL from here on, which a file or a caller gave."""
+    _READ.add(url)
+
+
+def _pieces(url: str) -> set[str]:
+    """Return the password of a URL, and the pieces into which a parser may split it."""
+    before_host = re.sub(r"^(--?\w+=)?([\w+.-]+:/+)?", "", url.rpartition("@")[0])
+    password = before_host.partition(":")[2]
+    plain = unquote(password)
+    split = [piece for word in (password, plain) for piece in re.split(r"[\s@:/?#&=]+", word)]
+    found = {password, plain, " ".join(password.split()), *split}
+    return {piece for piece in found if len(piece) >= SHORTEST_PIECE}
 
 
 def visible(text: str, most: int = LONGEST_VALUE) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raysim.config import Settings
-from raysim.core.errors import RunError
+from raysim.core.errors import RunError, without_passwords
 from raysim.core.method import ServerState
 from raysim.core.rules import Pass, Reduced
 from raysim.core.tensors import nbytes
@@ -238,7 +238,8 @@ class RoundRunner:
         path = self.context.errors
         with writing(path), path.open("a", encoding="utf-8") as file:
             for failure in failures:
-                file.write(f"round {self.number + 1}, client {failure.client}\n{failure.trace}\n")
+                trace = without_passwords(failure.trace)
+                file.write(f"round {self.number + 1}, client {failure.client}\n{trace}\n")
 
     def _message(self, work: Pass, clients: list[int]) -> PassMessage:
         settings = self.context.settings

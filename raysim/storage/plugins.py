@@ -50,10 +50,21 @@ class Plugins:
         sealed = self._sealed()
         for module, digest in sources_of(settings, self._run_dir).items():
             if not force and [digest] != sealed.get(module, [])[-1:]:
-                raise RunError(
-                    f"{module}: its source is not that with which the run was started; to continue"
-                    f" with the present one, type: raysim resume {self._run_dir} --force"
-                )
+                raise RunError(self._refusal(module, known=bool(sealed.get(module))))
+
+    def _refusal(self, module: str, known: bool) -> str:
+        """Return why a module is not imported; `--force` is advised for the run's own one alone."""
+        file, force = sources(module)[module], f"raysim resume {self._run_dir} --force"
+        if known:
+            return (
+                f"{module}: its source is not that with which the run was started; to continue with"
+                f" the present one, {file}, type: {force}"
+            )
+        return (
+            f"{module}: {self._file} does not say that the run was started with this module; the"
+            f" settings in a run directory from someone else may name any. Read {file}: `{force}`"
+            " executes it"
+        )
 
     def check_recorded(self, force: bool) -> None:
         """Check the plugins of the settings that the run directory holds, if it holds any.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 import raysim
-from raysim.core.errors import without_passwords
+from raysim.core import errors
+from raysim.core.errors import remember_password, without_passwords
 
 
 @pytest.mark.parametrize(
@@ -22,7 +23,40 @@ from raysim.core.errors import without_passwords
         ("a://db?PWD=secret", "a://db?PWD=***"),
         *[(text, text) for text in ("postgresql://me@db:5432/x", "sqlite:///a:b@c.db", "x:y@z")],
     ],
+    ids=range(9),  # pytest has the name of a test in a variable
 )
 def test_passwords_of_urls_are_masked(text, shown):
     assert without_passwords(text) == shown
     assert str(raysim.SettingsError(text)) == shown
+
+
+SHAPES = {
+    "postgresql://u:ab@c:TAIL@127.0.0.1:1/db": "invalid literal for int(): 'TAIL@127.0.0.1:1'",
+    "postgresql:/u:WHOLE@127.0.0.1/db": "cannot parse postgresql:/u:WHOLE@127.0.0.1/db",
+    "u:WHOLE@127.0.0.1/db": "cannot parse u:WHOLE@127.0.0.1/db",
+    "postgresql://u:\nTAIL@127.0.0.1:1/db": "at postgresql://u:\nTAIL@127.0.0.1:1/db",
+    "postgresql://u:%54AI%4C/X@127.0.0.1/db": "no role with TAIL/X, no database X@127.0.0.1",
+    "mysql://u:x TAIL@h/db": "Access denied (using password: 'TAIL')",
+}
+
+
+@pytest.mark.parametrize("url", SHAPES, ids=range(len(SHAPES)))
+@pytest.mark.parametrize("source", ["word", "option", "variable", "other variable", "read"])
+def test_pieces_of_a_given_password_are_masked(monkeypatch, url, source):
+    """A library that cannot read a URL quotes what it took for the port, the host or the path."""
+    monkeypatch.setattr(errors, "_READ", set())
+    word = f"--storage={url}" if source == "option" else url
+    monkeypatch.setattr("sys.argv", ["raysim", *([word] if source in ("word", "option") else [])])
+    if source == "variable":
+        monkeypatch.setenv("RAYSIM_STORAGE", url)
+    if source == "other variable" and ":/" in url:
+        monkeypatch.setenv("SOME_URL", url)
+    elif source in ("read", "other variable"):
+        remember_password(url)
+    shown = str(raysim.RunError(SHAPES[url]))
+    assert "***" in shown and "TAIL" not in shown and "WHOLE" not in shown
+
+
+def test_what_is_like_a_password_by_chance_stays(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["raysim", "postgresql://u:ab@c@db/x", "model.name=a:B"])
+    assert without_passwords("a table abc; tab, B, ab") == "a table abc; tab, B, ab"

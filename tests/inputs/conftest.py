@@ -41,6 +41,9 @@ def kit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (folder / name).write_text(text, encoding="latin-1")
     for name, content in GOOD_FILES.items():
         (folder / name).write_bytes(content)
+    (folder / "small.toml").write_text(SMALL)
+    study = SMALL.replace("rounds = 1\n", "") + "[study.space]\nrounds = [1, 2]\n"
+    (folder / "...toml").write_text(study)  # its stem is the folder above
     (folder / "folder.png").mkdir()
     (folder / "zeros.toml").symlink_to("/dev/zero")
     (folder / "loop.toml").symlink_to("loop.toml")

@@ -112,7 +112,7 @@ def test_a_changed_source_is_refused_and_taken_by_force(start, tmp_path, name):
         file.write("\n")
     assert refusal(out) == (
         "mine: its source is not that with which the run was started; to continue with the present"
-        f" one, type: raysim resume {out} --force"
+        f" one, {tmp_path / 'mine.py'}, type: raysim resume {out} --force"
     )
     settings = raysim.load_config("mnist-fedavg", {"out": str(out)})
     with pytest.raises(raysim.RunError, match=r"^mine: its source is not that with which"):
@@ -128,7 +128,20 @@ def test_a_missing_or_damaged_seal_is_refused(start, seal):
     (out / "plugins.json").unlink()
     if seal is not None:
         (out / "plugins.json").write_text(seal)
-    assert "raysim resume" in refusal(out)
+    assert f"raysim resume {out} --force" in refusal(out)
+    assert resume(out, force=True).summary["rounds"] == 5
+
+
+def test_a_module_that_the_run_did_not_use_is_not_advised(start, tmp_path):
+    """Settings of someone else's run directory name it, without a checkpoint that has others."""
+    out = start()
+    shutil.rmtree(out / "checkpoints")
+    text = (out / "config.json").read_text().replace("mine:Mine", "other:Mine")
+    (out / "config.json").write_text(text)
+    (tmp_path / "other.py").write_text(METHOD)
+    message = refusal(out)
+    assert "does not say that the run was started with this module" in message
+    assert "to continue" not in message and f"Read {tmp_path / 'other.py'}: " in message
 
 
 @pytest.mark.parametrize("force", [False, True])

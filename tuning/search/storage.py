@@ -9,7 +9,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine, make_url
 from sqlalchemy.exc import ArgumentError
 
-from raysim.core.errors import RunError, SettingsError
+from raysim.core.errors import RunError, SettingsError, remember_password
 from raysim.tuning.search.file_systems import is_on_network
 from raysim.tuning.search.journal import check_there, open_journal
 
@@ -24,13 +24,15 @@ def read_url(storage: str) -> str:
     Raises:
         SettingsError: the file cannot be read.
     """
-    if not storage.startswith("@"):
-        return storage
-    try:
-        return Path(storage[1:]).read_text(encoding="utf-8-sig").strip()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise SettingsError(f"storage={storage}: the file cannot be read: {reason}") from error
+    url = storage
+    if storage.startswith("@"):
+        try:
+            url = Path(storage[1:]).read_text(encoding="utf-8-sig").strip()
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise SettingsError(f"storage={storage}: the file cannot be read: {reason}") from error
+    remember_password(url)
+    return url
 
 
 def error_line(error: Exception) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ray.exceptions import RayError, RayTaskError
 
-from raysim.core.errors import MachineError, RaysimError
+from raysim.core.errors import MachineError, RaysimError, without_passwords
 
 DISK_ERRORS = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE),
@@ -105,4 +105,4 @@ def error_line(error: BaseException) -> str:
     """Return an error in one line; of one that is not ours, its class too."""
     if isinstance(error, RaysimError):
         return str(error)
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return without_passwords(f"{type(error).__name__}: {' '.join(str(error).split())}")

@@ -5,7 +5,7 @@ Free of heavy imports: the command line finds out whether the working directory 
 """
 
 from raysim.core.given.decisive import decides_result, may_change
-from raysim.core.given.paths import portable_name, user_path
+from raysim.core.given.paths import check_inside, portable_name, user_path
 from raysim.core.given.values import (
     RepeatedKeyError,
     check_plain,
@@ -20,6 +20,7 @@ from raysim.core.given.values import (
 
 __all__ = [
     "RepeatedKeyError",
+    "check_inside",
     "check_plain",
     "compared",
     "decides_result",

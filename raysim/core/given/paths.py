@@ -19,6 +19,26 @@ def portable_name(text: str) -> str:
     return re.sub(r"[^a-z0-9.=]+", "-", text.lower()).strip("-.") or "-"
 
 
+def check_inside(name: str, setting: str, folder: str, other: str) -> None:
+    """Check that a name leads to a place inside a folder, after which the place is called.
+
+    Args:
+        name: The name as it was given.
+        setting: The setting or option that gives it, for errors.
+        folder: The folder.
+        other: The option that takes any path.
+
+    Raises:
+        SettingsError: it leads elsewhere.
+    """
+    path = user_path(name, setting)
+    if path.is_absolute() or ".." in path.parts or not path.parts:
+        raise SettingsError(
+            f"{setting}={visible(name)}: must be a name, after which a folder in {folder}/ is"
+            f" called; {other} takes any folder"
+        )
+
+
 def user_path(text: str | Path, setting: str = "") -> Path:
     """Return a path with the `~` of a home directory expanded.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from raysim.config import Settings
-from raysim.core.errors import RunError
+from raysim.core.errors import RunError, without_passwords
 from raysim.core.given import dotted, parse_json
 from raysim.driver.listener import Listener, Started
 from raysim.storage.atomic import write_json
@@ -129,7 +129,8 @@ class TrackingListener(Listener):
             log(self._tracker)
         except Exception as error:
             self._tracker = None
-            self.note(f"tracker={self._name}: {error}; going on without it")
+            cause = without_passwords(str(error))
+            self.note(f"tracker={self._name}: {cause}; going on without it")
 
     def _save(self) -> None:
         if self._tracker is not None:

@@ -25,6 +25,22 @@ def test_a_url_is_read_and_its_password_masked(raysim_command, monkeypatch, tmp_
     assert error.startswith(f"raysim: {REFUSED}") and "secret" not in error
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:ab@c:SECRET@127.0.0.1:1/db",
+        "postgresql:/u:SECRET@127.0.0.1/db",
+        "u:SECRET@127.0.0.1/db",
+        "postgresql://u:\nSECRET@127.0.0.1:1/db",
+    ],
+    ids=range(4),
+)
+def test_a_url_that_cannot_be_read_is_not_quoted(raysim_command, monkeypatch, url):
+    monkeypatch.setenv("RAYSIM_STORAGE", url)
+    error = one_line_error(raysim_command("tune", "fedmax-beta", "--out", "x"))
+    assert error.startswith("raysim: storage=") and "SECRET" not in error
+
+
 def test_the_option_comes_before_the_variable(raysim_command, monkeypatch):
     monkeypatch.setenv("RAYSIM_STORAGE", "nonsense://other")
     error = one_line_error(raysim_command("tune", "fedmax-beta", "--storage", DATABASE))
