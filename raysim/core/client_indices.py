@@ -47,7 +47,7 @@ class ListedIndices:
         """Build client indices from one array of sample indices per client.
 
         Raises:
-            DataError: a client has no samples.
+            DataError: a client has no samples, or one that is no whole number.
         """
         found = cls.of_some(per_client)
         if len(empty := np.flatnonzero(found.sizes == 0)):
@@ -59,9 +59,18 @@ class ListedIndices:
 
     @classmethod
     def of_some(cls, per_client: Sequence[npt.NDArray[Any]]) -> ListedIndices:
-        """Build client indices from one array of sample indices per client; some may be empty."""
+        """Build client indices from one array of sample indices per client; some may be empty.
+
+        Raises:
+            DataError: one is no whole number.
+        """
         offsets = np.cumsum([0, *map(len, per_client)], dtype=np.int64)
-        return cls(np.concatenate(per_client).astype(np.int64), offsets)
+        given = np.concatenate(per_client)
+        indices = given.astype(np.int64)
+        if len(wrong := np.flatnonzero(indices != given)):
+            client = int(np.searchsorted(offsets, wrong[0], side="right")) - 1
+            raise DataError(f"client {client}: sample {given[wrong[0]]} is no whole number")
+        return cls(indices, offsets)
 
     @classmethod
     def of_owners(cls, owners: Indices, clients: int) -> ListedIndices:
@@ -115,8 +124,8 @@ class DrawnIndices:
 def held_problem(indices: ClientIndices, clients: int, samples: int) -> str | None:
     """Return why client indices cannot be those of K clients of N samples; None if they can.
 
-    Of indices that are drawn when they are asked for, the first and the last client's are looked
-    at.
+    Of indices that are drawn when they are asked for (`CheckedIndices`), the first and the last
+    client's are drawn, twice.
     """
     sizes: Any = indices.sizes
     if not isinstance(sizes, np.ndarray) or sizes.dtype.kind not in "iu" or sizes.ndim != 1:
@@ -125,15 +134,17 @@ def held_problem(indices: ClientIndices, clients: int, samples: int) -> str | No
         return f"samples of {len(sizes)} clients; clients={clients}"
     if len(empty := np.flatnonzero(_distinct(sizes) < 1)):
         return f"no samples for client {empty[0]}"
-    if isinstance(indices, ListedIndices):
-        held = indices.indices
-    else:
-        held = np.concatenate([indices[0], indices[clients - 1]])
-        if len(held) != sizes[0] + sizes[-1]:
-            return f"sizes {sizes[0]} and {sizes[-1]} of its first and last client, who hold others"
+    if not isinstance(indices, ListedIndices):
+        again = [client for client in (0, clients - 1) if _differs(indices, client)]
+        return f"other samples of client {again[0]} when it is asked again" if again else None
+    held = indices.indices
     if len(wrong := held[(held < 0) | (held >= samples)]):
         return f"sample {wrong[0]}; the data has samples 0 to {samples - 1}"
     return None
+
+
+def _differs(indices: ClientIndices, client: int) -> bool:
+    return not np.array_equal(indices[client], indices[client])
 
 
 def limited(whole: ClientIndices, limit: int, seed: int) -> ClientIndices:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
@@ -21,8 +22,8 @@ from raysim.core.client_indices import (
     held_problem,
     limited,
 )
-from raysim.core.components import Component, Registry, ask, called
-from raysim.core.errors import DataError
+from raysim.core.components import Component, Registry, ask, called, cause
+from raysim.core.errors import DataError, RaysimError
 from raysim.core.given.limits import Count
 
 if TYPE_CHECKING:  # `raysim list presets` reads names of components alone, without torch
@@ -124,6 +125,51 @@ def prepared(dataset: Dataset, root: Path, progress: Progress) -> Mapping[str, P
     return paths
 
 
+@dataclass(frozen=True)
+class CheckedIndices:
+    """Client indices of a user's own rule, each client's checked whenever it is asked for.
+
+    Attributes:
+        drawn: The client indices.
+        samples: Number of samples N that they may index.
+        owner: The setting that they come from, for errors.
+    """
+
+    drawn: ClientIndices
+    samples: int
+    owner: str
+
+    @property
+    def sizes(self) -> Indices:
+        """Samples per client [K]."""
+        return self.drawn.sizes
+
+    def __getitem__(self, client: int) -> Indices:
+        """Return the indices of one client's samples.
+
+        Raises:
+            DataError: they cannot be drawn, or are not as many of the samples as `sizes` says.
+        """
+        where = f"{self.owner}: client {client}"
+        try:
+            found = np.asarray(self.drawn[client])
+        except (RaysimError, MemoryError, OSError):
+            raise
+        except Exception as error:  # a user's rule may raise anything
+            raise DataError(f"{where}: its samples cannot be drawn: {cause(error)}") from error
+        size = int(self.sizes[client])
+        if found.ndim != 1 or found.dtype.kind not in "iu":
+            shape = [*found.shape]
+            raise DataError(f"{where}: samples {found.dtype}{shape}; must be whole numbers [n]")
+        if len(found) != size:
+            raise DataError(f"{where}: {len(found)} samples are drawn; `sizes` says {size}")
+        if len(wrong := found[(found < 0) | (found >= self.samples)]):
+            raise DataError(
+                f"{where}: sample {wrong[0]}; the data has samples 0 to {self.samples - 1}"
+            )
+        return found.astype(np.int64, copy=False)
+
+
 class Partition(Component, ABC):
     """A rule that assigns samples to clients: a pure function of data, clients and seed."""
 
@@ -146,6 +192,8 @@ class Partition(Component, ABC):
             returns=lambda found: hasattr(found, "sizes") and hasattr(found, "__getitem__"),
             expected="client indices, such as ListedIndices.of([indices of client 0, ...])",
         )
+        if not isinstance(whole, ListedIndices):
+            whole = CheckedIndices(whole, len(data), called(self))
         if problem := held_problem(whole, clients, len(data)):
             raise DataError(f"{called(self)}: split returned {problem}")
         return whole if self.limit is None else limited(whole, self.limit, seed)

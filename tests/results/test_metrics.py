@@ -145,3 +145,32 @@ def test_virtual_time_needs_a_clock(write_run, tmp_path):
         with pytest.raises(SettingsError, match=r"needs clock\.name=devices"):
             parse_metric(text).check(make_settings(tmp_path))
         parse_metric(text).check(make_settings(tmp_path, **{"clock.name": "devices"}))
+
+
+CLIENTS, DITTO = {"evaluation.clients": True}, {"method.name": "ditto"}
+BY_KEY = {"partition.name": "by_key", "dataset.name": "femnist"}
+OF_CLIENTS = {
+    "client_accuracy_mean": (CLIENTS, "evaluation.clients=true"),
+    "local_test_accuracy_mean": ({**CLIENTS, **BY_KEY}, "evaluation.clients=true"),
+    "local_test_loss": ({**CLIENTS, **BY_KEY}, "evaluation.clients=true"),
+    "personal_local_test_accuracy_d1": ({**CLIENTS, **BY_KEY, **DITTO}, "a method under which cli"),
+    "personal_holdout_loss": ({"evaluation.holdout": 0.1, **DITTO}, "a method under which clients"),
+}
+
+
+@pytest.mark.parametrize("column", OF_CLIENTS)
+def test_columns_of_clients_need_a_run_that_has_them(tmp_path, column):
+    settings, needs = OF_CLIENTS[column]
+    metric = parse_metric(f"best({column})")
+    assert metric.larger_is_better == ("accuracy" in column)
+    metric.check(make_settings(tmp_path, **settings))
+    with pytest.raises(SettingsError, match=f"{column}.*: needs {needs}"):
+        metric.check(make_settings(tmp_path))
+
+
+def test_own_test_samples_need_a_partition_that_gives_them(tmp_path):
+    metric = parse_metric("final(local_test_accuracy)")
+    with pytest.raises(SettingsError, match="needs a partition whose clients have own test"):
+        metric.check(make_settings(tmp_path, **CLIENTS))
+    with pytest.raises(SettingsError, match=r"needs evaluation\.holdout above 0"):
+        parse_metric("final(personal_holdout_loss)").check(make_settings(tmp_path, **DITTO))

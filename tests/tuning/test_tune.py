@@ -110,6 +110,22 @@ def test_a_pruned_trial_has_its_last_accuracy_and_is_neither_feasible_nor_not(
     assert pruned["accuracy"] == metrics["holdout_accuracy"].to_pylist()[-1]
 
 
+def test_trials_whose_clients_deploy_their_own_models_are_judged_by_these(tmp_path, local_slots):
+    """Ditto's: the global model is the same whatever lam is."""
+    make_study(tmp_path)
+    more = {"rounds": 3, "method.name": "ditto", "fraction": 1.0, "partition.limit": 40}
+    settings = raysim.load_config(tmp_path / "blobs.json", more)
+    table = {"space": {"method.lam": [0.0, 30.0]}, "sampler": "grid", "pruner": "none"}
+    result = raysim.tune(settings, table, out=tmp_path / "out", jobs=1)
+    runs = [
+        pq.read_table(tmp_path / f"out/trials/000{n}/metrics.parquet").to_pylist()[-1]
+        for n in (0, 1)
+    ]
+    found = [trial["accuracy"] for trial in result.trials.to_pylist()]
+    assert found == [run["personal_holdout_accuracy"] for run in runs]
+    assert runs[0]["holdout_accuracy"] == runs[1]["holdout_accuracy"] and found[0] != found[1]
+
+
 def test_virtual_time_and_energy_are_objectives(tmp_path, local_slots):
     make_study(tmp_path)
     table = {"space": {"rounds": [1, 2]}, "sampler": "grid", "trials": 2}
