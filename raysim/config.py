@@ -29,9 +29,17 @@ from raysim.clock.none import NoClock
 from raysim.core.components import explain
 from raysim.core.data import DATASETS, MODELS, PARTITIONS, Dataset, Model, Partition
 from raysim.core.errors import SettingsError, visible
-from raysim.core.given import check_plain, or_none, parse_json, read_text, user_path
+from raysim.core.given import check_plain, dotted, or_none, parse_json, read_text, user_path
 from raysim.core.given.component_fields import component_field
-from raysim.core.given.limits import MOST, SMALLEST_RESOURCE, Count, NodeLabels, RayName, Seed
+from raysim.core.given.limits import (
+    LARGEST,
+    MOST,
+    SMALLEST_RESOURCE,
+    Count,
+    NodeLabels,
+    RayName,
+    Seed,
+)
 from raysim.core.method import METHODS, Method
 from raysim.core.rules import Weighting
 
@@ -217,9 +225,15 @@ def parse(raw: Mapping[str, Any]) -> Settings:
     """
     check_plain(raw)
     try:
-        return Settings.model_validate(raw)
+        settings = Settings.model_validate(raw)
     except ValidationError as error:
         raise SettingsError(explain(error, Settings, renamed=RENAMED)) from error
+    for key, value in dotted(settings.to_dict()).items():
+        if isinstance(value, float) and abs(value) > LARGEST:
+            raise SettingsError(
+                f"{key}={value:g}: must be at most {LARGEST:.4g}, the largest number in float32"
+            )
+    return settings
 
 
 def apply_overrides(raw: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

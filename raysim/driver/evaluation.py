@@ -121,7 +121,8 @@ class Evaluator:
             figures[f"{name}_loss"] = loss / len(targets)
             for metric, figure in self._metrics.items():
                 figures[f"{name}_{metric}"] = float(figure(predicted, targets))
-        evaluation = Evaluation(figures, predicted=found["test"][1], spans=spans)
+        predicted = found["test"][1] if "test" in found else self._targets["test"]
+        evaluation = Evaluation(figures, predicted=predicted, spans=spans)
         if self._client_set is None:
             return evaluation
         if "clients" in found:
@@ -139,8 +140,10 @@ class Evaluator:
         return EvaluationMessage(deployed, self._client_models_set, initial, versions)
 
     def _scored_sets(self) -> list[str]:
-        """Return the names of the sets that have a score of their own."""
-        return [name for name in self._targets if name != "clients"]
+        """Return the names of the sets that have a score of their own; a task may lack a test."""
+        return [
+            name for name, targets in self._targets.items() if name != "clients" and len(targets)
+        ]
 
     def _predictions(
         self, executor: Executor, message: EvaluationMessage
@@ -157,6 +160,8 @@ class Evaluator:
         scores: Scores = {}
         spans: dict[str, list[Span]] = {}
         failed: list[FailedItem] = []
+        if not costs:
+            return {}, {}
         executor.submit("evaluate", message, costs)
         for result in executor.results("evaluate"):
             if isinstance(result, FailedItem):
@@ -168,6 +173,8 @@ class Evaluator:
             raise RunError(f"the model cannot be evaluated: {failed[0].cause}")
         found = {}
         for number, name in enumerate(self._targets):
+            if not len(sizes[number]):
+                continue
             losses, predicted = zip(
                 *(scores[number, batch] for batch in range(len(sizes[number]))), strict=True
             )

@@ -32,13 +32,14 @@ class Federation:
 
     Attributes:
         train: The training samples, or the path of their prepared file.
-        test: The test samples, or the path of their prepared file.
+        test: The test samples, or the path of their prepared file; of a task without, no samples.
         client_indices: The training samples that each client holds.
         inputs: Turns raw inputs into inputs of the network.
         build: Builds the network.
         prepare: Prepares the files on a node and returns them by split, where there are any.
         scoring: Loss and metrics.
         holdout: Divides a client's samples into those trained on and those held out.
+        labels: The words that a task's class numbers stand for, where its labels are words.
     """
 
     train: Split | Path
@@ -49,6 +50,12 @@ class Federation:
     prepare: Callable[[], Mapping[str, Path]] = dict
     scoring: Scoring = CLASSIFICATION
     holdout: Holdout = NO_HOLDOUT
+    labels: tuple[str, ...] = ()
+
+    @property
+    def has_test(self) -> bool:
+        """True if there is a test set; a task may have none."""
+        return isinstance(self.test, Path) or len(self.test) > 0
 
     @property
     def training_sizes(self) -> Indices:

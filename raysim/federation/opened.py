@@ -41,7 +41,7 @@ class OpenedSamples:
         self._inputs = federation.inputs
         self._device = device
         self._train = _open(federation.train)
-        self._test = _open(federation.test)
+        self._test, self._has_test = _open(federation.test), federation.has_test
         if device.type == "cuda":
             self._train = _resident(self._train, _room(device, self.runs), device)
             self._test = _resident(self._test, _room(device, self.runs), device)
@@ -60,10 +60,19 @@ class OpenedSamples:
             DataError: there are none.
             SettingsError: dataset or partition fails.
         """
-        x, _ = self._test.take(slice(0, 2), self._device)
+        x, _ = self._shown.take(slice(0, 2), self._device)
         if not len(x):
             raise DataError("the test set has no samples; must have at least one")
         self._inputs.check(x, torch.arange(len(x)))
+
+    def first(self, count: int) -> Batch:
+        """Return the first test samples, or of a task without the first training samples."""
+        x, y = self._shown.take(slice(0, count), self._device)
+        return self._batch(self._inputs.test(x, torch.arange(len(y))), y)
+
+    @property
+    def _shown(self) -> _Samples:
+        return self._test if self._has_test else self._train
 
     def of_clients(self, samples: EvaluationSet, number: int) -> Batch:
         """Return the samples of one of the batches that are evaluated client by client."""
