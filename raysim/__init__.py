@@ -1,7 +1,5 @@
 """raysim: a Ray-scaled simulation engine for federated learning.
 
-import raysim
-
 settings = raysim.load_config("mnist-fedavg", {"rounds": 5, "method.name": "scaffold"})
 result = raysim.run(settings)
 result.summary["final_accuracy"], result.metrics.to_pandas(), result.params
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from raysim.config import Settings
+    from raysim.core.arrow import write_split
     from raysim.core.chain import chain
     from raysim.core.client_indices import ClientIndices, ListedIndices
     from raysim.core.data import Dataset, Model, Partition, Split
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
 else:
     _HOMES = {
         "raysim.config": ("Settings",),
+        "raysim.core.arrow": ("write_split",),
         "raysim.core.chain": ("chain",),
         "raysim.core.client_indices": ("ClientIndices", "ListedIndices"),
         "raysim.core.data": ("Dataset", "Model", "Partition", "Split"),
@@ -116,6 +116,7 @@ __all__ = [
     "rounds",
     "run",
     "tune",
+    "write_split",
 ]
 
 
@@ -129,8 +130,7 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
 
     Raises:
         SettingsError: the preset is unknown, a key is unknown, or a value is out of range.
-        RunError: the file is the `config.json` of a newer version, or a class that is named lies in
-            a run directory.
+        RunError: a newer version wrote the file, or a class that is named lies in a run directory.
     """
     from raysim import methods, workloads  # noqa: F401 - registers the components
     from raysim.config import apply_overrides, parse, read_file
@@ -234,8 +234,7 @@ def run(
 
     Args:
         settings: From `load_config`.
-        task: Your own clients, test set and model; the settings' dataset, partition, model and
-            clients do not apply then.
+        task: Your own clients, test set and model, in place of those of the settings.
         listener: Told how the run goes.
         force: Go on where data, versions or machines differ from those before; the run records it.
 
@@ -290,8 +289,8 @@ def resume(
     check_unchanged(directory.path, raw, settings, overrides or {}, own_task=own_task)
     directory.check(settings, own_task)
     prepare, held = partial(_federation, settings, task), nullcontext(directory)
-    options = {"own_task": task is not None, "force": force}
-    return drive(settings, prepare, held, listener, None, **options).drain()
+    own_task = task is not None
+    return drive(settings, prepare, held, listener, own_task=own_task, force=force).drain()
 
 
 def _federation(settings: Settings, task: Task | None, listener: Listener) -> Federation:
@@ -299,4 +298,5 @@ def _federation(settings: Settings, task: Task | None, listener: Listener) -> Fe
     from raysim.federation.task import from_task
     from raysim.workloads.datasets.fetch import data_root
 
-    return from_task(task) if task else from_settings(settings, data_root, listener.preparing)
+    note, preparing = listener.note, listener.preparing
+    return from_task(task, note) if task else from_settings(settings, data_root, preparing)

@@ -31,6 +31,7 @@ from raysim.core.errors import SettingsError, visible
 from raysim.core.given import (
     RepeatedKeyError,
     check_plain,
+    dotted,
     or_none,
     parse_json,
     parse_toml,
@@ -38,7 +39,15 @@ from raysim.core.given import (
     user_path,
 )
 from raysim.core.given.component_fields import component_field
-from raysim.core.given.limits import MOST, SMALLEST_RESOURCE, Count, NodeLabels, RayName, Seed
+from raysim.core.given.limits import (
+    LARGEST,
+    MOST,
+    SMALLEST_RESOURCE,
+    Count,
+    NodeLabels,
+    RayName,
+    Seed,
+)
 from raysim.core.method import METHODS, Method
 from raysim.core.rules import Weighting
 
@@ -225,9 +234,15 @@ def parse(raw: Mapping[str, Any]) -> Settings:
     """
     check_plain(raw)
     try:
-        return Settings.model_validate(raw)
+        settings = Settings.model_validate(raw)
     except ValidationError as error:
         raise SettingsError(explain(error, Settings, renamed=RENAMED)) from error
+    for key, value in dotted(settings.to_dict()).items():
+        if isinstance(value, float) and abs(value) > LARGEST:
+            raise SettingsError(
+                f"{key}={value:g}: must be at most {LARGEST:.4g}, the largest number in float32"
+            )
+    return settings
 
 
 def apply_overrides(raw: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

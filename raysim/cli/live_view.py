@@ -66,7 +66,7 @@ class PlainOutput(Listener):
         return {
             "round": str(row["round"]),
             **_accuracy(row),
-            "loss": _loss(row["test_loss"]),
+            "loss": _loss(row.get("test_loss")),
             "train loss": _loss(row["train_loss"]),
             "clients/s": f"{row['clients'] / row['seconds']:.1f}",
             "left": self._time_left(row["round"]),

@@ -70,7 +70,8 @@ def _column(values: npt.NDArray[Any]) -> pa.Array:
 
 
 def _batch(split: Split) -> pa.RecordBatch:
-    arrays = {"x": split.x, "y": split.y, **split.columns}
+    given = {"x": split.x, "y": split.y, **split.columns}
+    arrays = {name: np.asarray(values) for name, values in given.items()}
     columns = {name: _column(values) for name, values in arrays.items()}
     fields = [
         pa.field(name, column.type, metadata={"shape": json.dumps(arrays[name].shape[1:])})
@@ -79,14 +80,20 @@ def _batch(split: Split) -> pa.RecordBatch:
     return pa.record_batch(list(columns.values()), schema=pa.schema(fields))
 
 
-def write_split(path: Path, split: Split | Iterable[Split]) -> None:
+def write_split(path: str | Path, split: Split | Iterable[Split]) -> None:
     """Write a split and its checksum to temporary files, and rename both into place.
+
+    A dataset's `prepare` returns the paths of files that are written so:
+
+        raysim.write_split(path, raysim.Split(x, y, {"client": writers}))
 
     Args:
         path: The file.
         split: The samples, or an iterable of pieces with inputs of one shape and dtype; each piece
             is written and released.
     """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     batches = map(_batch, [split] if isinstance(split, Split) else split)
     first = next(batches)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -130,13 +137,20 @@ def open_split(path: Path) -> Split:
     try:
         return _open_split(path)
     except (OSError, ValueError, LookupError, TypeError) as error:  # pyarrow's are of these
-        raise DataError(f"{path}: cannot be read as prepared data: {error}") from error
+        raise DataError(
+            f"{path}: cannot be read as prepared data: {error}; a dataset's `prepare` writes it"
+            " with raysim.write_split(path, raysim.Split(x, y))"
+        ) from error
 
 
 def _open_split(path: Path) -> Split:
     file = pa.ipc.open_file(pa.memory_map(str(path)))
     # Batch by batch: a table's `combine_chunks` would copy them.
     batches = [file.get_batch(number) for number in range(file.num_record_batches)]
+    if lacking := {"x", "y"} - {*file.schema.names}:
+        raise ValueError(f"has no column {min(lacking)}")
+    if shapeless := [f.name for f in file.schema if b"shape" not in (f.metadata or {})]:
+        raise ValueError(f"column {shapeless[0]} does not say its shape")
     arrays = {
         field.name: [_values(batch.column(number), field) for batch in batches]
         for number, field in enumerate(file.schema)

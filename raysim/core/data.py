@@ -86,6 +86,10 @@ class Dataset(Component, ABC):
     def prepare(self, root: Path, progress: Progress) -> Mapping[str, Path]:
         """Fetch what is missing, check it, and return prepared Arrow files by split.
 
+        The files of "train" and "test" are written by `raysim.write_split`, which takes a
+        `raysim.Split` of inputs, targets and further columns: `partition.name=by_key` reads clients
+        from one of these.
+
         Args:
             root: The data root, which holds a folder per dataset.
             progress: Called as the work proceeds.

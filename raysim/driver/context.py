@@ -105,6 +105,8 @@ class RunContext(CheckedRun):
         if workers == before:
             return workers
         more: dict[str, Any] = {"stack_size": committed.stack_size, "forced": committed.forced}
+        if self.federation.labels:
+            more["labels"] = self.federation.labels
         self.run_dir.save_environment(**workers, **more)
         difference = node_differences(workers["actors"])
         if difference and difference != node_differences(before.get("actors", [])):

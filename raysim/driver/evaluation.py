@@ -154,7 +154,7 @@ class Evaluator:
             values = client_scores(samples, self._metrics[metric], predicted, self._targets[name])
             figures |= spread(f"{name}_{metric}", values)
             tables.append(client_table(samples, f"{LOCAL_TEST}_", {f"{name}_{metric}": values}))
-        predicted = found["test"][1]
+        predicted = found["test"][1] if "test" in found else self._targets["test"]
         return Evaluation(figures, joined(tables), predicted=predicted, spans=spans)
 
     def _correct(
@@ -183,8 +183,10 @@ class Evaluator:
         return [(name, metric) for name in sets for metric in metrics]
 
     def _scored_sets(self) -> list[str]:
-        """Return the names of the sets that have a score of their own."""
-        return [name for name in self._targets if name != "clients"]
+        """Return the names of the sets that have a score of their own; a task may lack a test."""
+        return [
+            name for name, targets in self._targets.items() if name != "clients" and len(targets)
+        ]
 
     def _predictions(
         self, executor: Executor, message: EvaluationMessage
@@ -201,6 +203,8 @@ class Evaluator:
         scores: Scores = {}
         spans: dict[str, list[Span]] = {}
         failed: list[FailedItem] = []
+        if not costs:
+            return {}, {}
         executor.submit("evaluate", message, costs)
         for result in executor.results("evaluate"):
             if isinstance(result, FailedItem):
@@ -212,6 +216,8 @@ class Evaluator:
             raise RunError(f"the model cannot be evaluated: {failed[0].cause}")
         found = {}
         for number, name in enumerate(self._targets):
+            if not len(sizes[number]):
+                continue
             losses, predicted = zip(
                 *(scores[number, batch] for batch in range(len(sizes[number]))), strict=True
             )

@@ -20,6 +20,7 @@ from raysim.core.tensors import CPU
 from raysim.driver.round_inputs import draw_cohort
 from raysim.federation.federation import Federation, open_samples
 from raysim.federation.opened import OpenedSamples
+from raysim.federation.samples import problem_of
 from raysim.federation.task import Task
 from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_states import NEVER, ClientStates
@@ -52,8 +53,10 @@ def initial_checkpoint(settings: Settings, federation: Federation) -> tuple[nn.M
     never_trained, never = np.full(clients, np.nan), np.full((clients, len(NEVER)), NEVER)
     initial = Checkpoint(0, _initial_state(method, network), never_trained, never)
     _check_scoring(settings, federation.scoring)
+    if not federation.has_test:
+        _check_without_test(settings)
     draw_cohort(settings, initial)
-    outputs = _check_samples(method, network, samples.test(0, 2))
+    outputs = _check_samples(method, network, samples.first(2))
     if federation.scoring.classifies:
         _check_labels(federation, outputs.shape[-1])
     return network, initial
@@ -181,14 +184,33 @@ def _check_scoring(settings: Settings, scoring: Scoring) -> None:
             raise SettingsError(f"{setting}: the task is no classification; leave it out")
 
 
+def _check_without_test(settings: Settings) -> None:
+    """Check that nothing needs a test set, which a task may lack.
+
+    Raises:
+        SettingsError: a setting does.
+    """
+    needs = {
+        f"target_accuracy={settings.target_accuracy}": settings.target_accuracy is not None,
+        "evaluation.clients=true": settings.evaluation.clients,
+        f"analysis={','.join(settings.analysis)}": settings.analysis,
+    }
+    for setting, needed in needs.items():
+        if needed:
+            raise SettingsError(f"{setting}: needs a test set; give Task.test, or leave it out")
+
+
 def _check_samples(method: Method, module: nn.Module, samples: Batch) -> Tensor:
     """Check that a network takes the data, and the scoring its outputs; return these.
 
     Where a method looks into stages, these must be all of the network.
 
     Raises:
+        DataError: the samples are not finite.
         SettingsError: they do not.
     """
+    if problem := problem_of(samples):
+        raise DataError(f"the first samples of the test set: {problem}")
     network = Network(module).eval()
     outputs = _outputs_of(network, samples)
     if method.staged:

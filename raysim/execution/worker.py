@@ -32,6 +32,7 @@ from raysim.execution.process import device_of, is_device_error
 from raysim.federation.evaluation_sets import EVALUATION_ROWS, EvaluationSet
 from raysim.federation.federation import Federation
 from raysim.federation.opened import memory_cap
+from raysim.federation.samples import blaming_samples
 from raysim.storage.environment import environment
 from raysim.storage.trace import Stopwatch
 from raysim.training.job import ClientJob, LocalLosses
@@ -152,7 +153,8 @@ class Worker:
             if client not in message.arrived:
                 with self._failures([client], stack), self.watch("reduction"):
                     record = _record(client, len(job.data.y), losses, seconds)
-                    self._accept(message, upload, record)
+                    with blaming_samples(job.data):
+                        self._accept(message, upload, record)
 
     @contextmanager
     def _failures(self, clients: list[int], stack: tuple[int, ...]) -> Iterator[None]:

@@ -51,7 +51,7 @@ class Federation:
 
     Attributes:
         train: The training samples, or the path of their prepared file.
-        test: The test samples, or the path of their prepared file.
+        test: The test samples, or the path of their prepared file; of a task without, no samples.
         client_indices: The training samples that each client holds.
         inputs: Turns raw inputs into inputs of the network.
         build: Builds the network.
@@ -59,6 +59,7 @@ class Federation:
         scoring: Loss and metrics.
         holdout: Divides a client's samples into those trained on and those held out.
         local_test: Test samples of single clients, on which they are evaluated, if there are any.
+        labels: The words that a task's class numbers stand for, where its labels are words.
     """
 
     train: Split | Path
@@ -70,6 +71,12 @@ class Federation:
     scoring: Scoring = CLASSIFICATION
     holdout: Holdout = NO_HOLDOUT
     local_test: LocalTest | None = None
+    labels: tuple[str, ...] = ()
+
+    @property
+    def has_test(self) -> bool:
+        """True if there is a test set; a task may have none."""
+        return isinstance(self.test, Path) or len(self.test) > 0
 
     @property
     def training_sizes(self) -> Indices:

@@ -44,6 +44,7 @@ class OpenedSamples:
         if federation.local_test and federation.local_test.samples:
             splits["local"] = federation.local_test.samples
         self._splits = {name: _open(split) for name, split in splits.items()}
+        self._shown = self._splits["test" if federation.has_test else "train"]
         if device.type == "cuda":
             for name, split in self._splits.items():
                 self._splits[name] = _resident(split, _room(device, self.runs), device)
@@ -62,10 +63,15 @@ class OpenedSamples:
             DataError: there are none.
             SettingsError: dataset or partition fails.
         """
-        x, _ = self._splits["test"].take(slice(0, 2), self._device)
+        x, _ = self._shown.take(slice(0, 2), self._device)
         if not len(x):
             raise DataError("the test set has no samples; must have at least one")
         self._inputs.check(x, torch.arange(len(x)))
+
+    def first(self, count: int) -> Batch:
+        """Return the first test samples, or of a task without the first training samples."""
+        x, y = self._shown.take(slice(0, count), self._device)
+        return self._batch(self._inputs.test(x, torch.arange(len(y))), y)
 
     def of_clients(self, samples: EvaluationSet, number: int) -> Batch:
         """Return the samples of one of the batches that are evaluated client by client."""

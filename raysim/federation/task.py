@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from torch import nn
+from torch.utils.data import DataLoader, Dataset
 
 from raysim.core.client_indices import ListedIndices
 from raysim.core.data import Split
-from raysim.core.errors import DataError
+from raysim.core.errors import DataError, visible
 from raysim.core.scoring import CLASSIFICATION, Scoring
-from raysim.federation.client_tests import local_test_of
+from raysim.federation.client_tests import local_test_of, names_of
 from raysim.federation.federation import Federation
 from raysim.federation.input_pipeline import InputPipeline
+from raysim.federation.samples import number_words, read_pair
 
-Samples = tuple[Any, Any]
-"""Inputs [N, ...] and targets [N, ...], as tensors or arrays."""
+Samples = tuple[Any, Any] | Dataset[Any] | DataLoader[Any]
+"""Inputs [N, ...] and targets [N, ...], as `read_pair` takes them."""
 
 
 @dataclass(frozen=True)
 class Task:
     """A user's own task, in place of a dataset, a partition and a model.
 
-    Targets are class numbers [N] unless the scoring says otherwise. A regression:
+    Inputs of floating point are cast to float32. Targets are class numbers [N] or words, which are
+    numbered in alphabetical order, unless the scoring says otherwise. A regression:
 
         def squared_error(outputs, targets):  # [B, 1], [B] -> [B]
             return (outputs[:, 0] - targets).square()
@@ -42,67 +45,99 @@ class Task:
     `evaluation.clients` and no `local.temperature`.
 
     Attributes:
-        model: Builds the network; its weights as built are the first global model.
-        clients: Per client, its inputs [n_k, ...] and targets [n_k, ...].
-        test: The test inputs [N, ...] and targets [N, ...].
+        model: Builds the network, or is a module to be copied; its weights are the first global
+            model.
+        clients: Per client, its inputs [n_k, ...] and targets [n_k, ...], as tensors, arrays, lists
+            or a DataFrame with a Series; or a torch `Dataset` of such pairs, or a `DataLoader`,
+            which is read once.
+        test: The test inputs [N, ...] and targets [N, ...], given alike; None: there is no test set.
         client_tests: Per client, test inputs and targets of its own, on which it is evaluated with
             the model that it deploys; None where it has none. Empty: no client has any.
         scoring: Loss and metrics; by default cross-entropy, accuracy and macro F1.
     """
 
-    model: Callable[[], nn.Module]
+    model: Callable[[], nn.Module] | nn.Module
     clients: Sequence[Samples]
-    test: Samples
+    test: Samples | None = None
     scoring: Scoring = CLASSIFICATION
     client_tests: Sequence[Samples | None] = ()
 
 
-def from_task(task: Task) -> Federation:
+@dataclass(frozen=True)
+class _Copies:
+    """Builder of copies of a module, in place of a function that builds it."""
+
+    module: nn.Module
+
+    def __call__(self) -> nn.Module:
+        return deepcopy(self.module)
+
+
+def from_task(task: Task, note: Callable[[str], None] = lambda text: None) -> Federation:
     """Return the federation of a user's own task.
+
+    Args:
+        task: The task.
+        note: Called with a line where labels in words are numbered.
 
     Raises:
         DataError: clients hold no samples, or inputs and targets do not match.
     """
     if not task.clients:
         raise DataError("Task.clients: must hold at least one client")
+    if not isinstance(task.model, nn.Module) and not callable(task.model):
+        raise DataError(
+            f"Task.model: must be a module or a function that builds one; is {task.model!r}"
+        )
+    names = [f"client {number}" for number in range(len(task.clients))]
+    own_tests = names_of(task.client_tests, len(names))
+    given = dict(zip(names, task.clients, strict=True))
+    given |= {} if task.test is None else {"Task.test": task.test}
+    given |= {name: task.client_tests[number] for number, name in own_tests.items()}
+    pairs = {name: read_pair(name, pair) for name, pair in given.items()}
+    targets, labels = {name: y for name, (_, y) in pairs.items()}, tuple[str, ...]()
+    if task.scoring.classifies:
+        targets, labels = number_words(targets)
+    if labels:
+        numbers = ", ".join(f"{number} is {word}" for number, word in enumerate(labels))
+        note(visible(f"labels are numbered: {numbers}"))
     read = _read_labels if task.scoring.classifies else _read_targets
-    read_pair = partial(_arrays, read=read)
-    samples = [_arrays(f"client {i}", pair, read) for i, pair in enumerate(task.clients)]
-    test = _arrays("Task.test", task.test, read)
-    sizes = [len(y) for _, y in samples]
-    cuts = np.cumsum(sizes)[:-1]
-    client_indices = ListedIndices.of(np.split(np.arange(sum(sizes)), cuts))
-    if len({x.shape[1:] for x, _ in samples}) > 1:
-        raise DataError("Task.clients: inputs of all clients must have the same shape")
-    if len({(y.shape[1:], y.dtype) for _, y in (*samples, test)}) > 1:
-        raise DataError("Task.clients, Task.test: all targets must have one shape and dtype")
-    if not len(test[1]):
-        raise DataError("Task.test: must hold at least one sample")
-    train = Split(np.concatenate([x for x, _ in samples]), np.concatenate([y for _, y in samples]))
+    sets = {name: Split(pairs[name][0], read(name, y)) for name, y in targets.items()}
+    clients, test = [sets[name] for name in names], sets.get("Task.test")
+    _check_alike(clients, test)
+    sizes = [len(each) for each in clients]
+    train = Split(np.concatenate([c.x for c in clients]), np.concatenate([c.y for c in clients]))
     return Federation(
         train,
-        Split(*test),
-        client_indices,
+        Split(train.x[:0], train.y[:0]) if test is None else test,
+        ListedIndices.of(np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])),
         InputPipeline(),
-        task.model,
+        _Copies(task.model) if isinstance(task.model, nn.Module) else task.model,
         scoring=task.scoring,
-        local_test=local_test_of(task.client_tests, train, len(sizes), read_pair),
+        local_test=local_test_of(own_tests, sets, train, len(clients)),
+        labels=labels,
     )
 
 
-def _arrays(
-    name: str, pair: Samples, read: Callable[[str, npt.NDArray[Any]], npt.NDArray[Any]]
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    x, y = (np.asarray(values) for values in pair)
-    if not y.ndim or len(x) != len(y):
-        raise DataError(f"{name}: inputs {x.shape} and targets {y.shape} do not match")
-    return x, read(name, y)
+def _check_alike(clients: Sequence[Split], test: Split | None) -> None:
+    """Check that samples of all clients have one shape, and targets of all sets one dtype too.
+
+    Raises:
+        DataError: they have not, or the test set is empty.
+    """
+    if len({each.x.shape[1:] for each in clients}) > 1:
+        raise DataError("Task.clients: inputs of all clients must have the same shape")
+    sets = [*clients, *([] if test is None else [test])]
+    if len({(each.y.shape[1:], each.y.dtype) for each in sets}) > 1:
+        raise DataError("Task.clients, Task.test: all targets must have one shape and dtype")
+    if test is not None and not len(test):
+        raise DataError("Task.test: must hold at least one sample; None evaluates nothing")
 
 
 def _read_labels(name: str, y: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     """Return class numbers [N] as integers."""
-    labels = y.astype(np.int64)
-    if y.ndim != 1 or (labels != y).any():
+    labels = y.astype(np.int64) if y.dtype.kind in "fiub" else np.zeros(0, np.int64)
+    if y.ndim != 1 or labels.shape != y.shape or (labels != y).any():
         raise DataError(
             f"{name}: targets {y.dtype}{[*y.shape]} are no class numbers [N]; for others give"
             " Task.scoring"

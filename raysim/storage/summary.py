@@ -57,7 +57,8 @@ def summarise(rows: Sequence[Row], target: float | None) -> Row:
     Rounds below 1, as the first version numbered a pre-pass, are left out.
     """
     counted = [row for row in rows if row["round"] >= 1]
-    evaluated = [row for row in counted if row["test_loss"] is not None]
+    shown = next((n for n in ("test_loss", "holdout_loss") if n in counted[-1]), "test_loss")
+    evaluated = [row for row in counted if row.get(shown) is not None]
     accuracies = [row["test_accuracy"] for row in evaluated if "test_accuracy" in row]
     last = (evaluated or counted)[-1]
     seconds = sum(

@@ -18,7 +18,7 @@ import typer
 
 from raysim.cli.app import app, main
 from tests.inputs.case import Case
-from tests.inputs.files import BAD_FILES, GOOD_FILES
+from tests.inputs.files import BAD_FILES, GOOD_FILES, SMALL
 from tests.inputs.plugins import MODULES
 from tests.inputs.runs import DAMAGE
 
@@ -41,7 +41,6 @@ def kit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (folder / name).write_text(text, encoding="latin-1")
     for name, content in GOOD_FILES.items():
         (folder / name).write_bytes(content)
-    (folder / "small.toml").write_text(SMALL)
     study = SMALL.replace("rounds = 1\n", "") + "[study.space]\nrounds = [1, 2]\n"
     (folder / "...toml").write_text(study)  # its stem is the folder above
     (folder / "folder.png").mkdir()

@@ -9,6 +9,8 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 MOST = 10**9
 """Upper limit of counts: the product of two, as of samples and epochs, fits in 64 bits."""
+LARGEST = (2 - 2**-23) * 2.0**127
+"""Largest number in float32, in which clients train."""
 Count = Annotated[int, Field(ge=1, le=MOST)]
 """A number of clients, samples, rounds, epochs or steps."""
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]

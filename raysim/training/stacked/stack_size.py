@@ -65,7 +65,7 @@ def stack_size(
         return 1, None  # on a CPU clients one at a time are faster
     samples = int(federation.training_sizes.max())
     rows = largest_batch(settings.local, samples)
-    x = OpenedSamples(federation, CPU).test(0, 1).x
+    x = OpenedSamples(federation, CPU).first(1).x
     actors = len(memories) if asked == "auto" else asked
     per_actor = math.ceil(settings.cohort_size / actors)  # so that no actor goes without
     return min(fitting(module, x, rows, samples, min(memories)), per_actor), None

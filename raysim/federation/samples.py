@@ -1,0 +1,222 @@
+"""Samples as users of Python have them, read into arrays: pairs, datasets and loaders of torch.
+
+What cannot be read is refused in one line that names the client and the sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
+
+from raysim.core.errors import DataError, MachineError, RunError, visible
+from raysim.core.rules import Batch
+
+Array = npt.NDArray[Any]
+WORDS = "UO"
+"""Kinds of arrays of words; pandas has them as objects."""
+
+
+def read_pair(name: str, given: Any, dtype: type[np.floating[Any]] = np.float32) -> tuple[Any, Any]:
+    """Return inputs [N, ...] and targets [N, ...] as arrays.
+
+    Args:
+        name: What they are, for errors: `client 3`.
+        given: A pair of both, a torch `Dataset` of such pairs, or a `DataLoader`.
+        dtype: Type of floating-point inputs, that of the network's parameters.
+
+    Raises:
+        DataError: they cannot be read, do not match, or are not finite.
+    """
+    x, y = (_stacked(name, part, values) for part, values in _parts(name, given).items())
+    if not x.ndim or not y.ndim or len(x) != len(y):
+        raise DataError(f"{name}: inputs {x.shape} and targets {y.shape} do not match")
+    if x.dtype.kind not in "fiubc":
+        row = next((row for row, value in enumerate(x) if not _is_number(value)), 0)
+        shown = visible(str(x[row].tolist()))
+        raise DataError(f"{name}, sample {row}: inputs must be numbers; these are {shown}")
+    if x.dtype.kind == "f":
+        with np.errstate(over="ignore"):  # it is found below
+            x = x.astype(dtype, copy=False)
+    for part, values in {"input": x, "target": y}.items():
+        if problem := not_finite(part, values):
+            raise DataError(f"{name}, {problem}")
+    return x, y
+
+
+def not_finite(part: str, values: Array) -> str:
+    """Return the place of the first value that is not finite; empty if all are."""
+    if values.dtype.kind != "f" or not values.size:
+        return ""
+    if np.isfinite(values.min()) and np.isfinite(values.max()):  # the least is NaN where one is
+        return ""
+    row, *place = np.argwhere(~np.isfinite(values))[0].tolist()
+    column = f", column {place[0] if len(place) == 1 else place}" if place else ""
+    shown = values[(row, *place)]
+    return f"sample {row}{column}: the {part} is not finite ({shown} in {values.dtype})"
+
+
+@contextmanager
+def blaming_samples(samples: Batch) -> Iterator[None]:
+    """Name a sample that is not finite where the body refuses what was trained on it.
+
+    Samples on disk are not checked before: of a dataset larger than memory that takes long.
+
+    Raises:
+        DataError: there is one.
+    """
+    try:
+        yield
+    except MachineError:
+        raise
+    except RunError as error:
+        if problem := problem_of(samples):
+            raise DataError(f"its {problem}; counted from 0 in its training samples") from error
+        raise
+
+
+def problem_of(samples: Batch) -> str:
+    """Return the place of the first value that is not finite; empty if all are."""
+    arrays = {"input": as_array(samples.x), "target": as_array(samples.y)}
+    return next(filter(None, (not_finite(*each) for each in arrays.items())), "")
+
+
+def _parts(name: str, given: Any) -> dict[str, Any]:
+    """Return the inputs and the targets."""
+    if isinstance(given, DataLoader):
+        plain = given.collate_fn is default_collate and not isinstance(
+            given.dataset, IterableDataset
+        )
+        if not plain:  # its batches, in the order in which it gives them
+            batches = [_pair_of(name, f"batch {i}", batch) for i, batch in enumerate(given)]
+            return {
+                "inputs": [each for x, _ in batches for each in x],
+                "targets": [each for _, y in batches for each in y],
+            }
+        given = given.dataset  # in the order of its samples, whatever the loader's
+    if isinstance(given, TensorDataset) and len(given.tensors) == 2:
+        given = given.tensors
+    elif isinstance(given, Dataset):
+        # A dataset need not have an end for a `for` loop: `__getitem__` may take any number.
+        numbers: Any = given if isinstance(given, IterableDataset) else range(len(given))  # type: ignore[arg-type]
+        samples = (each if numbers is given else given[each] for each in numbers)
+        pairs = [_pair_of(name, f"sample {i}", sample) for i, sample in enumerate(samples)]
+        return {"inputs": [x for x, _ in pairs], "targets": [y for _, y in pairs]}
+    x, y = _pair_of(name, "", given)
+    return {"inputs": x, "targets": y}
+
+
+def _pair_of(name: str, which: str, given: Any) -> tuple[Any, Any]:
+    if isinstance(given, tuple | list) and len(given) == 2:
+        return given[0], given[1]
+    place = f"{name}, {which}" if which else name
+    many = f" of {len(given)}" if isinstance(given, tuple | list) else ""
+    raise DataError(
+        f"{place}: must be a pair of inputs and targets, a torch Dataset of pairs or a DataLoader;"
+        f" is a {type(given).__name__}{many}"
+    )
+
+
+def _stacked(name: str, part: str, values: Any) -> Array:
+    """Return values of samples as one array.
+
+    Raises:
+        DataError: they are no array; it names the first sample that differs.
+    """
+    if isinstance(values, Mapping):
+        keys = visible(", ".join(map(str, values)))
+        raise DataError(
+            f"{name}: {part} are a {type(values).__name__} ({keys}); must be one array, with the"
+            " samples along its first dimension: stack them"
+        )
+    try:
+        if isinstance(values, Sequence) and any(isinstance(each, Tensor) for each in values):
+            values = [as_array(each) for each in values]
+        found = as_array(values)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise DataError(_uneven(name, part, values) or f"{name}: {part}: {error}") from error
+    if found.dtype == object and found.ndim:
+        if problem := _uneven(name, part, found):
+            raise DataError(problem)
+        if not isinstance(found.flat[0] if found.size else "", str):
+            found = np.array([*map(as_array, found)]) if found.ndim == 1 else found
+        if found.dtype == object and all(map(_is_number, found.flat)):
+            found = found.astype(np.float64)
+    return found
+
+
+def as_array(values: Any) -> Array:
+    """Return a tensor, an array or nested lists as an array."""
+    if isinstance(values, Tensor):
+        values = values.detach().cpu()
+        values = values.float() if values.dtype == torch.bfloat16 else values
+        return np.asarray(values.numpy())
+    return np.asarray(values)
+
+
+def _uneven(name: str, part: str, values: Any) -> str:
+    """Return in which sample values have another shape than in the first; empty if in none."""
+    shapes = []
+    for row, value in enumerate(values):
+        try:
+            shapes.append(list(as_array(value).shape))
+        except (ValueError, TypeError, RuntimeError):
+            return f"{name}, sample {row}: its {part} are no array: lists in it differ in length"
+        if shapes[-1] != shapes[0]:
+            return (
+                f"{name}, sample {row}: {part} have shape {shapes[-1]}, those of sample 0"
+                f" {shapes[0]}; all samples must have one shape: pad or cut them"
+            )
+    return ""
+
+
+def _is_number(value: Any) -> bool:
+    return bool(np.asarray(value).dtype.kind in "fiub") or (
+        isinstance(value, np.ndarray) and all(map(_is_number, value.flat))
+    )
+
+
+def number_words(targets: Mapping[str, Array]) -> tuple[dict[str, Array], tuple[str, ...]]:
+    """Number labels in words, the same for all sets of samples.
+
+    Args:
+        targets: Labels [N] of each set, by what the set is called in errors.
+
+    Returns:
+        Class numbers, and the words in their order; none where labels are numbers.
+
+    Raises:
+        DataError: some labels are words and some are numbers.
+    """
+    worded = [name for name, y in targets.items() if _are_words(name, y)]
+    if not worded:
+        return dict(targets), ()
+    if others := [name for name, y in targets.items() if name not in worded and len(y)]:
+        raise DataError(f"{others[0]}: labels are numbers, those of {worded[0]} are words")
+    words = sorted({str(word) for y in targets.values() for word in y.flat})
+    place: Callable[[Any], int] = {word: number for number, word in enumerate(words)}.__getitem__
+    numbered = {
+        name: np.array([place(str(word)) for word in y.flat], np.int64).reshape(y.shape)
+        for name, y in targets.items()
+    }
+    return numbered, tuple(words)
+
+
+def _are_words(name: str, y: Array) -> bool:
+    """Return whether labels are words.
+
+    Raises:
+        DataError: some are, or one is neither a word nor a number.
+    """
+    if y.dtype.kind not in WORDS or not y.size:
+        return False
+    for row, label in enumerate(y.flat):
+        if not isinstance(label, str):
+            raise DataError(f"{name}, sample {row}: its label {visible(repr(label))} is no word")
+    return True

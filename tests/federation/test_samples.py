@@ -1,0 +1,213 @@
+"""Samples as users of Python have them: read, cast and numbered, or refused in one line."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import UserDict
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+import raysim
+from raysim.federation.samples import read_pair
+from raysim.federation.task import from_task
+from tests.tasks import Notes, make_settings
+
+GENERATOR = np.random.default_rng(0)
+X = GENERATOR.normal(size=(6, 4)).astype(np.float32)
+Y = np.array([0, 1, 1, 0, 1, 0])
+WORDS = np.array(["cat", "dog"])[Y]
+
+
+def linear() -> nn.Module:
+    return nn.Linear(4, 2)
+
+
+class Rows(Dataset):
+    """A dataset whose `__getitem__` takes any number."""
+
+    def __len__(self) -> int:
+        return len(Y)
+
+    def __getitem__(self, row: int) -> tuple[np.ndarray, int]:
+        return X[row % 6], int(Y[row % 6])
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return zip(torch.tensor(X), torch.tensor(Y), strict=True)
+
+
+class Frame:
+    """What NumPy needs of a DataFrame or a Series."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        self.values = values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
+        return self.values
+
+
+def collate(pairs: list[tuple[np.ndarray, int]]) -> tuple[list[np.ndarray], list[int]]:
+    return [x for x, _ in pairs], [y for _, y in pairs]
+
+
+TENSORS = TensorDataset(torch.tensor(X), torch.tensor(Y))
+READ = {
+    "float64": (X.astype(np.float64), Y),
+    "float16 of torch": (torch.tensor(X.round()).half(), torch.tensor(Y)),
+    "lists": (X.astype(float).tolist(), Y.tolist()),
+    "a list of arrays": ([*X], [*Y]),
+    "a list of tensors": ([*torch.tensor(X)], [*torch.tensor(Y)]),
+    "a pair as a list": [X, Y],
+    "with gradient": (torch.tensor(X, requires_grad=True), Y),
+    "a frame": (Frame(X.astype(np.float64)), Frame(Y)),
+    "a frame of objects": (Frame(X.astype(object)), Frame(Y.astype(object))),
+    "dataset of tensors": TENSORS,
+    "dataset": Rows(),
+    "stream": Stream(),
+    "loader": DataLoader(Rows(), 4, shuffle=True),
+    "loader of a stream": DataLoader(Stream(), 4),
+    "loader that collates": DataLoader(Rows(), 4, collate_fn=collate),
+}
+
+
+@pytest.mark.parametrize("given", READ)
+def test_read(given):
+    x, y = read_pair("client 0", READ[given])
+    assert x.dtype == np.float32 and y.tolist() == Y.tolist()
+    assert np.array_equal(x, X.round() if "float16" in given else X)
+
+
+def test_a_memory_map_and_whole_numbers_stay_as_they_are(tmp_path):
+    np.save(tmp_path / "x.npy", X)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    assert np.shares_memory(read_pair("client 0", (mapped, Y))[0], mapped)
+    assert read_pair("client 0", (X.astype(np.uint8), Y))[0].dtype == np.uint8
+    assert read_pair("client 0", (X, Y), np.float64)[0].dtype == np.float64
+
+
+def wrong(value: object, dtype: type = float) -> np.ndarray:
+    x = X.astype(dtype)
+    x[3, 2] = value
+    return x
+
+
+REFUSED = {
+    "dictionary": (({"a": X, "b": X}, Y), r"client 1: inputs are a dict \(a, b\); must be one"),
+    "mapping": ((UserDict(a=X), Y), r"client 1: inputs are a UserDict \(a\); must be one array"),
+    "ragged": (
+        ([row[: k % 3 + 1] for k, row in enumerate(X)], Y),
+        r"client 1, sample 1: inputs",
+    ),
+    "ragged in a sample": (
+        ([[[1.0], [1.0, 2.0]]] * 6, Y),
+        r"client 1, sample 0: its inputs are",
+    ),
+    "ragged dataset": (
+        [(X[0], 0), (X[1, :3], 1), (X[0], 1)],
+        "client 1: must be a pair .* list",
+    ),
+    "no pair": ({"x": X}, "client 1: must be a pair of inputs and targets, .*; is a dict"),
+    "three": ((X, Y, Y), "client 1: must be a pair .*; is a tuple of 3"),
+    "words as inputs": ((np.full((6, 4), "a"), Y), r"client 1, sample 0: inputs must be numbers"),
+    "an object": ((wrong("a", object), Y), r"client 1, sample 3: inputs must be numbers; .*'a'"),
+    "dates": ((np.zeros((6, 4), "M8[s]"), Y), r"client 1, sample 0: inputs must be numbers"),
+    "a number": ((np.float32(1), Y), r"client 1: inputs \(\) and targets \(6,\) do not match"),
+    "a missing label": (
+        (X, np.array(["a", None, *"abab"], object)),
+        "client 1, sample 1: its",
+    ),
+    "nan": ((wrong(np.nan), Y), "client 1, sample 3, column 2: the input is not finite [(]nan in"),
+    "infinite": (
+        (wrong(-np.inf), Y),
+        "client 1, sample 3, column 2: the input is not finite [(]-i",
+    ),
+    "too large": (
+        (wrong(1e39), Y),
+        "client 1, sample 3, column 2: .* finite [(]inf in float32",
+    ),
+    "nan label": ((X, np.where(Y, np.nan, 0)), "client 1, sample 1: the target is not finite"),
+    "numbers": ((X, Y), "client 1: labels are numbers, those of client 0 are words"),
+    "other": (TensorDataset(torch.tensor(X)), "client 1, sample 0: must be a pair .* tuple of 1"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case):
+    given, message = REFUSED[case]
+    first = (X, WORDS) if case == "numbers" else (X, Y)
+    with pytest.raises(raysim.RaysimError, match=message) as caught:
+        from_task(raysim.Task(linear, [first, given], first))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_words_are_numbered_alike_and_recorded(tmp_path):
+    notes, few = Notes(), (X[:1], WORDS[1:2])  # of one client, the only word is dog
+    task = raysim.Task(linear, [few, (X, [*WORDS])], (X, WORDS.astype(object)))
+    federation = from_task(task)
+    assert federation.train.y.tolist() == [1, *Y] and federation.test.y.tolist() == [*Y]
+    raysim.run(make_settings(tmp_path / "run", rounds=1), task, notes)
+    assert "labels are numbered: 0 is cat, 1 is dog" in notes.notes
+    assert json.loads((tmp_path / "run/environment.json").read_text())["labels"] == ["cat", "dog"]
+
+
+def test_a_module_is_copied(tmp_path):
+    module = linear()
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    settings = make_settings(tmp_path / "run", rounds=1, **{"local.lr": 0.1})
+    result = raysim.run(settings, raysim.Task(module, [(X, Y)], (X, Y)))
+    assert all(torch.equal(module.state_dict()[name], before[name]) for name in before)
+    assert not torch.equal(result.params["weight"], before["weight"])
+    built = raysim.Task(lambda: module, [(X, Y)], (X, Y))
+    again = raysim.run(settings.model_copy(update={"out": str(tmp_path / "again")}), built)
+    assert torch.equal(result.params["weight"], again.params["weight"])
+    with pytest.raises(raysim.RaysimError, match=r"^Task.model: must be a module or a function"):
+        from_task(raysim.Task(3, [(X, Y)], (X, Y)))
+
+
+@pytest.mark.parametrize("holdout", [0.0, 0.5])
+@pytest.mark.parametrize("vectorize", [0, 2])
+def test_without_a_test_set_nothing_is_evaluated_on_one(tmp_path, holdout, vectorize):
+    more = {"evaluation.holdout": holdout, "engine.vectorize": vectorize, "rounds": 3}
+    settings = make_settings(tmp_path / "run", **more)
+    task = raysim.Task(linear, [(X, Y), (X, Y)])
+    raysim.check(settings, task)
+    result = raysim.run(settings, task)
+    names = set(result.metrics.column_names)
+    assert not [name for name in names if name.startswith("test_")]
+    assert ("holdout_accuracy" in names) == bool(holdout)
+    summary = result.summary
+    assert summary["final_accuracy"] is None and summary["rounds"] == 3
+    assert ("final_holdout_accuracy" in summary) == bool(holdout)
+    evaluated = raysim.run(
+        settings.model_copy(update={"out": str(tmp_path / "with")}),
+        raysim.Task(linear, [(X, Y), (X, Y)], (X, Y)),
+    )
+    assert result.params.keys() == evaluated.params.keys()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        ({"target_accuracy": 0.9}, "target_accuracy=0.9: needs a test set"),
+        ({"evaluation.clients": True}, "evaluation.clients=true: needs a test set"),
+        ({"analysis": ["label_information"]}, "analysis=label_information: needs a test set"),
+    ],
+)
+def test_what_needs_a_test_set_is_refused_without_one(tmp_path, overrides, says):
+    with pytest.raises(raysim.SettingsError, match=f"^{re.escape(says)}"):
+        raysim.check(make_settings(tmp_path / "run", **overrides), raysim.Task(linear, [(X, Y)]))
+
+
+@pytest.mark.parametrize("key", ["local.lr", "local.weight_decay", "local.temperature"])
+def test_a_setting_beyond_float32_is_named(tmp_path, key):
+    with pytest.raises(raysim.SettingsError, match=rf"^{key}=1e\+39: must be at most 3.403e\+38"):
+        make_settings(tmp_path, **{key: 1e39})
