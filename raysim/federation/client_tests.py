@@ -55,15 +55,14 @@ def local_test_of(
     if not filled:
         raise DataError(f"{NAME}: no client has a sample; leave it out, or give one client some")
     for name, found in filled.items():
-        for what in ("x", "y"):
-            each, like = getattr(found, what), getattr(train, what)
+        for part, what in PARTS.items():
+            each, like = getattr(found, part), getattr(train, part)
             if (each.shape[1:], each.dtype) != (like.shape[1:], like.dtype):
                 raise DataError(
-                    f"{name}: {PARTS[what]} {each.dtype}{[*each.shape[1:]]} a sample; must be"
+                    f"{name}: {what} {each.dtype}{[*each.shape[1:]]} a sample; must be"
                     f" {like.dtype}{[*like.shape[1:]]}, as in Task.clients"
                 )
-    own = Split(*(np.concatenate([getattr(s, what) for s in filled.values()]) for what in PARTS))
+    x, y = (np.concatenate([getattr(each, part) for each in filled.values()]) for part in PARTS)
     sizes = [len(sets[names[number]]) if number in names else 0 for number in range(clients)]
-    return LocalTest(
-        ListedIndices.of_some(np.split(np.arange(len(own)), np.cumsum(sizes)[:-1])), own
-    )
+    rows = np.split(np.arange(len(y)), np.cumsum(sizes)[:-1])
+    return LocalTest(ListedIndices.of_some(rows), Split(x, y))

@@ -50,7 +50,7 @@ class Task:
         clients: Per client, its inputs [n_k, ...] and targets [n_k, ...], as tensors, arrays, lists
             or a DataFrame with a Series; or a torch `Dataset` of such pairs, or a `DataLoader`,
             which is read once.
-        test: The test inputs [N, ...] and targets [N, ...], given alike; None: there is no test set.
+        test: The test inputs [N, ...] and targets [N, ...], given alike, or None.
         client_tests: Per client, test inputs and targets of its own, on which it is evaluated with
             the model that it deploys; None where it has none. Empty: no client has any.
         scoring: Loss and metrics; by default cross-entropy, accuracy and macro F1.
@@ -91,7 +91,7 @@ def from_task(task: Task, note: Callable[[str], None] = lambda text: None) -> Fe
         )
     names = [f"client {number}" for number in range(len(task.clients))]
     own_tests = names_of(task.client_tests, len(names))
-    given = dict(zip(names, task.clients, strict=True))
+    given: dict[str, Any] = dict(zip(names, task.clients, strict=True))
     given |= {} if task.test is None else {"Task.test": task.test}
     given |= {name: task.client_tests[number] for number, name in own_tests.items()}
     pairs = {name: read_pair(name, pair) for name, pair in given.items()}
