@@ -12,6 +12,7 @@ from torch import nn
 import raysim
 from raysim.core.arrow import write_split
 from raysim.testing.tasks import SmallNet, samples
+from tests.tasks import RawNet
 
 
 class Blobs(raysim.Dataset):
@@ -30,6 +31,11 @@ class Blobs(raysim.Dataset):
 
     def decode(self, x: torch.Tensor) -> torch.Tensor:
         return x / 2
+
+
+class Raw(raysim.Model):
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        return RawNet()
 
 
 class Linear(raysim.Model):

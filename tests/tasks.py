@@ -18,6 +18,31 @@ EQUAL = (40,) * 6
 UNEQUAL = (1, 3, 160, 17, 40, 80)
 
 
+class RawUnits(nn.Flatten):
+    """Scales inputs in units of 1e-7 by running moments: buffers of about 1e6 and 1e14."""
+
+    def __init__(self, inputs: int = 12) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(inputs))
+        self.register_buffer("square", torch.zeros(inputs))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = 1e7 * super().forward(x)
+        if self.training:
+            with torch.no_grad():
+                self.mean.lerp_(x.mean(0), 0.1)
+                self.square.lerp_(x.square().mean(0), 0.1)
+        return (x - self.mean) / (self.square + 1).sqrt()
+
+
+class RawNet(SmallNet):
+    """Two linear layers below features in raw units."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__(width=width)
+        self.features = RawUnits()
+
+
 def make_task(sizes: tuple[int, ...], model: Callable[[], nn.Module] = SmallNet) -> raysim.Task:
     clients = [samples(size, key) for key, size in enumerate(sizes)]
     return raysim.Task(model=model, clients=clients, test=samples(300, 10_000))

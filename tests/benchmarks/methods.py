@@ -59,7 +59,7 @@ def settings_of(row: str, seed: int, rounds: int, out: Path) -> raysim.Settings:
 def result_of(settings: raysim.Settings) -> tuple[float, float | None, float] | None:
     """Return final accuracy, rounds to the target and megabytes both ways; run what is missing.
 
-    None stands for a run that stopped because a client's update was not finite or out of range.
+    None stands for a run that stopped because a client's update was not finite.
     """
     folder = Path(str(settings.out))
     if not (folder / "summary.json").exists():

@@ -134,7 +134,7 @@ def test_client_without_samples_is_named(raysim_command, monkeypatch, tmp_path):
 
 
 def test_update_that_is_not_finite_stops_the_run_and_keeps_what_was_done(raysim_command):
-    overrides = ("local.lr=1e30", "out=run", "seed=1")
+    overrides = ("local.lr=3e38", "out=run", "seed=1")
     error = one_line_error(raysim_command("run", "mnist-fedavg", *QUICK, *overrides))
     assert "client" in error and "not finite (tensor" in error and "local.lr" in error
 

@@ -15,7 +15,7 @@ import ray
 
 import raysim
 from tests.faults.processes import Run
-from tests.tasks import EQUAL, UNEQUAL, Notes, make_settings, make_task, model_of
+from tests.tasks import EQUAL, UNEQUAL, Notes, RawNet, make_settings, make_task, model_of
 
 METHODS = {
     "fedavg": {"method.name": "fedavg"},
@@ -119,6 +119,25 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Any:
         shutil.copytree(kept[key] / str(number), folder, dirs_exist_ok=True)
 
     return run
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedbuff"])
+def test_tensors_in_raw_units_have_the_same_bits_on_actors_and_resumed(
+    tmp_path, shared_ray, method
+):
+    task = make_task(UNEQUAL, RawNet)
+    result = raysim.run(make_settings(tmp_path / "inline", **METHODS[method]), task)
+    largest = max(float(tensor.abs().max()) for tensor in result.params.values())
+    assert largest > 1e13
+    engine = {"engine.backend": "ray", "engine.actors": 2}
+    listener = KillActor(tmp_path / "actors", 2)
+    raysim.run(make_settings(tmp_path / "actors", **METHODS[method], **engine), task, listener)
+    assert listener.killed
+    with raysim.rounds(make_settings(tmp_path / "left", **METHODS[method]), task) as rounds:
+        next(rounds)
+    raysim.resume(tmp_path / "left", task)
+    models = {model_of(tmp_path / run) for run in ("inline", "actors", "left")}
+    assert len(models) == 1
 
 
 KILLED = (1, 3, 4)

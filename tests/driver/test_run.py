@@ -202,7 +202,7 @@ class Only(FedAvg):
 
 
 def test_all_clients_dropped_is_an_error(tmp_path):
-    settings = make_settings(tmp_path, on_client_error="drop", **{"local.lr": 1e30})
+    settings = make_settings(tmp_path, on_client_error="drop", **{"local.lr": 3e38})
     with pytest.raises(raysim.RaysimError, match=r"no client is left.*not finite"):
         raysim.run(settings, make_task((40, 50, 60)))
 
@@ -242,7 +242,7 @@ def test_run_again_goes_on_where_an_unfinished_run_stopped(tmp_path):
 
 
 def test_a_failed_start_leaves_the_folder_usable(tmp_path):
-    bad = make_settings(tmp_path / "run", **{"local.lr": 1e30})
+    bad = make_settings(tmp_path / "run", **{"local.lr": 3e38})
     with pytest.raises(raysim.RaysimError, match="not finite"):
         raysim.run(bad, make_task(UNEQUAL))
     raysim.run(make_settings(tmp_path / "run"), make_task(UNEQUAL))
@@ -251,7 +251,7 @@ def test_a_failed_start_leaves_the_folder_usable(tmp_path):
 
 def test_own_task_is_asked_for_on_resume(tmp_path):
     with pytest.raises(raysim.RaysimError):
-        raysim.run(make_settings(tmp_path, **{"local.lr": 1e30}), make_task(UNEQUAL))
+        raysim.run(make_settings(tmp_path, **{"local.lr": 3e38}), make_task(UNEQUAL))
     with pytest.raises(raysim.RaysimError, match="needs its `task`"):
         raysim.resume(tmp_path)
 

@@ -17,7 +17,7 @@ from torch import nn
 
 import raysim
 from raysim.testing.tasks import SmallNet
-from tests.tasks import make_task
+from tests.tasks import RawUnits, make_task
 
 MARKED, MARK = 2, 7.0
 """The client at which orders are taken, and its first input."""
@@ -57,11 +57,11 @@ class Orders(nn.Flatten):
 
 
 class HeldNet(SmallNet):
-    """Two linear layers below orders."""
+    """Two linear layers below orders and features in raw units."""
 
     def __init__(self, folder: Path, width: int = 16) -> None:
         super().__init__(width=width)
-        self.features = Orders(folder)
+        self.features = nn.Sequential(Orders(folder), RawUnits())
 
 
 def held_task(sizes: tuple[int, ...], folder: Path, width: int = 16) -> raysim.Task:

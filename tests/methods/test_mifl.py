@@ -367,7 +367,7 @@ def test_clients_of_one_sample_and_of_one_more_than_a_batch(tmp_path):
 
 def test_a_model_that_is_not_finite_stops_the_run(tmp_path):
     with pytest.raises(raysim.RaysimError, match=r"client \d.*smaller local\.lr"):
-        run(tmp_path, **{"local.lr": 1e30})
+        run(tmp_path, **{"local.lr": 3e38})
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from tests.tuning.copies import Copies
 from tests.tuning.test_killed import PRUNERS
 
 LR = {"low": 1e-3, "high": 0.5, "log": True}
-RATES = [0.01, 0.05, 0.2, 1e30]
+RATES = [0.01, 0.05, 0.2, 3e38]
 """With the last one a trial diverges."""
 TRIALS, STACK = 6, 3
 TPE = {"sampler": "tpe", "sampler_options": {"n_startup_trials": 1}}
@@ -25,7 +25,7 @@ STUDIES = {
     "two objectives": {"pruner": "none", "objectives": ("accuracy", "bytes"), **TPE},
 }
 FIRST = {
-    "diverging": [{"local.lr": 0.05}, {"local.lr": 1e30}],
+    "diverging": [{"local.lr": 0.05}, {"local.lr": 3e38}],
     "two objectives": [{"local.lr": 0.002}],  # the others of its turn are better
 }
 

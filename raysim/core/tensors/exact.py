@@ -2,28 +2,38 @@
 
 Floating-point addition is not associative, integer addition is. Each client's contribution is
 rounded once, to round(p * value * 2^46) in int64, p being its fraction of the weight; these
-integers are added exactly. The resolution is 2^-46 = 1.4e-14, the range 1.3e5. The weight that
-arrived is an integer too and is divided out once, so dropped clients need no second pass.
-Integer tensors (BatchNorm's counters) take the maximum.
+integers are added exactly. The resolution is 2^-46 = 1.4e-14. The weight that arrived is an integer
+too and is divided out once, so dropped clients need no second pass.
+
+A magnitude above 1.3e5 would overflow. It is added to a coarser sum of its tensor: to that of the
+least k with |value| <= 1.3e5 * 2^(16k), as round(p * value * 2^(46 - 16k)). The fractions add up to
+1, so that none of these sums overflows; each exists only where it is needed, and the mean adds them
+up in ascending order of k. Every finite value has a sum, to 48 bits or better of each term.
+
+Complex tensors are summed as pairs of reals; integer tensors (BatchNorm's counters) take the
+maximum.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from raysim.core.errors import RunError
+from raysim.core.tensors.magnitudes import LIMIT, STEP, by_magnitude
 from raysim.core.tensors.packed import as_tensor
 from raysim.core.tensors.sets import Layout, Tensors
 from raysim.core.tensors.six_bytes import Parts, join, split
 
+Array = npt.NDArray[np.int64]
 SCALE = 2.0**46
-LIMIT = 1.3e5
 BLOCK = 32_768
 """Values that are rounded or scaled at a time on a CPU, so that intermediate values stay in cache.
 
@@ -37,40 +47,54 @@ The bits, taken as an integer, are then those of ROUNDER plus that integer; ties
 ROUNDER_BITS = int(np.float64(ROUNDER).view(np.int64))
 
 
+class Coarse(NamedTuple):
+    """A coarser sum of one tensor.
+
+    Attributes:
+        dtype: The tensor's dtype.
+        start: Its place in the flat buffer of this dtype.
+        k: The sum is that of round(p * value * 2^(46 - 16k)).
+    """
+
+    dtype: torch.dtype
+    start: int
+    k: int
+
+
 @dataclass(frozen=True)
 class Addend:
     """Checked tensors of one client, not copied: valid until they change.
 
     Attributes:
         layout: Their layout.
-        flats: Per dtype, flat tensors [n] in the order of the layout.
+        flats: Per dtype, flat tensors [n] in the order of the layout; of complex tensors the reals.
         largest: The greatest magnitude in them.
+        coarse: Values of greater magnitude, by sum: a tensor's, with zeros for its other values.
     """
 
     layout: Layout
     flats: Mapping[torch.dtype, Sequence[Tensor]]
     largest: float
+    coarse: Mapping[Coarse, Tensor] = field(default_factory=dict)
 
     @classmethod
     def of(cls, layout: Layout, tensors: Tensors) -> Addend:
         """Check that one client's tensors can be added.
 
         Raises:
-            RunError: a value is not finite or exceeds the range; it names the tensor.
+            RunError: a value is not finite; it names the tensor.
         """
-        flats = layout.flats(tensors)
+        parts = flats = {d: [*map(_reals, flat)] for d, flat in layout.flats(tensors).items()}
         if any(tensor.device.type != "cpu" for tensor in tensors.values()):
-            flats = {dtype: [torch.cat(parts)] for dtype, parts in flats.items()}
-        extremes = [
-            extreme.item()
-            for dtype, parts in flats.items()
-            for part in parts
-            if dtype.is_floating_point and part.numel()
-            for extreme in torch.aminmax(part)
-        ]
-        if not all(-LIMIT <= extreme <= LIMIT for extreme in extremes):
-            raise RunError(_describe(tensors))
-        return cls(layout, flats, max(map(abs, extremes), default=0.0))
+            flats = {dtype: [torch.cat(of)] for dtype, of in parts.items()}
+        extremes = _extremes(flats)
+        if all(-LIMIT <= extreme <= LIMIT for extreme in extremes):
+            return cls(layout, flats, max(map(abs, extremes), default=0.0))
+        for name, tensor in tensors.items():
+            if not tensor.isfinite().all():
+                raise RunError(f"its update is not finite (tensor {name}): try a smaller local.lr")
+        fine, coarse = _finest_and_coarse(parts)
+        return cls(layout, fine, LIMIT, coarse)
 
 
 class ExactSum:
@@ -84,13 +108,14 @@ class ExactSum:
     def __init__(self, layout: Layout) -> None:
         self.layout, self.leaves_node = layout, False
         self._totals: dict[torch.dtype, Tensor] = {}
+        self._coarse: dict[Coarse, Tensor] = {}
         self._rounders: Counter[torch.dtype] = Counter()  # that are in the totals
 
     def add(self, addend: Addend, fraction: float) -> None:
         """Add one client's tensors with its fraction p of the total weight, 0 < p <= 1."""
         for dtype, flats in addend.flats.items():
-            if not dtype.is_floating_point:
-                self._accumulate(dtype, torch.cat([flat.to(torch.int64) for flat in flats]))
+            if not _is_summed(dtype):
+                self._take_maximum(dtype, torch.cat([flat.to(torch.int64) for flat in flats]))
                 continue
             if dtype not in self._totals:
                 size = sum(map(len, flats))
@@ -100,13 +125,14 @@ class ExactSum:
                 _add_with_rounder(totals, flats, factor)
                 self._rounders[dtype] += 1
             else:
-                scaled = torch.cat([*flats]).to(torch.float64).mul_(factor)
-                totals += scaled.round_().to(torch.int64)
+                totals += _rounded(torch.cat([*flats]), factor)
+        for key, values in addend.coarse.items():
+            _add(self._coarse, key, _rounded(values, fraction * SCALE * 2.0 ** (-STEP * key.k)))
 
     def totals(self) -> dict[torch.dtype, Tensor]:
         """Return the sum per dtype: int64 [n], of floats times SCALE, of integers the maximum.
 
-        Tensors lie in it as `Layout.flats` lays them out.
+        Tensors lie in it as `Layout.flats` lays them out, with zeros for values above LIMIT.
         """
         for dtype, times in self._rounders.items():
             surplus = (times * ROUNDER_BITS + 2**63) % 2**64 - 2**63  # as int64 wraps around
@@ -117,22 +143,32 @@ class ExactSum:
     def finish(self) -> None:
         """Move the totals to the CPU; on a GPU, what is under way ends before this can."""
         self._totals = {dtype: flat.cpu() for dtype, flat in self.totals().items()}
+        self._coarse = {key: flat.cpu() for key, flat in self._coarse.items()}
 
     def merge(self, other: ExactSum) -> None:
         """Add another sum of the same layout."""
         for dtype, flat in other.totals().items():
-            self._accumulate(dtype, flat)
+            if _is_summed(dtype):
+                _add(self._totals, dtype, flat)
+            else:
+                self._take_maximum(dtype, flat)
+        for key, flat in other._coarse.items():
+            _add(self._coarse, key, flat)
 
-    def __getstate__(self) -> tuple[Layout, dict[torch.dtype, Parts]]:
+    def __getstate__(self) -> tuple[Layout, dict[torch.dtype, Parts], dict[Coarse, Array]]:
         """Return layout and totals; Ray's object store maps arrays without a copy, tensors not."""
         self.finish()
         arrays = {dtype: flat.numpy() for dtype, flat in self._totals.items()}
-        return self.layout, {d: split(a) if self.leaves_node else (a,) for d, a in arrays.items()}
+        parts = {d: split(a) if self.leaves_node else (a,) for d, a in arrays.items()}
+        return self.layout, parts, {key: flat.numpy() for key, flat in self._coarse.items()}
 
-    def __setstate__(self, state: tuple[Layout, dict[torch.dtype, Parts]]) -> None:
-        self.layout, arrays = state
+    def __setstate__(
+        self, state: tuple[Layout, dict[torch.dtype, Parts], dict[Coarse, Array]]
+    ) -> None:
+        self.layout, arrays, coarse = state
         self.leaves_node = False
         self._totals = {dtype: as_tensor(join(parts)) for dtype, parts in arrays.items()}
+        self._coarse = {key: as_tensor(array) for key, array in coarse.items()}
         self._rounders = Counter()
 
     def mean(self, arrived: int, total: int) -> dict[str, Tensor]:
@@ -144,18 +180,30 @@ class ExactSum:
         """
         scale = total / arrived / SCALE
         buffers = {
-            dtype: _scaled(flat, scale, dtype) if dtype.is_floating_point else flat.to(dtype)
+            dtype: _scaled(flat, scale, dtype.to_real()) if _is_summed(dtype) else flat.to(dtype)
             for dtype, flat in self.totals().items()
         }
-        return self.layout.unpack(buffers)
+        for (dtype, start, size), sums in self._coarse_by_tensor().items():
+            at = slice(start, start + size)
+            values = self._totals[dtype][at].to(torch.float64) * scale
+            for k in sorted(sums):
+                values += sums[k].to(torch.float64) * (scale * 2.0 ** (STEP * k))
+            largest = torch.finfo(dtype).max  # of which rounding may have gone beyond
+            buffers[dtype][at] = values.clamp(-largest, largest)
+        return self.layout.unpack({dtype: flat.view(dtype) for dtype, flat in buffers.items()})
 
-    def _accumulate(self, dtype: torch.dtype, flat: Tensor) -> None:
-        if dtype not in self._totals:
-            self._totals[dtype] = flat.clone()
-        elif dtype.is_floating_point:
-            self._totals[dtype] += flat
-        else:
+    def _coarse_by_tensor(self) -> dict[tuple[torch.dtype, int, int], dict[int, Tensor]]:
+        """Return the coarser sums by dtype, start and size of their tensor, and by k."""
+        found: dict[tuple[torch.dtype, int, int], dict[int, Tensor]] = {}
+        for (dtype, start, k), flat in self._coarse.items():
+            found.setdefault((dtype, start, len(flat)), {})[k] = flat
+        return found
+
+    def _take_maximum(self, dtype: torch.dtype, flat: Tensor) -> None:
+        if dtype in self._totals:
             torch.maximum(self._totals[dtype], flat, out=self._totals[dtype])
+        else:
+            self._totals[dtype] = flat.clone()
 
 
 def _add_with_rounder(totals: Tensor, flats: Sequence[Tensor], factor: float) -> None:
@@ -193,14 +241,51 @@ def _scaled(totals: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
     return result
 
 
-def _describe(tensors: Tensors) -> str:
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not tensor.isfinite().all():
-            return f"its update is not finite (tensor {name}): try a smaller local.lr"
-        if tensor.is_floating_point() and tensor.abs().max().item() > LIMIT:
-            largest = tensor.abs().max().item()
-            return (
-                f"its update is out of range (tensor {name} reaches {largest:.3g}, at most"
-                f" {LIMIT:.3g} is allowed): try a smaller local.lr"
-            )
-    raise AssertionError("called for tensors that are finite and in range")
+def _is_summed(dtype: torch.dtype) -> bool:
+    """Return whether tensors of a dtype are summed, not maximised."""
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def _reals(flat: Tensor) -> Tensor:
+    """Return the real and imaginary parts [2n] of complex values [n]; other values as they are."""
+    return torch.view_as_real(flat.resolve_conj()).reshape(-1) if flat.is_complex() else flat
+
+
+def _extremes(flats: Mapping[torch.dtype, Sequence[Tensor]]) -> list[float]:
+    """Return the least and the greatest value of every tensor that is summed."""
+    return [
+        extreme.item()
+        for dtype, parts in flats.items()
+        for part in parts
+        if _is_summed(dtype) and part.numel()
+        for extreme in torch.aminmax(part)
+    ]
+
+
+def _finest_and_coarse(
+    parts: Mapping[torch.dtype, Sequence[Tensor]],
+) -> tuple[dict[torch.dtype, list[Tensor]], dict[Coarse, Tensor]]:
+    """Return flat tensors with zeros for values above LIMIT, and these values by coarser sum."""
+    fine: dict[torch.dtype, list[Tensor]] = {dtype: [] for dtype in parts}
+    coarse: dict[Coarse, Tensor] = {}
+    for dtype, flats in parts.items():
+        start = 0
+        for flat in flats:
+            by_k = by_magnitude(flat) if _is_summed(dtype) and flat.numel() else {0: flat}
+            fine[dtype].append(by_k.pop(0))
+            coarse |= {Coarse(dtype, start, k): values for k, values in by_k.items()}
+            start += len(flat)
+    return fine, coarse
+
+
+def _rounded(values: Tensor, factor: float) -> Tensor:
+    """Return values times the factor, multiplied in float64, as int64."""
+    return values.to(torch.float64, copy=True).mul_(factor).round_().to(torch.int64)
+
+
+def _add(totals: dict[Any, Tensor], key: Any, flat: Tensor) -> None:
+    """Add to the total of a key, or begin it."""
+    if key in totals:
+        totals[key] += flat
+    else:
+        totals[key] = flat.clone()
