@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -39,6 +40,7 @@ class Federation:
         prepare: Prepares the files on a node and returns them by split, where there are any.
         scoring: Loss and metrics.
         holdout: Divides a client's samples into those trained on and those held out.
+        default_dtype: torch's where the federation was made, in which each process builds.
     """
 
     train: Split | Path
@@ -49,6 +51,7 @@ class Federation:
     prepare: Callable[[], Mapping[str, Path]] = dict
     scoring: Scoring = CLASSIFICATION
     holdout: Holdout = NO_HOLDOUT
+    default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
 
     @property
     def training_sizes(self) -> Indices:
@@ -77,11 +80,46 @@ class Federation:
         """Return this federation with a fraction of each client's samples held out."""
         return replace(self, holdout=Holdout(fraction, seed))
 
+    def for_network(self, network: nn.Module) -> Federation:
+        """Return this federation with floating-point samples in the type of a network's parameters.
+
+        Samples of a task's own are cast once, those of files as they are decoded.
+        """
+        dtype = sample_dtype(network)
+        train, test = (_cast(split, dtype) for split in (self.train, self.test))
+        return replace(self, train=train, test=test, inputs=replace(self.inputs, dtype=dtype))
+
     def network(self, seed: int) -> nn.Module:
-        """Build the network in float32, its initial weights drawn from the seed."""
+        """Build the network, its initial weights drawn from the seed."""
+        before = torch.get_default_dtype()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch_seed(seed, "init"))
-            return self.build().float()
+            torch.set_default_dtype(self.default_dtype)
+            try:
+                return self.build()
+            finally:
+                torch.set_default_dtype(before)
+
+
+def sample_dtype(network: nn.Module) -> torch.dtype:
+    """Return the type of floating-point samples: float64 where all real parameters are, or float32.
+
+    Modules whose parameters are of several types, or complex, cast their inputs themselves.
+    """
+    types = {each.dtype for each in network.parameters() if each.is_floating_point()}
+    return torch.float64 if types == {torch.float64} else torch.float32
+
+
+def _cast(split: Split | Path, dtype: torch.dtype) -> Split | Path:
+    """Return samples in memory with floating-point values of a type."""
+    if isinstance(split, Path):
+        return split
+    wanted = np.float64 if dtype == torch.float64 else np.float32
+    x, y = (
+        values.astype(wanted, copy=False) if values.dtype.kind == "f" else values
+        for values in (split.x, split.y)
+    )
+    return replace(split, x=x, y=y)
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,9 @@ class Task:
 
         task = raysim.Task(model, clients, test, raysim.Scoring(squared_error, {"mae": mae}))
 
-    Its floating-point targets [N] or [N, D] reach the loss in float32. The run records `test_loss`
-    and `test_mae` instead of `test_accuracy`; it takes no `target_accuracy`, no
+    Its floating-point targets [N] or [N, D], as all floating-point inputs, reach model and loss in
+    the type of the model's parameters: float64 where all are of that type, else float32. The run
+    records `test_loss` and `test_mae` instead of `test_accuracy`; it takes no `target_accuracy`, no
     `evaluation.clients` and no `local.temperature`.
 
     Attributes:
@@ -106,7 +107,7 @@ def _read_labels(name: str, y: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
 
 
 def _read_targets(name: str, y: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return floating-point targets [N, ...] in float32, integers in int64."""
+    """Return floating-point targets [N, ...] in float64, integers in int64."""
     if y.dtype.kind not in "fiub":
         raise DataError(f"{name}: targets must be numbers, not {y.dtype}")
-    return y.astype(np.float32 if y.dtype.kind == "f" else np.int64)
+    return y.astype(np.float64 if y.dtype.kind == "f" else np.int64)
