@@ -218,7 +218,7 @@ class Rules:
 
     Attributes:
         start: `start(broadcast, state, personal)`: the tensors to start from.
-        criterion: `criterion(view, outputs, batch)`, in place of it, on logits / temperature.
+        criterion: `criterion(view, outputs, batch)`, for that loss, on logits / temperature.
         penalties: Terms added to the criterion; they see raw logits.
         transforms: Changes of the gradient, applied in this order.
         finish: `finish(view, trained)`: what the client gives back.
