@@ -25,7 +25,7 @@ from raysim.analysis.base import (
 )
 from raysim.analysis.formulas import kl_divergence, log_softmax
 from raysim.core.rules import Trained, View
-from raysim.core.tensors import Tensors
+from raysim.core.tensors import Tensors, at_least_float32
 
 SHOWN_SAMPLES = 20
 """Samples of a client whose activations are stored."""
@@ -34,7 +34,7 @@ SHOWN_SAMPLES = 20
 def _hidden(view: View, x: torch.Tensor) -> torch.Tensor:
     """Return the activations [n, F] of the client's trained model."""
     found = [each.hidden for each in outputs(view, view.params, x)]
-    return torch.cat([hidden.float() for hidden in found if hidden is not None])
+    return torch.cat([at_least_float32(hidden) for hidden in found if hidden is not None])
 
 
 def _mean_activations(view: View, trained: Trained) -> Tensors:
@@ -51,7 +51,7 @@ def _some_activations(view: View, trained: Trained) -> Tensors:
 class KlActivations(Analysis):
     """KL divergence of the clients' mean activations and their mean, both directions."""
 
-    needs: ClassVar[tuple[Need, ...]] = ("stages",)
+    needs: ClassVar[tuple[Need, ...]] = ("stages", "real_model")
 
     def client_part(self, network: nn.Module) -> ClientPart:
         """Return the measurement of the mean activations."""
@@ -74,7 +74,7 @@ class KlActivations(Analysis):
 class Activations(Analysis):
     """Activations of some samples of each client in its trained model, as t-SNE plots need them."""
 
-    needs: ClassVar[tuple[Need, ...]] = ("stages", "classes")
+    needs: ClassVar[tuple[Need, ...]] = ("stages", "classes", "real_model")
 
     def client_part(self, network: nn.Module) -> ClientPart:
         """Return the measurement of some samples' activations."""

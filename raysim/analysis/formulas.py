@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from raysim.core.tensors import as_real
+
 Values = npt.NDArray[Any]
 
 
@@ -35,9 +37,10 @@ def kl_divergence(log_p: Values, log_q: Values) -> float:
 def gram(features: Tensor) -> Tensor:
     """Return the Gram matrix [N, N] of centred features [N, ...], of norm 1; 0 where all agree.
 
+    Complex features are pairs of reals.
     By torch, which runs on one thread in every worker: NumPy's products differ with its threads.
     """
-    flat = features.flatten(1).double()
+    flat = as_real(features).flatten(1).double()
     centred = flat - flat.mean(dim=0)
     found = centred @ centred.T
     norm = found.norm()

@@ -25,7 +25,7 @@ from torch.func import functional_call
 
 from raysim.analysis.base import Analysis, Columns, MeasuredRound, Need, at_equal_distances
 from raysim.core.rules import Trained, View
-from raysim.core.tensors import Tensors
+from raysim.core.tensors import Tensors, at_least_float32
 
 SAMPLES, MOST_CLIENTS = 20, 20
 """Samples of a client, and clients of a cohort, that are measured."""
@@ -106,5 +106,6 @@ def boundary_distance(logits: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 def _logits(network: nn.Module, tensors: Tensors, x: Tensor) -> Tensor:
     """Return the logits [B, C] of inputs; those of two classes where the network has one logit."""
-    logits: Tensor = functional_call(network, dict(tensors), (x.clone(),)).float()
+    logits: Tensor = functional_call(network, dict(tensors), (x.clone(),))
+    logits = at_least_float32(logits)
     return logits if logits.shape[-1] > 1 else torch.cat([-logits, logits], dim=-1) / 2

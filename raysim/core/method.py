@@ -146,6 +146,8 @@ class Method(Component, ABC):
     """Raised when the same settings give other bits; a run goes on in its own revision alone."""
     staged: ClassVar[bool] = False
     """Whether a network must have the three stages `features`, `hidden` and `head`."""
+    real: ClassVar[bool] = False
+    """Whether all parameters must be real: it compares or orders what could be complex."""
     own_round: ClassVar[str] = ""
     """A round in words, where it is more than one trip of the model to the clients and back: values
     in such rounds are not compared with those of other methods."""

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from raysim.core.errors import SettingsError
 from raysim.core.scoring import CLASSIFICATION, Scoring
-from raysim.core.tensors import Groups, Tensors, nbytes
+from raysim.core.tensors import Groups, Tensors, as_real, at_least_float32, nbytes
 
 Weighting = Literal["examples", "uniform"]
 
@@ -34,8 +34,8 @@ class Outputs(NamedTuple):
     logits: Tensor  # [B, C]
 
     def in_float32(self) -> Outputs:
-        """Return these outputs with logits in float32, as losses need them."""
-        return self._replace(logits=self.logits.float())
+        """Return these outputs with logits in float32 or float64, as losses need them."""
+        return self._replace(logits=at_least_float32(self.logits))
 
     def scaled(self, temperature: float | Tensor) -> Outputs:
         """Return these outputs with logits divided by the temperature T."""
@@ -96,10 +96,8 @@ class View:
         state: The client's own groups: its client state, and the round state of earlier passes.
         personal: The groups that the server sent to this client alone.
         temperature: `local.temperature`; a tensor [] in a stack of clients that differ in it.
-        generator: `generator(purpose)`: a generator on the client's device, keyed by seed, round,
-            pass, client and purpose; for `finish`, not for the functions of a step.
-        at: `at(tensors, x)`: the outputs of the network at any tensors, in evaluation mode and
-            without gradient.
+        generator: `generator(purpose)`, for `finish` alone; keyed by seed, round, pass and client.
+        at: `at(tensors, x)`: the outputs at any tensors, in evaluation mode, without gradient.
         gradient: `gradient(tensors, batch)`: the gradient of the local objective at any tensors,
             weight decay included: in a step in training mode with its random draws (dropout), in
             `finish` in evaluation mode; buffers are left alone.
@@ -127,7 +125,7 @@ class Trained:
         steps: Optimiser steps taken.
         lr: Learning rate used.
         states: The last state of every transform, by the transform's name.
-        samples: All of the client's samples, which others read: left as they are.
+        samples: All of the client's samples, shared with others: left as they are.
     """
 
     steps: int
@@ -187,7 +185,7 @@ def no_state(view: View) -> Tensors:
 
 def zero_term(view: View) -> Tensors:
     """Return the state of a transform that keeps only the term that it reports."""
-    return {"term": next(iter(view.params.values())).new_zeros(())}
+    return {"term": as_real(next(iter(view.params.values()))).new_zeros(())}
 
 
 @dataclass(frozen=True)
@@ -220,14 +218,10 @@ class Rules:
 
     Attributes:
         start: `start(broadcast, state, personal)`: the tensors to start from.
-        criterion: `criterion(view, outputs, batch)`: replaces the cross-entropy; its outputs'
-            logits are divided by the temperature.
+        criterion: `criterion(view, outputs, batch)`, for that loss, on logits / temperature.
         penalties: Terms added to the criterion; they see raw logits.
         transforms: Changes of the gradient, applied in this order.
         finish: `finish(view, trained)`: what the client gives back.
-
-    Raises:
-        SettingsError: two transforms have the same name.
     """
 
     start: Callable[[Groups, Groups, Groups], Tensors] = receive_model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from raysim.core.errors import DataError, SettingsError
 from raysim.core.method import Method, ServerState
 from raysim.core.rules import Batch
 from raysim.core.scoring import Scoring
-from raysim.core.tensors import CPU
+from raysim.core.tensors import CPU, at_least_float32
+from raysim.driver.model_checks import check_model
 from raysim.driver.round_inputs import draw_cohort
-from raysim.federation.federation import Federation, open_samples
+from raysim.federation.federation import Federation, open_samples, sample_dtype
 from raysim.federation.opened import OpenedSamples
 from raysim.federation.samples import problem_of
 from raysim.federation.task import Task
@@ -37,6 +39,7 @@ def initial_checkpoint(settings: Settings, federation: Federation) -> tuple[nn.M
     samples = OpenedSamples(federation, CPU)
     samples.check()
     model = federation.network(settings.seed)
+    check_model(settings, model)
     if method.staged and (lacking := lacking_stages(model, STAGES)):
         raise SettingsError(
             f"method.name={method.title}: needs a model with the stages {', '.join(STAGES)};"
@@ -56,6 +59,8 @@ def initial_checkpoint(settings: Settings, federation: Federation) -> tuple[nn.M
     if not federation.has_test:
         _check_without_test(settings)
     draw_cohort(settings, initial)
+    inputs = replace(federation.inputs, dtype=sample_dtype(network))
+    samples = OpenedSamples(replace(federation, inputs=inputs), CPU)
     outputs = _check_samples(method, network, samples.first(2))
     if federation.scoring.classifies:
         _check_labels(federation, outputs.shape[-1])
@@ -262,7 +267,7 @@ def _outputs_of(network: Network, sample: Batch) -> Tensor:
         shape = "x".join(map(str, sample.x.shape[1:])) or "one number"
         cause = " ".join(str(error).split())
         raise SettingsError(f"the model does not take samples of {shape}: {cause}") from error
-    return _checked(outputs).float()
+    return at_least_float32(_checked(outputs))
 
 
 def _checked(outputs: object) -> Tensor:
@@ -271,11 +276,14 @@ def _checked(outputs: object) -> Tensor:
     Raises:
         SettingsError: they are no tensor.
     """
-    if isinstance(outputs, Tensor):
+    if isinstance(outputs, Tensor) and not outputs.is_complex():
         return outputs
-    raise SettingsError(
-        f"the model's outputs are of type {type(outputs).__name__}; must be a tensor"
+    found = (
+        f"are {outputs.dtype}; must be real"
+        if isinstance(outputs, Tensor)
+        else f"are of type {type(outputs).__name__}; must be a tensor"
     )
+    raise SettingsError(f"the model's outputs {found}")
 
 
 def _check_composition(method: Method, network: Network, sample: Batch) -> None:

@@ -136,6 +136,7 @@ def check_run(
     states = ClientStates(run_dir.states.absolute())
     federation = federation.with_holdout(settings.evaluation.holdout, settings.seed)
     network, initial = initial_checkpoint(settings, federation)
+    federation = federation.for_network(network)
     check_space(settings, states, initial.state)
     evaluator = Evaluator(settings, federation)
     analyses = Analyses(settings, federation, network, initial, note)

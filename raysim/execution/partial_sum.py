@@ -173,7 +173,7 @@ def _check_finite(upload: Upload) -> None:
     """
     unsummed = (upload.rows, upload.state, upload.round_state)
     tensors = [item for groups in unsummed for item in flatten(groups).items()]
-    bad = [n for n, t in tensors if t.is_floating_point() and not bool(t.isfinite().all())]
+    bad = [n for n, t in tensors if not bool(t.isfinite().all())]
     bad += [name for name, value in upload.scalars.items() if not math.isfinite(value)]
     if bad:
         raise RunError(f"its update is not finite ({bad[0]}): try a smaller local.lr")

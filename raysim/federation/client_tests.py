@@ -57,7 +57,7 @@ def local_test_of(
     for name, found in filled.items():
         for part, what in PARTS.items():
             each, like = getattr(found, part), getattr(train, part)
-            if (each.shape[1:], each.dtype) != (like.shape[1:], like.dtype):
+            if (each.shape[1:], each.dtype.kind) != (like.shape[1:], like.dtype.kind):
                 raise DataError(
                     f"{name}: {what} {each.dtype}{[*each.shape[1:]]} a sample; must be"
                     f" {like.dtype}{[*like.shape[1:]]}, as in Task.clients"

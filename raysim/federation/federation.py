@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -60,6 +62,7 @@ class Federation:
         holdout: Divides a client's samples into those trained on and those held out.
         local_test: Test samples of single clients, on which they are evaluated, if there are any.
         labels: The words that a task's class numbers stand for, where its labels are words.
+        default_dtype: torch's where the federation was made, in which each process builds.
     """
 
     train: Split | Path
@@ -72,6 +75,7 @@ class Federation:
     holdout: Holdout = NO_HOLDOUT
     local_test: LocalTest | None = None
     labels: tuple[str, ...] = ()
+    default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
 
     @property
     def has_test(self) -> bool:
@@ -105,11 +109,54 @@ class Federation:
         """Return this federation with a fraction of each client's samples held out."""
         return replace(self, holdout=Holdout(fraction, seed))
 
+    def for_network(self, network: nn.Module) -> Federation:
+        """Return this federation with floating-point samples in the type of a network's parameters.
+
+        Samples of a task's own are cast once, those of files as they are decoded.
+        """
+        dtype = sample_dtype(network)
+        train, test = (_cast(split, dtype) for split in (self.train, self.test))
+        local = self.local_test
+        if local and local.samples:
+            local = replace(local, samples=_cast(local.samples, dtype))
+        inputs = replace(self.inputs, dtype=dtype)
+        return replace(self, train=train, test=test, local_test=local, inputs=inputs)
+
     def network(self, seed: int) -> nn.Module:
-        """Build the network in float32, its initial weights drawn from the seed."""
+        """Build the network, its initial weights drawn from the seed."""
+        before = torch.get_default_dtype()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch_seed(seed, "init"))
-            return self.build().float()
+            torch.set_default_dtype(self.default_dtype)
+            try:
+                return self.build()
+            finally:
+                torch.set_default_dtype(before)
+
+
+def sample_dtype(network: nn.Module) -> torch.dtype:
+    """Return the type of floating-point samples: float64 where all real parameters are, or float32.
+
+    Modules whose parameters are of several types, or complex, cast their inputs themselves.
+    """
+    types = {each.dtype for each in network.parameters() if each.is_floating_point()}
+    return torch.float64 if types == {torch.float64} else torch.float32
+
+
+S = TypeVar("S", Split, Split | Path)
+
+
+def _cast(split: S, dtype: torch.dtype) -> S:
+    """Return samples in memory with floating-point values of a type."""
+    if isinstance(split, Path):
+        return split
+    wanted = np.float64 if dtype == torch.float64 else np.float32
+    with np.errstate(over="ignore"):  # infinite samples are found where they are trained on
+        x, y = (
+            values.astype(wanted, copy=False) if values.dtype.kind == "f" else values
+            for values in (split.x, split.y)
+        )
+    return replace(split, x=x, y=y)
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,19 @@ from raysim.core.data import Dataset, Partition
 from raysim.core.seeds import torch_generator
 
 
+@dataclass(frozen=True, kw_only=True)
 class InputPipeline:
-    """Input pipeline; the base class returns inputs [n, ...] unchanged, as of a `Task`."""
+    """Input pipeline; that of a `Task` only casts its inputs [n, ...].
+
+    Attributes:
+        dtype: Type of the floating-point inputs that it returns: that of the network's parameters.
+    """
+
+    dtype: torch.dtype = torch.float32
+
+    def cast(self, x: Tensor) -> Tensor:
+        """Return floating-point values in the network's type, others as they are."""
+        return x.to(self.dtype) if x.is_floating_point() else x
 
     @property
     def per_client(self) -> bool:
@@ -30,15 +41,15 @@ class InputPipeline:
 
     def decode(self, x: Tensor) -> Tensor:
         """Decode inputs that are the same for all clients."""
-        return x
+        return self.cast(x)
 
     def client(self, x: Tensor, rows: Tensor, client: int) -> Tensor:
         """Decode all inputs of a client, samples `rows` [n], and transform them for the client."""
-        return x
+        return self.cast(x)
 
     def test(self, x: Tensor, rows: Tensor) -> Tensor:
         """Decode the inputs of the test samples `rows` [n] for the evaluation."""
-        return x
+        return self.cast(x)
 
     def augment(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Alter a client's training inputs at random for an epoch."""
@@ -67,25 +78,28 @@ class PreparedPipeline(InputPipeline):
 
     def decode(self, x: Tensor) -> Tensor:
         """Decode inputs as the dataset does."""
-        return self.settings.dataset.decode(x.clone())
+        return self.cast(self.settings.dataset.decode(x.clone()))
 
     def client(self, x: Tensor, rows: Tensor, client: int) -> Tensor:
         """Decode all inputs of a client and transform them as the partition does."""
         settings = self.settings
         decoded = self.decode(x)
-        return settings.partition.client_view(decoded, rows.clone(), client, settings.seed)
+        seen = settings.partition.client_view(decoded, rows.clone(), client, settings.seed)
+        return self.cast(seen)
 
     def test(self, x: Tensor, rows: Tensor) -> Tensor:
         """Decode test inputs and transform them as the partition does."""
-        settings = self.settings
-        return settings.partition.test_view(self.decode(x), rows, settings.clients, settings.seed)
+        settings, decoded = self.settings, self.decode(x)
+        return self.cast(
+            settings.partition.test_view(decoded, rows, settings.clients, settings.seed)
+        )
 
     def augment(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Alter training inputs at random as the dataset does."""
         dataset = self.settings.dataset
         if type(dataset).augment is Dataset.augment:
             return x
-        return dataset.augment(x.clone(), generator)
+        return self.cast(dataset.augment(x.clone(), generator))
 
     def check(self, x: Tensor, rows: Tensor) -> None:
         """Try the dataset's and the partition's methods on a few inputs, of client 0."""

@@ -91,7 +91,7 @@ class OpenedSamples:
         return self._batch(self._inputs.test(x, torch.arange(start, start + len(y))), y)
 
     def _batch(self, x: Tensor, y: Tensor) -> Batch:
-        return Batch(x, y, scoring=self._objective)
+        return Batch(x, self._inputs.cast(y), scoring=self._objective)
 
     def _whole(self, client: int) -> Batch:
         """Return all samples of one client, transformed for it."""

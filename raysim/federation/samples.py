@@ -23,13 +23,12 @@ WORDS = "UO"
 """Kinds of arrays of words; pandas has them as objects."""
 
 
-def read_pair(name: str, given: Any, dtype: type[np.floating[Any]] = np.float32) -> tuple[Any, Any]:
+def read_pair(name: str, given: Any) -> tuple[Any, Any]:
     """Return inputs [N, ...] and targets [N, ...] as arrays.
 
     Args:
         name: What they are, for errors: `client 3`.
         given: A pair of both, a torch `Dataset` of such pairs, or a `DataLoader`.
-        dtype: Type of floating-point inputs, that of the network's parameters.
 
     Raises:
         DataError: they cannot be read, do not match, or are not finite.
@@ -41,9 +40,6 @@ def read_pair(name: str, given: Any, dtype: type[np.floating[Any]] = np.float32)
         row = next((row for row, value in enumerate(x) if not _is_number(value)), 0)
         shown = visible(str(x[row].tolist()))
         raise DataError(f"{name}, sample {row}: inputs must be numbers; these are {shown}")
-    if x.dtype.kind == "f":
-        with np.errstate(over="ignore"):  # it is found below
-            x = x.astype(dtype, copy=False)
     for part, values in {"input": x, "target": y}.items():
         if problem := not_finite(part, values):
             raise DataError(f"{name}, {problem}")

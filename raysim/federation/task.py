@@ -29,8 +29,7 @@ Samples = tuple[Any, Any] | Dataset[Any] | DataLoader[Any]
 class Task:
     """A user's own task, in place of a dataset, a partition and a model.
 
-    Inputs of floating point are cast to float32. Targets are class numbers [N] or words, which are
-    numbered in alphabetical order, unless the scoring says otherwise. A regression:
+    Targets are class numbers [N] or words, which are numbered in alphabetical order, unless the scoring says otherwise. A regression:
 
         def squared_error(outputs, targets):  # [B, 1], [B] -> [B]
             return (outputs[:, 0] - targets).square()
@@ -40,8 +39,9 @@ class Task:
 
         task = raysim.Task(model, clients, test, raysim.Scoring(squared_error, {"mae": mae}))
 
-    Its floating-point targets [N] or [N, D] reach the loss in float32. The run records `test_loss`
-    and `test_mae` instead of `test_accuracy`; it takes no `target_accuracy`, no
+    Its floating-point targets [N] or [N, D], as all floating-point inputs, reach model and loss in
+    the type of the model's parameters: float64 where all are of that type, else float32. The run
+    records `test_loss` and `test_mae` instead of `test_accuracy`; it takes no `target_accuracy`, no
     `evaluation.clients` and no `local.temperature`.
 
     Attributes:
@@ -148,7 +148,7 @@ def _read_labels(name: str, y: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
 
 
 def _read_targets(name: str, y: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return floating-point targets [N, ...] in float32, integers in int64."""
+    """Return floating-point targets [N, ...] in float64, integers in int64."""
     if y.dtype.kind not in "fiub":
         raise DataError(f"{name}: targets must be numbers, not {y.dtype}")
-    return y.astype(np.float32 if y.dtype.kind == "f" else np.int64)
+    return y.astype(np.float64 if y.dtype.kind == "f" else np.int64)

@@ -24,6 +24,7 @@ from pydantic import Field
 from torch import Tensor
 
 from raysim.core.rules import Batch, Outputs, Rules, View
+from raysim.core.tensors import at_least_float32
 from raysim.methods.fedavg import FedAvg
 
 
@@ -36,6 +37,7 @@ class ActivationL2(FedAvg):
     """
 
     staged: ClassVar[bool] = True
+    real: ClassVar[bool] = True
 
     beta: float = Field(default=1e-3, ge=0, description="strength of the norm")
     per_sample: bool = Field(
@@ -47,7 +49,7 @@ class ActivationL2(FedAvg):
         return Rules(penalties=(self._norm,))
 
     def _norm(self, view: View, outputs: Outputs, batch: Batch) -> Tensor:
-        activations = cast(Tensor, outputs.hidden).float()  # [N, F]
+        activations = at_least_float32(cast(Tensor, outputs.hidden))  # [N, F]
         if self.per_sample:
             return self.beta * batch.mean(torch.linalg.vector_norm(activations, dim=1))
         norm: Tensor = torch.linalg.vector_norm(batch.padded_with_zeros(activations))

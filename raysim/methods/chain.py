@@ -106,6 +106,11 @@ class Chain(FedAvg):
         """True if one of the methods looks into the stages of a network."""
         return any(member.staged for member in self.methods.values())
 
+    @property
+    def real(self) -> bool:  # type: ignore[override]  # a constant of other methods
+        """True if one of the methods needs real parameters."""
+        return any(member.real for member in self.methods.values())
+
     def network(self, model: nn.Module) -> nn.Module:
         """Return the network as the methods wrap it in turn."""
         for member in self.methods.values():

@@ -51,7 +51,7 @@ from raysim.core.given.limits import Count
 from raysim.core.layers import STAGES, WeightLayer, misplaced, weight_layers
 from raysim.core.method import Metrics, Round, ServerState
 from raysim.core.rules import Pass, Rules, Trained, Upload, View
-from raysim.core.tensors import Tensors, frozen_names, nbytes
+from raysim.core.tensors import Tensors, as_real, frozen_names, nbytes
 from raysim.methods.fedavg import FedAvg
 
 Layers = Sequence[WeightLayer]
@@ -197,7 +197,7 @@ def largest_rise(divergence: Sequence[float]) -> tuple[int, float]:
 def weight_divergence(layer: WeightLayer, reference: Tensors, model: Tensors) -> float:
     """Return W_d of one layer's weights."""
     before, after = (
-        torch.cat([tensors[name].double().reshape(-1) for name in layer.weights])
+        torch.cat([as_real(tensors[name]).double().reshape(-1) for name in layer.weights])
         for tensors in (reference, model)
     )
     norms = before.norm() * after.norm()

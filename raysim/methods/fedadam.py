@@ -9,8 +9,8 @@ Optimization", ICLR 2021, algorithm 2 (FedAdam).
     w <- w + lr_server * m / (sqrt(v) + tau)
 
 Without bias correction, as in the paper; m starts at 0, v at tau^2. m and v cover the trainable
-parameters; buffers become the mean. Deviation: p_k follow `weighting`, where algorithm 2 counts
-clients alike (weighting=uniform).
+parameters, complex ones as pairs of reals; buffers become the mean. Deviation: p_k follow
+`weighting`, where algorithm 2 counts clients alike (weighting=uniform).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import nn
 
 from raysim.core.method import Round, ServerState
 from raysim.core.rules import Reduced
-from raysim.core.tensors import parameter_names
+from raysim.core.tensors import as_real, like, parameter_names
 from raysim.methods.fedavg import FedAvg
 
 
@@ -44,8 +44,8 @@ class FedAdam(FedAvg):
         trained = parameter_names(network)
         params = {n: t for n, t in state.groups["model"].items() if n in trained}
         return state.replace(
-            m={name: torch.zeros_like(tensor) for name, tensor in params.items()},
-            v={name: torch.full_like(tensor, self.tau**2) for name, tensor in params.items()},
+            m={name: torch.zeros_like(as_real(tensor)) for name, tensor in params.items()},
+            v={name: torch.full_like(as_real(t), self.tau**2) for name, t in params.items()},
         )
 
     def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:
@@ -53,8 +53,10 @@ class FedAdam(FedAvg):
         model, mean = state.groups["model"], reduced.means["model"]
         m, v, moved = {}, {}, {}
         for name, before in state.groups["m"].items():
-            delta = mean[name] - model[name]
+            old = as_real(model[name])
+            delta = as_real(mean[name]) - old
             m[name] = self.beta1 * before + (1 - self.beta1) * delta
             v[name] = self.beta2 * state.groups["v"][name] + (1 - self.beta2) * delta**2
-            moved[name] = model[name] + self.lr_server * m[name] / (v[name].sqrt() + self.tau)
+            new = old + self.lr_server * m[name] / (v[name].sqrt() + self.tau)
+            moved[name] = like(new, model[name])
         return state.replace(model={**mean, **moved}, m=m, v=v)

@@ -17,6 +17,7 @@ from pydantic import Field
 
 from raysim.core.method import Round, ServerState
 from raysim.core.rules import Reduced, Rules
+from raysim.core.tensors import as_real, like
 from raysim.methods.asynchronous import AsynchronousAvg
 from raysim.methods.fedprox import proximal
 
@@ -43,7 +44,8 @@ class FedAsync(AsynchronousAvg):
         mixed = {}
         for name, tensor in state.groups["model"].items():
             sent = reduced.means["model"][name]
-            if tensor.is_floating_point():
-                sent = ((1 - alpha) * tensor.double() + alpha * sent.double()).to(tensor.dtype)
+            if (own := as_real(tensor)).is_floating_point():
+                exact = (1 - alpha) * own.double() + alpha * as_real(sent).double()
+                sent = like(exact.to(own.dtype), tensor)
             mixed[name] = sent
         return state.replace(model=mixed)

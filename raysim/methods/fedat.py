@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from raysim.core.given.limits import Count
 from raysim.core.method import Asynchrony, Metrics, Round, ServerState
 from raysim.core.rules import Reduced
+from raysim.core.tensors import as_real, like
 from raysim.methods.fedprox import FedProx
 
 
@@ -83,10 +84,11 @@ class FedAt(FedProx):
 
 def _mean(tensors: list[Tensor], weights: list[int]) -> Tensor:
     """Return the weighted mean of tensors of one shape; of integers, their maximum."""
-    if not tensors[0].is_floating_point():
-        return torch.stack(tensors).amax(0)
-    terms = [w / sum(weights) * t.double() for t, w in zip(tensors, weights, strict=True) if w]
-    return reduce(add, terms).to(tensors[0].dtype)
+    reals = [as_real(tensor) for tensor in tensors]
+    if not reals[0].is_floating_point():
+        return torch.stack(reals).amax(0)
+    terms = [w / sum(weights) * t.double() for t, w in zip(reals, weights, strict=True) if w]
+    return like(reduce(add, terms).to(reals[0].dtype), tensors[0])
 
 
 def _model_of(number: int) -> str:

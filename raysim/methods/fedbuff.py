@@ -29,7 +29,7 @@ from pydantic import Field
 from raysim.core.given.limits import Count
 from raysim.core.method import Round, ServerState
 from raysim.core.rules import Pass, Reduced, Rules, Trained, Upload, View, Weighting
-from raysim.core.tensors import nbytes
+from raysim.core.tensors import as_real, nbytes
 from raysim.methods.asynchronous import AsynchronousAvg
 
 CHANGE = "change"
@@ -71,7 +71,7 @@ class FedBuff(AsynchronousAvg):
         moved = {}
         for name, tensor in state.groups["model"].items():
             change = reduced.means[CHANGE][name]
-            step = self.lr_global * change if change.is_floating_point() else change
+            step = self.lr_global * change if as_real(change).is_floating_point() else change
             moved[name] = (tensor + step).to(tensor.dtype)
         return state.replace(model=moved)
 
@@ -82,4 +82,6 @@ def _send_change(view: View, trained: Trained) -> Upload:
 
 
 def _exact(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_complex():
+        return tensor.detach().to(torch.complex128)
     return tensor.detach().double() if tensor.is_floating_point() else tensor

@@ -55,6 +55,7 @@ class FedFusion(FedAvg):
     """
 
     staged: ClassVar[bool] = True
+    real: ClassVar[bool] = True
 
     operator: Operator = Field(default="multi", description="how the features are fused")
     ema: float = Field(
@@ -69,6 +70,7 @@ class FedFusion(FedAvg):
         """
         fused = copy.deepcopy(model)
         fused.features = Fused(model.get_submodule("features"), self.operator)
+        fused.features.fusion.data = fused.features.fusion.to(next(model.parameters()).dtype)
         return fused
 
     def rules(self) -> Rules:

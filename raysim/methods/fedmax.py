@@ -25,6 +25,7 @@ from pydantic import Field
 from torch import Tensor
 
 from raysim.core.rules import Batch, Outputs, Rules, View
+from raysim.core.tensors import at_least_float32
 from raysim.methods.fedavg import FedAvg
 
 
@@ -36,6 +37,7 @@ class FedMax(FedAvg):
     """
 
     staged: ClassVar[bool] = True
+    real: ClassVar[bool] = True
 
     beta: float = Field(default=1500.0, ge=0, description="strength of the entropy term")
     direction: Literal["u_q", "q_u"] = Field(
@@ -47,7 +49,7 @@ class FedMax(FedAvg):
         return Rules(penalties=(self._divergence,))
 
     def _divergence(self, view: View, outputs: Outputs, batch: Batch) -> Tensor:
-        activations = cast(Tensor, outputs.hidden).float()  # [N, F]
+        activations = at_least_float32(cast(Tensor, outputs.hidden))  # [N, F]
         log_q = F.log_softmax(activations, dim=1)
         log_u = -math.log(activations.shape[1])
         if self.direction == "u_q":

@@ -23,7 +23,7 @@ from pydantic import Field
 from raysim.core.given.limits import MOST
 from raysim.core.method import Round, ServerState
 from raysim.core.rules import Pass, Reduced, Rules, Trained, Upload, View
-from raysim.core.tensors import add_scaled
+from raysim.core.tensors import add_scaled, as_real
 from raysim.methods.fedavg import FedAvg
 
 
@@ -70,6 +70,6 @@ def _send_mean_step(view: View, trained: Trained) -> Upload:
         sums={
             "d": {name: tensor / tau for name, tensor in change.items()},
             "buffers": buffers,
-            "steps": {"tau": next(iter(change.values())).new_tensor(tau)},
+            "steps": {"tau": as_real(next(iter(change.values()))).new_tensor(tau)},
         }
     )

@@ -5,7 +5,7 @@ no more, they are run instead, which saves the wrappers of nested modules.
 
 A `forward` may change its input in place, which others read: where this may be, it is run on a
 copy. It may also bind a buffer to a new tensor (`self.mean = ...`), where the engine holds the one
-before: `rebound` finds the new ones, and `settle` writes their values into the engine's.
+before: see `bindings`.
 """
 
 from __future__ import annotations
@@ -21,18 +21,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from raysim.core.errors import RunError
 from raysim.core.layers import BATCH_NORMS
 from raysim.core.rules import Batch, Outputs
 from raysim.core.scoring import FORWARD_ROWS
 from raysim.core.tensors import Tensors, frozen_names
-from raysim.core.tensors.torch_private import absent_buffers, has_hooks
+from raysim.core.tensors.torch_private import has_hooks
+from raysim.training.bindings import Bindings, alike
 
 STAGES = ("features", "hidden", "head")
-Slot = tuple[str, nn.Module, str]
-"""Name of a tensor, the module that owns it, and its attribute."""
-_ASSIGNS = "the model's forward assigns the buffer"
-_SHAPED = "a buffer must keep its shape and dtype"
 
 
 class Network(nn.Module):
@@ -41,10 +37,7 @@ class Network(nn.Module):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
-        self._parameter_slots = _slots(module, dict(module.named_parameters()))
-        self._buffer_slots = _slots(module, dict(module.named_buffers()))
-        self._absent_slots = _slots(module, absent_buffers(module))
-        self._bind()
+        self.bindings = Bindings(module)
         self._staged = not lacking_stages(module, STAGES)
         self.is_composition = self._staged and is_composition(module)
         """Whether `forward` is proven to be head(hidden(features(x)))."""
@@ -68,13 +61,8 @@ class Network(nn.Module):
         self.to(device)
         if self._layout is torch.channels_last:
             self.to(memory_format=torch.channels_last)
-        self._bind()
+        self.bindings = Bindings(self.module)
         return self
-
-    def _bind(self) -> None:
-        """Take the module's present tensors for the engine's."""
-        slots = [*self._parameter_slots, *self._buffer_slots]
-        self._bound: dict[str, Tensor] = {name: getattr(owner, key) for name, owner, key in slots}
 
     def forward(self, x: Tensor) -> Outputs:
         """Return the logits for inputs x [B, ...], and the outputs of the stages."""
@@ -114,8 +102,8 @@ class Network(nn.Module):
     def load(self, tensors: Tensors) -> None:
         """Copy tensors into the module; parameters and buffers take new shapes where given."""
         with torch.no_grad():
-            self._unbind()
-            for name, target in self._bound.items():
+            self.bindings.restore()
+            for name, target in self.bindings.tensors.items():
                 if target.shape != tensors[name].shape:
                     self._resize(name, tensors[name])
                 else:
@@ -124,55 +112,9 @@ class Network(nn.Module):
     def load_buffers(self, tensors: Tensors) -> None:
         """Copy the buffers among tensors into the module, as `forward` may have changed them."""
         with torch.no_grad():
-            self._unbind()
-            for name, _, _ in self._buffer_slots:
-                self._bound[name].copy_(tensors[name])
-
-    def rebound(self) -> dict[str, Tensor]:
-        """Return the tensors to which `forward` has bound buffers anew, by name.
-
-        Raises:
-            RunError: one is no tensor of the buffer's shape and dtype.
-        """
-        if not self._buffer_slots and not self._absent_slots:
-            return {}
-        for name, owner, key in self._absent_slots:
-            if getattr(owner, key) is not None:
-                setattr(owner, key, None)
-                raise RunError(f"{_ASSIGNS} {name}, which was None: {_SHAPED}")
-        bound = self._bound
-        return {
-            name: _alike(name, getattr(owner, key), bound[name])
-            for name, owner, key in self._buffer_slots
-            if getattr(owner, key) is not bound[name]
-        }
-
-    def settle(self, rebound: Tensors) -> dict[str, Tensor]:
-        """Copy the values of buffers that are bound anew into the engine's; return the engine's."""
-        with torch.no_grad():
-            for name, tensor in rebound.items():
-                self._bound[name].copy_(tensor)
-        self._unbind()
-        return {name: self._bound[name] for name in rebound}
-
-    def check_parameters(self, detached: Tensors) -> None:
-        """Check that parameters are what they were, and lie where their aliases do.
-
-        Raises:
-            RunError: `forward` replaced one, whose steps are then lost.
-        """
-        for name, owner, key in self._parameter_slots:
-            now = getattr(owner, key)
-            moved = name in detached and detached[name].data_ptr() != now.data_ptr()
-            if moved or now is not self._bound[name]:
-                raise RunError(
-                    f"the model's forward replaces the parameter {name}: must change it in place,"
-                    " for example by copy_ under torch.no_grad()"
-                )
-
-    def _unbind(self) -> None:
-        for name, owner, key in self._buffer_slots:
-            setattr(owner, key, self._bound[name])
+            self.bindings.restore()
+            for name in self.bindings.buffers:
+                self.bindings.tensors[name].copy_(tensors[name])
 
     def laid_out(self, tensors: Tensors) -> dict[str, Tensor]:
         """Return tensors in the memory layout of the module's own, copied where it is another."""
@@ -186,7 +128,7 @@ class Network(nn.Module):
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the live parameters and buffers."""
-        return dict(self._bound)
+        return dict(self.bindings.tensors)
 
     def trainable_names(self, trainable: frozenset[str] | None) -> list[str]:
         """Return the names of the parameters that are trained: of all, or of those given."""
@@ -228,15 +170,15 @@ class Network(nn.Module):
         named = {f"module.{name}": tensor for name, tensor in tensors.items()}
         outputs: Outputs = functional_call(self, named, (x,))
         rebound = {
-            name: _alike(name, named[f"module.{name}"], tensors[name])
-            for name, _, _ in self._buffer_slots
+            name: alike(name, named[f"module.{name}"], tensors[name])
+            for name in self.bindings.buffers
             if name in tensors and named[f"module.{name}"] is not tensors[name]
         }
         return outputs, rebound
 
     def aside(self, tensors: Tensors) -> dict[str, Tensor]:
         """Return tensors with copies of the buffers, which `forward` may change in place."""
-        names = [name for name, _, _ in self._buffer_slots if name in tensors]
+        names = [name for name in self.bindings.buffers if name in tensors]
         return {**tensors, **{name: tensors[name].clone() for name in names}}
 
     def frozen(self) -> Network:
@@ -249,13 +191,13 @@ class Network(nn.Module):
 
     def _resize(self, name: str, tensor: Tensor) -> None:
         path, _, attribute = name.rpartition(".")
-        owner, before = self.module.get_submodule(path), self._bound[name]
+        owner, before = self.module.get_submodule(path), self.bindings.tensors[name]
         layout = self._layout if tensor.dim() == 4 else torch.contiguous_format
         new = tensor.clone(memory_format=layout)
         if isinstance(before, nn.Parameter):
             new = nn.Parameter(new, requires_grad=before.requires_grad)
         setattr(owner, attribute, new)
-        self._bound[name] = new
+        self.bindings.tensors[name] = new
 
 
 def _differ_in_layout(first: Tensor, second: Tensor) -> bool:
@@ -304,24 +246,6 @@ def _chain(module: nn.Module) -> list[Callable[[Tensor], Tensor]]:
     if type(module) is nn.Sequential and not has_hooks(module):
         return [function for child in module for function in _chain(child)]
     return [module if has_hooks(module) else module.forward]
-
-
-def _slots(module: nn.Module, names: Iterable[str]) -> list[Slot]:
-    """Return the name of each tensor, the module that owns it, and its attribute."""
-    paths = [(name, *name.rpartition(".")) for name in names]
-    return [(name, module.get_submodule(path), key) for name, path, _, key in paths]
-
-
-def _alike(name: str, found: object, bound: Tensor) -> Tensor:
-    """Return what a buffer is bound to, if it is a tensor like the one before."""
-    if isinstance(found, Tensor) and (found.shape, found.dtype) == (bound.shape, bound.dtype):
-        return found
-    shown = _shown(found) if isinstance(found, Tensor) else type(found).__name__
-    raise RunError(f"{_ASSIGNS} {name}, {_shown(bound)}, to be {shown}: {_SHAPED}")
-
-
-def _shown(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')}{[*tensor.shape]}"
 
 
 def lacking_stages(module: nn.Module, needed: Iterable[str]) -> list[str]:

@@ -8,24 +8,24 @@ resident; a client costs a copy of the broadcast model into it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from raysim.config import LocalSettings
-from raysim.core.rules import Batch, Outputs, Rules, Trained, Transform, Upload, View
+from raysim.core.rules import Batch, Outputs, Rules, Upload, View
 from raysim.core.tensors import CPU, Tensors
-from raysim.core.tensors.torch_private import can_record_steps, gradients_of, version_of
-from raysim.training.job import ClientJob, LocalLosses, batch_bounds, iterate_epochs, only_in_finish
+from raysim.core.tensors.torch_private import can_record_steps, gradients_of
+from raysim.training.client_training import ClientTraining, InputChangedError
+from raysim.training.job import ClientJob, LocalLosses
 from raysim.training.network import Network
-from raysim.training.recorded_steps import ClientSteps, GuardedView, RecordedSteps
+from raysim.training.recorded_steps import RecordedSteps
 from raysim.training.rule_keys import functions_of_step
-from raysim.training.sgd import Sgd, objective, reported_objective
+from raysim.training.sgd import Sgd, objective
 
 
 class SequentialTrainer:
@@ -56,18 +56,13 @@ class SequentialTrainer:
         watches = bool(functions_of_step(job.rules, job.rules.transforms))
         first = replace(job, batches=copy.deepcopy(job.batches)) if watches else job
         try:
-            try:
-                return self._train(first, watches=watches)
-            except _InputChangedError:
-                return self._train(job, copies=True)
+            self.seed(job.torch_seed)
+            return ClientTraining(self, first, watches=watches).run()
+        except InputChangedError:
+            self.seed(job.torch_seed)
+            return ClientTraining(self, job, copies=True).run()
         finally:
             self.set_rng_state(before)
-
-    def _train(
-        self, job: ClientJob, *, watches: bool = False, copies: bool = False
-    ) -> tuple[Upload, LocalLosses]:
-        self.seed(job.torch_seed)
-        return _ClientTraining(self, job, watches=watches, copies=copies).run()
 
     def outputs(self, x: Tensor) -> Outputs:
         """Return the resident network's outputs; logits are in float32 whatever the precision."""
@@ -126,219 +121,3 @@ class SequentialTrainer:
         """Set the states of the generators that dropout may draw from."""
         for generator, state in zip(self._generators, states, strict=True):
             generator.set_state(state)
-
-
-class _InputChangedError(Exception):
-    """A forward pass changed its input in place, which rules read after it."""
-
-
-class _ClientTraining:
-    """The training of one client.
-
-    Its batches are copies already, but rules and further passes read them after the network. So it
-    `watches` whether the network changes one, and raises _InputChangedError; or it `copies` them
-    all, which took 5% of a small network's step.
-    """
-
-    def __init__(
-        self, trainer: SequentialTrainer, job: ClientJob, *, watches: bool, copies: bool
-    ) -> None:
-        self.trainer, self.job, self.rules = trainer, job, job.rules
-        self.watches, self.copies = watches, copies
-        start = job.rules.start(job.broadcast, job.state, job.personal)
-        network = trainer.network
-        if start:
-            network.load(start)
-        network.train_only(job.trainable)
-        self.tensors = tensors = network.tensors()
-        self.names = network.trainable_names(job.trainable)
-        self.params = [tensors[name] for name in self.names]
-        # The same memory: a step that autograd need not note took 2% less time.
-        self.detached_params = [tensor.detach() for tensor in self.params]
-        self.view = View(
-            params=tensors,
-            trainable=self.names,
-            start=start,
-            broadcast=job.broadcast,
-            state=job.state,
-            personal=job.personal,
-            temperature=trainer.local.temperature,
-            generator=only_in_finish,
-            at=trainer.at,
-            gradient=self.gradient,
-            frozen=network.frozen_names,
-        )
-        transforms = self.rules.transforms
-        self.states = {t.name: {**t.init(self.view)} for t in transforms}
-        self.before_momentum = [t for t in transforms if not t.after_momentum]
-        self.after_momentum = [t for t in transforms if t.after_momentum]
-        if not trainer.local.momentum:
-            self.before_momentum += self.after_momentum
-            self.after_momentum = []
-        self.keys = [(t.name, key) for t in self.before_momentum for key in self.states[t.name]]
-        self.sgd = Sgd(trainer.local, job.lr)
-        standard = not (self.rules.criterion or self.rules.penalties)
-        self.loss_is_objective = standard and trainer.local.temperature == 1
-        self.rng = trainer.rng_state()
-        self.recorded = self.recorded_steps(())
-        before = self.before_momentum
-        self.recorded_direction = self.recorded_steps(before) if before else None
-        self.guarded = GuardedView(**vars(self.view)) if self.recorded else self.view
-
-    def recorded_steps(self, transforms: Sequence[Transform]) -> ClientSteps | None:
-        if self.trainer.recorded is None:
-            return None
-        return self.trainer.recorded.of(self.rules, self.job.trainable, self.view, transforms)
-
-    def run(self) -> tuple[Upload, LocalLosses]:
-        losses: list[Tensor] = []
-        objectives: list[Tensor] = []
-        sizes: list[int] = []
-        for batch in self.batches():
-            loss, value = self.step(batch)
-            losses.append(loss)
-            objectives.append(value)
-            sizes.append(len(batch.y))
-        detached = dict(zip(self.names, self.detached_params, strict=True))
-        self.trainer.network.check_parameters(detached)
-        trained = Trained(len(sizes), self.job.lr, self.states, self.job.data)
-        with torch.no_grad():
-            gradient = partial(self.trainer.gradient, self.rules, self.view)
-            view = replace(self.view, generator=self.job.generator, gradient=gradient)
-            upload = self.rules.finish(view, trained)
-        if not sizes:
-            return upload, LocalLosses.of(torch.empty(0), torch.empty(0), sizes)
-        return upload, LocalLosses.of(torch.stack(losses), torch.stack(objectives), sizes)
-
-    def batches(self) -> Iterator[Batch]:
-        data, network = self.job.data, self.trainer.network
-        bounds = batch_bounds(len(data.y), self.trainer.local.batch_size, network.has_batchnorm)
-        buffer = self.trainer.buffer(data)
-        sizes = [stop - start for start, stop in bounds]
-        for inputs, order in iterate_epochs(self.job, bounds):
-            index = torch.from_numpy(order).to(data.y.device)
-            x = torch.index_select(inputs, 0, index, out=buffer.x)
-            y = torch.index_select(data.y, 0, index, out=buffer.y)
-            for pair in zip(x.split_with_sizes(sizes), y.split_with_sizes(sizes), strict=True):
-                yield Batch(*pair, scoring=data.scoring)
-
-    def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Take one step of SGD; return the loss at T=1 and the objective before it."""
-        if self.rules.transforms:
-            self.rng = self.trainer.rng_state()
-        states = [self.states[name][key] for name, key in self.keys]
-        recorded = self.recorded_direction
-        taken = recorded and recorded.take(self.guarded_direction, batch, states)
-        loss, value, *changed = taken or self.plain_direction(batch, states)
-        directions, states = changed[: len(self.names)], changed[len(self.names) :]
-        for (name, key), state in zip(self.keys, states, strict=True):
-            self.states[name][key] = state
-        with torch.no_grad():
-            directions = self.sgd.apply_momentum(directions)
-            directions = self.transform(
-                self.after_momentum, self.view, directions, batch, self.states
-            )
-            self.sgd.step(self.detached_params, directions)
-            return loss, reported_objective(self.rules, self.states, value)
-
-    def plain_direction(self, batch: Batch, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return what `direction` does; the gradient alone is taken by script where it has one."""
-        taken = self.recorded and self.recorded.take(self.guarded_gradient, batch)
-        taken = taken or self.differentiate(self.view, batch)
-        return self.direction(self.view, taken, batch, states)
-
-    def guarded_direction(self, batch: Batch, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        return self.direction(self.guarded, self.guarded_gradient(batch), batch, states)
-
-    def guarded_gradient(self, batch: Batch, states: Sequence[Tensor] = ()) -> tuple[Tensor, ...]:
-        return self.differentiate(self.guarded, batch)
-
-    def direction(
-        self, view: View, taken: Sequence[Tensor], batch: Batch, states: Sequence[Tensor]
-    ) -> tuple[Tensor, ...]:
-        """Return loss, objective, the direction up to the momentum, and the transforms' states.
-
-        Args:
-            view: The client's.
-            taken: Loss, objective and gradient.
-            batch: That of the step.
-            states: Those of the transforms before the momentum, in the order of `keys`.
-        """
-        loss, value, *gradients = taken
-        named: dict[str, dict[str, Tensor]] = {t.name: {} for t in self.before_momentum}
-        for (name, key), state in zip(self.keys, states, strict=True):
-            named[name][key] = state
-        with torch.no_grad():
-            gradients = self.sgd.add_weight_decay(gradients, self.params)
-            gradients = self.transform(self.before_momentum, view, gradients, batch, named)
-            return loss, value, *gradients, *(named[name][key] for name, key in self.keys)
-
-    def transform(
-        self,
-        transforms: Sequence[Transform],
-        view: View,
-        gradients: list[Tensor],
-        batch: Batch,
-        states: dict[str, dict[str, Tensor]],
-    ) -> list[Tensor]:
-        """Apply transforms in turn; replace their states."""
-        if not transforms:
-            return gradients
-        named: Tensors = dict(zip(self.names, gradients, strict=True))
-        for each in transforms:
-            named, state = each.update(view, named, batch, states[each.name])
-            states[each.name] = {**state}
-        return [named[name] for name in self.names]
-
-    def differentiate(self, view: View, batch: Batch) -> tuple[Tensor, ...]:
-        """Return the loss at T=1, the objective, and the gradient at the parameters."""
-        outputs = self.outputs(batch.x)
-        network = self.trainer.network
-        if rebound := network.rebound():
-            self.tensors.update(rebound)  # which the view shows
-        value = objective(self.rules, view, outputs, batch)
-        gradients = gradients_of(value, self.params)
-        if rebound:  # not before the backward pass, which may need the old values
-            self.tensors.update(network.settle(rebound))
-        value = value.detach()
-        with torch.no_grad():
-            loss = value if self.loss_is_objective else batch.loss(outputs.logits)
-            return loss, value, *gradients
-
-    def outputs(self, x: Tensor) -> Outputs:
-        """Return the resident network's outputs.
-
-        Raises:
-            _InputChangedError: it changed its input; see above.
-        """
-        if self.copies:
-            return self.trainer.outputs(x.clone())
-        version = version_of(x)
-        outputs = self.trainer.outputs(x)
-        if self.watches and version_of(x) != version:
-            raise _InputChangedError
-        return outputs
-
-    def gradient(self, tensors: Tensors, batch: Batch) -> dict[str, Tensor]:
-        """Return the gradient of the objective at any tensors, with this step's random draws."""
-        network, before = self.trainer.network, self.trainer.rng_state()
-        own = network.tensors().items()  # their memory format is the fast one
-        with torch.no_grad():
-            copies = {name: torch.empty_like(t).copy_(tensors[name]) for name, t in own}
-        points = [copies[name] for name in self.names]
-        self.trainer.set_rng_state(self.rng)
-        with torch.enable_grad():  # some kernels are others without it
-            taken = self.recorded and self.recorded.take_at([*copies.values()], batch)
-            gradients = taken[2:] if taken else self.gradients_at(copies, batch)
-        self.trainer.set_rng_state(before)
-        with torch.no_grad():
-            decayed = self.sgd.add_weight_decay([*gradients], points)
-            return dict(zip(self.names, decayed, strict=True))
-
-    def gradients_at(self, tensors: Tensors, batch: Batch) -> list[Tensor]:
-        """Return the gradients of the objective at tensors of the client's own, by autograd."""
-        points = [tensors[name].requires_grad_() for name in self.names]
-        with self.trainer.autocast():
-            outputs = self.trainer.network.at(tensors, batch.x.clone()).in_float32()
-        value = objective(self.rules, replace(self.view, params=tensors), outputs, batch)
-        return gradients_of(value, points)

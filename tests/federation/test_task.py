@@ -24,11 +24,14 @@ def read(*targets, scoring=REGRESSION):
     return from_task(task)
 
 
-def test_targets_that_are_fractions_are_read_in_float32():
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_targets_that_are_fractions_are_read_in_the_type_of_the_model(dtype):
     y = np.array([0.25, -1.5, 3.0])
-    federation = read(y, torch.tensor(y), y)
+    network = SmallNet().to(getattr(torch, dtype))
+    federation = read(y, torch.tensor(y), y).for_network(network)
+    assert federation.train.x.dtype == federation.test.x.dtype == dtype
     assert federation.train.y.tolist() == [*y, *y] and federation.test.y.tolist() == [*y]
-    assert federation.train.y.dtype == federation.test.y.dtype == np.float32
+    assert federation.train.y.dtype == federation.test.y.dtype == dtype
     assert federation.scoring is REGRESSION
 
 

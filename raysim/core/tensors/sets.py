@@ -57,13 +57,29 @@ def add_scaled_(tensors: Tensors, others: Tensors, scale: float | Tensor = 1.0) 
     return tensors
 
 
+def as_real(tensor: Tensor) -> Tensor:
+    """Return complex values [...] as pairs of reals [..., 2], a view; other values as they are."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def like(values: Tensor, tensor: Tensor) -> Tensor:
+    """Return what `as_real` made of values as complex ones again, where a tensor is complex."""
+    return torch.view_as_complex(values) if tensor.is_complex() else values
+
+
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """Return a tensor in float32, or in float64 or complex where it is that."""
+    return tensor if tensor.is_complex() or tensor.dtype == torch.float64 else tensor.float()
+
+
 def inner_products(tensors: Tensors, others: Tensors) -> Tensor:
     """Return the inner product of every tensor with the other of its name, by those names.
 
-    One pass over both and nothing in memory but the results, for use in every step.
+    Complex values are pairs of reals. One pass over both and nothing in memory but the results, for
+    use in every step.
     """
-    first = [tensor.reshape(-1) for tensor in tensors.values()]
-    second = first if others is tensors else [others[name].reshape(-1) for name in tensors]
+    first = [as_real(tensor).reshape(-1) for tensor in tensors.values()]
+    second = first if others is tensors else [as_real(others[n]).reshape(-1) for n in tensors]
     return torch.stack([torch.dot(a, b) for a, b in zip(first, second, strict=True)])
 
 

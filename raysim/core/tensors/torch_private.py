@@ -114,6 +114,11 @@ def has_hooks(module: nn.Module) -> bool:
     return any(getattr(module, hooks, True) for hooks in _HOOKS)
 
 
+def forward_pre_hooks(module: nn.Module) -> list[Any]:
+    """Return what is called before a module's forward; torch does not list it."""
+    return [*getattr(module, "_forward_pre_hooks", {}).values()]
+
+
 def absent_buffers(module: nn.Module) -> list[str]:
     """Return the names of the buffers that are registered as None; torch does not name them."""
     return [

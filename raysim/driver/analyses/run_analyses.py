@@ -25,6 +25,7 @@ from raysim.core.seeds import stream
 from raysim.core.tensors import CPU, Tensors
 from raysim.core.tensors.packed import as_tensor
 from raysim.driver.analyses.riding import Extras
+from raysim.driver.model_checks import complex_parameter
 from raysim.federation.evaluation_sets import EvaluationSet, client_test_set
 from raysim.federation.federation import Federation, open_samples
 from raysim.federation.opened import OpenedSamples
@@ -97,6 +98,8 @@ class Analyses:
             return "needs evaluation.clients=true"
         if need == "real_inputs" and not self.probe["x"].is_floating_point():
             return f"needs inputs of real numbers; these are {self.probe['x'].dtype}"
+        if need == "real_model" and (name := complex_parameter(self.network)):
+            return f"needs a model of real parameters; {name} is complex"
         return ""
 
     def _read_reference(self, note: Callable[[str], None]) -> Tensors | None:

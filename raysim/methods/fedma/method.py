@@ -72,6 +72,7 @@ class FedMa(Method):
 
     revision: ClassVar[int] = 2
     staged: ClassVar[bool] = True
+    real: ClassVar[bool] = True
     own_round: ClassVar[str] = "a pass over the layers, with a trip to the clients for each layer"
 
     sigma: float = Field(default=1.0, gt=0, description="deviation of neurons around their atom")

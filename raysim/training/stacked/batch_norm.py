@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raysim.core.layers import BATCH_NORMS
+from raysim.core.tensors import at_least_float32
 
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 
@@ -69,7 +70,7 @@ class PaddedBatchNorm(nn.Module):
             )
         shape = (1, -1, *(1,) * (x.dim() - 2))  # of a value per channel
         axes = (0, *range(2, x.dim()))
-        values, weights = x.float(), self._padding.weights
+        values, weights = at_least_float32(x), self._padding.weights
         per_sample = values[0, 0].numel()
         if weights is None:
             count = values.new_full((), len(values) * per_sample)
