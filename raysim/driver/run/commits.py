@@ -145,6 +145,7 @@ class Commits:
     def save_last(self) -> None:
         """Checkpoint the committed rounds when the run ends early."""
         try:
+            self._context.run_dir.check_place()
             number = self.committed.number
             if number and number not in self._checkpoints.numbers() and self.recorder.rows:
                 self.save()

@@ -9,7 +9,7 @@ from time import perf_counter
 
 from raysim.core.columns import check_metrics
 from raysim.core.components import called, calling
-from raysim.core.errors import DamagedStateError, MachineError
+from raysim.core.errors import DamagedStateError, MachineError, MovedError
 from raysim.core.method import Metrics, Round, ServerState
 from raysim.driver.analyses.round_analyses import RoundAnalyses
 from raysim.driver.asynchronous.opening import asynchronous_rounds
@@ -61,7 +61,10 @@ class Run:
                 self._round(commits.committed)
                 if (yield {**commits.recorder.rows[-1]}):
                     commits.end()
+        except MovedError:
+            raise
         except DamagedStateError as error:
+            context.run_dir.check_place()
             # A checkpoint now would seal the damaged state, and push out one that has none.
             commits.recorder.close()
             raise DamagedStateError(
@@ -69,6 +72,7 @@ class Run:
                 " back to a checkpoint before it was written if there is one"
             ) from error
         except (MachineError, MemoryError, OSError) as error:
+            context.run_dir.check_place()
             commits.save_last()
             cause = str(error) or type(error).__name__
             hint = f"fix this, then type: raysim resume {context.run_dir.path}"
@@ -168,6 +172,7 @@ class Run:
             workers = len(context.executor.describe()["actors"])
             evaluated = {**evaluation.spans, DRIVER: context.watch.take()}
             row |= self.commits.trace.round(number, seconds, workers, spans, evaluated)
+        context.run_dir.check_place()
         self.commits.note_workers()
         self.commits.commit(after, row, runner.log, evaluation)
 
