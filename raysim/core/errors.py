@@ -96,5 +96,9 @@ class MachineError(RunError):
     exit_code = FAULT
 
 
+class MovedError(MachineError):
+    """Error of a run directory that was renamed, deleted or replaced while a run wrote to it."""
+
+
 class DamagedStateError(MachineError):
     """Error of a client's state that is not on disk as it was written; an earlier one may be."""

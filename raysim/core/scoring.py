@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from raysim.core.errors import SettingsError
+
 FORWARD_ROWS = 250
 """Samples that go through a network at once where nothing is trained.
 
@@ -50,6 +52,17 @@ class Scoring:
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     predict: Callable[[Tensor], Tensor] = identity
     classifies: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the metrics' names.
+
+        Raises:
+            SettingsError: one is that of the loss.
+        """
+        if "loss" in self.metrics:
+            raise SettingsError(
+                "Scoring.metrics: 'loss' is the engine's name of the loss; choose another name"
+            )
 
     def mean_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean loss of a batch without padding."""

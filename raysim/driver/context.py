@@ -85,6 +85,7 @@ class RunContext(CheckedRun):
         listener: Receives what happens.
         run_dir: The run directory, held by this process.
         executor: Runs the clients.
+        own_task: Whether it has a task of its own.
         force: Whether it goes on where the checkpoint is of another identity.
     """
 
@@ -92,6 +93,7 @@ class RunContext(CheckedRun):
     listener: Listener
     run_dir: RunDirectory
     executor: Executor
+    own_task: bool = False
     force: bool = False
 
     def note_workers(self, before: Mapping[str, Any], committed: Checkpoint) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Self
 
 import torch
@@ -24,15 +25,16 @@ TORCH_STATE = (
 class RoundIterator(Iterator[Row]):
     """Iterator over the rounds of a run; each is committed when its row is returned.
 
-    Closing it ends the run as an interruption does: committed rounds are checkpointed; actors, Ray,
-    the run directory and the tracker are released. A `with` statement closes it, and so do its
-    deletion and the exit of the interpreter.
+    `finish` ends the run before its last round, as finished. Closing it ends the run as an
+    interruption does: committed rounds are checkpointed; actors, Ray, the run directory and the
+    tracker are released. A `with` statement closes it, and so do its deletion and the exit of the
+    interpreter.
 
     During a step SIGINT, SIGTERM and SIGHUP are raised as KeyboardInterrupt. Between steps the
     caller has its own signal handlers, number of torch threads and deterministic mode.
     """
 
-    def __init__(self, rounds: Generator[Row, None, Result]) -> None:
+    def __init__(self, rounds: Generator[Row, bool | None, Result]) -> None:
         self._rounds = rounds
         self._result: Result | None = None
         self._torch: list[int] | None = None
@@ -68,6 +70,26 @@ class RoundIterator(Iterator[Row]):
             raise RunError("the run is not finished; its result is there after its last round")
         return self._result
 
+    def finish(self) -> Result:
+        """End the run with the rounds so far as a finished one; return the result.
+
+        Raises:
+            RunError: no round has been run in this iteration, or it was closed.
+            MachineError: a file cannot be written.
+        """
+        if self._result is not None:
+            return self._result
+        if not self._has_begun or self._has_ended:
+            why = "it is closed" if self._has_ended else "no round has been run in it"
+            raise RunError(f"the iteration cannot be finished: {why}")
+        try:
+            with self._inside():
+                self._rounds.send(True)
+        except StopIteration as end:
+            self._result = end.value
+        self.close()
+        return self.result
+
     def drain(self) -> Result:
         """Run all rounds that are left in one step; return the result."""
         with self, self._inside():
@@ -80,9 +102,20 @@ class RoundIterator(Iterator[Row]):
 
     def close(self) -> None:
         """End the run, if it has not ended."""
+        if self._has_ended:
+            return
         atexit.unregister(self._rounds.close)
         with self._inside():
             self._rounds.close()
+
+    @property
+    def _has_begun(self) -> bool:
+        return self._torch is not None
+
+    @property
+    def _has_ended(self) -> bool:
+        """True once nothing is left to close: at the interpreter's exit, `close` would fail."""
+        return getgeneratorstate(self._rounds) == GEN_CLOSED
 
     @contextmanager
     def _inside(self) -> Iterator[None]:

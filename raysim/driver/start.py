@@ -69,7 +69,7 @@ def _rounds(
     *,
     own_task: bool,
     force: bool,
-) -> Generator[Row, None, Result]:
+) -> Generator[Row, bool | None, Result]:
     """Open a run and yield its rounds; nothing is written before everything has been checked."""
     with directory as run_dir, tracked(settings, listener) as tracking:
         finished = finished_run(run_dir, settings, listener.note)
@@ -89,9 +89,10 @@ def _rounds(
             run_dir.lock(settings, own_task),
         ):
             if_killed(f"type: raysim resume {run_dir.path}")
-            driver: dict[str, Any] = {"watch": watch, "listener": tracking, "force": force}
+            driver: dict[str, Any] = {"watch": watch, "listener": tracking, "executor": executor}
+            driver |= {"run_dir": run_dir, "own_task": own_task, "force": force}
             checked = replace(checked, identity={**checked.identity, STACK: executor.stack})
-            run = Run(RunContext(**vars(checked), **driver, run_dir=run_dir, executor=executor))
+            run = Run(RunContext(**vars(checked), **driver))
             try:
                 return (yield from run.rounds())
             finally:

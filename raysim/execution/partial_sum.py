@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from raysim.core.columns import OF_CLIENTS, check_names
 from raysim.core.errors import RunError
 from raysim.core.rules import Reduced, Upload
 from raysim.core.tensors import CPU, Layout, flatten, unflatten
@@ -54,6 +55,7 @@ class PartialSum:
         Raises:
             RunError: a value is not finite or out of range, or the upload has other tensors than
                 those before it; the message names the tensor.
+            SettingsError: a number has the name of a column of the engine.
         """
         # By name: a resumed run has a state's tensors in another order than a network's.
         sums = dict(sorted(flatten(upload.sums).items()))
@@ -63,6 +65,7 @@ class PartialSum:
             raise RunError(f"its upload has other tensors than the clients before it ({other})")
         addend = Addend.of(layout, sums)
         _check_finite(upload)
+        check_names([*upload.scalars, *upload.metrics], OF_CLIENTS, (), "its number")
         return addend
 
     def add(

@@ -61,6 +61,7 @@ class Checkpoint:
         identity: What decides the bits of a result, by name; empty where it was not sealed.
         forced: Differences of identity with which the run was made to go on.
         in_flight: Clients under way, where rounds are asynchronous.
+        ended: Whether it is the end of a run that has not run all rounds.
         tables: The tables as of its round, of one that was read; None in one of an earlier version,
             which sealed neither tables nor versions.
     """
@@ -73,6 +74,7 @@ class Checkpoint:
     identity: Mapping[str, Any] = field(default_factory=dict)
     forced: tuple[str, ...] = ()
     in_flight: InFlight | None = None
+    ended: bool = False
     tables: SealedTables | None = None
 
 
@@ -123,6 +125,7 @@ class Checkpoints:
                 "stack_size": checkpoint.stack_size,
                 "identity": dict(checkpoint.identity),
                 "forced": checkpoint.forced,
+                **({"ended": True} if checkpoint.ended else {}),
                 **({"in_flight": under_way.to_json()} if under_way else {}),
                 "config": self._config,
                 "model": model and checksum(model),
@@ -261,6 +264,7 @@ class Checkpoints:
             stack_size=body.get("stack_size"),
             identity=body.get("identity", {}),
             forced=tuple(body.get("forced", ())),
+            ended=body.get("ended", False),
             in_flight=under_way and InFlight.of(under_way, _in_order(contents[IN_FLIGHT])),
             tables=None if body.get("closed") is None else SealedTables(folder, body["closed"]),
         )

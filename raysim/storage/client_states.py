@@ -27,7 +27,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
-from raysim.core.errors import DamagedStateError, RunError
+from raysim.core.errors import DamagedStateError, MachineError, RunError
 from raysim.core.tensors import Groups, contiguous, flatten, unflatten
 from raysim.storage.atomic import force_to_disk, remove, replace_file, writing
 
@@ -127,6 +127,8 @@ class ClientStates:
             MachineError: the file cannot be written.
         """
         path = self._path(client, version)
+        if not self.folder.parent.is_dir():  # it would be made anew, without what it held
+            raise MachineError(f"{self.folder.parent}: the run directory is gone")
         if path.exists():
             content = path.read_bytes()
         else:

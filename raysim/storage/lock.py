@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -47,8 +49,11 @@ def make_new_folder(path: Path) -> Path:
 
 
 @contextmanager
-def lock_folder(path: Path, held: str, seconds: float = 0.0) -> Iterator[None]:
+def lock_folder(path: Path, held: str, seconds: float = 0.0) -> Iterator[int]:
     """Make a folder and hold its lock; the operating system releases that of a killed process.
+
+    The folder itself is locked too, where the file system can: the file may be removed. Yields the
+    folder's descriptor, which stays that of the folder when it is renamed.
 
     Args:
         path: The folder.
@@ -69,9 +74,26 @@ def lock_folder(path: Path, held: str, seconds: float = 0.0) -> Iterator[None]:
             f"{path / LOCK}: cannot be locked: {error.strerror}; if it is no file, move it away"
         ) from error
     try:
-        yield
+        with _locked_itself(path, held) as descriptor:
+            yield descriptor
     finally:
         lock.release()
+
+
+@contextmanager
+def _locked_itself(path: Path, held: str) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise RunError(f"out={path}: {held}") from error
+    except OSError:
+        pass  # some network file systems lock no folders
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def is_locked(path: Path) -> bool:

@@ -20,7 +20,7 @@ from pyarrow import ipc
 
 from raysim.config import Settings, parse
 from raysim.core.client_indices import ClientIndices, ListedIndices
-from raysim.core.errors import RunError, SettingsError
+from raysim.core.errors import MovedError, RunError, SettingsError
 from raysim.core.given import compared, may_change, parse_json
 from raysim.storage.atomic import is_leftover, remove, replace_file, sweep, write_json
 from raysim.storage.checkpoints import FORMULA, Checkpoints
@@ -40,6 +40,7 @@ class RunDirectory:
         self.path = path
         self.config_values: dict[str, Any] = {}
         """Content of `config.json`, from when the directory is locked."""
+        self._descriptor: int | None = None
         self._opened = datetime.now(UTC).isoformat(timespec="seconds")
 
     config = property(lambda self: self.path / "config.json")
@@ -158,7 +159,8 @@ class RunDirectory:
         Raises:
             RunError: it cannot be written, another process holds the lock, or `check` refuses it.
         """
-        with lock_folder(self.path, "another process is writing to it"):
+        with lock_folder(self.path, "another process is writing to it") as descriptor:
+            self._descriptor = descriptor
             for folder in (self.path, self.clients, self.checkpoints):
                 sweep(folder)
             self.check(settings, own_task)
@@ -166,7 +168,34 @@ class RunDirectory:
             self.config_values = {"schema": SCHEMA, **settings.to_dict(), "own_task": own_task}
             write_json(self.config, self.config_values)
             remove(self.failed)
-            yield
+            try:
+                yield
+            finally:
+                self._descriptor = None
+
+    def check_place(self) -> None:
+        """Check that the path still leads to the directory that this process has locked.
+
+        Raises:
+            MovedError: it was renamed, deleted or replaced; it would be made anew.
+        """
+        if self._descriptor is None:
+            return
+        own, link = os.fstat(self._descriptor), Path(f"/proc/self/fd/{self._descriptor}")
+        with suppress(OSError):
+            if os.path.samestat(own, self.path.stat()):
+                return
+        with suppress(OSError):
+            now = link.readlink()
+            if os.path.samestat(own, now.stat()):
+                raise MovedError(
+                    f"{self.path}: was renamed to {now} while the run wrote to it; to go on from"
+                    f" its last checkpoint, type: raysim resume {now}"
+                )
+        raise MovedError(
+            f"{self.path}: was deleted or moved away while the run wrote to it; restore it and"
+            " resume it, or start the run again"
+        )
 
     def read_config(
         self, note: Callable[[str], None] = lambda text: None

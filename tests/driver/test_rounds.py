@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import raysim
 from raysim.core.exits import SIGNALS
 from raysim.driver.rounds import RoundIterator
+from raysim.results.runs import read_run
 from raysim.storage.lock import lock_folder
 from tests.driver.test_lost_files import rows_of
 from tests.tasks import make_settings, make_task, model_of
@@ -131,6 +132,50 @@ def test_an_unfinished_run_has_no_result(tmp_path):
         _ = rounds.result
 
 
+@pytest.mark.parametrize("every", [1, 100])
+def test_a_finished_iteration_is_a_finished_run(tmp_path, every):
+    with rounds_in(tmp_path, checkpoint_every=every) as rounds:
+        rows = [next(rounds), next(rounds)]
+        result = rounds.finish()
+        assert [*rounds] == [] and is_free(tmp_path)
+    assert rounds.result is result is rounds.finish()
+    metrics = result.metrics.to_pylist()
+    for row in (*metrics, *rows):
+        row["checkpoint_seconds"] = 0.0  # the last one is checkpointed once more
+    assert metrics == rows and result.summary["rounds"] == 2
+    record = read_run(tmp_path)
+    assert (record.state, record.summary) == ("finished", result.summary)
+    expected, path = rounds_in(tmp_path / "all", checkpoint_every=every, rounds=2), tmp_path / "all"
+    for _ in expected:  # its last round is the second
+        pass
+    assert model_of(tmp_path) == model_of(path)
+
+
+@pytest.mark.parametrize("damage", ["none", "summary", "model"])
+def test_a_finished_iteration_stays_finished(tmp_path, damage):
+    with rounds_in(tmp_path) as rounds:
+        next(rounds)
+        rounds.finish()
+    before = model_of(tmp_path)
+    if damage != "none":
+        next(tmp_path.glob(f"{damage}.*")).write_bytes(b"{}")
+    for again in (rounds_in(tmp_path).drain(), raysim.resume(tmp_path, make_task(SIZES))):
+        assert again.summary["rounds"] == 1
+    assert model_of(tmp_path) == before
+
+
+def test_what_cannot_be_finished(tmp_path):
+    with rounds_in(tmp_path) as rounds, pytest.raises(raysim.RunError, match="no round has been"):
+        rounds.finish()
+    with pytest.raises(raysim.RunError, match="it is closed"):
+        rounds.finish()
+    with rounds_in(tmp_path) as rounds:
+        next(rounds)
+    with pytest.raises(raysim.RunError, match="it is closed"):
+        rounds.finish()
+    assert not (tmp_path / "summary.json").exists()
+
+
 def test_a_row_is_the_callers(tmp_path):
     for row in rounds_in(tmp_path, target_accuracy=0.999):
         row |= {"train_loss": -1.0, "test_accuracy": 1.0}
@@ -185,7 +230,10 @@ def test_between_steps_the_callers_signal_handlers_are_back(tmp_path):
 def test_a_signal_in_a_step_is_raised_there_and_the_run_goes_on_later(tmp_path, undisturbed):
     chosen = make_settings(tmp_path, checkpoint_every=100, **SCAFFOLD)
     listener = Handlers()
-    with pytest.raises(KeyboardInterrupt, match="SIGTERM"):
+    said = (
+        rf"^interrupted after 3 of 4 rounds; resume with: raysim.resume\('{tmp_path}', task=task\)$"
+    )
+    with pytest.raises(KeyboardInterrupt, match=said):
         for row in raysim.rounds(chosen, make_task(SIZES), listener):
             if row["round"] == 3:
                 listener._send = signal.SIGTERM
@@ -267,6 +315,43 @@ def test_a_process_ends_with_an_iteration_that_is_open(tmp_path, backend, end, c
     assert said[-1:] == ([] if code == 0 else ["ZeroDivisionError: division by zero"])
     assert done.stderr.count("Traceback") == code
     assert (tmp_path / "checkpoints/round_000002").is_dir()
+
+
+LEFT = """
+import sys
+from pathlib import Path
+import raysim
+from tests.tasks import make_settings, make_task
+
+chosen = make_settings(Path(sys.argv[1]), checkpoint_every=100)
+
+def start():
+    return raysim.rounds(chosen, make_task((8, 8)))
+"""
+WAYS = {
+    "with": "with start() as rounds:\n    next(rounds)",
+    "with and an error": "with start() as rounds:\n    next(rounds)\n    1 / 0",
+    "open": "rounds = start()\nnext(rounds)",
+    "open with an error": "rounds = start()\nnext(rounds)\n1 / 0",
+    "finish": "rounds = start()\nnext(rounds)\nrounds.finish()",
+    "function": "def go():\n    rounds = start()\n    next(rounds)\n    sys.exit()\ngo()",
+    "generator": "def go():\n    rounds = start()\n    yield from rounds\nnext(all := go())",
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_interpreter_ends_without_a_word_however_a_loop_is_left(tmp_path, way):
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT + WAYS[way], str(tmp_path)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    errors = "error" in way
+    assert (done.returncode, done.stderr.count("Traceback")) == (int(errors), int(errors))
+    assert (done.stderr == "") is not errors and "Exception ignored" not in done.stderr
+    assert (tmp_path / "checkpoints/round_000001").is_dir()
 
 
 @pytest.mark.full

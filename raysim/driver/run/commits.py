@@ -76,11 +76,21 @@ class Commits:
 
     @property
     def are_done(self) -> bool:
-        """True once all rounds are committed, or one that reaches the target."""
+        """True once all rounds are committed, one that reaches the target, or one that ends it."""
         target, rows = self._settings.target_accuracy, self.recorder.rows
         accuracy = rows[-1].get("test_accuracy") if rows else None
         reached = target is not None and accuracy is not None and accuracy >= target
-        return self.committed.number >= self._settings.rounds or reached
+        return self.committed.number >= self._settings.rounds or reached or self.committed.ended
+
+    @delay_signals()
+    def end(self) -> None:
+        """Make the last committed round the end of the run.
+
+        Raises:
+            MachineError: a file cannot be written.
+        """
+        self.committed = replace(self.committed, ended=True)
+        self.save()
 
     def note_workers(self) -> None:
         """Write where the work runs whenever that has changed."""
@@ -135,6 +145,7 @@ class Commits:
     def save_last(self) -> None:
         """Checkpoint the committed rounds when the run ends early."""
         try:
+            self._context.run_dir.check_place()
             number = self.committed.number
             if number and number not in self._checkpoints.numbers() and self.recorder.rows:
                 self.save()

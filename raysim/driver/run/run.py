@@ -7,8 +7,9 @@ from dataclasses import replace
 from functools import cached_property, partial
 from time import perf_counter
 
-from raysim.core.components import calling
-from raysim.core.errors import DamagedStateError, MachineError
+from raysim.core.columns import check_metrics
+from raysim.core.components import called, calling
+from raysim.core.errors import DamagedStateError, MachineError, MovedError
 from raysim.core.method import Metrics, Round, ServerState
 from raysim.core.tensors import frozen_names
 from raysim.driver.analyses.round_analyses import RoundAnalyses
@@ -42,8 +43,10 @@ class Run:
         self.clients = len(context.federation.training_sizes)
         self.commits = Commits(context)
 
-    def rounds(self) -> Generator[Row, None, Result]:
+    def rounds(self) -> Generator[Row, bool | None, Result]:
         """Run from the last checkpoint to the end; yield the row of each committed round.
+
+        True that is sent ends the run with the rounds so far.
 
         Raises:
             RaysimError: a client, a disk or the cluster failed; committed rounds are checkpointed.
@@ -57,8 +60,12 @@ class Run:
             context.listener.started(self._started())
             while not commits.are_done:
                 self._round(commits.committed)
-                yield {**commits.recorder.rows[-1]}
+                if (yield {**commits.recorder.rows[-1]}):
+                    commits.end()
+        except MovedError:
+            raise
         except DamagedStateError as error:
+            context.run_dir.check_place()
             # A checkpoint now would seal the damaged state, and push out one that has none.
             commits.recorder.close()
             raise DamagedStateError(
@@ -66,14 +73,25 @@ class Run:
                 " back to a checkpoint before it was written if there is one"
             ) from error
         except (MachineError, MemoryError, OSError) as error:
+            context.run_dir.check_place()
             commits.save_last()
             cause = str(error) or type(error).__name__
             hint = f"fix this, then type: raysim resume {context.run_dir.path}"
             raise MachineError(f"{cause}; {hint}") from error
+        except KeyboardInterrupt as stop:
+            commits.save_last()
+            stop.args = (self._how_to_resume(),)
+            raise
         except BaseException:
             commits.save_last()
             raise
         return commits.finish()
+
+    def _how_to_resume(self) -> str:
+        """Return what an interruption says where no command line does."""
+        done = f"interrupted after {self.commits.committed.number} of {self.settings.rounds} rounds"
+        task = ", task=task" if self.context.own_task else ""
+        return f"{done}; resume with: raysim.resume({str(self.context.run_dir.path)!r}{task})"
 
     def _decide_stack_size(self) -> None:
         """Decide how many clients are stacked, once in a run: the checkpoint seals it."""
@@ -140,7 +158,7 @@ class Run:
         spans = runner.log.spans | {DRIVER: context.watch.take()}
         after = self._after(before, state, runner)
         evaluation, evaluation_seconds = self._evaluate(before, after, now, analyses)
-        row: Row = {
+        own: Row = {
             "round": number,
             **runner.log.figures(),
             **(clock.figures() if clock else {}),
@@ -149,12 +167,14 @@ class Run:
             "seconds": seconds,
             "evaluation_seconds": evaluation_seconds,
             "checkpoint_seconds": 0.0,
-            **metrics,
         }
+        check_metrics(metrics, own, called(method))
+        row = {**own, **metrics}
         if self.commits.trace:
             workers = len(context.executor.describe()["actors"])
             evaluated = {**evaluation.spans, DRIVER: context.watch.take()}
             row |= self.commits.trace.round(number, seconds, workers, spans, evaluated)
+        context.run_dir.check_place()
         self.commits.note_workers()
         self.commits.commit(after, row, runner.log, evaluation)
 

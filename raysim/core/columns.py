@@ -1,0 +1,62 @@
+"""Columns of the engine's tables, whose names methods and tasks leave to it."""
+
+from __future__ import annotations
+
+import numbers
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from raysim.core.errors import SettingsError
+
+OF_ROUNDS = re.compile(
+    r"round|lr|(evaluation_|checkpoint_|total_)?seconds|bytes|clients_dropped|lost_clients"
+    r"|staleness_(mean|max)|updates_dropped|(total_)?virtual_(seconds|joules)"
+    r"|client_accuracy_(mean|d[1-9])|(test|holdout)_(loss|accuracy|macro_f1)"
+    r"|train_loss|objective|bytes_up|bytes_down|clients"
+)
+"""Columns of `metrics.parquet`, those that are derived from it included."""
+OF_CLIENTS = re.compile(
+    r"round|client|samples|steps|train_loss|objective|pass|version|staleness|squared_loss"
+    r"|virtual_(start|seconds|joules)"
+)
+"""Columns of `clients.parquet`."""
+
+
+def check_metrics(given: Mapping[str, Any], row: Iterable[str], whose: str) -> None:
+    """Check that a method's metrics of a round are numbers of their own names.
+
+    Args:
+        given: The metrics.
+        row: Names of the engine's columns of the round.
+        whose: The setting that names the method.
+
+    Raises:
+        SettingsError: a name is none, or the engine's; a value is no number.
+    """
+    check_names(given, OF_ROUNDS, row, f"{whose}: the metric")
+    for name, value in given.items():
+        if not isinstance(value, numbers.Real):
+            raise SettingsError(f"{whose}: the metric {name!r} is {value!r:.80}; must be a number")
+
+
+def check_names(given: Iterable[Any], own: re.Pattern[str], more: Iterable[str], what: str) -> None:
+    """Check that names of columns are none of the engine's.
+
+    Args:
+        given: The names.
+        own: The names of the engine.
+        more: Further names of the engine.
+        what: What is named, for the error.
+
+    Raises:
+        SettingsError: one is, or is no name.
+    """
+    known = {*more}
+    for name in given:
+        if not isinstance(name, str) or not name:
+            raise SettingsError(f"{what} {name!r} has no name of a column; must be a text")
+        if name in known or own.fullmatch(name):
+            raise SettingsError(
+                f"{what} {name!r} has the name of a column of the engine; choose another name"
+            )

@@ -1,0 +1,69 @@
+"""Columns: a method or a task may not give values under the names of the engine's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import raysim
+from raysim.methods.fedavg import FedAvg
+from tests.tasks import make_settings, make_task
+
+GIVEN: dict[str, Any] = {}
+"""The metrics of a round, and the numbers of a client, that the methods here give."""
+
+
+class OfRound(FedAvg):
+    """Gives metrics of a round."""
+
+    def metrics(self, state):
+        return GIVEN
+
+
+class OfClient(FedAvg):
+    """Gives numbers of a client."""
+
+    def rules(self):
+        def finish(view, trained):
+            return replace(raysim.Upload(sums={"model": view.params}), metrics=GIVEN)
+
+        return raysim.Rules(finish=finish)
+
+
+def refusal(kind: type, out: Any, monkeypatch: pytest.MonkeyPatch, given: dict[Any, Any]) -> str:
+    monkeypatch.setitem(globals(), "GIVEN", given)
+    chosen = make_settings(out, rounds=2, **{"method.name": f"{__name__}:{kind.__name__}"})
+    with pytest.raises(raysim.RaysimError) as caught:
+        raysim.run(chosen, make_task((9, 9)))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("test_accuracy", "test_loss", "round", "lr", "seconds", "clients", "bytes_up", "bytes"),
+        *("total_seconds", "virtual_seconds", "client_accuracy_d5", "clients_dropped", "objective"),
+    ],
+)
+def test_a_methods_metric_with_the_name_of_a_column_is_refused(tmp_path, monkeypatch, name):
+    expected = f"the metric {name!r} has the name of a column of the engine; choose another name"
+    assert refusal(OfRound, tmp_path, monkeypatch, {name: 5.0}).endswith(expected)
+    assert not (tmp_path / "metrics.parquet").exists()
+
+
+@pytest.mark.parametrize("given", [{"drift": "a"}, {"drift": None}, {"drift": [1.0]}, {3: 1.0}])
+def test_a_methods_metric_must_be_a_number_with_a_name(tmp_path, monkeypatch, given):
+    assert "must be a " in refusal(OfRound, tmp_path, monkeypatch, given)
+
+
+@pytest.mark.parametrize("name", ["client", "samples", "train_loss", "pass", "virtual_seconds"])
+def test_a_clients_number_with_the_name_of_a_column_is_refused(tmp_path, monkeypatch, name):
+    said = refusal(OfClient, tmp_path, monkeypatch, {name: 5.0})
+    assert f"{name!r} has the name of a column of the engine" in said
+
+
+def test_a_tasks_metric_cannot_be_its_loss():
+    with pytest.raises(raysim.SettingsError, match=r"Scoring.metrics: 'loss' is the engine's"):
+        raysim.Scoring(lambda outputs, targets: outputs, {"loss": lambda predicted, targets: 0.0})
