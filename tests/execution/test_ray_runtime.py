@@ -191,7 +191,6 @@ def test_a_driver_that_ray_ends_leaves_a_line():
 
 
 STOPPED = """
-import os, signal, sys
 from raysim.config import EngineSettings
 from raysim.execution.ray_runtime import ray_runtime
 
@@ -200,7 +199,6 @@ with ray_runtime(EngineSettings()):
     ray.get(ray.remote(lambda: 1).remote())
     raylet = next(p for p in psutil.Process().children() if p.name() == "raylet")
     raylet.suspend()
-    sys.exit(143)
 """
 
 
@@ -216,7 +214,7 @@ def test_a_stopped_raylet_does_not_keep_a_driver_that_ends(folder):
         check=False,
         timeout=240,
     )
-    assert (done.returncode, done.stdout) == (143, "")
+    assert (done.returncode, done.stdout) == (0, "")
     assert not [*folder.iterdir()]
 
 
