@@ -2,7 +2,7 @@
 
 from raysim.core.exits import end_at_once
 from raysim.core.given.user_modules import take_working_directory_off
-from raysim.core.memory_limit import within_memory_limit
+from raysim.core.machine.memory_limit import within_memory_limit
 
 
 def main() -> None:

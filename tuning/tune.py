@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -15,7 +15,7 @@ from optuna.trial import FrozenTrial, TrialState
 import raysim
 from raysim.core.errors import SettingsError, visible
 from raysim.core.given import check_inside, user_path
-from raysim.storage.lock import make_folder
+from raysim.storage.lock import make_folder, removed_if_refused
 from raysim.storage.schema import check_claim
 from raysim.tuning.search.failures import study_errors
 from raysim.tuning.search.results import exceeded
@@ -183,10 +183,12 @@ def run_study(
     resolved, storage = study.resolve(overrides), call["storage"]
     folder = Path(call["out"] or Path("runs") / name)
     check_claim(folder, "study")
-    if storage is None:
-        make_folder(folder)
-        storage = default_storage(folder)
-    with closing(Search(name, read_url(storage), options, resolved)) as search:
+    with ExitStack() as ends:
+        if storage is None:
+            ends.enter_context(removed_if_refused(folder))
+            make_folder(folder)
+            storage = default_storage(folder)
+        search = ends.enter_context(closing(Search(name, read_url(storage), options, resolved)))
         tuner = Tuner(search, folder, listen(search))
         trials = call["trials"] or study.table.trials
         result = tuner.run(trials, call["jobs"], call["timeout"], call["retry_failed"])

@@ -4,7 +4,7 @@
 - Samples: `data` has the interfaces of datasets, partitions and models; `arrow` prepared samples on
   disk; `client_indices` the samples of each client.
 - Settings: `components` are what a name in the settings stands for, `given` what a user gives.
-- All: `tensors` and their exact sums, `seeds`, `errors`, `exits`.
+- All: `tensors` and their exact sums, `seeds`, `errors`, `exits`, limits of the `machine`.
 
 Imported by all of raysim; imports nothing else of it.
 """

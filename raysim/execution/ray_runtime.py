@@ -15,10 +15,12 @@ import logging
 import os
 import secrets
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import ray
@@ -33,15 +35,15 @@ from ray._raylet import (  # type: ignore[attr-defined]  # written in Cython
 from ray.util.client import ray as client
 
 from raysim.config import EngineSettings
-from raysim.core.cores import usable_cores
 from raysim.core.errors import MachineError, RunError, SettingsError
-from raysim.core.exits import delay_signals, last_words, retake_signals
-from raysim.core.memory_limit import memory_limit
+from raysim.core.exits import FAULT, delay_signals, exit_code, last_words, retake_signals
+from raysim.core.machine.cores import usable_cores
+from raysim.core.machine.memory_limit import memory_limit
 from raysim.execution.base import Executor, InlineExecutor
 from raysim.execution.cluster_health import alive_nodes, check_head
 from raysim.execution.pool.demand import plan_pool
+from raysim.execution.pool.ray_folder import RAY, own_folder, short_place
 from raysim.execution.pool.ray_pool import ActorPool
-from raysim.execution.ray_folder import RAY, own_folder, short_place
 from raysim.execution.resources import unused_gpus
 from raysim.execution.worker import WorkerSpec
 from raysim.storage.environment import gpu_names
@@ -50,6 +52,8 @@ from raysim.storage.trace import Stopwatch
 MakeExecutor = Callable[[WorkerSpec, Stopwatch, Callable[[str], None]], Executor]
 """Makes the executor of a run, as `make_executor` does."""
 CONNECT_SECONDS = 10.0
+END_SECONDS = 60.0
+"""Seconds in which Ray must let go of a driver."""
 RESUME = "type the same command again"
 KILLED = (
     "raysim: this process was killed, by a user, by the system for want of memory, or by Ray, which"
@@ -116,7 +120,7 @@ def _joined_cluster(address: str) -> Iterator[None]:
         yield
     finally:
         with delay_signals():
-            ray.shutdown()
+            _shut_down(sys.exception())
 
 
 @contextmanager
@@ -130,7 +134,23 @@ def _own_cluster() -> Iterator[None]:
         finally:
             with delay_signals():
                 _continue_stopped()
-                ray.shutdown()
+                _shut_down(sys.exception())
+
+
+def _shut_down(error: BaseException | None) -> None:
+    """Leave Ray; end the process where that takes too long, as of a raylet that is stopped.
+
+    Args:
+        error: What the run has ended with, whose exit code the process has; `last_words` says how
+            to go on.
+    """
+    code = exit_code(error) if isinstance(error, KeyboardInterrupt) else FAULT
+    timer = Timer(END_SECONDS, os._exit, [getattr(error, "exit_code", code)])
+    timer.start()
+    try:
+        ray.shutdown()
+    finally:
+        timer.cancel()
 
 
 def _continue_stopped() -> None:

@@ -29,7 +29,8 @@ Samples = tuple[Any, Any] | Dataset[Any] | DataLoader[Any]
 class Task:
     """A user's own task, in place of a dataset, a partition and a model.
 
-    Targets are class numbers [N] or words, which are numbered in alphabetical order, unless the scoring says otherwise. A regression:
+    Targets are class numbers [N] or words, which are numbered in alphabetical order, unless the
+    scoring says otherwise. A regression:
 
         def squared_error(outputs, targets):  # [B, 1], [B] -> [B]
             return (outputs[:, 0] - targets).square()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from raysim.core.errors import RunError
+from raysim.core.errors import RaysimError, RunError
+from raysim.core.exits import INPUT
 
 LOCK = ".lock"
 """Name of the file that is locked."""
@@ -94,6 +96,25 @@ def _locked_itself(path: Path, held: str) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def removed_if_refused(path: Path) -> Iterator[None]:
+    """Remove a folder that the body makes where that is refused before a run has begun.
+
+    Raises:
+        RaysimError: the body's.
+    """
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    try:
+        yield
+    except RaysimError as error:
+        if missing and error.exit_code == INPUT and not any(path.rglob("config.json")):
+            shutil.rmtree(path, ignore_errors=True)
+            with suppress(OSError):
+                for parent in missing[1:]:
+                    parent.rmdir()
+        raise
 
 
 def is_locked(path: Path) -> bool:

@@ -191,7 +191,6 @@ def test_a_driver_that_ray_ends_leaves_a_line():
 
 
 STOPPED = """
-import os, signal, sys
 from raysim.config import EngineSettings
 from raysim.execution.ray_runtime import ray_runtime
 
@@ -200,7 +199,6 @@ with ray_runtime(EngineSettings()):
     ray.get(ray.remote(lambda: 1).remote())
     raylet = next(p for p in psutil.Process().children() if p.name() == "raylet")
     raylet.suspend()
-    sys.exit(143)
 """
 
 
@@ -216,8 +214,38 @@ def test_a_stopped_raylet_does_not_keep_a_driver_that_ends(folder):
         check=False,
         timeout=240,
     )
-    assert (done.returncode, done.stdout) == (143, "")
+    assert (done.returncode, done.stdout) == (0, "")
     assert not [*folder.iterdir()]
+
+
+HANGING = """
+import time
+from raysim.config import EngineSettings
+from raysim.core.exits import Interrupted
+from raysim.execution import ray_runtime
+
+ray_runtime.check_head = ray_runtime._init = lambda *_, **__: None
+ray_runtime.ray.shutdown = lambda: time.sleep(100)
+ray_runtime.END_SECONDS = 1.0
+with ray_runtime.ray_runtime(EngineSettings()) as if_killed:
+    if_killed("type: raysim resume mine")
+    raise Interrupted(15)
+"""
+
+
+def test_a_cluster_that_does_not_let_go_ends_the_driver():
+    """As one whose raylet is stopped on this machine."""
+    done = subprocess.run(
+        [sys.executable, "-c", HANGING],
+        env={**os.environ, "RAY_ADDRESS": "127.0.0.1:6379"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 143
+    assert line.startswith("raysim: ") and line.endswith("then type: raysim resume mine")
 
 
 SILENT = """

@@ -41,6 +41,17 @@ def test_the_folder_of_a_table_is_refused_before_a_study_is_made_in_it(tmp_path,
 PAIR = {"local.momentum": [0.0, 0.9], "local.nesterov": [False, True]}
 
 
+def test_a_refused_study_leaves_no_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    before = {*tmp_path.rglob("*")}
+    with pytest.raises(raysim.SettingsError, match=r"^RAY_TMPDIR=.*: must be a folder with a path"):
+        raysim.tune("fedmax-beta", trials=1)
+    assert {*tmp_path.rglob("*")} == before
+
+
 def test_values_that_the_settings_refuse_together(tmp_path, local_slots):
     """Each is allowed beside the settings' own value of the other."""
     make_study(tmp_path)

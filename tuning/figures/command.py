@@ -12,7 +12,7 @@ from raysim.results.origins import origin_notes, origins_of
 from raysim.results.references import reference_notes
 from raysim.results.runs import read_run
 from raysim.storage.atomic import replace_file, write_json
-from raysim.storage.lock import lock_folder
+from raysim.storage.lock import lock_folder, removed_if_refused
 from raysim.storage.schema import GRIDS, SCHEMA, check_claim
 from raysim.storage.tables.parted import read_table
 from raysim.tuning.figures.plan import FigurePlan, make_plan
@@ -56,7 +56,11 @@ def figure(
     plan = make_plan(name, overrides, rounds, out, only)
     check_packages()
     plan.check()
-    with hinting(RESUME), lock_folder(out, "another raysim figure is using this folder"):
+    with (
+        hinting(RESUME),
+        removed_if_refused(out),
+        lock_folder(out, "another raysim figure is using this folder"),
+    ):
         check_claim(out, "figure", name)
         runs = FigureRuns(plan, line)
         for run, missing in plan.missing.items():

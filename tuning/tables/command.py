@@ -13,6 +13,7 @@ from rich.text import Text
 
 from raysim.core.errors import MachineError, RaysimError
 from raysim.results.render import grid_of, to_rich
+from raysim.storage.lock import removed_if_refused
 from raysim.tuning.slots.fitting import at_most, count_slots
 from raysim.tuning.slots.pool import open_slots
 from raysim.tuning.slots.queue import run_in_slots
@@ -57,7 +58,7 @@ def table(
     """
     plan, folder, line = plan_of(name, options), TableFolder(out), _line_of(console)
     plan.check_data()
-    with hinting(RESUME), folder.lock(plan):
+    with hinting(RESUME), removed_if_refused(out), folder.lock(plan):
         runs = TableRuns(plan, folder, Workload(), line)
         runs.check()
         folder.seal()

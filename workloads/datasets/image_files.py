@@ -17,9 +17,9 @@ import numpy.typing as npt
 from PIL import Image, ImageOps
 from pydantic import Field
 
-from raysim.core.cores import usable_cores
 from raysim.core.data import Progress, Split
 from raysim.core.errors import DataError
+from raysim.core.machine.cores import usable_cores
 from raysim.workloads.datasets.images import Images
 from raysim.workloads.datasets.prepared import prepare_once
 

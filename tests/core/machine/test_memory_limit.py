@@ -10,7 +10,7 @@ import pytest
 
 FAILING = """
 import os
-from raysim.core.memory_limit import within_memory_limit
+from raysim.core.machine.memory_limit import within_memory_limit
 with within_memory_limit():
     {0}
 """

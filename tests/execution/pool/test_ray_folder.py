@@ -12,7 +12,7 @@ import pytest
 from filelock import FileLock
 
 from raysim.core.errors import MachineError, RunError, SettingsError
-from raysim.execution.ray_folder import SHORT, own_folder, short_place
+from raysim.execution.pool.ray_folder import SHORT, own_folder, short_place
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from raysim.core import cores
-from raysim.core.cores import usable_cores
+from raysim.core.machine import cores
+from raysim.core.machine.cores import usable_cores
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,1 @@
+"""Limits that a machine sets to this process: `cores` and `memory_limit`."""
