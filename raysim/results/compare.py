@@ -184,8 +184,11 @@ def compared_metrics(
         SettingsError: a run lacks the column of one of `further`.
     """
     records = [record for group in groups for record in group.records]
-    has_accuracy = any("test_accuracy" in record.metrics.column_names for record in records)
+    measured = {name for record in records for name in record.metrics.column_names}
+    has_accuracy = "test_accuracy" in measured
     column, unit = ("test_accuracy", "%") if has_accuracy else ("test_loss", "")
+    if column not in measured and "train_loss" in measured:
+        column = "train_loss"  # of tasks without a test set
     name = column.removeprefix("test_")
     given = {group.settings.get("target_accuracy") for group in groups}
     targets = {each for each in given if isinstance(each, float)} if target is None else {target}

@@ -15,6 +15,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 import raysim
 from raysim.federation.samples import read_pair
 from raysim.federation.task import from_task
+from raysim.results.compare import compared_metrics, group_runs
+from raysim.results.runs import read_runs
 from tests.tasks import Notes, make_settings
 
 GENERATOR = np.random.default_rng(0)
@@ -187,6 +189,9 @@ def test_without_a_test_set_nothing_is_evaluated_on_one(tmp_path, holdout, vecto
     summary = result.summary
     assert summary["final_accuracy"] is None and summary["rounds"] == 3
     assert ("final_holdout_accuracy" in summary) == bool(holdout)
+    groups = group_runs(read_runs([tmp_path / "run"]))
+    (final, *_) = compared_metrics(groups, None)
+    assert final[0] == "final train_loss" and final[1].of(groups[0].records[0]) > 0
     evaluated = raysim.run(
         settings.model_copy(update={"out": str(tmp_path / "with")}),
         raysim.Task(linear, [(X, Y), (X, Y)], (X, Y)),
