@@ -5,13 +5,13 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from raysim.core.errors import RunError
+from raysim.core.errors import MovedError, RunError
 
 LOCK = ".lock"
 """Name of the file that is locked."""
@@ -94,6 +94,29 @@ def _locked_itself(path: Path, held: str) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def check_place(path: Path, descriptor: int) -> None:
+    """Check that a path leads to the folder of a descriptor.
+
+    Raises:
+        MovedError: the folder was renamed, deleted or replaced.
+    """
+    own = os.fstat(descriptor)
+    with suppress(OSError):
+        if os.path.samestat(own, path.stat()):
+            return
+    with suppress(OSError):
+        now = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if os.path.samestat(own, now.stat()):
+            raise MovedError(
+                f"{path}: was renamed to {now} while the run wrote to it; to go on from its last"
+                f" checkpoint, type: raysim resume {now}"
+            )
+    raise MovedError(
+        f"{path}: was deleted or moved away while the run wrote to it; restore it and resume it, or"
+        " start the run again"
+    )
 
 
 def is_locked(path: Path) -> bool:
