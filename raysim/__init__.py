@@ -230,10 +230,8 @@ def run(
 ) -> Result:
     """Simulate a federation, from the first round or where `settings.out` stopped.
 
-    A finished run of the same settings in `settings.out` is returned as it is.
-
     Args:
-        settings: From `load_config`.
+        settings: From `load_config`; a finished run of theirs is returned.
         task: Your own clients, test set and model, in place of those of the settings.
         listener: Told how the run goes.
         force: Go on where data, versions or machines differ from those before; the run records it.

@@ -14,8 +14,8 @@ from raysim.core.given import override_text, parse_json
 from raysim.driver.context import Result
 from raysim.driver.identity import differing_parts
 from raysim.storage.checkpoints import Checkpoints
-from raysim.storage.models import model_problem
 from raysim.storage.run_directory import RunDirectory, difference_from
+from raysim.storage.sealed.models import model_problem
 from raysim.storage.tables.parted import read_table
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from raysim.core.columns import OF_CLIENTS, check_names
 from raysim.core.errors import RunError
+from raysim.core.given.columns import OF_CLIENTS, check_names
 from raysim.core.rules import Reduced, Upload
 from raysim.core.tensors import CPU, Layout, flatten, unflatten
 from raysim.core.tensors.exact import Addend, ExactSum

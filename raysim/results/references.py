@@ -9,7 +9,7 @@ from raysim.core.errors import RunError
 from raysim.core.tensors.digests import tensors_digest
 from raysim.results.runs import RunRecord, read_run, result_settings
 from raysim.storage.checkpoints import REFERENCE
-from raysim.storage.models import read_model
+from raysim.storage.sealed.models import read_model
 
 UNREAD = "reference.model"
 """Key of the digest of a model whose settings are not known."""

@@ -24,10 +24,10 @@ from raysim.core.given import compared, decides_result, parse_json
 from raysim.core.method import METHODS
 from raysim.results.failures import INFINITE_LOSS, failure_of, read_failure
 from raysim.storage.checkpoints import Checkpoints
-from raysim.storage.models import model_problem
 from raysim.storage.recorder import ANALYSIS
 from raysim.storage.run_directory import RunDirectory
 from raysim.storage.schema import GRIDS, current_settings
+from raysim.storage.sealed.models import model_problem
 from raysim.storage.summary import DROPPED
 from raysim.storage.tables.parted import read_table
 

@@ -1,11 +1,13 @@
 """Storage: files of a run, written and read again.
 
 In: settings, states, rows, events. Out: files that are complete at any moment, and their contents.
-Imported by `execution`, `driver`, `results` and `tuning`; knows only `core` and `config`.
+Imported by `execution`, `driver`, `results`, `workloads` and `tuning`; knows only `core` and
+`config`.
 
 - `run_directory` names the files; `schema`, `environment`, `plugins` and `lock` are about what they
   were written with, and by whom.
 - `recorder` writes rows of rounds into `tables`; `summary` and `trace` are made of the same rounds.
-- `checkpoints`, `client_states` and `in_flight` are what a run goes on from.
+- `checkpoints`, `client_states` and `in_flight` are what a run goes on from; they
+  and the model are checked by what is `sealed`.
 - `atomic` writes files so that a crash leaves none by halves.
 """

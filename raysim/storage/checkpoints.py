@@ -36,7 +36,7 @@ from raysim.storage.atomic import (
 from raysim.storage.client_states import NEVER, Versions
 from raysim.storage.in_flight import InFlight
 from raysim.storage.recorder import METRICS, SealedTables
-from raysim.storage.seals import read_sealed, write_sealed
+from raysim.storage.sealed.words import read_sealed, write_sealed
 
 KEPT_CHECKPOINTS = 2
 STATE, CLIENTS = "state.safetensors", "clients.safetensors"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from raysim.core.errors import RaysimError, RunError
+from raysim.core.errors import MovedError, RaysimError, RunError
 from raysim.core.exits import INPUT
 
 LOCK = ".lock"
@@ -115,6 +115,29 @@ def removed_if_refused(path: Path) -> Iterator[None]:
                 for parent in missing[1:]:
                     parent.rmdir()
         raise
+
+
+def check_place(path: Path, descriptor: int) -> None:
+    """Check that a path leads to the folder of a descriptor.
+
+    Raises:
+        MovedError: the folder was renamed, deleted or replaced.
+    """
+    own = os.fstat(descriptor)
+    with suppress(OSError):
+        if os.path.samestat(own, path.stat()):
+            return
+    with suppress(OSError):
+        now = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if os.path.samestat(own, now.stat()):
+            raise MovedError(
+                f"{path}: was renamed to {now} while the run wrote to it; to go on from its last"
+                f" checkpoint, type: raysim resume {now}"
+            )
+    raise MovedError(
+        f"{path}: was deleted or moved away while the run wrote to it; restore it and resume it, or"
+        " start the run again"
+    )
 
 
 def is_locked(path: Path) -> bool:

@@ -20,12 +20,12 @@ from pyarrow import ipc
 
 from raysim.config import Settings, parse
 from raysim.core.client_indices import ClientIndices, ListedIndices
-from raysim.core.errors import MovedError, RunError, SettingsError
+from raysim.core.errors import RunError, SettingsError
 from raysim.core.given import compared, may_change, parse_json
 from raysim.storage.atomic import is_leftover, remove, replace_file, sweep, write_json
 from raysim.storage.checkpoints import FORMULA, Checkpoints
 from raysim.storage.environment import by_environment, environment, gpu_names, installed_version
-from raysim.storage.lock import LOCK, lock_folder, make_new_folder
+from raysim.storage.lock import LOCK, check_place, lock_folder, make_new_folder
 from raysim.storage.plugins import SEALS, Plugins, modules_of
 from raysim.storage.schema import SCHEMA, current_settings
 from raysim.storage.summary import summarise
@@ -179,23 +179,8 @@ class RunDirectory:
         Raises:
             MovedError: it was renamed, deleted or replaced; it would be made anew.
         """
-        if self._descriptor is None:
-            return
-        own, link = os.fstat(self._descriptor), Path(f"/proc/self/fd/{self._descriptor}")
-        with suppress(OSError):
-            if os.path.samestat(own, self.path.stat()):
-                return
-        with suppress(OSError):
-            now = link.readlink()
-            if os.path.samestat(own, now.stat()):
-                raise MovedError(
-                    f"{self.path}: was renamed to {now} while the run wrote to it; to go on from"
-                    f" its last checkpoint, type: raysim resume {now}"
-                )
-        raise MovedError(
-            f"{self.path}: was deleted or moved away while the run wrote to it; restore it and"
-            " resume it, or start the run again"
-        )
+        if self._descriptor is not None:
+            check_place(self.path, self._descriptor)
 
     def read_config(
         self, note: Callable[[str], None] = lambda text: None

@@ -30,7 +30,7 @@ from raysim.federation.evaluation_sets import EvaluationSet, client_test_set
 from raysim.federation.federation import Federation, open_samples
 from raysim.federation.opened import OpenedSamples
 from raysim.storage.checkpoints import Checkpoint
-from raysim.storage.models import read_model
+from raysim.storage.sealed.models import read_model
 from raysim.training.network import STAGES, lacking_stages
 
 PROBE_SAMPLES = 200

@@ -7,9 +7,9 @@ from dataclasses import replace
 from functools import cached_property, partial
 from time import perf_counter
 
-from raysim.core.columns import check_metrics
 from raysim.core.components import called, calling
 from raysim.core.errors import DamagedStateError, MachineError, MovedError
+from raysim.core.given.columns import check_metrics
 from raysim.core.method import Metrics, Round, ServerState
 from raysim.core.tensors import frozen_names
 from raysim.driver.analyses.round_analyses import RoundAnalyses

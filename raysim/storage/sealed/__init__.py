@@ -1,0 +1,5 @@
+"""What checkpoints seal: their own words, and the model of a run directory.
+
+In: checkpoints. Out: words and models that are as they were written. Imported by `raysim.storage`,
+by readers of models.
+"""
