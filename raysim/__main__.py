@@ -1,7 +1,7 @@
 """Entry of the command `raysim`, and of `python -m raysim`."""
 
 from raysim.core.exits import end_at_once
-from raysim.core.memory_limit import within_memory_limit
+from raysim.core.machine.memory_limit import within_memory_limit
 from raysim.execution.module_path import take_working_directory_off
 
 
