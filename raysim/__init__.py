@@ -133,10 +133,10 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
         RunError: a newer version wrote the file, or a class that is named lies in a run directory.
     """
     from raysim import methods, workloads  # noqa: F401 - registers the components
-    from raysim.config import apply_overrides, parse, read_file
+    from raysim.config import apply_overrides, parse
     from raysim.core.components import suggest
     from raysim.core.errors import SettingsError, visible
-    from raysim.core.given import check_plain, user_path
+    from raysim.core.given import check_plain, read_file, user_path
     from raysim.storage.plugins import check_places
     from raysim.storage.schema import current_settings
     from raysim.workloads.presets import PRESETS, on_preset
@@ -174,8 +174,8 @@ def check(settings: Settings, task: Task | None = None, listener: Listener | Non
     Raises:
         RaysimError: a setting or a file does not allow the run.
     """
+    from raysim.driver.checks.preflight import with_cohort
     from raysim.driver.listener import Listener
-    from raysim.driver.preflight import with_cohort
     from raysim.driver.start import check_run
     from raysim.driver.trackers import check_tracker
     from raysim.storage.run_directory import RunDirectory
@@ -211,8 +211,8 @@ def rounds(
     Raises:
         RaysimError: something is wrong that you can mend; its message says what.
     """
+    from raysim.driver.checks.preflight import with_cohort
     from raysim.driver.listener import Listener
-    from raysim.driver.preflight import with_cohort
     from raysim.driver.start import drive, reserved_directory
 
     settings, listener = with_cohort(settings, task), listener or Listener()
@@ -275,8 +275,8 @@ def resume(
 
     listener, directory = listener or Listener(), RunDirectory(user_path(run_dir))
     leave_out_working_directory(directory.path)
+    from raysim.driver.checks.preflight import with_cohort  # their packages try optional imports
     from raysim.driver.finished import check_unchanged
-    from raysim.driver.preflight import with_cohort  # their packages try optional imports
     from raysim.driver.start import drive
 
     Plugins(directory.path).check_recorded(force)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -34,8 +33,6 @@ from raysim.core.given import (
     dotted,
     or_none,
     parse_json,
-    parse_toml,
-    read_text,
     user_path,
 )
 from raysim.core.given.component_fields import component_field
@@ -289,19 +286,3 @@ def parse_override(text: str) -> tuple[str, Any]:
         raise SettingsError(f"{visible(text)}: {error}") from error
     except ValueError:  # no JSON, or a number or nesting that no setting has
         return key.strip(), or_none(value.strip())
-
-
-def read_file(path: Path) -> dict[str, Any]:
-    """Read settings from a TOML or JSON file.
-
-    Raises:
-        SettingsError: the file cannot be read or is not valid.
-    """
-    try:
-        text = read_text(path)
-        values = parse_toml(text) if path.suffix == ".toml" else parse_json(text)
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"{path}: cannot be read as settings: {error}") from error
-    if not isinstance(values, dict):
-        raise SettingsError(f"{path}: must contain a table of settings")
-    return values

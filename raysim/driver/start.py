@@ -10,12 +10,12 @@ from typing import Any
 from raysim.config import Settings
 from raysim.driver.analyses.run_analyses import Analyses
 from raysim.driver.asynchronous.opening import check_asynchrony
+from raysim.driver.checks.preflight import check_space, initial_checkpoint
 from raysim.driver.context import CheckedRun, Result, RunContext
 from raysim.driver.evaluation import Evaluator
 from raysim.driver.finished import check_same_task, finished_run
 from raysim.driver.identity import STACK, identity_of
 from raysim.driver.listener import Listener
-from raysim.driver.preflight import check_space, initial_checkpoint
 from raysim.driver.rounds import RoundIterator
 from raysim.driver.run import Run
 from raysim.driver.trackers import tracked

@@ -36,7 +36,7 @@ from raysim.core.method import METHODS, Round
 from raysim.core.rules import Pass, Reduced
 from raysim.core.seeds import stream, torch_generator
 from raysim.core.tensors import Groups
-from raysim.driver.preflight import initial_checkpoint
+from raysim.driver.checks.preflight import initial_checkpoint
 from raysim.driver.round_inputs import round_inputs
 from raysim.execution.partial_sum import PartialSum
 from raysim.execution.process import configure, keep_freed_memory

@@ -7,7 +7,7 @@ from torch import nn
 
 import raysim
 from raysim.core.tensors import nbytes
-from raysim.driver.preflight import check_space, initial_checkpoint
+from raysim.driver.checks.preflight import check_space, initial_checkpoint
 from raysim.federation.task import from_task
 from tests.tasks import make_settings, make_task
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import raysim
-from raysim.driver.preflight import initial_checkpoint
+from raysim.driver.checks.preflight import initial_checkpoint
 from raysim.driver.stacking import decide_stack_size
 from raysim.execution.worker import Worker
 from raysim.federation.federation import Federation

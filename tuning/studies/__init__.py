@@ -14,10 +14,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from raysim.config import read_file
 from raysim.core.components import explain, suggest
 from raysim.core.errors import SettingsError, visible
-from raysim.core.given import check_plain, user_path
+from raysim.core.given import check_plain, read_file, user_path
 from raysim.storage.schema import current_settings
 from raysim.tuning.studies.study import Study, StudyTable
 from raysim.workloads.presets import changes_of

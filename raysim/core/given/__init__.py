@@ -15,6 +15,7 @@ from raysim.core.given.values import (
     override_text,
     parse_json,
     parse_toml,
+    read_file,
     read_text,
 )
 
@@ -31,6 +32,7 @@ __all__ = [
     "parse_json",
     "parse_toml",
     "portable_name",
+    "read_file",
     "read_text",
     "user_path",
 ]

@@ -153,3 +153,19 @@ def read_text(path: Path) -> str:
     if len(content) > FILE_BYTES:
         raise ValueError(f"has more than {FILE_BYTES // 10**6} MB")
     return content.decode("utf-8-sig")
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """Read settings from a TOML or JSON file.
+
+    Raises:
+        SettingsError: the file cannot be read or is not valid.
+    """
+    try:
+        text = read_text(path)
+        values = parse_toml(text) if path.suffix == ".toml" else parse_json(text)
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"{path}: cannot be read as settings: {error}") from error
+    if not isinstance(values, dict):
+        raise SettingsError(f"{path}: must contain a table of settings")
+    return values

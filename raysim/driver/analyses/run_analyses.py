@@ -25,7 +25,7 @@ from raysim.core.seeds import stream
 from raysim.core.tensors import CPU, Tensors
 from raysim.core.tensors.packed import as_tensor
 from raysim.driver.analyses.riding import Extras
-from raysim.driver.model_checks import complex_parameter
+from raysim.driver.checks.model import complex_parameter
 from raysim.federation.evaluation_sets import EvaluationSet, client_test_set
 from raysim.federation.federation import Federation, open_samples
 from raysim.federation.opened import OpenedSamples

@@ -1,123 +1,24 @@
-"""Preflight checks: everything that is checked before a run starts or writes anything."""
+"""Checks of a run's samples: that network, scoring and settings can do with them."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from raysim.config import Settings
-from raysim.core.components import ask
 from raysim.core.errors import DataError, SettingsError
-from raysim.core.method import Method, ServerState
+from raysim.core.method import Method
 from raysim.core.rules import Batch
 from raysim.core.scoring import Scoring
-from raysim.core.tensors import CPU, at_least_float32
-from raysim.driver.model_checks import check_model
-from raysim.driver.round_inputs import draw_cohort
-from raysim.federation.federation import Federation, open_samples, sample_dtype
-from raysim.federation.opened import OpenedSamples
+from raysim.core.tensors import at_least_float32
+from raysim.federation.federation import Federation, open_samples
 from raysim.federation.samples import problem_of
-from raysim.federation.task import Task
-from raysim.storage.checkpoints import Checkpoint
-from raysim.storage.client_states import NEVER, ClientStates
-from raysim.training.network import STAGES, Network, lacking_stages
+from raysim.training.network import Network
 
 
-def initial_checkpoint(settings: Settings, federation: Federation) -> tuple[nn.Module, Checkpoint]:
-    """Build the network; return it and the checkpoint before the first round.
-
-    Raises:
-        SettingsError: the method does not suit the network, or the network not the data.
-    """
-    method = settings.method
-    samples = OpenedSamples(federation, CPU)
-    samples.check()
-    model = federation.network(settings.seed)
-    check_model(settings, model)
-    if method.staged and (lacking := lacking_stages(model, STAGES)):
-        raise SettingsError(
-            f"method.name={method.title}: needs a model with the stages {', '.join(STAGES)};"
-            f" this one lacks {', '.join(lacking)}"
-        )
-    network: nn.Module = ask(
-        method,
-        "network",
-        model,
-        returns=lambda found: isinstance(found, nn.Module),
-        expected="a torch.nn.Module",
-    )
-    clients = len(federation.training_sizes)
-    never_trained, never = np.full(clients, np.nan), np.full((clients, len(NEVER)), NEVER)
-    initial = Checkpoint(0, _initial_state(method, network), never_trained, never)
-    _check_scoring(settings, federation.scoring)
-    if not federation.has_test:
-        _check_without_test(settings)
-    draw_cohort(settings, initial)
-    inputs = replace(federation.inputs, dtype=sample_dtype(network))
-    samples = OpenedSamples(replace(federation, inputs=inputs), CPU)
-    outputs = _check_samples(method, network, samples.first(2))
-    if federation.scoring.classifies:
-        _check_labels(federation, outputs.shape[-1])
-    return network, initial
-
-
-def _initial_state(method: Method, network: nn.Module) -> ServerState:
-    """Return the server's initial state; what the method makes of it must be of the right types.
-
-    Raises:
-        SettingsError: it is not.
-    """
-    named = {name for name, _ in (*network.named_parameters(), *network.named_buffers())}
-    state: ServerState = ask(
-        method,
-        "init",
-        network,
-        returns=lambda found: (
-            isinstance(found, ServerState)
-            and _are_groups(found.groups)
-            and bool(json.dumps(dict(found.info)))
-        ),
-        expected="a ServerState of groups of tensors, and of info that JSON can hold",
-    )
-    ask(
-        method,
-        "deployed",
-        state,
-        returns=lambda found: _are_tensors(found) and named <= {*found},
-        expected="the network's tensors by name",
-    )
-    ask(
-        method,
-        "client_init",
-        state,
-        returns=_are_groups,
-        expected="groups of tensors, none of clients that keep nothing",
-    )
-    ask(
-        method,
-        "client_bytes",
-        state,
-        returns=lambda found: isinstance(found, int) and found >= 0,
-        expected="a number of bytes",
-    )
-    return state
-
-
-def _are_tensors(found: Any) -> bool:
-    return all(isinstance(tensor, Tensor) for tensor in found.values())
-
-
-def _are_groups(found: Any) -> bool:
-    return all(map(_are_tensors, found.values()))
-
-
-def _check_labels(federation: Federation, outputs: int) -> None:
+def check_labels(federation: Federation, outputs: int) -> None:
     """Check that targets are class numbers that the network has outputs for.
 
     Raises:
@@ -137,36 +38,7 @@ def _check_labels(federation: Federation, outputs: int) -> None:
             )
 
 
-def with_cohort(settings: Settings, task: Task | None) -> Settings:
-    """Return the settings with the number of the task's clients, if there is a task.
-
-    Raises:
-        SettingsError: without one, the fraction of the clients is no client.
-    """
-    if task:
-        return settings.model_copy(update={"clients": len(task.clients)})
-    if not round(settings.fraction * settings.clients):
-        raise SettingsError(
-            f"fraction={settings.fraction}: of clients={settings.clients} that is no client; must"
-            f" be at least {1 / settings.clients:g}"
-        )
-    return settings
-
-
-def check_space(settings: Settings, states: ClientStates, state: ServerState) -> None:
-    """Check that the disk has room for what clients keep.
-
-    Raises:
-        RunError: it has not.
-    """
-    method, cohort, clients = settings.method, settings.cohort_size, settings.clients
-    expected = round(clients * (1 - (1 - cohort / clients) ** settings.rounds))
-    versions = min(2 * settings.checkpoint_every, settings.rounds) * cohort
-    in_round = cohort * method.round_state_bytes(state)
-    states.check_space((expected + versions) * method.client_bytes(state) + in_round)
-
-
-def _check_scoring(settings: Settings, scoring: Scoring) -> None:
+def check_scoring(settings: Settings, scoring: Scoring) -> None:
     """Check that the scoring has what the settings need.
 
     Raises:
@@ -189,7 +61,7 @@ def _check_scoring(settings: Settings, scoring: Scoring) -> None:
             raise SettingsError(f"{setting}: the task is no classification; leave it out")
 
 
-def _check_without_test(settings: Settings) -> None:
+def check_without_test(settings: Settings) -> None:
     """Check that nothing needs a test set, which a task may lack.
 
     Raises:
@@ -205,7 +77,7 @@ def _check_without_test(settings: Settings) -> None:
             raise SettingsError(f"{setting}: needs a test set; give Task.test, or leave it out")
 
 
-def _check_samples(method: Method, module: nn.Module, samples: Batch) -> Tensor:
+def check_samples(method: Method, module: nn.Module, samples: Batch) -> Tensor:
     """Check that a network takes the data, and the scoring its outputs; return these.
 
     Where a method looks into stages, these must be all of the network.
