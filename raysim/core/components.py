@@ -24,7 +24,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from raysim.core.errors import RaysimError, SettingsError, visible
-from raysim.core.given.user_modules import allow
+from raysim.core.given.user_modules import allow, unnamed
 
 
 class Component(BaseModel):
@@ -105,7 +105,8 @@ class Registry(Generic[C]):
                 allow(module_name)
             found = getattr(import_module(module_name), class_name)
         except (Exception, SystemExit) as error:  # a user's module may do anything
-            raise SettingsError(f"{key}: cannot be imported: {cause(error)}") from error
+            hint = unnamed(error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+            raise SettingsError(f"{key}: cannot be imported: {cause(error)}{hint}") from error
         if not (isinstance(found, type) and issubclass(found, self.base)):
             raise SettingsError(f"{key}: must be a subclass of raysim.{self.base.__name__}")
         if isabstract(found):

@@ -45,8 +45,12 @@ def check_head(address: str, seconds: float) -> None:
         try:
             call(b"", timeout=seconds)
         except grpc.RpcError as error:
-            if error.code() not in TOKEN_WANTED:  # Ray says so itself, and what to set
-                raise OSError("a server is there, but not the head of a Ray cluster") from error
+            if error.code() in TOKEN_WANTED:  # Ray says so itself, and what to set
+                return
+            problem = "but not the head of a Ray cluster"
+            if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:  # silent, or a head that is busy
+                problem = f"but does not answer as the head of a Ray cluster within {seconds:g} s"
+            raise OSError(f"a server is there, {problem}") from error
 
 
 def alive_node_ids() -> set[str]:

@@ -18,6 +18,7 @@ from raysim.core.given.user_modules import (
     allow,
     find_named_modules,
 )
+from raysim.core.method import METHODS
 from raysim.execution.module_path import with_driver_path
 
 HOME = Path(raysim.__file__).parents[1]
@@ -90,7 +91,9 @@ def test_the_working_directory_is_off_the_module_path(finder, monkeypatch, tmp_p
 def test_named_modules_and_their_imports_alone_are_found_there(finder, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     for name, text in {
-        "an_own_method": "import an_own_helper",
+        "an_own_method": "import an_own_helper, importlib\nimportlib.import_module('an_own_text')",
+        "an_own_text": "def f():\n    __import__('an_own_word')\n    from ..above import y",
+        "an_own_word": "",
         "an_own_helper": "def f():\n    from an_own_package.deep import x",
         "an_own_package/deep": "import an_own_missing",
         "an_own_stranger": "",
@@ -98,7 +101,14 @@ def test_named_modules_and_their_imports_alone_are_found_there(finder, monkeypat
         (tmp_path / f"{name}.py").parent.mkdir(exist_ok=True)
         (tmp_path / f"{name}.py").write_text(text)
     find_named_modules()
-    found = ("an_own_method", "an_own_helper", "an_own_package", "an_own_package.deep")
+    found = (
+        "an_own_method",
+        "an_own_helper",
+        "an_own_text",
+        "an_own_word",
+        "an_own_package",
+        "an_own_package.deep",
+    )
     assert find_spec("an_own_method") is None
     allow("an_own_method")
     assert all(find_spec(name) is not None for name in found)
@@ -168,6 +178,15 @@ OPTIONAL = (
 OWN_METHOD = (
     "import own_helper\nfrom raysim.methods.fedavg import FedAvg\nclass Mine(FedAvg):\n    pass\n"
 )
+
+
+def test_a_module_that_no_source_names_is_named_in_the_error(finder, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "an_own_asker.py").write_text("name = 'an_own_' + 'part'\n__import__(name)")
+    (tmp_path / "an_own_part.py").touch()
+    find_named_modules()
+    with pytest.raises(raysim.SettingsError, match="the an_own_part of the working directory is"):
+        METHODS.get("an_own_asker:Mine")
 
 
 @pytest.mark.parametrize("engine", ["inline", pytest.param("ray", marks=pytest.mark.full)])

@@ -50,6 +50,10 @@ BAD_FILES: dict[str, tuple[bytes | None, tuple[str, ...]]] = {
         ("x={" + '"a".' * 200_000 + "a = 1}").encode(),
         ("dots-quoted.toml: ", "20 levels"),
     ),
+    "dots-quotes.toml": (
+        f"x = {{y = \"\"\"q\"\"\"\", z = '''q''''', {'a.' * 200_000}a = 1}}".encode(),
+        ("dots-quotes.toml: ", "20 levels"),
+    ),
     "brackets.toml": (f"rounds = {'[' * 400_000}".encode(), ("brackets.toml: ", "nested")),
     "brackets.json": (f'{{"rounds": {"[" * 400_000}'.encode(), ("brackets.json: ", "nested")),
     "braces.json": (('{"a":' * 150_000).encode(), ("braces.json: ", "nested")),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -158,6 +159,30 @@ def _imports_of(source: bytes, package: str) -> list[str]:
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and (package or not node.level):
-            base = resolve_name("." * node.level + (node.module or ""), package or None)
-            found += [f"{base}.{alias.name}" for alias in node.names]
+            with suppress(ImportError):  # of a package above the outermost one
+                base = resolve_name("." * node.level + (node.module or ""), package or None)
+                found += [f"{base}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Call):
+            found += _imported_by_call(node)
     return found
+
+
+def _imported_by_call(node: ast.Call) -> list[str]:
+    """Return the module that `import_module("name")` or `__import__("name")` imports."""
+    match node:
+        case ast.Call(
+            func=ast.Attribute(attr="import_module") | ast.Name(id="import_module" | "__import__"),
+            args=[ast.Constant(value=str(name)), *_],
+        ):
+            return [] if name.startswith(".") else [name]
+    return []
+
+
+def unnamed(module: str) -> str:
+    """Return in words that the working directory has a module that no source names, or nothing."""
+    if module in FINDER.names or not PathFinder.find_spec(module, FINDER.folders):
+        return ""
+    return (
+        f"; the {module} of the working directory is found only if a source that settings name"
+        " imports it by its name"
+    )

@@ -18,11 +18,11 @@ LEVELS = 20
 FILE_BYTES = 1_000_000
 """Most bytes of a settings file."""
 _NO_KEYS = re.compile(
-    r"""\"{3}(?:\\.|[^\\])*?(?:\"{3}|\Z)|'{3}.*?(?:'{3}|\Z)"""
+    r"""\"{3}(?:\\.|[^\\])*?(?:\"{3,5}|\Z)|'{3}.*?(?:'{3,5}|\Z)"""
     r"""|\"(?:\\.|[^\\"\n])*+\"?|'[^'\n]*+'?|\#[^\n]*+""",
     re.DOTALL,
 )
-"""Texts and comments of TOML."""
+"""Texts and comments of TOML; a text of several lines may end in two quotes of its own."""
 _DEEP_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{LEVELS}}}")
 """Key of more parts than values may have levels, in TOML without texts."""
 

@@ -8,7 +8,8 @@ too and is divided out once, so dropped clients need no second pass.
 A magnitude above 1.3e5 would overflow. It is added to a coarser sum of its tensor: to that of the
 least k with |value| <= 1.3e5 * 2^(16k), as round(p * value * 2^(46 - 16k)). The fractions add up to
 1, so that none of these sums overflows; each exists only where it is needed, and the mean adds them
-up in ascending order of k. Every finite value has a sum, to 48 bits or better of each term.
+up in ascending order of k. Every finite value has a sum; each share is rounded to 2^-46 of its
+value or better.
 
 Complex tensors are summed as pairs of reals; integer tensors (BatchNorm's counters) take the
 maximum.
