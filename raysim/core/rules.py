@@ -63,7 +63,7 @@ class Batch(NamedTuple):
 
     def losses(self, outputs: Tensor) -> Tensor:
         """Return the loss of each sample [B]."""
-        return self.scoring.losses(outputs, self.y)
+        return self.scoring.sample_losses(outputs, self.y)
 
     def mean(self, values: Tensor) -> Tensor:
         """Return the mean over the batch of one value per sample [B]."""

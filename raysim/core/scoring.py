@@ -64,10 +64,16 @@ class Scoring:
                 "Scoring.metrics: 'loss' is the engine's name of the loss; choose another name"
             )
 
+    def sample_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of each sample [B]; a user's function may change what it is given."""
+        if self.losses is cross_entropies:
+            return cross_entropies(outputs, targets)
+        return self.losses(outputs.clone(), targets.clone())
+
     def mean_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean loss of a batch without padding."""
         if self.losses is not cross_entropies:
-            return self.losses(outputs, targets).mean()
+            return self.sample_losses(outputs, targets).mean()
         if outputs.shape[-1] == 1:
             targets = targets.to(outputs.dtype)
             return F.binary_cross_entropy_with_logits(outputs.squeeze(-1), targets)

@@ -1,24 +1,45 @@
 """Tensors of a module as the engine holds them, and what `forward` binds in their place.
 
 A `forward` may bind a buffer to a new tensor (`self.mean = ...`), where the engine holds the one
-before: `Bindings.rebound` finds the new ones, `settle` writes their values into the engine's.
+before: `Bindings.rebound` finds the new ones, `settle` writes their values into the engine's. What
+a buffer that is not persistent is bound to for one batch, a mask of its shape, is forgotten.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from raysim.core.errors import RunError
 from raysim.core.tensors import Tensors
-from raysim.core.tensors.torch_private import absent_buffers
+from raysim.core.tensors.torch_private import buffers_of, transient_buffers
 
-Slot = tuple[str, nn.Module, str]
-"""Name of a tensor, the module that owns it, and its attribute."""
 _ASSIGNS = "the model's forward assigns the buffer"
-_SHAPED = "a buffer must keep its shape and dtype"
+
+
+class Slot(NamedTuple):
+    """A place in a module that holds a buffer.
+
+    Attributes:
+        path: Its own name.
+        name: That of the engine's tensor, another one where two places hold one tensor; of none
+            where the place is empty.
+        owner: The module, and the attribute of it.
+        key: See `owner`.
+        read: Returns what is there.
+        transient: Whether the buffer is not persistent.
+    """
+
+    path: str
+    name: str
+    owner: nn.Module
+    key: str
+    read: Callable[[], object]
+    transient: bool
 
 
 class Bindings:
@@ -30,38 +51,60 @@ class Bindings:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self._parameter_slots = _slots(module, dict(module.named_parameters()))
-        self._buffer_slots = _slots(module, dict(module.named_buffers()))
-        self._absent_slots = _slots(module, absent_buffers(module))
-        slots = [*self._parameter_slots, *self._buffer_slots]
-        self.tensors: dict[str, Tensor] = {name: getattr(owner, key) for name, owner, key in slots}
-        self.buffers = [name for name, _, _ in self._buffer_slots]
+        buffers = dict(module.named_buffers())
+        self._parameters = [
+            (name, module.get_submodule(path), key)
+            for name, _ in module.named_parameters()
+            for path, _, key in (name.rpartition("."),)
+        ]
+        self._slots = _slots(module, {id(tensor): name for name, tensor in buffers.items()})
+        self.tensors: dict[str, Tensor] = {**dict(module.named_parameters()), **buffers}
+        self.buffers = [*buffers]
 
     def rebound(self) -> dict[str, Tensor]:
-        """Return the tensors to which `forward` has bound buffers anew, by name.
+        """Return the tensors to which `forward` has bound buffers anew; bind the engine's again.
 
         Raises:
             RunError: one is no tensor of the buffer's shape and dtype.
         """
-        if not self._buffer_slots and not self._absent_slots:
-            return {}
-        for name, owner, key in self._absent_slots:
-            if getattr(owner, key) is not None:
-                setattr(owner, key, None)
-                raise RunError(f"{_ASSIGNS} {name}, which was None: {_SHAPED}")
         bound = self.tensors
-        return {
-            name: alike(name, getattr(owner, key), bound[name])
-            for name, owner, key in self._buffer_slots
-            if getattr(owner, key) is not bound[name]
-        }
+        found = [(s, now) for s in self._slots if (now := s.read()) is not bound.get(s.name)]
+        if not found:
+            return {}
+        self.restore()
+        return self._accepted(found, bound)
+
+    def places(self, tensors: Tensors) -> dict[str, Tensor]:
+        """Return tensors by name, and again by the other names that a buffer has."""
+        return {**tensors, **{s.path: tensors[s.name] for s in self._slots if s.name in tensors}}
+
+    def rebound_among(self, places: Tensors, tensors: Tensors) -> dict[str, Tensor]:
+        """Return what `rebound` does, of a call of the module at other tensors than its own.
+
+        Args:
+            places: What `places` returned, after the call.
+            tensors: Those that it was given.
+        """
+        found = [
+            (slot, now)
+            for slot in self._slots
+            for now, before in (
+                (places[slot.path], tensors[slot.name])
+                if slot.name in tensors
+                else (slot.read(), self.tensors.get(slot.name)),
+            )
+            if now is not before
+        ]
+        self.restore()  # those that the call was not given
+        accepted = self._accepted(found, self.tensors | dict(tensors)) if found else {}
+        return {name: tensor for name, tensor in accepted.items() if name in tensors}
 
     def settle(self, rebound: Tensors) -> dict[str, Tensor]:
         """Copy the values of buffers that are bound anew into the engine's; return the engine's."""
         with torch.no_grad():
-            for name, tensor in rebound.items():
-                self.tensors[name].copy_(tensor)
-        self.restore()
+            values = {name: tensor.clone() for name, tensor in rebound.items()}  # of each other too
+            for name, value in values.items():
+                self.tensors[name].copy_(value)
         return {name: self.tensors[name] for name in rebound}
 
     def check_parameters(self, detached: Tensors) -> None:
@@ -70,34 +113,67 @@ class Bindings:
         Raises:
             RunError: `forward` replaced one, whose steps are then lost.
         """
-        for name, owner, key in self._parameter_slots:
+        for name, owner, key in self._parameters:
             now = getattr(owner, key)
             moved = name in detached and detached[name].data_ptr() != now.data_ptr()
             if moved or now is not self.tensors[name]:
                 raise RunError(
-                    f"the model's forward replaces the parameter {name}: must change it in place,"
-                    " for example by copy_ under torch.no_grad()"
+                    f"the model's forward replaces the parameter {name}: a parameter must be"
+                    " changed in place, for example by copy_ under torch.no_grad()"
                 )
 
     def restore(self) -> None:
         """Bind the engine's buffers again."""
-        for name, owner, key in self._buffer_slots:
-            setattr(owner, key, self.tensors[name])
+        for slot in self._slots:
+            own = self.tensors.get(slot.name)
+            if slot.read() is not own:
+                setattr(slot.owner, slot.key, own)
+
+    def _accepted(self, found: Iterable[tuple[Slot, object]], bound: Tensors) -> dict[str, Tensor]:
+        """Return what buffers are bound to, by the engine's names, if it can take their place."""
+        now = {slot.path: value for slot, value in found}
+        assigned = {slot.name: slot.path for slot, _ in found}
+        accepted: dict[str, Tensor] = {}
+        for slot, value in found:
+            before = bound.get(slot.name)
+            if before is not None and _are_alike(value, before):
+                accepted[slot.name] = value  # type: ignore[assignment]
+            elif not slot.transient:
+                was = "which was None" if before is None else _shown(before)
+                to_be = "" if before is None else f", to be {_shown(value)}"
+                raise RunError(
+                    f"{_ASSIGNS} {slot.path}, {was}{to_be}: a buffer must keep its shape and dtype"
+                )
+        for slot in self._slots:
+            if slot.name in accepted and now.get(slot.path) is not accepted[slot.name]:
+                raise RunError(
+                    f"{_ASSIGNS} {assigned[slot.name]}, but not {slot.path}, which is the same one:"
+                    " change it in place"
+                )
+        return accepted
 
 
-def _slots(module: nn.Module, names: Iterable[str]) -> list[Slot]:
-    """Return the name of each tensor, the module that owns it, and its attribute."""
-    paths = [(name, *name.rpartition(".")) for name in names]
-    return [(name, module.get_submodule(path), key) for name, path, _, key in paths]
+def _slots(module: nn.Module, names: dict[int, str]) -> list[Slot]:
+    """Return the places of buffers; `names` are the engine's by identity of the tensors."""
+    slots = []
+    for prefix, owner in module.named_modules():
+        held = buffers_of(owner)
+        for key, tensor in held.items():
+            path = f"{prefix}.{key}".lstrip(".")
+            # A dictionary is read 20 times faster than the attribute; a script has none.
+            is_plain = isinstance(held, dict)
+            read = partial(held.get, key) if is_plain else partial(getattr, owner, key, None)
+            transient = key in transient_buffers(owner)
+            slots.append(Slot(path, names.get(id(tensor), path), owner, key, read, transient))
+    return slots
 
 
-def alike(name: str, found: object, bound: Tensor) -> Tensor:
-    """Return what a buffer is bound to, if it is a tensor like the one before."""
-    if isinstance(found, Tensor) and (found.shape, found.dtype) == (bound.shape, bound.dtype):
-        return found
-    shown = _shown(found) if isinstance(found, Tensor) else type(found).__name__
-    raise RunError(f"{_ASSIGNS} {name}, {_shown(bound)}, to be {shown}: {_SHAPED}")
+def _are_alike(found: object, bound: Tensor) -> bool:
+    same = isinstance(found, Tensor) and (found.shape, found.dtype) == (bound.shape, bound.dtype)
+    return bool(same)
 
 
-def _shown(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')}{[*tensor.shape]}"
+def _shown(found: object) -> str:
+    if isinstance(found, Tensor):
+        return f"{str(found.dtype).removeprefix('torch.')}{[*found.shape]}"
+    return type(found).__name__

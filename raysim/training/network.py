@@ -26,7 +26,7 @@ from raysim.core.rules import Batch, Outputs
 from raysim.core.scoring import FORWARD_ROWS
 from raysim.core.tensors import Tensors, frozen_names
 from raysim.core.tensors.torch_private import has_hooks
-from raysim.training.bindings import Bindings, alike
+from raysim.training.bindings import Bindings
 
 STAGES = ("features", "hidden", "head")
 
@@ -167,14 +167,10 @@ class Network(nn.Module):
         Raises:
             RunError: one of these is no tensor of the buffer's shape and dtype.
         """
-        named = {f"module.{name}": tensor for name, tensor in tensors.items()}
+        named = {f"module.{n}": tensor for n, tensor in self.bindings.places(tensors).items()}
         outputs: Outputs = functional_call(self, named, (x,))
-        rebound = {
-            name: alike(name, named[f"module.{name}"], tensors[name])
-            for name in self.bindings.buffers
-            if name in tensors and named[f"module.{name}"] is not tensors[name]
-        }
-        return outputs, rebound
+        places = {name.removeprefix("module."): tensor for name, tensor in named.items()}
+        return outputs, self.bindings.rebound_among(places, tensors)
 
     def aside(self, tensors: Tensors) -> dict[str, Tensor]:
         """Return tensors with copies of the buffers, which `forward` may change in place."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -109,8 +110,42 @@ def test_a_metric_may_change_its_arrays(tmp_path):
     assert all(row["test_spoiling"] == row["test_accuracy"] for row in rows)
 
 
+def halved(outputs: Tensor, y: Tensor) -> Tensor:
+    return raysim.CLASSIFICATION.losses(outputs / 2, y.clamp(max=1))
+
+
+def halved_in_place(outputs: Tensor, y: Tensor) -> Tensor:
+    return raysim.CLASSIFICATION.losses(outputs.div_(2), y.clamp_(max=1))
+
+
+def zeroing(outputs: Tensor, y: Tensor) -> Tensor:
+    losses = halved(outputs, y)
+    y.zero_()
+    return losses
+
+
+@pytest.mark.parametrize(("losses", "stacked"), [(halved_in_place, 0), (zeroing, 0), (zeroing, 2)])
+@pytest.mark.parametrize("method", ["fedavg", "fedmmd", "ditto"])
+def test_a_loss_may_change_what_it_is_given(tmp_path, method, stacked, losses):
+    overrides = {"method.name": method, "engine.vectorize": stacked, "rounds": 2}
+    overrides |= OVERRIDES[method] | {"local.temperature": 2.0}
+    results = []
+    for function in (halved, losses):
+        task = task_of("")
+        scoring = replace(raysim.CLASSIFICATION, losses=function)
+        task = raysim.Task(task.model, task.clients, task.test, scoring)
+        before = [np.copy(y) for _, y in (*task.clients, task.test)]
+        run = tmp_path / function.__name__
+        results.append(raysim.run(make_settings(run, **overrides), task).metrics)
+        after = [y for _, y in (*task.clients, task.test)]
+        assert all(map(np.array_equal, before, after))
+    assert model_of(tmp_path / "halved") == model_of(tmp_path / losses.__name__)
+    names = [n for n in results[0].column_names if "seconds" not in n]
+    assert results[0].select(names).equals(results[1].select(names))
+
+
 class Mapped(raysim.Dataset):
-    """Samples in a file; decoded, and altered for an epoch, in place or not."""
+    """Samples in a file; decoded, altered for an epoch, and compared, in place or not."""
 
     shape: ClassVar = (12,)
     classes: ClassVar = 3
@@ -126,6 +161,11 @@ class Mapped(raysim.Dataset):
 
     def decode(self, x, *unused):
         return x.add_(1) if self.in_place else x + 1
+
+    @property
+    def scoring(self):
+        losses = halved_in_place if self.in_place else halved
+        return replace(raysim.CLASSIFICATION, losses=losses)
 
     def augment(self, x, generator):
         return x.mul_(2) if self.in_place else x * 2

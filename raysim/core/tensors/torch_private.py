@@ -119,14 +119,14 @@ def forward_pre_hooks(module: nn.Module) -> list[Any]:
     return [*getattr(module, "_forward_pre_hooks", {}).values()]
 
 
-def absent_buffers(module: nn.Module) -> list[str]:
-    """Return the names of the buffers that are registered as None; torch does not name them."""
-    return [
-        f"{path}.{key}".lstrip(".")
-        for path, each in module.named_modules()
-        for key, tensor in getattr(each, "_buffers", {}).items()
-        if tensor is None
-    ]
+def buffers_of(module: nn.Module) -> Any:
+    """Return the buffers of a module itself by name, also those that are None; torch names none."""
+    return getattr(module, "_buffers", {})
+
+
+def transient_buffers(module: nn.Module) -> frozenset[str]:
+    """Return the names of a module's own buffers that are not persistent."""
+    return frozenset(getattr(module, "_non_persistent_buffers_set", ()))
 
 
 def version_of(tensor: Tensor) -> int:

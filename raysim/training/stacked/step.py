@@ -193,7 +193,9 @@ class StackedStep:
             reads = functions_of_step(self.rules, self.rules.transforms)  # `forward` may change x
             x = batch.x.clone() if reads else batch.x
             outputs, rebound = self.network.at_with_rebound(tensors, x)
-            return outputs.in_float32(), updates | {n: t.detach() for n, t in rebound.items()}
+            # Copies, as one may be another buffer's tensor before this step.
+            copies = {name: tensor.detach().clone() for name, tensor in rebound.items()}
+            return outputs.in_float32(), updates | copies
 
     def _step_of(self, fixed: Tree) -> Step:
         return self.numbers.at(fixed["numbers"])
