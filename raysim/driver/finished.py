@@ -34,7 +34,7 @@ def finished_run(
     Raises:
         RunError: the model is damaged, and no checkpoint has it.
     """
-    if not run_dir.is_finished(settings.target_accuracy):
+    if not run_dir.is_finished(settings.target_accuracy, settings.rounds):
         return None
     if problem := model_problem(run_dir.path):
         if not Checkpoints(run_dir.checkpoints).numbers():

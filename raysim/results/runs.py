@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from raysim import methods  # noqa: F401 - registers them
 from raysim.core.arrow import checksum
@@ -29,6 +28,7 @@ from raysim.storage.run_directory import RunDirectory
 from raysim.storage.schema import GRIDS, current_settings
 from raysim.storage.sealed.models import model_problem
 from raysim.storage.summary import DROPPED
+from raysim.storage.tables.metrics import read_metrics
 from raysim.storage.tables.parted import read_table
 
 State = Literal["finished", "running", "diverged", "failed"]
@@ -149,9 +149,9 @@ def read_run(path: Path) -> RunRecord:
         raise RunError(f"{path}: there is no such folder")
     directory, notes = RunDirectory(path), list[str]()
     settings, own_task = _settings(directory)
-    metrics = _metrics(directory, notes.append)
-    target = settings.get("target_accuracy")
-    summary = _json(directory.summary) if directory.is_finished(target) else None
+    rounds, target = settings["rounds"], settings.get("target_accuracy")
+    metrics = _metrics(directory, rounds, notes.append)
+    summary = _json(directory.summary) if directory.is_finished(target, rounds) else None
     state, error = _end(directory, metrics, finished=summary is not None)
     notes += [f"{path}: {state}: {error}"] if error else []
     notes += _dropped(path, metrics)
@@ -210,8 +210,9 @@ def _settings(directory: RunDirectory) -> tuple[dict[str, Any], bool]:
         raise RunError(f"{directory.path}: holds no run{_instead(directory.path)}")
     settings = compared(current_settings(directory.config, values))
     own_task = bool(settings.pop("own_task"))
-    if type(settings.get("seed")) is not int:
-        raise RunError(f"{directory.config}: seed={settings.get('seed')!r} is no seed")
+    for key, what in (("seed", "seed"), ("rounds", "number of rounds")):
+        if type(settings.get(key)) is not int:
+            raise RunError(f"{directory.config}: {key}={settings.get(key)!r} is no {what}")
     return settings, own_task
 
 
@@ -232,14 +233,14 @@ def _instead(path: Path) -> str:
     return ""
 
 
-def _metrics(directory: RunDirectory, note: Callable[[str], None]) -> pa.Table:
+def _metrics(directory: RunDirectory, rounds: int, note: Callable[[str], None]) -> pa.Table:
     """Return the rows of the rounds, from the newest checkpoint where the table is damaged."""
-    table = _table(directory.metrics)
+    table, problem = _table(directory.metrics, rounds)
     if table is None and directory.metrics.exists():
         sealed = Checkpoints(directory.checkpoints).metrics()
-        table = None if sealed is None else _table(sealed)
-        rows = "; no checkpoint has its rows" if table is None else f"; taking {sealed}"
-        note(f"{directory.metrics}: is damaged{rows}")
+        table = None if sealed is None else _table(sealed, rounds)[0]
+        rows = "no checkpoint has its rows" if table is None else f"taking {sealed}"
+        note(f"{directory.metrics}: is damaged ({problem}); {rows}")
     if table is None:
         return pa.table({"round": pa.array([], pa.int64())})
     # The first version numbered a pre-pass with a round below 1.
@@ -255,12 +256,12 @@ def _dropped(path: Path, metrics: pa.Table) -> list[str]:
     return [f"{path}: clients were {where}, {sum(counts)} in all (on_client_error=drop)"]
 
 
-def _table(path: Path) -> pa.Table | None:
+def _table(path: Path, rounds: int) -> tuple[pa.Table | None, str]:
+    """Return a table of rounds, or None and what is wrong."""
     try:
-        table = pq.read_table(path)
-        return table if pa.types.is_integer(table.schema.field("round").type) else None
-    except (OSError, ValueError, LookupError, pa.ArrowException):
-        return None
+        return read_metrics(path, rounds), ""
+    except (OSError, ValueError, pa.ArrowException) as error:
+        return None, " ".join(str(error).split())
 
 
 def _with_cumulated(table: pa.Table) -> pa.Table:

@@ -24,7 +24,8 @@ import pyarrow.parquet as pq
 
 from raysim.core.given import dotted
 from raysim.storage.atomic import remove, replace_file
-from raysim.storage.tables.parted import PartedTable, check_rounds, read_table
+from raysim.storage.tables.metrics import read_metrics
+from raysim.storage.tables.parted import PartedTable, check_rounds, reading
 
 if TYPE_CHECKING:
     from raysim.storage.tables.tensorboard_events import Events
@@ -88,11 +89,11 @@ class RunRecorder:
             RunError: rows of a round are lost, or a file cannot be written.
         """
         if sealed:
-            self.rows = read_table(sealed.folder / METRICS).to_pylist()
+            self.rows = self._read(sealed.folder / METRICS)
             for prefix, table in self._parted().items():
                 table.restore(sealed.folder, _of_table(sealed.closed, prefix))
         elif rounds:
-            found = read_table(self._metrics_path).to_pylist()
+            found = self._read(self._metrics_path)
             self.rows = [row for row in found if row["round"] <= rounds]
             check_rounds(self._metrics_path, rounds, {row["round"] for row in self.rows})
             self._clients.reopen(rounds)
@@ -111,6 +112,11 @@ class RunRecorder:
         for row in self.rows:
             moment += row["seconds"]
             self._emit(row, moment)
+
+    def _read(self, path: Path) -> list[Row]:
+        with reading(path):
+            found: list[Row] = read_metrics(path, self._settings["rounds"]).to_pylist()
+            return found
 
     def _parted(self) -> dict[str, PartedTable]:
         """Return the parted tables, by the prefix of their sealed files' names."""

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from pyarrow import ipc
 
@@ -29,6 +28,7 @@ from raysim.storage.lock import LOCK, check_place, lock_folder, make_new_folder
 from raysim.storage.plugins import SEALS, Plugins, modules_of
 from raysim.storage.schema import SCHEMA, current_settings
 from raysim.storage.summary import summarise
+from raysim.storage.tables.metrics import read_metrics
 
 PACKAGES = ("raysim", "torch", "ray", "numpy", "pyarrow", "safetensors")
 
@@ -77,11 +77,11 @@ class RunDirectory:
                 path.rmdir()
                 path.parent.rmdir()
 
-    def is_finished(self, target: float | None) -> bool:
+    def is_finished(self, target: float | None, rounds: int) -> bool:
         """Return whether the summary is that of the rounds; going on writes a damaged one anew."""
         try:
             found = parse_json(self.summary.read_text("utf-8"))
-            expected = summarise(pq.read_table(self.metrics).to_pylist(), target)
+            expected = summarise(read_metrics(self.metrics, rounds).to_pylist(), target)
             # As text: a loss that is not a number is not equal to itself.
             return all(json.dumps(found[name]) == json.dumps(expected[name]) for name in expected)
         except (OSError, ValueError, LookupError, TypeError, RecursionError, pa.ArrowException):
@@ -89,7 +89,8 @@ class RunDirectory:
 
     def holds_finished(self, settings: Settings) -> bool:
         """Return whether a finished run with equal settings and formulas is here."""
-        if not self.config.exists() or not self.is_finished(settings.target_accuracy):
+        finished = self.is_finished(settings.target_accuracy, settings.rounds)
+        if not finished or not self.config.exists():
             return False
         found, own_task = self.read_config()
         return not (own_task or difference_from(found, settings) or self.other_revision(settings))
@@ -144,7 +145,7 @@ class RunDirectory:
         if found_task != own_task:
             raise RunError(f"out={self.path}: holds a run of another task; choose another `out`")
         other = self.other_revision(settings)
-        if other and self.is_finished(settings.target_accuracy):
+        if other and self.is_finished(settings.target_accuracy, settings.rounds):
             raise RunError(
                 f"out={self.path}: holds a finished run with {other}; choose another `out`"
             )

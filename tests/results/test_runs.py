@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import raysim
@@ -48,10 +50,9 @@ def test_an_interrupted_run_and_its_damaged_table(tmp_path):
     (path / "metrics.parquet").write_bytes(b"PAR1 but no table")
     damaged = read_run(path)
     assert damaged.metrics.equals(record.metrics)
-    assert damaged.notes == (
-        f"{path}/metrics.parquet: is damaged; taking"
-        f" {path}/checkpoints/round_000002/metrics.parquet",
-    )
+    assert len(damaged.notes) == 1 and "\n" not in damaged.notes[0]
+    assert damaged.notes[0].startswith(f"{path}/metrics.parquet: is damaged (")
+    assert damaged.notes[0].endswith(f"taking {path}/checkpoints/round_000002/metrics.parquet")
     (path / "config.json").write_text("{")
     assert read_run(path).settings == record.settings
     copies = sorted(path.glob("checkpoints/*/metrics.parquet"))
@@ -60,6 +61,41 @@ def test_an_interrupted_run_and_its_damaged_table(tmp_path):
     copies[0].write_bytes(b"x")
     assert read_run(path).rounds == 0
     assert read_run(path).notes[0].endswith("no checkpoint has its rows")
+
+
+DAMAGES = {
+    "texts": (
+        lambda table: table.set_column(1, "train_loss", pa.array(["low"] * len(table))),
+        "column 'train_loss' holds string, not numbers",
+    ),
+    "too many rows": (
+        lambda table: pa.concat_tables([table] * 100),
+        "200 rows of at most 2 rounds",
+    ),
+    "a name twice": (
+        lambda table: table.append_column("train_loss", table["train_loss"]),
+        "two columns are named 'train_loss'",
+    ),
+    "numbers of rounds in words": (
+        lambda table: table.set_column(0, "round", pa.array(["one"] * len(table))),
+        "no column has the numbers of the rounds",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_table_of_other_rows_or_columns_is_damaged(tmp_path, damage):
+    path, (damaged, problem) = tmp_path / "run", DAMAGES[damage]
+    result = raysim.run(make_settings(path, rounds=2), make_task((8, 8)))
+    record = read_run(path)
+    pq.write_table(damaged(result.metrics), path / "metrics.parquet")
+    found = read_run(path)
+    sealed = path / "checkpoints/round_000002/metrics.parquet"
+    assert found.metrics.equals(record.metrics)
+    assert f"{path}/metrics.parquet: is damaged ({problem}); taking {sealed}" in found.notes
+    again = raysim.run(make_settings(path, rounds=2), make_task((8, 8)))
+    assert again.metrics.equals(result.metrics)
+    assert read_run(path).state == "finished"
 
 
 def test_a_run_that_diverged(tmp_path):

@@ -174,13 +174,13 @@ def test_a_finished_run_may_be_started_again(tmp_path):
 @pytest.mark.parametrize("damage", ["", "{}", '{"rounds"', "other", "no metrics"])
 def test_a_run_whose_summary_is_not_that_of_its_rounds_may_go_on(tmp_path, damage):
     directory = start(tmp_path, finished=True)
-    assert directory.is_finished(None)
+    assert directory.is_finished(None, 5)
     text = directory.summary.read_text()
     directory.summary.write_text(text.replace("0.5", "0.4") if damage == "other" else damage)
     if damage == "no metrics":
         directory.summary.write_text(text)
         directory.metrics.unlink()
-    assert not directory.is_finished(None) and allowed(tmp_path)
+    assert not directory.is_finished(None, 5) and allowed(tmp_path)
 
 
 FOREIGN = {

@@ -8,7 +8,8 @@ the checksums of the closed ones.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import pyarrow.parquet as pq
 from raysim.core.arrow import checksum
 from raysim.core.errors import RunError
 from raysim.storage.atomic import remove, replace_file, sweep
+from raysim.storage.tables.metrics import check_numbers
 
 FILE_ROWS, FILE_BYTES = 50_000, 2**25
 """Rows, and bytes in memory, after which a file is closed."""
@@ -113,16 +115,27 @@ class PartedTable:
 
 
 def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
-    """Return a table.
+    """Return a table, or some of its columns, which must hold numbers.
 
     Raises:
         RunError: it is missing or damaged.
     """
+    with reading(path):
+        table = pq.read_table(path, columns=columns)
+        if columns:
+            check_numbers(table.schema)
+        return table
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Raise what a damaged table raises in the body as RunError, with its path."""
     try:
-        return pq.read_table(path, columns=columns)
-    except (OSError, pa.ArrowException) as error:
+        yield
+    except (OSError, ValueError, pa.ArrowException) as error:
+        cause = " ".join(str(error).split())
         raise RunError(
-            f"{path}: is damaged ({error}); restore it, or start the run again in another `out`"
+            f"{path}: is damaged ({cause}); restore it, or start the run again in another `out`"
         ) from error
 
 
