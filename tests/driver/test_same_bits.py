@@ -21,7 +21,7 @@ from raysim.core.data import Split
 from raysim.core.tensors import contiguous, flatten
 from raysim.driver import identity
 from raysim.storage import environment
-from raysim.storage.checkpoints import _sealed
+from raysim.storage.sealed.words import _sealed
 from raysim.testing.tasks import SmallNet
 from raysim.workloads.partitions.iid import Iid
 from tests.driver.test_lost_files import StopAfter

@@ -54,7 +54,7 @@ class TableFolder:
             RunError: it is, with other settings or another formula.
         """
         directory, settings = RunDirectory(self.path_of(run, seed)), self.settings(run, seed)
-        if not directory.is_finished(settings.target_accuracy):
+        if not directory.is_finished(settings.target_accuracy, settings.rounds):
             return False
         difference = difference_from(directory.read_config()[0], settings)
         if difference := difference or directory.other_revision(settings):

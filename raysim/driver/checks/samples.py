@@ -44,8 +44,6 @@ def check_scoring(settings: Settings, scoring: Scoring) -> None:
     Raises:
         SettingsError: it has not.
     """
-    if "loss" in scoring.metrics:
-        raise SettingsError("scoring.metrics: no metric may be named loss")
     target, given = settings.target_accuracy, ", ".join(scoring.metrics) or "none"
     if target is not None and "accuracy" not in scoring.metrics:
         raise SettingsError(

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 import raysim
 from raysim.testing.tasks import small_task
-from raysim.training import sequential
+from raysim.training import client_training
 from raysim.training.job import LocalLosses
 from raysim.training.network import Network
 from raysim.training.stacked import trainer as stacked_trainer
@@ -105,7 +105,7 @@ def test_steps_neither_leave_the_device_nor_wait(tmp_path, monkeypatch, method, 
     trainer, jobs = next(each for each in reversed(given) if each[1][0].epochs)
     monkeypatch.setattr(torch, "Generator", HostGenerator)
     monkeypatch.setattr(torch.autograd, "grad", lambda v, at, **k: [*map(torch.zeros_like, at)])
-    monkeypatch.setattr(sequential, "gradients_of", lambda v, at: [*map(torch.zeros_like, at)])
+    monkeypatch.setattr(client_training, "gradients_of", lambda v, at: [*map(torch.zeros_like, at)])
     monkeypatch.setattr(LocalLosses, "of", lambda *figures: LocalLosses(1, 0.0, 0.0))
     monkeypatch.setattr(stacked_trainer, "recorder_on", lambda device, note: None)
     passed = []

@@ -60,6 +60,7 @@ def test_what_a_reader_must_know_of_runs_stands_below_their_drawing(figure, tmp_
     summary = json.loads((run / "summary.json").read_text())
     (run / "summary.json").write_text(json.dumps(summary | {"forced": ["after round 1: why"]}))
     model = reference / "model.safetensors"
+    shutil.rmtree(reference / "checkpoints")  # which would seal the model that it was
     save_file({name: 2 * value for name, value in load_file(model).items()}, model)
     _, said, _ = figure(*SHORT)
     forced = f"{run}: forced to go on after round 1: why"
