@@ -10,39 +10,28 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from raysim.core.rules import Batch, Outputs, Trained, Transform, Upload, View
+from raysim.core.rules import Batch, Trained, Transform, Upload, View
 from raysim.core.tensors import Tensors
-from raysim.core.tensors.torch_private import gradients_of, version_of
+from raysim.core.tensors.torch_private import gradients_of
 from raysim.training.job import ClientJob, LocalLosses, batch_bounds, iterate_epochs, only_in_finish
 from raysim.training.recorded_steps import ClientSteps, GuardedView
+from raysim.training.rule_keys import functions_of_step
 from raysim.training.sgd import Sgd, objective, reported_objective
 
 if TYPE_CHECKING:  # which imports this module
     from raysim.training.sequential import SequentialTrainer
 
 
-class InputChangedError(Exception):
-    """A forward pass changed its input in place, which rules read after it."""
-
-
 class ClientTraining:
     """The training of one client.
 
-    Its batches are copies already, but rules and further passes read them after the network. So it
-    `watches` whether the network changes one, and raises InputChangedError; or it `copies` them
-    all, which took 5% of a small network's step.
+    Its batches are copies already; where rules and further passes read them after the network,
+    which may change its input in place, it is run on copies of these.
     """
 
-    def __init__(
-        self,
-        trainer: SequentialTrainer,
-        job: ClientJob,
-        *,
-        watches: bool = False,
-        copies: bool = False,
-    ) -> None:
+    def __init__(self, trainer: SequentialTrainer, job: ClientJob) -> None:
         self.trainer, self.job, self.rules = trainer, job, job.rules
-        self.watches, self.copies = watches, copies
+        self.copies = bool(functions_of_step(job.rules, job.rules.transforms))
         start = job.rules.start(job.broadcast, job.state, job.personal)
         network = trainer.network
         if start:
@@ -195,7 +184,7 @@ class ClientTraining:
 
     def differentiate(self, view: View, batch: Batch) -> tuple[Tensor, ...]:
         """Return the loss at T=1, the objective, and the gradient at the parameters."""
-        outputs = self.outputs(batch.x)
+        outputs = self.trainer.outputs(batch.x.clone() if self.copies else batch.x)
         bindings = self.trainer.network.bindings
         if rebound := bindings.rebound():
             self.tensors.update(rebound)  # which the view shows
@@ -207,20 +196,6 @@ class ClientTraining:
         with torch.no_grad():
             loss = value if self.loss_is_objective else batch.loss(outputs.logits)
             return loss, value, *gradients
-
-    def outputs(self, x: Tensor) -> Outputs:
-        """Return the resident network's outputs.
-
-        Raises:
-            InputChangedError: it changed its input; see above.
-        """
-        if self.copies:
-            return self.trainer.outputs(x.clone())
-        version = version_of(x)
-        outputs = self.trainer.outputs(x)
-        if self.watches and version_of(x) != version:
-            raise InputChangedError
-        return outputs
 
     def gradient(self, tensors: Tensors, batch: Batch) -> dict[str, Tensor]:
         """Return the gradient of the objective at any tensors, with this step's random draws."""

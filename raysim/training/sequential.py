@@ -7,7 +7,6 @@ resident; a client costs a copy of the broadcast model into it.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -20,11 +19,10 @@ from raysim.config import LocalSettings
 from raysim.core.rules import Batch, Outputs, Rules, Upload, View
 from raysim.core.tensors import CPU, Tensors
 from raysim.core.tensors.torch_private import can_record_steps, gradients_of
-from raysim.training.client_training import ClientTraining, InputChangedError
+from raysim.training.client_training import ClientTraining
 from raysim.training.job import ClientJob, LocalLosses
 from raysim.training.network import Network
 from raysim.training.recorded_steps import RecordedSteps
-from raysim.training.rule_keys import functions_of_step
 from raysim.training.sgd import Sgd, objective
 
 
@@ -53,14 +51,9 @@ class SequentialTrainer:
     def run(self, job: ClientJob) -> tuple[Upload, LocalLosses]:
         """Train one client and return what its rules give back, with its figures."""
         before = self.rng_state()
-        watches = bool(functions_of_step(job.rules, job.rules.transforms))
-        first = replace(job, batches=copy.deepcopy(job.batches)) if watches else job
+        self.seed(job.torch_seed)
         try:
-            self.seed(job.torch_seed)
-            return ClientTraining(self, first, watches=watches).run()
-        except InputChangedError:
-            self.seed(job.torch_seed)
-            return ClientTraining(self, job, copies=True).run()
+            return ClientTraining(self, job).run()
         finally:
             self.set_rng_state(before)
 

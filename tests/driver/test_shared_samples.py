@@ -24,7 +24,7 @@ SIZES = (9, 20, 12, 17)
 
 
 class Doubling(SmallNet):
-    """A network that doubles its input, in its stages: in place or not, always or at times."""
+    """A network that doubles its input, in its stages: in place or not."""
 
     def __init__(self, in_place: str = "") -> None:
         super().__init__()
@@ -38,8 +38,10 @@ class Double(nn.Module):
         self.in_place = in_place
 
     def forward(self, x: Tensor) -> Tensor:
-        sometimes = self.in_place == "sometimes" and bool(x[0, 0] > 0)
-        return x.mul_(2) if self.in_place == "always" or sometimes else x * 2
+        if self.in_place == "unnoticed":
+            x.data.mul_(2)  # of which torch's count of changes does not tell
+            return x
+        return x.mul_(2) if self.in_place == "always" else x * 2
 
 
 def task_of(in_place: str) -> raysim.Task:
@@ -58,12 +60,10 @@ OVERRIDES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("in_place", ["always", "sometimes"])
+@pytest.mark.parametrize("in_place", ["always", "unnoticed"])
 @pytest.mark.parametrize("stacked", [0, 2])
 @pytest.mark.parametrize("method", OVERRIDES)
 def test_a_model_may_change_its_input(tmp_path, method, stacked, in_place):
-    if stacked and in_place == "sometimes":
-        pytest.skip("a forward that branches on values is not stacked")
     overrides = {"method.name": method, "engine.vectorize": stacked, "rounds": 2}
     overrides |= OVERRIDES[method]
     results = []
@@ -73,6 +73,10 @@ def test_a_model_may_change_its_input(tmp_path, method, stacked, in_place):
         results.append(raysim.run(make_settings(tmp_path / (how or "not"), **overrides), task))
         after = [x for x, _ in (*task.clients, task.test)]
         assert all(map(np.array_equal, before, after))
+    if stacked and in_place == "unnoticed":  # it may differ in the last bits
+        own, other = (result.params for result in results)
+        assert all(torch.allclose(own[name], other[name], rtol=1e-4, atol=1e-6) for name in own)
+        return
     assert model_of(tmp_path / "not") == model_of(tmp_path / in_place)
     first, second = (
         result.metrics.select([n for n in result.metrics.column_names if "seconds" not in n])

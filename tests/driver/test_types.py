@@ -260,3 +260,11 @@ def test_a_parametrized_norm_is_trained(tmp_path, method, stacked):
     losses = result.metrics["test_loss"].to_pylist()
     assert losses[-1] < losses[0] and not notes.notes
     assert "head.parametrizations.weight.original0" in result.params
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_a_script_is_refused_by_name(tmp_path):
+    scripted = torch.jit.script(nn.Sequential(nn.Linear(12, 3)))
+    with pytest.raises(raysim.SettingsError, match=r"the model is a script of torch\.jit"):
+        raysim.run(make_settings(tmp_path / "run"), make_task(EQUAL, lambda: scripted))

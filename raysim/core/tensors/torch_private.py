@@ -129,14 +129,6 @@ def transient_buffers(module: nn.Module) -> frozenset[str]:
     return frozenset(getattr(module, "_non_persistent_buffers_set", ()))
 
 
-def version_of(tensor: Tensor) -> int:
-    """Return a number that grows where a tensor, or a view of it, is changed in place.
-
-    There is no other way to see it: without one, no change is seen.
-    """
-    return getattr(tensor, "_version", 0)
-
-
 def can_record_steps() -> bool:
     """Return whether operations can be watched and TorchScript can run; there is no other way."""
     parts = (_DispatchMode, _CompilationUnit, _is_optimized, _set_optimized)

@@ -26,6 +26,11 @@ def check_model(settings: Settings, model: nn.Module) -> None:
     Raises:
         SettingsError: it cannot.
     """
+    if isinstance(model, torch.jit.ScriptModule):
+        raise SettingsError(
+            "the model is a script of torch.jit, whose parts cannot be reached: give the module"
+            " that it was made of"
+        )
     _check_norms(model)
     parameters = dict(model.named_parameters())
     if not parameters:
