@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from raysim.core.given.columns import OF_ROUNDS, check_names
 from raysim.core.rules import Pass
 from raysim.execution.messages import Failure
 from raysim.execution.partial_sum import Columns
@@ -73,16 +74,29 @@ class RoundLog:
         self, work: Pass, bytes_up: int, bytes_down: int, columns: Columns, pass_number: int
     ) -> None:
         """Count a pass, under its label."""
-        account = self._accounts.setdefault(work.label, _Account())
+        account = self._account(work.label)
         account.count(bytes_up, bytes_down, columns)
         number = np.full(len(columns["client"]), pass_number)
         self.columns.append({**columns, "pass": number})
 
     def count_in_vain(self, work: Pass, bytes_up: int, bytes_down: int) -> None:
         """Count the bytes of clients of a pass whose results do not count, under its label."""
-        account = self._accounts.setdefault(work.label, _Account())
+        account = self._account(work.label)
         account.bytes_up += bytes_up
         account.bytes_down += bytes_down
+
+    def _account(self, label: str) -> _Account:
+        """Return the figures of a label.
+
+        Raises:
+            SettingsError: a column of it would have the name of another one of the engine.
+        """
+        if label not in self._accounts:
+            account = _Account()
+            names = [f"{label}_{name}" for name in account.figures()]
+            check_names(names, OF_ROUNDS, (), f"Pass.label={label!r}: its column")
+            self._accounts[label] = account
+        return self._accounts[label]
 
     def figures(self) -> dict[str, float | None]:
         """Return columns of `metrics.parquet`: the round's, then those of each label.

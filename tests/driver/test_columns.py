@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import raysim
+from raysim.analysis import ANALYSES
+from raysim.analysis.base import Analysis
 from raysim.methods.fedavg import FedAvg
 from tests.tasks import make_settings, make_task
 
@@ -30,6 +33,14 @@ class OfClient(FedAvg):
             return replace(raysim.Upload(sums={"model": view.params}), metrics=GIVEN)
 
         return raysim.Rules(finish=finish)
+
+
+class OfLabel(FedAvg):
+    """Labels its pass."""
+
+    def round(self, now, state):
+        now.run(replace(self.training_pass(now, state), label=GIVEN["label"]))
+        return super().round(now, state)
 
 
 def refusal(kind: type, out: Any, monkeypatch: pytest.MonkeyPatch, given: dict[Any, Any]) -> str:
@@ -62,6 +73,25 @@ def test_a_methods_metric_must_be_a_number_with_a_name(tmp_path, monkeypatch, gi
 def test_a_clients_number_with_the_name_of_a_column_is_refused(tmp_path, monkeypatch, name):
     said = refusal(OfClient, tmp_path, monkeypatch, {name: 5.0})
     assert f"{name!r} has the name of a column of the engine" in said
+
+
+def test_a_label_whose_columns_are_the_engines_is_refused(tmp_path, monkeypatch):
+    said = refusal(OfLabel, tmp_path, monkeypatch, {"label": "lost"})
+    expected = "Pass.label='lost': its column 'lost_clients' has the name of a column of the engine"
+    assert expected in said
+    assert not (tmp_path / "metrics.parquet").exists()
+
+
+def test_an_analysis_cannot_give_the_round(tmp_path, monkeypatch):
+    class Numbered(Analysis):
+        def rows(self, found):
+            return {"round": np.zeros(2), "value": np.zeros(2)}
+
+    monkeypatch.setattr(ANALYSES, "get", lambda name: Numbered)
+    chosen = make_settings(tmp_path / "run", rounds=2, analysis="label_heat_map")
+    expected = "analysis=label_heat_map: the column 'round' has the name of a column of the engine"
+    with pytest.raises(raysim.SettingsError, match=expected):
+        raysim.run(chosen, make_task((9, 9)))
 
 
 def test_a_tasks_metric_cannot_be_its_loss():

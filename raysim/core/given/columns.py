@@ -21,6 +21,8 @@ OF_CLIENTS = re.compile(
     r"|virtual_(start|seconds|joules)"
 )
 """Columns of `clients.parquet`."""
+OF_ANALYSES = re.compile("round")
+"""Columns of `analysis/NAME.parquet` that an analysis does not give."""
 
 
 def check_metrics(given: Mapping[str, Any], row: Iterable[str], whose: str) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from raysim.analysis.base import ClientPart, Columns, Extra, MeasuredRound
 from raysim.core.errors import RunError
+from raysim.core.given.columns import OF_ANALYSES, check_names
 from raysim.core.method import Round, ServerState
 from raysim.core.rules import Pass, Reduced, Rules
 from raysim.core.seeds import stream
@@ -108,13 +109,16 @@ class RoundAnalyses:
     def _rows(self, name: str, found: MeasuredRound) -> Columns:
         """Return the columns of an analysis; none where a client failed in a pass of its own."""
         try:
-            return self._analyses.chosen[name].rows(replace(found, trained=self._trained[name]))
+            measured = replace(found, trained=self._trained[name])
+            rows = self._analyses.chosen[name].rows(measured)
         except RunError as error:
             if type(error) is not RunError:  # a machine, or a damaged file
                 raise
             why = str(error).split(" (traceback")[0]
             self._runner.context.listener.note(f"analysis={name}: no rows: {why}")
             return {}
+        check_names(rows, OF_ANALYSES, (), f"analysis={name}: the column")
+        return rows
 
 
 @dataclass(frozen=True)
