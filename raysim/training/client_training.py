@@ -63,10 +63,9 @@ class ClientTraining:
             self.before_momentum += self.after_momentum
             self.after_momentum = []
         self.keys = [(t.name, key) for t in self.before_momentum for key in self.states[t.name]]
-        self.sgd = Sgd(trainer.local, job.lr)
+        self.sgd, self.rng = Sgd(trainer.local, job.lr), trainer.rng_state()
         standard = not (self.rules.criterion or self.rules.penalties)
         self.loss_is_objective = standard and trainer.local.temperature == 1
-        self.rng = trainer.rng_state()
         self.recorded = self.recorded_steps(())
         before = self.before_momentum
         self.recorded_direction = self.recorded_steps(before) if before else None
