@@ -115,6 +115,10 @@ class Tuner(RunQueue[TrialRun]):
             stack = self.search.options.stack
             found = self.search.study.get_trials(deepcopy=False)
             done = sum(trial.state.is_finished() for trial in found)
+            if not self.remain():
+                self.listener.started(0, done, self._total)
+                self.listener.note("the study is finished; nothing is left to do")
+                return self._result(None)
             wanted = at_most(jobs, self._total - done)
             with open_slots(settings, wanted, self.listener.note, stack) as slots:
                 self.listener.started(len(slots), done, self._total)

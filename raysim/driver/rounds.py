@@ -67,7 +67,9 @@ class RoundIterator(Iterator[Row]):
             RunError: the iteration has not come to its end.
         """
         if self._result is None:
-            raise RunError("the run is not finished; its result is there after its last round")
+            raise RunError(
+                "the run is not finished; its result is there after its last round, or after finish()"
+            )
         return self._result
 
     def finish(self) -> Result:

@@ -36,6 +36,15 @@ def test_a_study(tmp_path, local_slots):
     assert again.summary["final_holdout_accuracy"] == best.value
 
 
+def test_a_finished_study_says_so_and_starts_nothing(tmp_path, local_slots, monkeypatch):
+    result = make_tuner(make_search(tmp_path), tmp_path).run(2, 1)
+    monkeypatch.setattr("raysim.tuning.tuner.open_slots", pytest.fail)
+    tuner = make_tuner(make_search(tmp_path), tmp_path)
+    again = tuner.run(2, 1)
+    assert [trial.number for trial in again.best] == [trial.number for trial in result.best]
+    assert tuner.listener.notes == ["the study is finished; nothing is left to do"]
+
+
 def test_no_trial_begins_after_the_timeout(tmp_path, local_slots, monkeypatch):
     search, now = make_search(tmp_path), [0.0]
     monkeypatch.setattr("raysim.tuning.tuner.monotonic", lambda: now[0])
