@@ -68,7 +68,7 @@ class RoundIterator(Iterator[Row]):
         """
         if self._result is None:
             raise RunError(
-                "the run is not finished; its result is there after its last round, or after finish()"
+                "the run is not finished; its result is there after its last round, or finish()"
             )
         return self._result
 
