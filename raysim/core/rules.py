@@ -254,7 +254,7 @@ class Pass:
         weighting: Weights of the mean; None takes the run's `weighting`.
         personal: Groups sent to one client alone.
         bytes_down: Bytes that one client receives, where a deployment would send less than
-            what is broadcast here; frozen parameters are left out by themselves.
+            what is broadcast here.
         label: Name of columns of their own for its losses and bytes (`{label}_train_loss`, ...);
             the round's are then without the losses, but with the bytes. Empty: the round's alone.
     """

@@ -16,7 +16,7 @@ NAME = "Task.client_tests"
 PARTS = {"x": "inputs", "y": "targets"}
 
 
-def names_of(client_tests: Sequence[Any], clients: int) -> dict[int, str]:
+def names_of(client_tests: Sequence[Any] | None, clients: int) -> dict[int, str]:
     """Return what the test samples of each client that has some are called in errors.
 
     Args:
@@ -26,6 +26,10 @@ def names_of(client_tests: Sequence[Any], clients: int) -> dict[int, str]:
     Raises:
         DataError: they are not one entry a client.
     """
+    if client_tests is None:
+        return {}
+    if not isinstance(client_tests, list | tuple):
+        raise DataError(f"{NAME}: must be a list of one entry a client; is {client_tests!r:.80}")
     if len(client_tests) not in (0, clients):
         raise DataError(
             f"{NAME}: {len(client_tests)} entries for {clients} clients; give one a client, None"

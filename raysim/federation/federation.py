@@ -32,6 +32,7 @@ from raysim.core.given.limits import MOST
 from raysim.core.scoring import CLASSIFICATION, Scoring
 from raysim.core.seeds import torch_seed
 from raysim.federation.input_pipeline import InputPipeline, PreparedPipeline
+from raysim.federation.samples import not_finite
 
 
 @dataclass(frozen=True)
@@ -113,12 +114,15 @@ class Federation:
         """Return this federation with floating-point samples in the type of a network's parameters.
 
         Samples of a task's own are cast once, those of files as they are decoded.
+
+        Raises:
+            DataError: a value is beyond that type.
         """
         dtype = sample_dtype(network)
-        train, test = (_cast(split, dtype) for split in (self.train, self.test))
+        train, test = _cast("clients", self.train, dtype), _cast("test", self.test, dtype)
         local = self.local_test
         if local and local.samples:
-            local = replace(local, samples=_cast(local.samples, dtype))
+            local = replace(local, samples=_cast("client_tests", local.samples, dtype))
         inputs = replace(self.inputs, dtype=dtype)
         return replace(self, train=train, test=test, local_test=local, inputs=inputs)
 
@@ -146,16 +150,19 @@ def sample_dtype(network: nn.Module) -> torch.dtype:
 S = TypeVar("S", Split, Split | Path)
 
 
-def _cast(split: S, dtype: torch.dtype) -> S:
+def _cast(name: str, split: S, dtype: torch.dtype) -> S:
     """Return samples in memory with floating-point values of a type."""
     if isinstance(split, Path):
         return split
     wanted = np.float64 if dtype == torch.float64 else np.float32
-    with np.errstate(over="ignore"):  # infinite samples are found where they are trained on
+    with np.errstate(over="ignore"):  # it is found below
         x, y = (
             values.astype(wanted, copy=False) if values.dtype.kind == "f" else values
             for values in (split.x, split.y)
         )
+    for part, before, values in (("input", split.x, x), ("target", split.y, y)):
+        if values.dtype != before.dtype and (problem := not_finite(part, values)):
+            raise DataError(f"Task.{name}, {problem}: it is beyond the type of the model")
     return replace(split, x=x, y=y)
 
 

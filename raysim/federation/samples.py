@@ -13,7 +13,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    default_collate,
+)
 
 from raysim.core.errors import DataError, MachineError, RunError, visible
 from raysim.core.rules import Batch
@@ -86,26 +97,61 @@ def problem_of(samples: Batch) -> str:
 def _parts(name: str, given: Any) -> dict[str, Any]:
     """Return the inputs and the targets."""
     if isinstance(given, DataLoader):
-        plain = given.collate_fn is default_collate and not isinstance(
-            given.dataset, IterableDataset
-        )
-        if not plain:  # its batches, in the order in which it gives them
+        if (dataset := _dataset_of(given)) is None:  # its batches, in the order it gives them
             batches = [_pair_of(name, f"batch {i}", batch) for i, batch in enumerate(given)]
             return {
                 "inputs": [each for x, _ in batches for each in x],
                 "targets": [each for _, y in batches for each in y],
             }
-        given = given.dataset  # in the order of its samples, whatever the loader's
-    if isinstance(given, TensorDataset) and len(given.tensors) == 2:
+        given = dataset
+    if type(given) is TensorDataset and len(given.tensors) == 2:
         given = given.tensors
     elif isinstance(given, Dataset):
-        # A dataset need not have an end for a `for` loop: `__getitem__` may take any number.
-        numbers: Any = given if isinstance(given, IterableDataset) else range(len(given))  # type: ignore[arg-type]
-        samples = (each if numbers is given else given[each] for each in numbers)
-        pairs = [_pair_of(name, f"sample {i}", sample) for i, sample in enumerate(samples)]
+        samples = enumerate(_samples_of(name, given))
+        pairs = [_pair_of(name, f"sample {i}", sample) for i, sample in samples]
         return {"inputs": [x for x, _ in pairs], "targets": [y for _, y in pairs]}
     x, y = _pair_of(name, "", given)
     return {"inputs": x, "targets": y}
+
+
+def _dataset_of(loader: DataLoader[Any]) -> Dataset[Any] | None:
+    """Return the samples of a loader in their own order; None where its batches must be read."""
+    if loader.batch_size is None and loader.batch_sampler is None:  # it gives single samples
+        order: Any = loader.sampler
+        whole = isinstance(loader.dataset, IterableDataset)
+        return loader.dataset if whole else Subset(loader.dataset, [*order])
+    batches: Any = loader.batch_sampler
+    plain = loader.collate_fn is default_collate and type(batches) is BatchSampler
+    if not plain or batches.drop_last or isinstance(loader.dataset, IterableDataset):
+        return None
+    if type(order := batches.sampler) is SubsetRandomSampler:
+        return Subset(loader.dataset, sorted(order.indices))
+    size = len(loader.dataset)  # type: ignore[arg-type]
+    all_once = type(order) is RandomSampler and not order.replacement and len(order) == size
+    return loader.dataset if all_once or type(order) is SequentialSampler else None
+
+
+def _samples_of(name: str, given: Any) -> Iterator[Any]:
+    """Yield the samples of a dataset.
+
+    Raises:
+        DataError: it has no length, or fails; it names the sample.
+    """
+    if isinstance(given, IterableDataset):
+        yield from given
+        return
+    try:
+        # A dataset need not have an end for a `for` loop: `__getitem__` may take any number.
+        size = len(given)
+    except (TypeError, NotImplementedError) as error:
+        raise DataError(f"{name}: the {type(given).__name__} has no length") from error
+    for row in range(size):
+        try:
+            sample = given[row]
+        except Exception as error:  # a user's dataset may raise anything
+            found = f"{type(error).__name__}: {visible(' '.join(str(error).split()))}"
+            raise DataError(f"{name}, sample {row}: cannot be read: {found}") from error
+        yield sample
 
 
 def _pair_of(name: str, which: str, given: Any) -> tuple[Any, Any]:

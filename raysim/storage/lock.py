@@ -109,7 +109,8 @@ def removed_if_refused(path: Path) -> Iterator[None]:
     try:
         yield
     except RaysimError as error:
-        if missing and error.exit_code == INPUT and not any(path.rglob("config.json")):
+        own = missing and not is_locked(path)  # another process may have been faster
+        if own and error.exit_code == INPUT and not any(path.rglob("config.json")):
             shutil.rmtree(path, ignore_errors=True)
             with suppress(OSError):
                 for parent in missing[1:]:
@@ -131,8 +132,7 @@ def check_place(path: Path, descriptor: int) -> None:
         now = Path(f"/proc/self/fd/{descriptor}").readlink()
         if os.path.samestat(own, now.stat()):
             raise MovedError(
-                f"{path}: was renamed to {now} while the run wrote to it; to go on from its last"
-                f" checkpoint, type: raysim resume {now}"
+                f"{path}: was renamed to {now} while the run wrote to it; resume {now}"
             )
     raise MovedError(
         f"{path}: was deleted or moved away while the run wrote to it; restore it and resume it, or"
@@ -141,7 +141,9 @@ def check_place(path: Path, descriptor: int) -> None:
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether a process holds the lock of a folder that exists."""
+    """Return whether a process holds the lock of a folder, which need not exist."""
+    if not path.is_dir():
+        return False
     lock = FileLock(path / LOCK)
     try:
         lock.acquire(0.0)

@@ -51,13 +51,17 @@ def rounds_to_target(rows: Sequence[Row], target: float | None) -> float | None:
     return reached_at(((n, a) for n, a in accuracies if a is not None), target)
 
 
+SHOWN = ("test_loss", "holdout_loss", "local_test_loss")
+"""Columns that a round has where it was evaluated, the first that there is."""
+
+
 def summarise(rows: Sequence[Row], target: float | None) -> Row:
     """Return the figures of a run, as in `summary.json`.
 
     Rounds below 1, as the first version numbered a pre-pass, are left out.
     """
     counted = [row for row in rows if row["round"] >= 1]
-    shown = next((n for n in ("test_loss", "holdout_loss") if n in counted[-1]), "test_loss")
+    shown = next((n for n in SHOWN if n in counted[-1]), "test_loss")
     evaluated = [row for row in counted if row.get(shown) is not None]
     accuracies = [row["test_accuracy"] for row in evaluated if "test_accuracy" in row]
     last = (evaluated or counted)[-1]

@@ -56,6 +56,7 @@ def refusal(kind: type, out: Any, monkeypatch: pytest.MonkeyPatch, given: dict[A
     [
         *("test_accuracy", "test_loss", "round", "lr", "seconds", "clients", "bytes_up", "bytes"),
         *("total_seconds", "virtual_seconds", "client_accuracy_d5", "clients_dropped", "objective"),
+        *("worker_training_seconds", "driver_reduction_seconds"),
     ],
 )
 def test_a_methods_metric_with_the_name_of_a_column_is_refused(tmp_path, monkeypatch, name):
@@ -64,7 +65,14 @@ def test_a_methods_metric_with_the_name_of_a_column_is_refused(tmp_path, monkeyp
     assert not (tmp_path / "metrics.parquet").exists()
 
 
-@pytest.mark.parametrize("given", [{"drift": "a"}, {"drift": None}, {"drift": [1.0]}, {3: 1.0}])
+def test_a_methods_metric_may_be_missing_in_a_round(tmp_path, monkeypatch):
+    monkeypatch.setitem(globals(), "GIVEN", {"drift": None, "large": np.bool_(True)})
+    chosen = make_settings(tmp_path, rounds=1, **{"method.name": f"{__name__}:OfRound"})
+    (row,) = raysim.run(chosen, make_task((9, 9))).metrics.to_pylist()
+    assert row["drift"] is None and row["large"] == 1
+
+
+@pytest.mark.parametrize("given", [{"drift": "a"}, {"drift": [1.0]}, {3: 1.0}])
 def test_a_methods_metric_must_be_a_number_with_a_name(tmp_path, monkeypatch, given):
     assert "must be a " in refusal(OfRound, tmp_path, monkeypatch, given)
 

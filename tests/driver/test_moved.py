@@ -42,10 +42,26 @@ def test_a_directory_that_is_gone_stops_the_run_and_is_not_made_anew(tmp_path, h
     assert caught.value.exit_code == 75 and len(str(caught.value).splitlines()) == 1
     assert not path.exists() or not [*path.iterdir()]
     if how != "deleted":
-        moved = Path(str(caught.value).rpartition("raysim resume ")[2])
+        moved = Path(str(caught.value).rpartition("; resume ")[2])
         assert moved == tmp_path / "other"
         raysim.resume(moved, make_task(SIZES))
         assert model_of(moved) == model_of(expected)
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_directory_that_is_gone_at_the_end_is_not_made_anew(tmp_path, how, finished):
+    path, (move, said) = tmp_path / "run", HOW[how]
+    with (
+        pytest.raises(raysim.RunError, match=said),
+        raysim.rounds(make_settings(path, **CHOSEN), make_task(SIZES)) as rounds,
+    ):
+        for row in rounds:
+            if row["round"] == (2 if finished else 4):
+                move(path)
+                if finished:
+                    rounds.finish()
+    assert not path.exists() or not [*path.iterdir()]
 
 
 def test_a_lock_that_is_removed_lets_no_second_run_in(tmp_path):

@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    SequentialSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+)
 
 import raysim
 from raysim.federation.samples import read_pair
@@ -84,7 +92,7 @@ READ = {
 @pytest.mark.parametrize("given", READ)
 def test_read(given):
     x, y = read_pair("client 0", READ[given])
-    assert x.dtype == np.float32 and y.tolist() == Y.tolist()
+    assert x.dtype.kind == "f" and y.tolist() == Y.tolist()
     assert np.array_equal(x, X.round() if "float16" in given else X)
 
 
@@ -93,7 +101,7 @@ def test_a_memory_map_and_whole_numbers_stay_as_they_are(tmp_path):
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
     assert np.shares_memory(read_pair("client 0", (mapped, Y))[0], mapped)
     assert read_pair("client 0", (X.astype(np.uint8), Y))[0].dtype == np.uint8
-    assert read_pair("client 0", (X, Y), np.float64)[0].dtype == np.float64
+    assert read_pair("client 0", (X.astype(np.float64), Y))[0].dtype == np.float64
 
 
 def wrong(value: object, dtype: type = float) -> np.ndarray:
@@ -131,10 +139,6 @@ REFUSED = {
     "infinite": (
         (wrong(-np.inf), Y),
         "client 1, sample 3, column 2: the input is not finite [(]-i",
-    ),
-    "too large": (
-        (wrong(1e39), Y),
-        "client 1, sample 3, column 2: .* finite [(]inf in float32",
     ),
     "nan label": ((X, np.where(Y, np.nan, 0)), "client 1, sample 1: the target is not finite"),
     "numbers": ((X, Y), "client 1: labels are numbers, those of client 0 are words"),
@@ -216,3 +220,72 @@ def test_what_needs_a_test_set_is_refused_without_one(tmp_path, overrides, says)
 def test_a_setting_beyond_float32_is_named(tmp_path, key):
     with pytest.raises(raysim.SettingsError, match=rf"^{key}=1e\+39: must be at most 3.403e\+38"):
         make_settings(tmp_path, **{key: 1e39})
+
+
+class Tenfold(TensorDataset):
+    """Pairs of tensors that are changed as they are read."""
+
+    def __getitem__(self, row: int) -> tuple[torch.Tensor, torch.Tensor]:
+        x, y = super().__getitem__(row)
+        return 10 * x, y
+
+
+@pytest.mark.parametrize(
+    ("loader", "rows"),
+    {
+        "sampler": (DataLoader(Rows(), 4, sampler=SubsetRandomSampler([4, 1, 3])), [1, 3, 4]),
+        "order": (DataLoader(Rows(), 4, sampler=[5, 0]), [5, 0]),
+        "batches": (DataLoader(Rows(), batch_sampler=[[2, 1], [5]]), [2, 1, 5]),
+        "last": (DataLoader(Rows(), 4, drop_last=True), [0, 1, 2, 3]),
+        "single": (DataLoader(Rows(), batch_size=None), [0, 1, 2, 3, 4, 5]),
+        "plain": (
+            DataLoader(Rows(), batch_sampler=BatchSampler(SequentialSampler(X), 4, False)),
+            [0, 1, 2, 3, 4, 5],
+        ),
+    }.values(),
+)
+def test_a_loader_gives_the_samples_that_it_draws(loader, rows):
+    x, y = read_pair("client 0", loader)
+    assert np.array_equal(x, X[rows]) and y.tolist() == Y[rows].tolist()
+
+
+def test_a_dataset_is_read_by_its_own_items():
+    x, _ = read_pair("client 0", Tenfold(torch.tensor(X), torch.tensor(Y)))
+    assert np.array_equal(x, 10 * X)
+
+
+class Failing(Rows):
+    def __getitem__(self, row: int) -> tuple[np.ndarray, int]:
+        return super().__getitem__(row) if row < 3 else [][row]
+
+
+class Endless(Dataset):
+    def __getitem__(self, row: int) -> tuple[np.ndarray, int]:
+        return X[0], 0
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (Failing(), "client 0, sample 3: cannot be read: IndexError"),
+        (Endless(), "client 0: the Endless has no length"),
+    ],
+)
+def test_a_dataset_that_cannot_be_read_is_named(given, problem):
+    with pytest.raises(raysim.RaysimError, match=problem):
+        read_pair("client 0", given)
+
+
+@pytest.mark.parametrize("part", ["clients", "test", "client_tests"])
+def test_a_value_beyond_the_models_type_is_named(tmp_path, part):
+    beyond = X.astype(np.float64)
+    beyond[2, 1] = 1e39
+    parts = {"clients": [(X, Y)], "test": (X, Y), "client_tests": None}
+    parts[part] = (beyond, Y) if part == "test" else [(beyond, Y)]
+    problem = f"Task.{part}, sample 2, column 1: the input is not finite .* beyond the type"
+    settings = make_settings(tmp_path / "run", rounds=1, fraction=1.0)
+    with pytest.raises(raysim.RaysimError, match=problem):
+        raysim.run(settings, raysim.Task(linear, **parts))
+    assert not (tmp_path / "run").exists()
+    wide = raysim.Task(lambda: linear().double(), **parts)
+    raysim.check(make_settings(tmp_path / "wide", rounds=1, fraction=1.0), wide)

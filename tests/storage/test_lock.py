@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from raysim.core.errors import MachineError, RaysimError, SettingsError
 from raysim.storage.lock import lock_folder, removed_if_refused
+
+
+def test_a_refusal_leaves_the_folder_of_a_faster_process(tmp_path):
+    path = tmp_path / "a"
+    with ExitStack() as other, pytest.raises(RaysimError), removed_if_refused(path):
+        other.enter_context(lock_folder(path, "held"))
+        raise SettingsError("another tuner is using this folder")
+    assert path.is_dir()
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,15 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from raysim.core.errors import SettingsError
 
 OF_ROUNDS = re.compile(
     r"round|lr|(evaluation_|checkpoint_|total_)?seconds|bytes|clients_dropped|lost_clients"
     r"|staleness_(mean|max)|updates_dropped|(total_)?virtual_(seconds|joules)"
     r"|client_accuracy_(mean|d[1-9])|(test|holdout)_(loss|accuracy|macro_f1)"
-    r"|train_loss|objective|bytes_up|bytes_down|clients"
+    r"|train_loss|objective|bytes_up|bytes_down|clients|(worker|driver)_.*_seconds"
 )
 """Columns of `metrics.parquet`, those that are derived from it included."""
 OF_CLIENTS = re.compile(
@@ -38,7 +40,7 @@ def check_metrics(given: Mapping[str, Any], row: Iterable[str], whose: str) -> N
     """
     check_names(given, OF_ROUNDS, row, f"{whose}: the metric")
     for name, value in given.items():
-        if not isinstance(value, numbers.Real):
+        if value is not None and not isinstance(value, numbers.Real | np.bool_):
             raise SettingsError(f"{whose}: the metric {name!r} is {value!r:.80}; must be a number")
 
 

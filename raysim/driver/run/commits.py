@@ -89,6 +89,7 @@ class Commits:
         Raises:
             MachineError: a file cannot be written.
         """
+        self._context.run_dir.check_place()
         self.committed = replace(self.committed, ended=True)
         self.save()
 
@@ -156,6 +157,7 @@ class Commits:
     def finish(self) -> Result:
         """Write the summary; return the finished run."""
         run_dir = self._context.run_dir
+        run_dir.check_place()
         deployed = self._settings.method.deployed(self.committed.state)
         self.recorder.close()
         summary = summarise(self.recorder.rows, self._settings.target_accuracy)
