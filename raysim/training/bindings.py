@@ -52,7 +52,7 @@ class Bindings:
 
     def __init__(self, module: nn.Module) -> None:
         buffers = dict(module.named_buffers())
-        self._parameters = [
+        self._parameter_slots = [
             (name, module.get_submodule(path), key)
             for name, _ in module.named_parameters()
             for path, _, key in (name.rpartition("."),)
@@ -113,7 +113,7 @@ class Bindings:
         Raises:
             RunError: `forward` replaced one, whose steps are then lost.
         """
-        for name, owner, key in self._parameters:
+        for name, owner, key in self._parameter_slots:
             now = getattr(owner, key)
             moved = name in detached and detached[name].data_ptr() != now.data_ptr()
             if moved or now is not self.tensors[name]:

@@ -25,8 +25,8 @@ def test_a_run_that_is_killed_after_a_checkpoint_has_its_seconds(tmp_path, monke
     """The disk is copied when a checkpoint has just become visible: so a killed run leaves it."""
     save = Checkpoints.save
 
-    def save_and_copy(self, checkpoint, *arguments):
-        save(self, checkpoint, *arguments)
+    def save_and_copy(self, checkpoint, *arguments, **named):
+        save(self, checkpoint, *arguments, **named)
         shutil.copytree(tmp_path / "run", tmp_path / f"killed-{checkpoint.number}")
 
     monkeypatch.setattr(Checkpoints, "save", save_and_copy)
@@ -68,9 +68,9 @@ def test_the_last_round_is_checkpointed_once(tmp_path, monkeypatch):
     saved = []
     save = Checkpoints.save
 
-    def count(self, checkpoint, *arguments):
+    def count(self, checkpoint, *arguments, **named):
         saved.append(checkpoint.number)
-        save(self, checkpoint, *arguments)
+        save(self, checkpoint, *arguments, **named)
 
     monkeypatch.setattr(Checkpoints, "save", count)
     raysim.run(make_settings(tmp_path / "every"), make_task(SIZES))

@@ -19,7 +19,7 @@ OF_ROUNDS = re.compile(
 )
 """Columns of `metrics.parquet`, those that are derived from it included."""
 OF_CLIENTS = re.compile(
-    r"round|client|samples|steps|train_loss|objective|pass|version|staleness|squared_loss"
+    r"round|client|samples|steps|train_loss|objective|pass|version|staleness"
     r"|virtual_(start|seconds|joules)"
 )
 """Columns of `clients.parquet`."""

@@ -119,6 +119,11 @@ def forward_pre_hooks(module: nn.Module) -> list[Any]:
     return [*getattr(module, "_forward_pre_hooks", {}).values()]
 
 
+def is_script(module: nn.Module) -> bool:
+    """Return whether a module is a script; torch deprecates them."""
+    return isinstance(module, torch.jit.ScriptModule)
+
+
 def buffers_of(module: nn.Module) -> Any:
     """Return the buffers of a module itself by name, also those that are None; torch names none."""
     return getattr(module, "_buffers", {})

@@ -9,7 +9,7 @@ from torch import nn
 
 from raysim.config import Settings
 from raysim.core.errors import SettingsError
-from raysim.core.tensors.torch_private import forward_pre_hooks
+from raysim.core.tensors.torch_private import forward_pre_hooks, is_script
 
 TYPES = (torch.float32, torch.float64, torch.complex64)
 """Types of parameters. Half precision is for autocast; safetensors has no complex128."""
@@ -26,9 +26,9 @@ def check_model(settings: Settings, model: nn.Module) -> None:
     Raises:
         SettingsError: it cannot.
     """
-    if isinstance(model, torch.jit.ScriptModule):
+    if is_script(model):
         raise SettingsError(
-            "the model is a script of torch.jit, whose parts cannot be reached: give the module"
+            "the model is a script of TorchScript, whose parts cannot be reached: give the module"
             " that it was made of"
         )
     _check_norms(model)

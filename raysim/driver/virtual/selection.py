@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from raysim.clock.availability import TICKS_PER_SECOND
 from raysim.clock.oort import Feedback, Oort
+from raysim.core.given.columns import OF_CLIENTS, check_names
 from raysim.core.rules import Pass, Trained, Upload, View
 from raysim.core.scoring import FORWARD_ROWS
 from raysim.core.seeds import stream
@@ -108,6 +109,7 @@ def _finish(finish: Finish, view: View, trained: Trained) -> Upload:
     """Return the method's upload with the mean squared loss of the trained model."""
     data, squares = trained.data, []
     upload = finish(view, trained)
+    check_names({**upload.scalars, **upload.metrics}, OF_CLIENTS, [SQUARED_LOSS], "its number")
     for start in range(0, len(data.y), FORWARD_ROWS):
         rows = slice(start, start + FORWARD_ROWS)
         part = data._replace(x=data.x[rows], y=data.y[rows])
