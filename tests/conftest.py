@@ -63,6 +63,12 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def no_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the passwords that earlier tests gave, which are masked in every message."""
+    monkeypatch.setattr("raysim.core.errors._READ", set())
+
+
 class ActorStock:
     """Actors that a run or a study has left, for the next one that asks Ray for the same.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 import raysim
-from raysim.core import errors
 from raysim.core.errors import remember_password, without_passwords
 
 
@@ -44,7 +43,6 @@ SHAPES = {
 @pytest.mark.parametrize("source", ["word", "option", "variable", "other variable", "read"])
 def test_pieces_of_a_given_password_are_masked(monkeypatch, url, source):
     """A library that cannot read a URL quotes what it took for the port, the host or the path."""
-    monkeypatch.setattr(errors, "_READ", set())
     word = f"--storage={url}" if source == "option" else url
     monkeypatch.setattr("sys.argv", ["raysim", *([word] if source in ("word", "option") else [])])
     if source == "variable":

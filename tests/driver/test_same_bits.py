@@ -206,7 +206,7 @@ def test_another_revision_of_a_formula_is_refused(tmp_path, monkeypatch, sealed,
     raysim.resume(tmp_path, make_task(SIZES), force=True)
 
 
-def saved_as_before(store: Any, checkpoint: Any, seal_tables: Any) -> None:
+def saved_as_before(store: Any, checkpoint: Any, seal_tables: Any, **_: Any) -> None:
     """Write a checkpoint as the version before wrote it."""
     folder = store._path(checkpoint.number)
     folder.mkdir(parents=True)

@@ -266,5 +266,5 @@ def test_a_parametrized_norm_is_trained(tmp_path, method, stacked):
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_a_script_is_refused_by_name(tmp_path):
     scripted = torch.jit.script(nn.Sequential(nn.Linear(12, 3)))
-    with pytest.raises(raysim.SettingsError, match=r"the model is a script of torch\.jit"):
+    with pytest.raises(raysim.SettingsError, match=r"the model is a script of TorchScript"):
         raysim.run(make_settings(tmp_path / "run"), make_task(EQUAL, lambda: scripted))

@@ -284,7 +284,7 @@ def test_our_own_ray_has_the_cores_of_this_process(folder, monkeypatch):
     assert asked["num_cpus"] == 1
 
 
-def test_a_pool_that_cannot_start_gives_back_the_nodes_that_it_asked_for(tmp_path, monkeypatch):
+def test_a_pool_that_cannot_start_gives_back_the_nodes(tmp_path, monkeypatch, shared_ray):
     closed: list[bool] = []
     demand = SimpleNamespace(close=lambda: closed.append(True))
     monkeypatch.setattr(ray_runtime, "plan_pool", lambda *_: (None, demand))
