@@ -59,9 +59,10 @@ def read_pair(name: str, given: Any) -> tuple[Any, Any]:
 
 def not_finite(part: str, values: Array) -> str:
     """Return the place of the first value that is not finite; empty if all are."""
-    if values.dtype.kind != "f" or not values.size:
+    if values.dtype.kind not in "fc" or not values.size:
         return ""
-    if np.isfinite(values.min()) and np.isfinite(values.max()):  # the least is NaN where one is
+    extremes = values if values.dtype.kind == "c" else np.array([values.min(), values.max()])
+    if np.isfinite(extremes).all():  # the least is NaN where one is
         return ""
     row, *place = np.argwhere(~np.isfinite(values))[0].tolist()
     column = f", column {place[0] if len(place) == 1 else place}" if place else ""
@@ -180,13 +181,14 @@ def _stacked(name: str, part: str, values: Any) -> Array:
     try:
         if isinstance(values, Sequence) and any(isinstance(each, Tensor) for each in values):
             values = [as_array(each) for each in values]
-        found = as_array(values)
+        mixed = isinstance(values, Sequence) and len({isinstance(v, str) for v in values}) > 1
+        found = np.array(values, object) if mixed else as_array(values)  # NumPy makes 0 a word, too
     except (ValueError, TypeError, RuntimeError) as error:
         raise DataError(_uneven(name, part, values) or f"{name}: {part}: {error}") from error
     if found.dtype == object and found.ndim:
         if problem := _uneven(name, part, found):
             raise DataError(problem)
-        if not isinstance(found.flat[0] if found.size else "", str):
+        if not any(isinstance(value, str) for value in found.flat):
             found = np.array([*map(as_array, found)]) if found.ndim == 1 else found
         if found.dtype == object and all(map(_is_number, found.flat)):
             found = found.astype(np.float64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,7 @@ from raysim.core.scoring import CLASSIFICATION, Scoring
 from raysim.federation.client_tests import local_test_of, names_of
 from raysim.federation.federation import Federation
 from raysim.federation.input_pipeline import InputPipeline
-from raysim.federation.samples import number_words, read_pair
+from raysim.federation.samples import Array, number_words, read_pair
 
 Samples = tuple[Any, Any] | Dataset[Any] | DataLoader[Any]
 """Inputs [N, ...] and targets [N, ...], as `read_pair` takes them."""
@@ -63,6 +63,17 @@ class Task:
     scoring: Scoring = CLASSIFICATION
     client_tests: Sequence[Samples | None] = ()
 
+    def __post_init__(self) -> None:
+        """Check that the clients can be counted and read more than once.
+
+        Raises:
+            DataError: they cannot.
+        """
+        given: Any = self.clients
+        if not isinstance(given, Sequence):
+            kind = type(given).__name__
+            raise DataError(f"Task.clients: must be a list of each client's samples; is a {kind}")
+
 
 @dataclass(frozen=True)
 class _Copies:
@@ -96,6 +107,7 @@ def from_task(task: Task, note: Callable[[str], None] = lambda text: None) -> Fe
     given |= {} if task.test is None else {"Task.test": task.test}
     given |= {name: task.client_tests[number] for number, name in own_tests.items()}
     pairs = {name: read_pair(name, pair) for name, pair in given.items()}
+    inputs = _alike({name: x for name, (x, _) in pairs.items()})
     targets, labels = {name: y for name, (_, y) in pairs.items()}, tuple[str, ...]()
     if task.scoring.classifies:
         targets, labels = number_words(targets)
@@ -103,7 +115,7 @@ def from_task(task: Task, note: Callable[[str], None] = lambda text: None) -> Fe
         numbers = ", ".join(f"{number} is {word}" for number, word in enumerate(labels))
         note(visible(f"labels are numbered: {numbers}"))
     read = _read_labels if task.scoring.classifies else _read_targets
-    sets = {name: Split(pairs[name][0], read(name, y)) for name, y in targets.items()}
+    sets = {name: Split(inputs[name], read(name, y)) for name, y in targets.items()}
     clients, test = [sets[name] for name in names], sets.get("Task.test")
     _check_alike(clients, test)
     sizes = [len(each) for each in clients]
@@ -118,6 +130,15 @@ def from_task(task: Task, note: Callable[[str], None] = lambda text: None) -> Fe
         local_test=local_test_of(own_tests, sets, train, len(clients)),
         labels=labels,
     )
+
+
+def _alike(inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Return inputs in one type: where some sets have whole numbers only, in that of the others."""
+    kinds = {x.dtype.kind for x in inputs.values()}
+    if len(kinds) == 1 or not kinds & {*"fc"}:
+        return dict(inputs)
+    common = np.result_type(*(x.dtype for x in inputs.values()))
+    return {name: x.astype(common, copy=False) for name, x in inputs.items()}
 
 
 def _check_alike(clients: Sequence[Split], test: Split | None) -> None:

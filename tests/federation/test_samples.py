@@ -110,6 +110,7 @@ def wrong(value: object, dtype: type = float) -> np.ndarray:
     return x
 
 
+NAMES = ("client 0", "client 1", "test")
 REFUSED = {
     "dictionary": (({"a": X, "b": X}, Y), r"client 1: inputs are a dict \(a, b\); must be one"),
     "mapping": ((UserDict(a=X), Y), r"client 1: inputs are a UserDict \(a\); must be one array"),
@@ -141,6 +142,11 @@ REFUSED = {
         "client 1, sample 3, column 2: the input is not finite [(]-i",
     ),
     "nan label": ((X, np.where(Y, np.nan, 0)), "client 1, sample 1: the target is not finite"),
+    "complex nan": (
+        (wrong(complex(0, np.nan), complex), Y),
+        "client 1, sample 3, column 2: the input is not finite",
+    ),
+    "words and numbers": ((X, [0, *"ababa"]), "client 1, sample 0: its label 0 is no word"),
     "numbers": ((X, Y), "client 1: labels are numbers, those of client 0 are words"),
     "other": (TensorDataset(torch.tensor(X)), "client 1, sample 0: must be a pair .* tuple of 1"),
 }
@@ -153,6 +159,28 @@ def test_refused(case):
     with pytest.raises(raysim.RaysimError, match=message) as caught:
         from_task(raysim.Task(linear, [first, given], first))
     assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("clients", [iter([(X, Y)]), np.zeros((2, 2)), {0: (X, Y)}])
+def test_clients_that_are_no_list_are_refused(clients):
+    with pytest.raises(
+        raysim.RaysimError, match=r"^Task\.clients: must be a list of each client's"
+    ):
+        raysim.Task(linear, clients)
+
+
+@pytest.mark.parametrize("whole", ["client 0", "client 1", "test"])
+def test_whole_numbers_beside_others_are_taken_as_them(tmp_path, whole):
+    """A column of a client may have whole numbers by chance."""
+    sets = {name: (X.round().astype(int), Y) if name == whole else (X, Y) for name in NAMES}
+    own = raysim.Task(linear, [sets["client 0"], sets["client 1"]], sets["test"])
+    result = raysim.run(make_settings(tmp_path / "run", rounds=1, fraction=1.0), own)
+    sets[whole] = (X.round(), Y)
+    other = raysim.Task(linear, [sets["client 0"], sets["client 1"]], sets["test"])
+    same = raysim.run(make_settings(tmp_path / "same", rounds=1, fraction=1.0), other)
+    losses = [run.metrics["test_loss"].to_pylist() for run in (result, same)]
+    assert losses[0] == losses[1]
+    assert all(torch.equal(value, same.params[name]) for name, value in result.params.items())
 
 
 def test_words_are_numbered_alike_and_recorded(tmp_path):
