@@ -11,6 +11,7 @@ import pyarrow as pa
 from torch import Tensor, nn
 
 from raysim.config import Settings
+from raysim.core.given import resume_advice
 from raysim.driver.analyses.run_analyses import Analyses
 from raysim.driver.evaluation import Evaluator
 from raysim.driver.listener import Listener
@@ -95,6 +96,11 @@ class RunContext(CheckedRun):
     executor: Executor
     own_task: bool = False
     force: bool = False
+
+    def resume_advice(self, *, force: bool = False, **overrides: Any) -> str:
+        """Return what a user types, or calls, to resume this run."""
+        path = self.run_dir.path
+        return resume_advice(path, own_task=self.own_task, force=force, overrides=overrides)
 
     def note_workers(self, before: Mapping[str, Any], committed: Checkpoint) -> dict[str, Any]:
         """Write where the work runs whenever that has changed; return it.

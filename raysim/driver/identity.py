@@ -98,7 +98,7 @@ def accepted(found: Checkpoint, context: RunContext) -> Checkpoint:
     if not context.force:
         raise RunError(
             f"out={path}: going on {where} would not have the same bits: {other}; restore that, or"
-            f" accept it: raysim resume {path} --force"
+            f" to accept it, {context.resume_advice(force=True)}"
         )
     context.listener.note(f"forced to go on {where}: {other}")
     return replace(found, identity=identity, forced=(*found.forced, f"{where}: {other}"))

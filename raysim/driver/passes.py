@@ -37,6 +37,7 @@ class PassContext:
         watch: Times the driver's phases.
         listener: Receives progress and notes.
         errors: File for tracebacks of clients.
+        drop_advice: What a user types to go on without failing clients.
         stack_size: Clients that are trained stacked; 1 trains them one at a time.
         frozen: Names of the network's frozen parameters, which do not travel.
         shown_notes: Notes of workers that the user has seen.
@@ -48,6 +49,7 @@ class PassContext:
     watch: Stopwatch
     listener: Listener
     errors: Path
+    drop_advice: str
     stack_size: int = 1
     frozen: frozenset[str] = frozenset()
     shown_notes: set[str] = field(default_factory=set)
@@ -228,7 +230,7 @@ class RoundRunner:
             raise RunError(
                 f"client {failed[0].client}: {outcome} in round {self.number + 1}:"
                 f" {failed[0].cause} (traceback in {self.context.errors}; to continue without it,"
-                f" type: raysim resume {self.context.errors.parent} on_client_error=drop)"
+                f" {self.context.drop_advice})"
             )
 
     def log_failures(self, failures: Sequence[Failure]) -> None:

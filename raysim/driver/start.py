@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from raysim.config import Settings
+from raysim.core.given import resume_advice
 from raysim.driver.analyses.run_analyses import Analyses
 from raysim.driver.asynchronous.opening import check_asynchrony
 from raysim.driver.checks.preflight import check_space, initial_checkpoint
@@ -88,7 +89,7 @@ def _rounds(
             closing(make(checked.spec, watch, tracking.note)) as executor,
             run_dir.lock(settings, own_task),
         ):
-            if_killed(f"type: raysim resume {run_dir.path}")
+            if_killed(resume_advice(run_dir.path, own_task=own_task))
             driver: dict[str, Any] = {"watch": watch, "listener": tracking, "executor": executor}
             driver |= {"run_dir": run_dir, "own_task": own_task, "force": force}
             checked = replace(checked, identity={**checked.identity, STACK: executor.stack})

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from raysim.core.errors import RunError
-from raysim.core.given import parse_json
+from raysim.core.given import parse_json, resume_advice
 from raysim.core.given.run_folders import run_directory_of
 from raysim.core.given.user_modules import OWN, sources, spec_of
 from raysim.storage.atomic import discard_folder, write_json
@@ -48,22 +48,23 @@ class Plugins:
             RunError: a source is missing, lies in a run directory, or is not the one sealed.
         """
         sealed = self._sealed()
+        advice = resume_advice(self._run_dir, own_task=bool(settings.get("own_task")), force=True)
         for module, digest in sources_of(settings, self._run_dir).items():
             if not force and [digest] != sealed.get(module, [])[-1:]:
-                raise RunError(self._refusal(module, known=bool(sealed.get(module))))
+                raise RunError(self._refusal(module, advice, known=bool(sealed.get(module))))
 
-    def _refusal(self, module: str, known: bool) -> str:
-        """Return why a module is not imported; `--force` is advised for the run's own one alone."""
-        file, force = sources(module)[module], f"raysim resume {self._run_dir} --force"
+    def _refusal(self, module: str, advice: str, known: bool) -> str:
+        """Return why a module is not imported; force is advised for the run's own one alone."""
+        file = sources(module)[module]
         if known:
             return (
-                f"{module}: its source is not that with which the run was started; to continue with"
-                f" the present one, {file}, type: {force}"
+                f"{module}: its source has changed since the start of the run; to continue with the"
+                f" present one, {file}, {advice}"
             )
         return (
             f"{module}: {self._file} does not say that the run was started with this module; the"
-            f" settings in a run directory from someone else may name any. Read {file}: `{force}`"
-            " executes it"
+            f" settings in a run directory from someone else may name any. Read {file}, which is"
+            f" executed if you {advice}"
         )
 
     def check_recorded(self, force: bool) -> None:

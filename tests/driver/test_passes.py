@@ -136,6 +136,7 @@ def context_of(executor: FakeExecutor, errors: Path, **options: Any) -> PassCont
         watch=Stopwatch(False),
         listener=listener,
         errors=errors,
+        drop_advice="type: raysim resume runs/mine on_client_error=drop",
         stack_size=stack_size,
     )
 
@@ -210,7 +211,7 @@ def test_a_client_that_fails_twice_stops_the_run_in_one_line(tmp_path):
         runner.run(work_of())
     assert str(caught.value) == (
         f"client 4: failed twice in round {ROUND + 1}: its loss is nan (traceback in {path}; to"
-        f" continue without it, type: raysim resume {tmp_path} on_client_error=drop)"
+        " continue without it, type: raysim resume runs/mine on_client_error=drop)"
     )
     assert path.read_text() == f"round {ROUND + 1}, client 4\nTraceback of 4\n" * 2
 

@@ -74,7 +74,8 @@ def test_a_task_with_other_data_is_refused(tmp_path, part, name):
     stopped(tmp_path, make_task(SIZES))
     text = refusal(tmp_path, altered(make_task(SIZES), part))
     assert f"going on after round 2 would not have the same bits: {name} was" in text
-    assert text.endswith(f"or accept it: raysim resume {tmp_path} --force")
+    call = f"raysim.resume('{tmp_path}', task, force=True)"  # no command line has the task
+    assert text.endswith(f"restore that, or to accept it, call: {call}")
 
 
 def test_a_task_with_other_clients_is_refused(tmp_path):
@@ -229,7 +230,8 @@ def test_the_hint_at_a_failing_client_is_true(tmp_path):
     task = make_task(UNEQUAL)
     with pytest.raises(raysim.RunError) as caught:
         raysim.run(make_settings(tmp_path, **poison), task)
-    assert f"raysim resume {tmp_path} on_client_error=drop" in str(caught.value)
+    advice = f"raysim.resume({str(tmp_path)!r}, task, overrides={{'on_client_error': 'drop'}})"
+    assert f"call: {advice}" in str(caught.value)
     result = raysim.resume(tmp_path, task, overrides={"on_client_error": "drop"})
     assert result.metrics["clients"].to_pylist() == [5, 5]
 

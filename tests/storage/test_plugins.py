@@ -111,11 +111,11 @@ def test_a_changed_source_is_refused_and_taken_by_force(start, tmp_path, name):
     with (tmp_path / name).open("a") as file:
         file.write("\n")
     assert refusal(out) == (
-        "mine: its source is not that with which the run was started; to continue with the present"
-        f" one, {tmp_path / 'mine.py'}, type: raysim resume {out} --force"
+        "mine: its source has changed since the start of the run; to continue with the present one,"
+        f" {tmp_path / 'mine.py'}, call: raysim.resume({str(out)!r}, task, force=True)"
     )
     settings = raysim.load_config("mnist-fedavg", {"out": str(out)})
-    with pytest.raises(raysim.RunError, match=r"^mine: its source is not that with which"):
+    with pytest.raises(raysim.RunError, match=r"^mine: its source has changed since"):
         raysim.run(settings)  # reads the settings there
     assert not (tmp_path / "executed").exists()
     assert resume(out, force=True).summary["rounds"] == 5
@@ -128,7 +128,7 @@ def test_a_missing_or_damaged_seal_is_refused(start, seal):
     (out / "plugins.json").unlink()
     if seal is not None:
         (out / "plugins.json").write_text(seal)
-    assert f"raysim resume {out} --force" in refusal(out)
+    assert f"raysim.resume({str(out)!r}, task, force=True)" in refusal(out)
     assert resume(out, force=True).summary["rounds"] == 5
 
 
@@ -141,7 +141,7 @@ def test_a_module_that_the_run_did_not_use_is_not_advised(start, tmp_path):
     (tmp_path / "other.py").write_text(METHOD)
     message = refusal(out)
     assert "does not say that the run was started with this module" in message
-    assert "to continue" not in message and f"Read {tmp_path / 'other.py'}: " in message
+    assert "to continue" not in message and f"Read {tmp_path / 'other.py'}" in message
 
 
 @pytest.mark.parametrize("force", [False, True])

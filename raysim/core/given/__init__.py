@@ -17,6 +17,7 @@ from raysim.core.given.values import (
     parse_toml,
     read_file,
     read_text,
+    resume_advice,
 )
 
 __all__ = [
@@ -34,5 +35,6 @@ __all__ = [
     "portable_name",
     "read_file",
     "read_text",
+    "resume_advice",
     "user_path",
 ]

@@ -128,6 +128,25 @@ def override_text(key: str, value: Any) -> str:
     return shlex.quote(f"{key}={text}")
 
 
+def resume_advice(
+    run: Path, *, own_task: bool, force: bool = False, overrides: Mapping[str, Any] | None = None
+) -> str:
+    """Return what a user types to resume a run, or calls where the run has a task of its own.
+
+    Args:
+        run: The run directory.
+        own_task: Whether the run has a task of its own, which no command line can give.
+        force: Whether another identity is to be accepted.
+        overrides: Settings to change, by dotted key.
+    """
+    changed = overrides or {}
+    if own_task:
+        more = [f"overrides={dict(changed)!r}"] * bool(changed) + ["force=True"] * force
+        return f"call: raysim.resume({', '.join([repr(str(run)), 'task', *more])})"
+    words = [override_text(*each) for each in changed.items()] + ["--force"] * force
+    return " ".join(["type: raysim resume", str(run), *words])
+
+
 def _is_plain(text: str) -> bool:
     """Return whether a text without quotes is read as itself, not as a number or the like."""
     try:

@@ -69,15 +69,14 @@ class Run:
             # A checkpoint now would seal the damaged state, and push out one that has none.
             commits.recorder.close()
             raise DamagedStateError(
-                f"{error}; restore it, or type: raysim resume {context.run_dir.path}, which goes"
-                " back to a checkpoint before it was written if there is one"
+                f"{error}; restore it, or {context.resume_advice()}, which goes back to a"
+                " checkpoint before it was written if there is one"
             ) from error
         except (MachineError, MemoryError, OSError) as error:
             context.run_dir.check_place()
             commits.save_last()
             cause = str(error) or type(error).__name__
-            hint = f"fix this, then type: raysim resume {context.run_dir.path}"
-            raise MachineError(f"{cause}; {hint}") from error
+            raise MachineError(f"{cause}; fix this, then {context.resume_advice()}") from error
         except KeyboardInterrupt as stop:
             commits.save_last()
             stop.args = (self._how_to_resume(),)
@@ -129,6 +128,7 @@ class Run:
             watch=context.watch,
             listener=context.listener,
             errors=context.run_dir.errors,
+            drop_advice=context.resume_advice(on_client_error="drop"),
             stack_size=self.commits.committed.stack_size or 1,
             frozen=frozen_names(context.network),
         )

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from raysim.core.arrow import checksum
 from raysim.core.errors import RunError
+from raysim.core.given import resume_advice
 from raysim.core.tensors import contiguous, unflatten
 from raysim.storage.checkpoints import STATE, Checkpoints
 
@@ -46,7 +47,7 @@ def model_problem(run: Path) -> str | None:
     nothing is wrong.
     """
     path = run / MODEL
-    _, digest = _sealed(run)
+    _, digest, own_task = _sealed(run)
     try:
         if digest is None:
             with safe_open(path, "pt"):
@@ -56,13 +57,13 @@ def model_problem(run: Path) -> str | None:
         problem = "does not match its checksum in the newest checkpoint"
     except (OSError, SafetensorError) as error:
         problem = f"cannot be read: {getattr(error, 'strerror', None) or error}"
-    advice = f"; to have it written anew, type: raysim resume {run}" if digest else ""
+    advice = f"; to write it anew, {resume_advice(run, own_task=own_task)}" if digest else ""
     return f"{path}: {problem}{advice}"
 
 
 def _of_checkpoint(run: Path) -> tuple[Path, dict[str, Tensor]] | None:
     """Return the newest checkpoint's folder and model; None where no group of it is the model."""
-    folder, digest = _sealed(run)
+    folder, digest, _ = _sealed(run)
     if folder is None or digest is None:
         return None
     try:
@@ -79,11 +80,12 @@ def _of_checkpoint(run: Path) -> tuple[Path, dict[str, Tensor]] | None:
     return None
 
 
-def _sealed(run: Path) -> tuple[Path | None, str | None]:
-    """Return the newest checkpoint's folder and the checksum that it seals of the model."""
+def _sealed(run: Path) -> tuple[Path | None, str | None, bool]:
+    """Return the newest checkpoint's folder, the model's checksum, and whether the task is own."""
     folder = run / CHECKPOINTS
     found = Checkpoints(folder).newest() if folder.is_dir() else None
     if found is None:
-        return None, None
-    digest = found[1].get("model")
-    return found[0], digest if isinstance(digest, str) else None
+        return None, None, False
+    digest, config = found[1].get("model"), found[1].get("config")
+    own_task = isinstance(config, dict) and bool(config.get("own_task"))
+    return found[0], digest if isinstance(digest, str) else None, own_task
