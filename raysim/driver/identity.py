@@ -9,6 +9,7 @@ those of SAMPLED_CLIENTS clients: other code or another seed draws others for ne
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from raysim.core.arrow import checksum, recorded_checksum
 from raysim.core.client_indices import ClientIndices, ListedIndices
 from raysim.core.data import Split
 from raysim.core.errors import RunError
+from raysim.core.scoring import Scoring
 from raysim.core.tensors import Tensors
 from raysim.core.tensors.digests import arrays_digest, bytes_of, tensors_digest
 from raysim.driver.context import RunContext
@@ -39,6 +41,9 @@ from raysim.storage.checkpoints import (
 from raysim.storage.environment import by_environment, environment, unknown_environment
 
 SAMPLED_CLIENTS = 1000
+VERSIONED = ("raysim", "torch", "torchvision")
+"""Packages whose code has a version or revision in an identity."""
+INITIAL_MODEL = "initial model"
 CLOCK = "revision of the clock"
 ENVIRONMENTS = "environments"
 STACK = "number of stacked trials"
@@ -54,7 +59,7 @@ def identity_of(
     Args:
         settings: The run's settings.
         federation: Its samples and client indices.
-        network: Its network.
+        network: Its network, as it begins.
         reference: The model with which analyses compare, wherever it lies.
     """
     opened = OpenedSamples(federation, torch.device("cpu"))
@@ -70,6 +75,8 @@ def identity_of(
         "client indices": _of_indices(federation.client_indices),
         "decoded samples": arrays_digest(map(bytes_of, (first.x, first.y, test.x, test.y))),
         "network": hashlib.sha256(repr(layout).encode()).hexdigest(),
+        "code of the task": _of_code(network, federation.scoring),
+        INITIAL_MODEL: tensors_digest(network.state_dict()),
         REFERENCE: "none" if reference is None else tensors_digest(reference),
         **{f"file of {key}": checksum(path) for key, path in settings.clock.files().items()},
     }
@@ -87,11 +94,14 @@ def with_environments(
 def accepted(found: Checkpoint, context: RunContext) -> Checkpoint:
     """Return a checkpoint that the run may go on from, with what it is forced to accept.
 
+    It has a model of its own, whatever the run would begin with now.
+
     Raises:
         RunError: its identity differs, and the run is not forced.
     """
-    identity = {**found.identity, **context.identity}
-    other = _difference(found, context)
+    own = {name: value for name, value in context.identity.items() if name != INITIAL_MODEL}
+    identity = {**found.identity, **own}
+    other = _difference(found, own, context)
     if other is None:
         return replace(found, identity=identity)
     path, where = context.run_dir.path, f"after round {found.number}"
@@ -104,9 +114,9 @@ def accepted(found: Checkpoint, context: RunContext) -> Checkpoint:
     return replace(found, identity=identity, forced=(*found.forced, f"{where}: {other}"))
 
 
-def _difference(found: Checkpoint, context: RunContext) -> str | None:
+def _difference(found: Checkpoint, own: Mapping[str, Any], context: RunContext) -> str | None:
     """Return in what a checkpoint's identity differs from the run's, its actors' and driver's."""
-    parts = differing_parts(found.identity, context.identity)
+    parts = differing_parts(found.identity, own)
     environments = _environments(context.executor.describe()["actors"])
     known = found.identity.get(ENVIRONMENTS, environments)
     if other := unknown_environment(environments, known):
@@ -141,6 +151,22 @@ def _of_local_test(local_test: LocalTest | None) -> str:
         return NO_SAMPLES  # of a dataset: the settings choose them among its test samples
     own, indices = local_test.samples, local_test.indices
     return arrays_digest([indices.offsets, own.x, own.y])
+
+
+def _of_code(network: nn.Module, scoring: Scoring) -> str:
+    """Return the digest of the sources of a user's own modules and scoring functions."""
+    named = {*map(type, network.modules()), scoring.losses, scoring.predict}
+    named |= {*scoring.metrics.values()}
+    own = [each for each in named if each.__module__.partition(".")[0] not in VERSIONED]
+    return hashlib.sha256("\n".join(sorted(map(_source, own))).encode()).hexdigest()
+
+
+def _source(code: Any) -> str:
+    """Return the source of a class or function; its name where there is no file of it."""
+    try:
+        return inspect.getsource(code)
+    except (OSError, TypeError):
+        return getattr(code, "__qualname__", type(code).__qualname__)
 
 
 def _of_indices(indices: ClientIndices) -> str:

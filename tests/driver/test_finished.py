@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -12,10 +13,11 @@ import torch
 
 import raysim
 from raysim.core.errors import DataError
+from raysim.core.scoring import cross_entropies
 from raysim.results.compare import comparison, group_runs
 from raysim.results.runs import read_run
 from raysim.workloads.models.pretrained import load_weights
-from tests.tasks import Notes, make_settings, make_task, model_of
+from tests.tasks import Notes, SmallNet, make_settings, make_task, model_of
 
 SIZES = (12, 9)
 
@@ -56,7 +58,8 @@ def test_the_checkpoint_replaces_a_damaged_model_of_a_reference(run, tmp_path, d
     DAMAGES[damage](run / "model.safetensors")
     assert analysed(run, tmp_path / "damaged", notes) == expected
     (line,) = [text for text in notes.notes if "model.safetensors" in text]
-    assert f"type: raysim resume {run}; meanwhile taking the model of {run}/checkpoints" in line
+    advice = f"call: raysim.resume({str(run)!r}, task)"
+    assert f"{advice}; meanwhile taking the model of {run}/checkpoints" in line
 
 
 def test_a_damaged_model_that_no_checkpoint_has_is_refused(run, tmp_path):
@@ -106,6 +109,49 @@ def test_the_same_call_returns_the_finished_run(run):
         f"{run}: the run is finished (2 of at most 2 rounds); nothing is left to do"
     ]
     assert first == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+
+class Tanh(SmallNet):
+    def forward(self, x):
+        return torch.tanh(super().forward(x))
+
+
+def halved(outputs, targets):
+    return cross_entropies(outputs, targets) / 2
+
+
+def zeros() -> SmallNet:
+    network = SmallNet()
+    for tensor in network.parameters():
+        tensor.data.zero_()
+    return network
+
+
+OTHERS = {
+    "code of the task": {"model": Tanh},
+    "code": {"scoring": replace(raysim.CLASSIFICATION, losses=halved)},
+    "initial model": {"model": zeros},
+}
+
+
+@pytest.mark.parametrize("part", OTHERS)
+def test_a_finished_run_is_not_returned_for_other_code_or_another_model(run, part):
+    """Samples and shapes are the same; nothing but the finished run's own task has its result."""
+    settings = make_settings(run, rounds=2, **{"local.epochs": 1})
+    other = replace(make_task(SIZES), **OTHERS[part])
+    with pytest.raises(raysim.RunError, match=rf"finished run of another task \({part}"):
+        raysim.run(settings, other)
+
+
+def test_an_unfinished_run_goes_on_from_its_own_model_with_the_same_code_alone(tmp_path):
+    task, settings = make_task(SIZES), make_settings(tmp_path / "run", rounds=2)
+    with raysim.rounds(settings, task) as rounds:
+        next(rounds)
+    with pytest.raises(raysim.RunError, match="would not have the same bits: code of the task was"):
+        raysim.resume(tmp_path / "run", replace(task, model=Tanh))
+    raysim.resume(tmp_path / "run", replace(task, model=zeros))
+    raysim.run(settings.model_copy(update={"out": str(tmp_path / "whole")}), task)
+    assert model_of(tmp_path / "run") == model_of(tmp_path / "whole")
 
 
 def test_a_finished_run_of_another_task_is_not_returned(run):
