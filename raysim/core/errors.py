@@ -12,11 +12,13 @@ from urllib.parse import unquote
 
 from raysim.core.exits import FAULT, INPUT
 
-PASSWORDS = (
-    re.compile(r"(:/{1,2}(?!/)[^\s/@:]*:)\S*(?=@)"),
-    re.compile(r"([?&](?:password|passwd|pwd)=)[^&\s]*", re.IGNORECASE),
+OPTION = re.compile(
+    r"([?&][\w.-]*(?:password|passwd|pwd|secret|token)[\w.-]*=)([^&\s]*)", re.IGNORECASE
 )
+PASSWORDS = (re.compile(r"(:/{1,2}(?!/)[^\s/@:]*:)\S*(?=@)"), OPTION)
 """Passwords of URLs: after the user, and among the options."""
+URL = re.compile(r"(?:--?[\w-]+=|[\w.]+=)?(?:[a-z][\w+.-]*:/|[^\s/:@=]+:(?!/))", re.IGNORECASE)
+"""Start of a word that is a URL, perhaps of an option or a setting, perhaps without its scheme."""
 SHORTEST_PIECE = 3
 """Fewest characters of a piece of a password that is masked wherever it stands."""
 _READ: set[str] = set()
@@ -38,9 +40,11 @@ def without_passwords(text: str) -> str:
 
 def without_given_passwords(text: str) -> str:
     """Return a text in which the passwords given to this process are masked, in pieces too."""
-    variables = (v for k, v in os.environ.items() if ":/" in v or k == "RAYSIM_STORAGE")
-    words = (*sys.argv[1:], *variables, *_READ)
-    pieces = {piece for word in words if "@" in word for piece in _pieces(word)}
+    lists = {name for name in os.environ if name.endswith("PATH")}  # of folders, parted by ":"
+    variables = (os.environ[name] for name in os.environ.keys() - lists)
+    with_scheme = (value for value in variables if ":/" in value)
+    words = (*sys.argv[1:], *with_scheme, os.environ.get("RAYSIM_STORAGE", ""), *_READ)
+    pieces = {piece for word in words if URL.match(word) for piece in _pieces(word)}
     for piece in sorted(pieces, key=len, reverse=True):
         text = re.sub(rf"(?<!\w){re.escape(piece)}(?!\w)", "***", text)
     return text
@@ -52,12 +56,12 @@ def remember_password(url: str) -> None:
 
 
 def _pieces(url: str) -> set[str]:
-    """Return the password of a URL, and the pieces into which a parser may split it."""
+    """Return the passwords of a URL, and the pieces into which a parser may split them."""
     before_host = re.sub(r"^(--?\w+=)?([\w+.-]+:/+)?", "", url.rpartition("@")[0])
-    password = before_host.partition(":")[2]
-    plain = unquote(password)
-    split = [piece for word in (password, plain) for piece in re.split(r"[\s@:/?#&=]+", word)]
-    found = {password, plain, " ".join(password.split()), *split}
+    given = [before_host.partition(":")[2], *(value for _, value in OPTION.findall(url))]
+    passwords = {*given, *map(unquote, given)}
+    split = {piece for word in passwords for piece in re.split(r"[\s@:/?#&=]+", word)}
+    found = passwords | split | {" ".join(word.split()) for word in given}
     return {piece for piece in found if len(piece) >= SHORTEST_PIECE}
 
 

@@ -20,9 +20,10 @@ from raysim.core.errors import remember_password, without_passwords
             "postgresql://db/x?user=me&password=***&sslmode=on",
         ),
         ("a://db?PWD=secret", "a://db?PWD=***"),
+        ("a://db?sslpassword=secret&token=s", "a://db?sslpassword=***&token=***"),
         *[(text, text) for text in ("postgresql://me@db:5432/x", "sqlite:///a:b@c.db", "x:y@z")],
     ],
-    ids=range(9),  # pytest has the name of a test in a variable
+    ids=range(10),  # pytest has the name of a test in a variable
 )
 def test_passwords_of_urls_are_masked(text, shown):
     assert without_passwords(text) == shown
@@ -36,6 +37,7 @@ SHAPES = {
     "postgresql://u:\nTAIL@127.0.0.1:1/db": "at postgresql://u:\nTAIL@127.0.0.1:1/db",
     "postgresql://u:%54AI%4C/X@127.0.0.1/db": "no role with TAIL/X, no database X@127.0.0.1",
     "mysql://u:x TAIL@h/db": "Access denied (using password: 'TAIL')",
+    "postgresql://db/x?user=u&sslpassword=TAIL%21": "the key cannot be read with 'TAIL!'",
 }
 
 
@@ -53,6 +55,21 @@ def test_pieces_of_a_given_password_are_masked(monkeypatch, url, source):
         remember_password(url)
     shown = str(raysim.RunError(SHAPES[url]))
     assert "***" in shown and "TAIL" not in shown and "WHOLE" not in shown
+
+
+LISTS = {
+    "PATH": "bin:/usr/bin:/work/data:/opt/python@3.11/bin",
+    "LD_LIBRARY_PATH": "/work/lib:/work/data/gcc@12/lib",
+    "XDG_DATA_DIRS": "/work/data:/opt/share@2/data",
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_list_of_folders_has_no_password(monkeypatch, name):
+    monkeypatch.setattr("sys.argv", ["raysim", "/work/data:x@y", "--out=/work/data:1@2"])
+    monkeypatch.setenv(name, LISTS[name])
+    text = "/work/data/settings.toml: cannot be read; /opt/python/usr/share"
+    assert without_passwords(text) == text
 
 
 def test_what_is_like_a_password_by_chance_stays(monkeypatch):
