@@ -132,7 +132,8 @@ def check_place(path: Path, descriptor: int) -> None:
         now = Path(f"/proc/self/fd/{descriptor}").readlink()
         if os.path.samestat(own, now.stat()):
             raise MovedError(
-                f"{path}: was renamed to {now} while the run wrote to it; resume {now}"
+                f"{path}: was renamed to {now} while the run wrote to it; to go on from its last"
+                f" checkpoint, resume {now}"
             )
     raise MovedError(
         f"{path}: was deleted or moved away while the run wrote to it; restore it and resume it, or"

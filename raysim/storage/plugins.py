@@ -56,6 +56,11 @@ class Plugins:
     def _refusal(self, module: str, advice: str, known: bool) -> str:
         """Return why a module is not imported; force is advised for the run's own one alone."""
         file = sources(module)[module]
+        if known and (self._run_dir / "summary.json").exists():
+            return (
+                f"{module}: its source has changed since the start of {self._run_dir}, a finished"
+                f" run; for a run with the present one, {file}, choose another `out`"
+            )
         if known:
             return (
                 f"{module}: its source has changed since the start of the run; to continue with the"

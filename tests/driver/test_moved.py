@@ -42,7 +42,7 @@ def test_a_directory_that_is_gone_stops_the_run_and_is_not_made_anew(tmp_path, h
     assert caught.value.exit_code == 75 and len(str(caught.value).splitlines()) == 1
     assert not path.exists() or not [*path.iterdir()]
     if how != "deleted":
-        moved = Path(str(caught.value).rpartition("; resume ")[2])
+        moved = Path(str(caught.value).rpartition(", resume ")[2])
         assert moved == tmp_path / "other"
         raysim.resume(moved, make_task(SIZES))
         assert model_of(moved) == model_of(expected)

@@ -122,6 +122,20 @@ def test_a_changed_source_is_refused_and_taken_by_force(start, tmp_path, name):
     assert len(json.loads((out / "plugins.json").read_text())["mine"]) == 2  # both are on record
 
 
+def test_a_finished_run_of_another_source_is_not_advised_to_go_on(start, tmp_path):
+    """Forced, it would say that nothing is left to do."""
+    out = start()
+    resume(out)
+    forget()
+    (tmp_path / "executed").unlink()
+    with (tmp_path / "mine.py").open("a") as file:
+        file.write("\n")
+    assert refusal(out) == (
+        f"mine: its source has changed since the start of {out}, a finished run; for a run with the"
+        f" present one, {tmp_path / 'mine.py'}, choose another `out`"
+    )
+
+
 @pytest.mark.parametrize("seal", [None, "", "[]", '{"mine": "a"}', '{"mine": []}', '{"mine": 1}'])
 def test_a_missing_or_damaged_seal_is_refused(start, seal):
     out = start()
