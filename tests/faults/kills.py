@@ -119,9 +119,9 @@ def _phase() -> Iterator[mmap.mmap]:
     with mmap.mmap(-1, 1) as shared:
 
         def noting(function: Callable[..., Any], inside: int, after: int) -> Callable[..., Any]:
-            def noted(*arguments: Any) -> Any:
+            def noted(*arguments: Any, **named: Any) -> Any:
                 shared[0] = inside
-                result = function(*arguments)
+                result = function(*arguments, **named)
                 shared[0] = after
                 return result
 
