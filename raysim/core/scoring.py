@@ -23,6 +23,8 @@ FORWARD_ROWS = 250
 On one core, 2000 images of mnist-cnn-128 took 0.50 s so and 0.76 s by 1000, whose activations do
 not stay in the cache; cifar-cnn-5 0.83 and 1.12 s, resnet18 1.88 and 2.20 s.
 """
+SPREAD = ("mean", *(f"d{tenth}" for tenth in range(1, 10)))
+"""Ends of the columns of a spread over clients: its mean, and its deciles; d5 is the median."""
 Metric = Callable[[npt.NDArray[Any], npt.NDArray[Any]], float]
 
 
@@ -57,12 +59,20 @@ class Scoring:
         """Check the metrics' names.
 
         Raises:
-            SettingsError: one is that of the loss.
+            SettingsError: one is that of a column of the engine.
         """
-        if "loss" in self.metrics:
-            raise SettingsError(
-                "Scoring.metrics: 'loss' is the engine's name of the loss; choose another name"
-            )
+        of_engine = {"loss": "the loss", "samples": "the number of a client's samples"}
+        of_engine |= {
+            f"{m}_{end}": f"the spread of {m!r} over clients"
+            for m in self.metrics
+            for end in SPREAD
+        }
+        for name in self.metrics:
+            if name in of_engine:
+                raise SettingsError(
+                    f"Scoring.metrics: {name!r} is the engine's name of {of_engine[name]}; choose"
+                    " another name"
+                )
 
     def sample_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of each sample [B]; a user's function may change what it is given."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from raysim.core.scoring import Metric
+from raysim.core.scoring import SPREAD, Metric
 from raysim.federation.evaluation_sets import EvaluationSet
 
 Table = dict[str, npt.NDArray[Any]]
@@ -19,8 +19,8 @@ Floats = npt.NDArray[np.float64]
 
 
 def figure_names(name: str) -> tuple[str, ...]:
-    """Return the columns of a spread: the mean over clients, and the deciles; d5 is the median."""
-    return (f"{name}_mean", *(f"{name}_d{tenth}" for tenth in range(1, 10)))
+    """Return the columns of a spread."""
+    return tuple(f"{name}_{end}" for end in SPREAD)
 
 
 def spread(name: str, scores: Floats) -> dict[str, float | None]:

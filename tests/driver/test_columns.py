@@ -102,6 +102,21 @@ def test_an_analysis_cannot_give_the_round(tmp_path, monkeypatch):
         raysim.run(chosen, make_task((9, 9)))
 
 
-def test_a_tasks_metric_cannot_be_its_loss():
-    with pytest.raises(raysim.SettingsError, match=r"Scoring.metrics: 'loss' is the engine's"):
-        raysim.Scoring(lambda outputs, targets: outputs, {"loss": lambda predicted, targets: 0.0})
+@pytest.mark.parametrize(
+    ("name", "of"),
+    {
+        "loss": "the loss",
+        "samples": "the number of a client's samples",
+        "e_mean": "the spread of 'e' over clients",
+        "e_d5": "the spread of 'e' over clients",
+    }.items(),
+)
+def test_a_tasks_metric_cannot_have_the_name_of_an_engines_column(name, of):
+    metrics = dict.fromkeys(("e", name), lambda predicted, targets: 0.0)
+    expected = f"^Scoring.metrics: '{name}' is the engine's name of {of}; choose another name$"
+    with pytest.raises(raysim.SettingsError, match=expected):
+        raysim.Scoring(lambda outputs, targets: outputs, metrics)
+
+
+def test_a_metric_may_end_as_a_spread_does_where_there_is_none_of_it():
+    raysim.Scoring(lambda outputs, targets: outputs, {"e_mean": lambda predicted, targets: 0.0})
