@@ -47,7 +47,7 @@ class ListedIndices:
         """Build client indices from one array of sample indices per client.
 
         Raises:
-            DataError: a client has no samples, or one that is no whole number.
+            DataError: a client has no samples, or some that are no whole numbers.
         """
         found = cls.of_some(per_client)
         if len(empty := np.flatnonzero(found.sizes == 0)):
@@ -62,15 +62,11 @@ class ListedIndices:
         """Build client indices from one array of sample indices per client; some may be empty.
 
         Raises:
-            DataError: one is no whole number.
+            DataError: a client's are no whole numbers.
         """
-        offsets = np.cumsum([0, *map(len, per_client)], dtype=np.int64)
-        given = np.concatenate(per_client)
-        indices = given.astype(np.int64)
-        if len(wrong := np.flatnonzero(indices != given)):
-            client = int(np.searchsorted(offsets, wrong[0], side="right")) - 1
-            raise DataError(f"client {client}: sample {given[wrong[0]]} is no whole number")
-        return cls(indices, offsets)
+        held = [as_indices(f"client {client}", given) for client, given in enumerate(per_client)]
+        offsets = np.cumsum([0, *map(len, held)], dtype=np.int64)
+        return cls(np.concatenate(held), offsets)
 
     @classmethod
     def of_owners(cls, owners: Indices, clients: int) -> ListedIndices:
@@ -119,6 +115,30 @@ class DrawnIndices:
         if not 0 <= client < self.clients:
             raise IndexError(f"client {client}: must be in 0..{self.clients - 1}")
         return self.draw(client)
+
+
+def as_indices(name: str, given: Any) -> Indices:
+    """Return a client's samples as indices [n].
+
+    Args:
+        name: Whose they are, for errors: `client 3`.
+        given: An array or a list of whole numbers; these may be floats.
+
+    Raises:
+        DataError: they are no whole numbers, as a mask or names.
+    """
+    try:
+        found = np.asarray(given)
+    except ValueError as error:  # lists in it differ in length
+        raise DataError(f"{name}: samples {type(given).__name__}: {error}") from error
+    if found.ndim != 1 or found.dtype.kind not in "iuf":
+        shape = [*found.shape]
+        raise DataError(f"{name}: samples {found.dtype}{shape}; must be whole numbers [n]")
+    if found.dtype.kind == "f":
+        wrong = found[(np.rint(found) != found) | (abs(found) >= 2.0**63)]
+        if len(wrong):
+            raise DataError(f"{name}: sample {wrong[0]} is no whole number")
+    return found.astype(np.int64, copy=False)
 
 
 def held_problem(indices: ClientIndices, clients: int, samples: int) -> str | None:

@@ -19,6 +19,7 @@ from raysim.core.client_indices import (
     ClientIndices,
     Indices,
     ListedIndices,
+    as_indices,
     held_problem,
     limited,
 )
@@ -161,17 +162,14 @@ class CheckedIndices:
             raise
         except Exception as error:  # a user's rule may raise anything
             raise DataError(f"{where}: its samples cannot be drawn: {cause(error)}") from error
-        size = int(self.sizes[client])
-        if found.ndim != 1 or found.dtype.kind not in "iu":
-            shape = [*found.shape]
-            raise DataError(f"{where}: samples {found.dtype}{shape}; must be whole numbers [n]")
+        found, size = as_indices(where, found), int(self.sizes[client])
         if len(found) != size:
             raise DataError(f"{where}: {len(found)} samples are drawn; `sizes` says {size}")
         if len(wrong := found[(found < 0) | (found >= self.samples)]):
             raise DataError(
                 f"{where}: sample {wrong[0]}; the data has samples 0 to {self.samples - 1}"
             )
-        return found.astype(np.int64, copy=False)
+        return found
 
 
 class Partition(Component, ABC):

@@ -11,6 +11,7 @@ import pytest
 
 import raysim
 from raysim.core.client_indices import DrawnIndices, ListedIndices
+from raysim.core.data import CheckedIndices
 from tests.tasks import make_settings
 
 CLIENTS, SIZE, N = 9, 6, 4000
@@ -20,7 +21,7 @@ WRONG = {
     "none": (lambda good: good[:0], "0 samples are drawn; `sizes` says 6"),
     "beyond": (lambda good: good + N, r"sample 400\d; the data has samples 0 to 3999"),
     "below": (lambda good: good - N, "sample -3996; the data has samples 0 to 3999"),
-    "fractions": (lambda good: good + 0.5, r"samples float64\[6\]; must be whole numbers"),
+    "fractions": (lambda good: good + 0.5, r"client 4: sample 4.5 is no whole number"),
     "flags": (lambda good: good > 6, r"samples bool\[6\]; must be whole numbers"),
     "columns": (lambda good: good[:, None], r"samples int64\[6, 1\]; must be whole numbers"),
     "words": (lambda good: good.astype(str), r"samples <U.*\[6\]; must be whole numbers"),
@@ -31,6 +32,11 @@ LISTED = {
     "fractions": ([0.0, 1.5], r"client 3: sample 1.5 is no whole number"),
     "beyond": ([3, N], "split returned sample 4000; the data has samples 0 to 3999"),
     "empty": ([], "client 3 has no samples"),
+    "not a number": ([3.0, np.nan], r"client 3: sample nan is no whole number"),
+    "infinite": ([3.0, -np.inf], r"client 3: sample -inf is no whole number"),
+    "flags": ([True, False], r"client 3: samples bool\[2\]; must be whole numbers"),
+    "columns": ([[1], [2]], r"client 3: samples int64\[2, 1\]; must be whole numbers"),
+    "words": (["1", "2"], r"client 3: samples <U1\[2\]; must be whole numbers"),
 }
 
 
@@ -111,6 +117,19 @@ def test_of_many_clients_at_the_client(tmp_path, monkeypatch, case):
     assert "client 5: failed twice in round 1: " in line
     kept = settings_of(tmp_path / "kept", "Drawn", **options, on_client_error="drop")
     assert raysim.run(kept).metrics["clients_dropped"].to_pylist() == [1, 1]
+
+
+@pytest.mark.parametrize("given", [[3, 1], [3.0, 1.0], np.array([3, 1], np.uint8)])
+def test_whole_numbers_of_any_type_are_one_rule(given):
+    listed = ListedIndices.of([given])
+    drawn = CheckedIndices(DrawnIndices(1, 2, lambda client: given), 4, "partition")
+    assert listed[0].tolist() == drawn[0].tolist() == [3, 1]
+    assert listed[0].dtype == drawn[0].dtype == np.int64
+
+
+def test_lists_of_lists_name_the_client():
+    with pytest.raises(raysim.RaysimError, match=r"^client 1: samples list: "):
+        ListedIndices.of_some([[], [[1], [2, 3]]])
 
 
 @pytest.mark.parametrize("case", LISTED)
