@@ -2,7 +2,8 @@
 
 A `forward` may bind a buffer to a new tensor (`self.mean = ...`), where the engine holds the one
 before: `Bindings.rebound` finds the new ones, `settle` writes their values into the engine's. What
-a buffer that is not persistent is bound to for one batch, a mask of its shape, is forgotten.
+a buffer that is not persistent is bound to for one batch, a mask of its shape, is forgotten. A
+buffer that `forward` registers is one that was None.
 """
 
 from __future__ import annotations
@@ -57,7 +58,15 @@ class Bindings:
             for name, _ in module.named_parameters()
             for path, _, key in (name.rpartition("."),)
         ]
-        self._slots = _slots(module, {id(tensor): name for name, tensor in buffers.items()})
+        names = {id(tensor): name for name, tensor in buffers.items()}
+        self._slots = [
+            slot for path, owner in module.named_modules() for slot in _slots(path, owner, names)
+        ]
+        self._keys = [
+            (path, owner, held, frozenset(held))
+            for path, owner in module.named_modules()
+            if isinstance(held := buffers_of(owner), dict)  # a script registers none
+        ]
         self.tensors: dict[str, Tensor] = {**dict(module.named_parameters()), **buffers}
         self.buffers = [*buffers]
 
@@ -69,6 +78,7 @@ class Bindings:
         """
         bound = self.tensors
         found = [(s, now) for s in self._slots if (now := s.read()) is not bound.get(s.name)]
+        found += self._registered()
         if not found:
             return {}
         self.restore()
@@ -95,6 +105,7 @@ class Bindings:
             )
             if now is not before
         ]
+        found += self._registered()
         self.restore()  # those that the call was not given
         accepted = self._accepted(found, self.tensors | dict(tensors)) if found else {}
         return {name: tensor for name, tensor in accepted.items() if name in tensors}
@@ -128,6 +139,26 @@ class Bindings:
             own = self.tensors.get(slot.name)
             if slot.read() is not own:
                 setattr(slot.owner, slot.key, own)
+        for slot, _ in self._registered():
+            delattr(slot.owner, slot.key)
+
+    def check_registered(self) -> None:
+        """Check that a call of the module registered no buffer.
+
+        Raises:
+            RunError: it did.
+        """
+        self._accepted(self._registered(), {})
+
+    def _registered(self) -> list[tuple[Slot, object]]:
+        """Return the places of buffers that `forward` has registered, and what is there."""
+        return [
+            (slot, slot.read())
+            for path, owner, held, keys in self._keys
+            if len(held) != len(keys)
+            for slot in _slots(path, owner, {})
+            if slot.key not in keys
+        ]
 
     def _accepted(self, found: Iterable[tuple[Slot, object]], bound: Tensors) -> dict[str, Tensor]:
         """Return what buffers are bound to, by the engine's names, if it can take their place."""
@@ -139,7 +170,8 @@ class Bindings:
             if before is not None and _are_alike(value, before):
                 accepted[slot.name] = value  # type: ignore[assignment]
             elif not slot.transient:
-                was = "which was None" if before is None else _shown(before)
+                absent = "which was None" if slot in self._slots else "which was not registered"
+                was = absent if before is None else _shown(before)
                 to_be = "" if before is None else f", to be {_shown(value)}"
                 raise RunError(
                     f"{_ASSIGNS} {slot.path}, {was}{to_be}: a buffer must keep its shape and dtype"
@@ -153,18 +185,23 @@ class Bindings:
         return accepted
 
 
-def _slots(module: nn.Module, names: dict[int, str]) -> list[Slot]:
-    """Return the places of buffers; `names` are the engine's by identity of the tensors."""
+def _slots(prefix: str, owner: nn.Module, names: dict[int, str]) -> list[Slot]:
+    """Return the places of a module's own buffers.
+
+    Args:
+        prefix: The module's name.
+        owner: The module.
+        names: The engine's names, by identity of the tensors.
+    """
     slots = []
-    for prefix, owner in module.named_modules():
-        held = buffers_of(owner)
-        for key, tensor in held.items():
-            path = f"{prefix}.{key}".lstrip(".")
-            # A dictionary is read 20 times faster than the attribute; a script has none.
-            is_plain = isinstance(held, dict)
-            read = partial(held.get, key) if is_plain else partial(getattr, owner, key, None)
-            transient = key in transient_buffers(owner)
-            slots.append(Slot(path, names.get(id(tensor), path), owner, key, read, transient))
+    held = buffers_of(owner)
+    for key, tensor in held.items():
+        path = f"{prefix}.{key}".lstrip(".")
+        # A dictionary is read 20 times faster than the attribute; a script has none.
+        is_plain = isinstance(held, dict)
+        read = partial(held.get, key) if is_plain else partial(getattr, owner, key, None)
+        transient = key in transient_buffers(owner)
+        slots.append(Slot(path, names.get(id(tensor), path), owner, key, read, transient))
     return slots
 
 

@@ -54,6 +54,8 @@ class Counting(SmallNet):
                 self.mean = None
             case "absent":
                 self.absent = mean
+            case "registers":
+                self.head.register_buffer("fresh", mean)
             case "data":
                 self.head.weight.data = self.head.weight.data.clamp(-1, 1)
             case "parameter":
@@ -138,7 +140,7 @@ class Masked(SmallNet):
         super().__init__()
         torch.manual_seed(0)
         self.how = how
-        if how != "at once":
+        if how in ("none", "empty"):
             first = None if how == "none" else torch.zeros(0)
             self.register_buffer("mask", first, persistent=False)
         self.mask: Tensor | None
@@ -146,6 +148,8 @@ class Masked(SmallNet):
     def forward(self, x: Tensor) -> Tensor:
         if self.how == "at once":
             return super().forward(x * torch.full(x.shape[:1], 0.5)[:, None])
+        if not hasattr(self, "mask"):
+            self.register_buffer("mask", torch.zeros(0), persistent=False)
         if self.mask is None or len(self.mask) != len(x):
             self.mask = torch.full(x.shape[:1], 0.5)
         return super().forward(x * self.mask[:, None])
@@ -153,7 +157,7 @@ class Masked(SmallNet):
 
 @pytest.mark.parametrize("stacked", [0, 2])
 @pytest.mark.parametrize("method", ["fedavg", "fedmmd", "fsvrg"])
-@pytest.mark.parametrize("how", ["none", "empty"])
+@pytest.mark.parametrize("how", ["none", "empty", "registered by forward"])
 def test_a_mask_that_is_not_persistent_may_take_any_shape(
     tmp_path, monkeypatch, how, method, stacked
 ):
@@ -206,6 +210,7 @@ REFUSED = {
     "dtype": r"forward assigns the buffer steps, int64\[\], to be float32\[\]: a buffer must keep",
     "none": r"forward assigns the buffer mean, float32\[12\], to be NoneType: a buffer must keep",
     "absent": "forward assigns the buffer absent, which was None: a buffer must keep its shape",
+    "registers": r"forward assigns the buffer head\.fresh, which was not registered: a buffer",
     "data": "forward replaces the parameter head.weight: a parameter must be changed in",
     "parameter": "forward replaces the parameter head.weight: a parameter must be changed in",
 }
@@ -218,3 +223,18 @@ def test_a_tensor_must_stay_what_it_is(tmp_path, how, stacked):
     with pytest.raises(raysim.RunError, match=REFUSED[how]) as refused:
         raysim.run(settings, make_task((40,) * 4, lambda: Counting(how)))
     assert "\n" not in str(refused.value)
+
+
+class Lazy(SmallNet):
+    """A network that registers a buffer when it is called."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.register_buffer("scale", torch.ones(12))
+        return super().forward(x)
+
+
+def test_a_buffer_that_an_evaluation_registers_is_refused_before_anything_starts(tmp_path):
+    module = Lazy()
+    with pytest.raises(raysim.RunError, match="assigns the buffer scale, which was not registered"):
+        raysim.run(make_settings(tmp_path / "run"), make_task((40,) * 2, lambda: module))
+    assert not (tmp_path / "run").exists()

@@ -83,11 +83,13 @@ def check_samples(method: Method, module: nn.Module, samples: Batch) -> Tensor:
     Raises:
         DataError: the samples are not finite.
         SettingsError: they do not.
+        RunError: the network registers a buffer as it is called.
     """
     if problem := problem_of(samples):
         raise DataError(f"the first samples of the test set: {problem}")
     network = Network(module).eval()
     outputs = _outputs_of(network, samples)
+    network.bindings.check_registered()
     if method.staged:
         _check_composition(method, network, samples)
     if outputs.dim() < 2 or len(outputs) != len(samples.y) or not outputs.shape[-1]:
