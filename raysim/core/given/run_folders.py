@@ -19,6 +19,7 @@ def _is_run_directory(folder: Path) -> bool:
         if any(folder.glob("checkpoints/*round_*/state.json")):
             return True
         config = folder / "config.json"
+        # Not by `parse_json`: with a key twice it is a run directory all the same.
         values = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else None
     except (OSError, ValueError, RecursionError):
         return False
