@@ -141,6 +141,13 @@ def as_indices(name: str, given: Any) -> Indices:
     return found.astype(np.int64, copy=False)
 
 
+def owner_of(indices: ListedIndices, sample: int) -> tuple[int, int]:
+    """Return the first client that holds a sample, and the place among that client's."""
+    at = int(np.flatnonzero(indices.indices == sample)[0])
+    client = int(np.searchsorted(indices.offsets, at, side="right")) - 1
+    return client, at - int(indices.offsets[client])
+
+
 def held_problem(indices: ClientIndices, clients: int, samples: int) -> str | None:
     """Return why client indices cannot be those of K clients of N samples; None if they can.
 

@@ -10,9 +10,9 @@ import numpy as np
 from raysim.core.client_indices import ListedIndices
 from raysim.core.data import Split
 from raysim.core.errors import DataError
+from raysim.federation.federation import CLIENT_TESTS as NAME
 from raysim.federation.federation import LocalTest
 
-NAME = "Task.client_tests"
 PARTS = {"x": "inputs", "y": "targets"}
 
 

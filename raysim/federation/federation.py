@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,6 +25,7 @@ from raysim.core.client_indices import (
     Holdout,
     Indices,
     ListedIndices,
+    owner_of,
 )
 from raysim.core.components import ask
 from raysim.core.data import Progress, Split, prepared
@@ -33,6 +35,8 @@ from raysim.core.scoring import CLASSIFICATION, Scoring
 from raysim.core.seeds import torch_seed
 from raysim.federation.input_pipeline import InputPipeline, PreparedPipeline
 from raysim.federation.samples import not_finite
+
+CLIENT_TESTS = "Task.client_tests"
 
 
 @dataclass(frozen=True)
@@ -119,12 +123,27 @@ class Federation:
             DataError: a value is beyond that type.
         """
         dtype = sample_dtype(network)
-        train, test = _cast("clients", self.train, dtype), _cast("test", self.test, dtype)
+        train, test = (
+            _cast(split, dtype, partial(self.place, name))
+            for name, split in (("train", self.train), ("test", self.test))
+        )
         local = self.local_test
         if local and local.samples:
-            local = replace(local, samples=_cast("client_tests", local.samples, dtype))
+            cast = _cast(local.samples, dtype, partial(self.place, "local"))
+            local = replace(local, samples=cast)
         inputs = replace(self.inputs, dtype=dtype)
         return replace(self, train=train, test=test, local_test=local, inputs=inputs)
+
+    def place(self, split: str, row: int) -> str:
+        """Return what a sample of a task is called in errors: `client 3, sample 5`."""
+        name = "Task.test"
+        if split == "local" and self.local_test:
+            client, row = owner_of(self.local_test.indices, row)
+            name = f"{CLIENT_TESTS}, client {client}"
+        elif split == "train" and isinstance(self.client_indices, ListedIndices):
+            client, row = owner_of(self.client_indices, row)
+            name = f"client {client}"
+        return f"{name}, sample {row}"
 
     def network(self, seed: int) -> nn.Module:
         """Build the network, its initial weights drawn from the seed."""
@@ -150,7 +169,7 @@ def sample_dtype(network: nn.Module) -> torch.dtype:
 S = TypeVar("S", Split, Split | Path)
 
 
-def _cast(name: str, split: S, dtype: torch.dtype) -> S:
+def _cast(split: S, dtype: torch.dtype, place_of: Callable[[int], str]) -> S:
     """Return samples in memory with floating-point values of a type."""
     if isinstance(split, Path):
         return split
@@ -161,8 +180,8 @@ def _cast(name: str, split: S, dtype: torch.dtype) -> S:
             for values in (split.x, split.y)
         )
     for part, before, values in (("input", split.x, x), ("target", split.y, y)):
-        if values.dtype != before.dtype and (problem := not_finite(part, values)):
-            raise DataError(f"Task.{name}, {problem}: it is beyond the type of the model")
+        if values.dtype != before.dtype and (problem := not_finite(part, values, place_of)):
+            raise DataError(f"{problem}: it is beyond the type of the model")
     return replace(split, x=x, y=y)
 
 

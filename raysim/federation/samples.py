@@ -57,8 +57,16 @@ def read_pair(name: str, given: Any) -> tuple[Any, Any]:
     return x, y
 
 
-def not_finite(part: str, values: Array) -> str:
-    """Return the place of the first value that is not finite; empty if all are."""
+def not_finite(
+    part: str, values: Array, place_of: Callable[[int], str] = "sample {}".format
+) -> str:
+    """Return the place of the first value that is not finite; empty if all are.
+
+    Args:
+        part: What the values are, for errors.
+        values: The values [N, ...].
+        place_of: Returns what a row is called.
+    """
     if values.dtype.kind not in "fc" or not values.size:
         return ""
     extremes = values if values.dtype.kind == "c" else np.array([values.min(), values.max()])
@@ -67,7 +75,7 @@ def not_finite(part: str, values: Array) -> str:
     row, *place = np.argwhere(~np.isfinite(values))[0].tolist()
     column = f", column {place[0] if len(place) == 1 else place}" if place else ""
     shown = values[(row, *place)]
-    return f"sample {row}{column}: the {part} is not finite ({shown} in {values.dtype})"
+    return f"{place_of(row)}{column}: the {part} is not finite ({shown} in {values.dtype})"
 
 
 @contextmanager

@@ -304,13 +304,20 @@ def test_a_dataset_that_cannot_be_read_is_named(given, problem):
         read_pair("client 0", given)
 
 
-@pytest.mark.parametrize("part", ["clients", "test", "client_tests"])
+BEYOND = {
+    "clients": "client 1",
+    "test": r"Task\.test",
+    "client_tests": r"Task\.client_tests, client 1",
+}
+
+
+@pytest.mark.parametrize("part", BEYOND)
 def test_a_value_beyond_the_models_type_is_named(tmp_path, part):
     beyond = X.astype(np.float64)
     beyond[2, 1] = 1e39
-    parts = {"clients": [(X, Y)], "test": (X, Y), "client_tests": None}
-    parts[part] = (beyond, Y) if part == "test" else [(beyond, Y)]
-    problem = f"Task.{part}, sample 2, column 1: the input is not finite .* beyond the type"
+    parts = {"clients": [(X, Y)] * 3, "test": (X, Y), "client_tests": [(X, Y), (X, Y), None]}
+    parts[part] = (beyond, Y) if part == "test" else [(X, Y), (beyond, Y), (X, Y)]
+    problem = f"^{BEYOND[part]}, sample 2, column 1: the input is not finite .* beyond the type"
     settings = make_settings(tmp_path / "run", rounds=1, fraction=1.0)
     with pytest.raises(raysim.RaysimError, match=problem):
         raysim.run(settings, raysim.Task(linear, **parts))
