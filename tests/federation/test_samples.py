@@ -324,3 +324,38 @@ def test_a_value_beyond_the_models_type_is_named(tmp_path, part):
     assert not (tmp_path / "run").exists()
     wide = raysim.Task(lambda: linear().double(), **parts)
     raysim.check(make_settings(tmp_path / "wide", rounds=1, fraction=1.0), wide)
+
+
+LABELS = {
+    "clients": "client 1, sample 3",
+    "test": "Task.test, sample 3",
+    "client_tests": "Task.client_tests, client 1, sample 3",
+}
+
+
+def labelled(part: str, y: object, label: object) -> raysim.Task:
+    """Return a task in which one sample of a part has another label."""
+    other = np.array(y, object)
+    other[3] = label
+    parts = {"clients": [(X, y)] * 3, "test": (X, y), "client_tests": [(X, y), (X, y), None]}
+    parts[part] = (X, other) if part == "test" else [(X, y), (X, other), (X, y)]
+    return raysim.Task(linear, **parts)
+
+
+@pytest.mark.parametrize("part", LABELS)
+def test_a_label_beyond_the_models_outputs_is_named(tmp_path, part):
+    expected = f"^{LABELS[part]}: label 7; the model has outputs for classes 0 to 1$"
+    with pytest.raises(raysim.RaysimError, match=expected):
+        raysim.check(make_settings(tmp_path / "run"), labelled(part, Y, 7))
+
+
+@pytest.mark.parametrize("part", LABELS)
+def test_a_word_beyond_the_models_outputs_is_named(tmp_path, part):
+    """Words are numbered in their order, so the number beyond is another's."""
+    expected = f"^{LABELS[part]}: no client trains on label 'bird'; the model has outputs for 2 lab"
+    if part == "clients":
+        expected = (
+            r"^Task.clients: 3 labels \(bird, cat, dog\); the model has outputs for 2 labels$"
+        )
+    with pytest.raises(raysim.RaysimError, match=expected):
+        raysim.check(make_settings(tmp_path / "run"), labelled(part, WORDS, "bird"))

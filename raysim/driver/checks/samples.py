@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from raysim.config import Settings
-from raysim.core.errors import DataError, SettingsError
+from raysim.core.errors import DataError, SettingsError, visible
 from raysim.core.method import Method
 from raysim.core.rules import Batch
 from raysim.core.scoring import Scoring
 from raysim.core.tensors import at_least_float32
 from raysim.federation.federation import Federation, open_samples
-from raysim.federation.samples import problem_of
+from raysim.federation.samples import Array, problem_of
 from raysim.training.network import Network
 
 
@@ -26,16 +28,36 @@ def check_labels(federation: Federation, outputs: int) -> None:
     """
     classes = max(outputs, 2)  # one output tells two classes apart
     own = federation.local_test.samples if federation.local_test else None
-    for split in (federation.train, federation.test, *([own] if own else [])):
-        name = split if isinstance(split, Path) else "the samples"
-        y = open_samples(split).y
+    splits = {"train": federation.train, "test": federation.test} | ({"local": own} if own else {})
+    targets = {name: open_samples(split).y for name, split in splits.items()}
+    if len(federation.labels) > classes:
+        raise DataError(_of_words(federation, targets, classes))
+    for name, y in targets.items():
+        split = splits[name]
         if y.ndim != 1 or y.dtype.kind not in "iu":
-            raise DataError(f"{name}: targets {y.dtype}{[*y.shape]} are no class numbers [N]")
-        if len(wrong := y[(y < 0) | (y >= classes)]):
+            where = split if isinstance(split, Path) else "the samples"
+            raise DataError(f"{where}: targets {y.dtype}{[*y.shape]} are no class numbers [N]")
+        if len(wrong := np.flatnonzero((y < 0) | (y >= classes))):
+            row = int(wrong[0])
+            of_file = f"{split}, sample {row}"
+            where = of_file if isinstance(split, Path) else federation.place(name, row)
             raise DataError(
-                f"{name}: label {wrong[0]} of {len(wrong)} samples; the model has outputs for"
-                f" classes 0 to {classes - 1}"
+                f"{where}: label {y[row]}; the model has outputs for classes 0 to {classes - 1}"
             )
+
+
+def _of_words(federation: Federation, targets: Mapping[str, Array], classes: int) -> str:
+    """Return what is wrong with labels in words, which are more than the model has outputs for."""
+    outputs = f"the model has outputs for {classes} labels"
+    known = np.unique(targets["train"])
+    if len(known) <= classes:  # a new one in a test set, which moves the numbers of others
+        for name, y in targets.items():
+            if len(new := np.flatnonzero(~np.isin(y, known))):
+                row = int(new[0])
+                word = visible(repr(federation.labels[y[row]]))
+                return f"{federation.place(name, row)}: no client trains on label {word}; {outputs}"
+    words = visible(", ".join(federation.labels))
+    return f"Task.clients: {len(federation.labels)} labels ({words}); {outputs}"
 
 
 def check_scoring(settings: Settings, scoring: Scoring) -> None:
