@@ -13,8 +13,9 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from raysim.core.client_indices import ListedIndices
+from raysim.core.components import cause
 from raysim.core.data import Split
-from raysim.core.errors import DataError, visible
+from raysim.core.errors import DataError, RaysimError, visible
 from raysim.core.scoring import CLASSIFICATION, Scoring
 from raysim.federation.client_tests import local_test_of, names_of
 from raysim.federation.federation import Federation
@@ -76,13 +77,27 @@ class Task:
 
 
 @dataclass(frozen=True)
-class _Copies:
-    """Builder of copies of a module, in place of a function that builds it."""
+class _Builder:
+    """Builder of a task's network: a call of the user's function, or a copy of the module."""
 
-    module: nn.Module
+    model: Callable[[], Any] | nn.Module
 
     def __call__(self) -> nn.Module:
-        return deepcopy(self.module)
+        """Build the network.
+
+        Raises:
+            DataError: that fails, or what is built is no module.
+        """
+        try:
+            built = deepcopy(self.model) if isinstance(self.model, nn.Module) else self.model()
+        except (RaysimError, MemoryError, OSError):
+            raise
+        except Exception as error:  # a user's function may raise anything
+            raise DataError(f"Task.model: cannot be built: {cause(error)}") from error
+        if not isinstance(built, nn.Module):
+            found = visible(repr(built))
+            raise DataError(f"Task.model: must build a torch.nn.Module; what it built is {found}")
+        return built
 
 
 def from_task(task: Task, note: Callable[[str], None] = lambda text: None) -> Federation:
@@ -125,7 +140,7 @@ def from_task(task: Task, note: Callable[[str], None] = lambda text: None) -> Fe
         Split(train.x[:0], train.y[:0]) if test is None else test,
         ListedIndices.of(np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])),
         InputPipeline(),
-        _Copies(task.model) if isinstance(task.model, nn.Module) else task.model,
+        _Builder(task.model),
         scoring=task.scoring,
         local_test=local_test_of(own_tests, sets, train, len(clients)),
         labels=labels,

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import raysim
 from raysim.federation.task import from_task
 from raysim.testing.tasks import SmallNet
+from tests.tasks import make_settings
 
 
 def squared_errors(outputs, targets):
@@ -72,3 +74,24 @@ def test_refused_targets(case):
 def test_class_numbers_may_come_as_floats():
     federation = read(LABELS.astype(float), LABELS, scoring=raysim.CLASSIFICATION)
     assert federation.train.y.tolist() == [0, 1, 2] and federation.train.y.dtype == np.int64
+
+
+class Uncopied(nn.Linear):
+    def __deepcopy__(self, memo):
+        raise RuntimeError("a\nb")
+
+
+@pytest.mark.parametrize(
+    ("model", "problem"),
+    [
+        (nn.Linear, r"cannot be built: TypeError: .*missing 2 required positional arguments"),
+        (Uncopied(12, 3), r"cannot be built: RuntimeError: a b \(test_task\.py, line \d+\)"),
+        (lambda: None, "must build a torch.nn.Module; what it built is None"),
+        (lambda: nn.Linear, "must build a torch.nn.Module; what it built is <class 'torch.nn"),
+    ],
+)
+def test_a_model_that_cannot_be_built_is_named(tmp_path, model, problem):
+    task = raysim.Task(model, [(X, LABELS)], (X, LABELS))
+    with pytest.raises(raysim.RaysimError, match=f"^Task.model: {problem}") as refused:
+        raysim.check(make_settings(tmp_path / "run"), task)
+    assert "\n" not in str(refused.value)
