@@ -30,8 +30,6 @@ from raysim.core.errors import DataError, MachineError, RunError, visible
 from raysim.core.rules import Batch
 
 Array = npt.NDArray[Any]
-WORDS = "UO"
-"""Kinds of arrays of words; pandas has them as objects."""
 
 
 def read_pair(name: str, given: Any) -> tuple[Any, Any]:
@@ -44,7 +42,8 @@ def read_pair(name: str, given: Any) -> tuple[Any, Any]:
     Raises:
         DataError: they cannot be read, do not match, or are not finite.
     """
-    x, y = (_stacked(name, part, values) for part, values in _parts(name, given).items())
+    parts = _parts(name, given).items()
+    x, y = (_as_torch_has(_stacked(name, part, values)) for part, values in parts)
     if not x.ndim or not y.ndim or len(x) != len(y):
         raise DataError(f"{name}: inputs {x.shape} and targets {y.shape} do not match")
     if x.dtype.kind not in "fiubc":
@@ -180,6 +179,7 @@ def _stacked(name: str, part: str, values: Any) -> Array:
     Raises:
         DataError: they are no array; it names the first sample that differs.
     """
+    _check_dense(name, part, values)
     if isinstance(values, Mapping):
         keys = visible(", ".join(map(str, values)))
         raise DataError(
@@ -201,6 +201,39 @@ def _stacked(name: str, part: str, values: Any) -> Array:
         if found.dtype == object and all(map(_is_number, found.flat)):
             found = found.astype(np.float64)
     return found
+
+
+def _check_dense(name: str, part: str, values: Any) -> None:
+    if problem := _not_dense(values):
+        raise DataError(f"{name}: {part} {problem}")
+    for row, value in enumerate(values if isinstance(values, Sequence) else ()):
+        if problem := _not_dense(value):
+            raise DataError(f"{name}, sample {row}: {part} {problem}")
+
+
+def _not_dense(values: Any) -> str:
+    """Return why values are no dense array, which NumPy would take for something else."""
+    kind = type(values).__name__
+    if isinstance(values, np.ma.MaskedArray) and len(places := np.argwhere(values.mask)):
+        first = f", the first in sample {places[0][0]}" if values.ndim > 1 else ""
+        return f"have {len(places)} masked values{first}: fill them first, as by .filled(0)"
+    if isinstance(values, Tensor):
+        sparse = "sparse" in str(values.layout)
+        return "are a sparse tensor; must be dense: call .to_dense()" if sparse else ""
+    if hasattr(values, "toarray"):
+        return f"are a {kind}, which is sparse; must be dense: call .toarray()"
+    if isinstance(values, Iterator):
+        return f"are a {kind}; must be an array or a list, not a generator: call list()"
+    return ""
+
+
+def _as_torch_has(values: Array) -> Array:
+    """Return numbers in a type that torch has: no longer ones, and in this machine's byte order."""
+    dtype = values.dtype
+    if dtype.kind in "fc" and dtype.itemsize > (8 if dtype.kind == "f" else 16):
+        with np.errstate(over="ignore"):  # it is found as infinite
+            return values.astype(np.float64 if dtype.kind == "f" else np.complex128)
+    return values if dtype.isnative else values.astype(dtype.newbyteorder("="))
 
 
 def as_array(values: Any) -> Array:
@@ -232,43 +265,3 @@ def _is_number(value: Any) -> bool:
     return bool(np.asarray(value).dtype.kind in "fiub") or (
         isinstance(value, np.ndarray) and all(map(_is_number, value.flat))
     )
-
-
-def number_words(targets: Mapping[str, Array]) -> tuple[dict[str, Array], tuple[str, ...]]:
-    """Number labels in words, the same for all sets of samples.
-
-    Args:
-        targets: Labels [N] of each set, by what the set is called in errors.
-
-    Returns:
-        Class numbers, and the words in their order; none where labels are numbers.
-
-    Raises:
-        DataError: some labels are words and some are numbers.
-    """
-    worded = [name for name, y in targets.items() if _are_words(name, y)]
-    if not worded:
-        return dict(targets), ()
-    if others := [name for name, y in targets.items() if name not in worded and len(y)]:
-        raise DataError(f"{others[0]}: labels are numbers, those of {worded[0]} are words")
-    words = sorted({str(word) for y in targets.values() for word in y.flat})
-    place: Callable[[Any], int] = {word: number for number, word in enumerate(words)}.__getitem__
-    numbered = {
-        name: np.array([place(str(word)) for word in y.flat], np.int64).reshape(y.shape)
-        for name, y in targets.items()
-    }
-    return numbered, tuple(words)
-
-
-def _are_words(name: str, y: Array) -> bool:
-    """Return whether labels are words.
-
-    Raises:
-        DataError: some are, or one is neither a word nor a number.
-    """
-    if y.dtype.kind not in WORDS or not y.size:
-        return False
-    for row, label in enumerate(y.flat):
-        if not isinstance(label, str):
-            raise DataError(f"{name}, sample {row}: its label {visible(repr(label))} is no word")
-    return True

@@ -20,7 +20,8 @@ from raysim.core.scoring import CLASSIFICATION, Scoring
 from raysim.federation.client_tests import local_test_of, names_of
 from raysim.federation.federation import Federation
 from raysim.federation.input_pipeline import InputPipeline
-from raysim.federation.samples import Array, number_words, read_pair
+from raysim.federation.samples import Array, read_pair
+from raysim.federation.words import number_words
 
 Samples = tuple[Any, Any] | Dataset[Any] | DataLoader[Any]
 """Inputs [N, ...] and targets [N, ...], as `read_pair` takes them."""

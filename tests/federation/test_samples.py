@@ -8,6 +8,7 @@ from collections import UserDict
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from torch import nn
 from torch.utils.data import (
@@ -78,6 +79,9 @@ READ = {
     "a list of tensors": ([*torch.tensor(X)], [*torch.tensor(Y)]),
     "a pair as a list": [X, Y],
     "with gradient": (torch.tensor(X, requires_grad=True), Y),
+    "longer floats": (X.astype(np.longdouble), Y.astype(np.longdouble)),
+    "of another byte order": (X.astype(">f4"), Y.astype(">i2")),
+    "masked, none of them": (np.ma.masked_array(X, np.isnan(X)), np.ma.masked_array(Y)),
     "a frame": (Frame(X.astype(np.float64)), Frame(Y)),
     "a frame of objects": (Frame(X.astype(object)), Frame(Y.astype(object))),
     "dataset of tensors": TENSORS,
@@ -93,6 +97,7 @@ READ = {
 def test_read(given):
     x, y = read_pair("client 0", READ[given])
     assert x.dtype.kind == "f" and y.tolist() == Y.tolist()
+    assert torch.from_numpy(np.array(x)).is_floating_point()
     assert np.array_equal(x, X.round() if "float16" in given else X)
 
 
@@ -144,6 +149,42 @@ REFUSED = {
     "nan label": ((X, np.where(Y, np.nan, 0)), "client 1, sample 1: the target is not finite"),
     "complex nan": (
         (wrong(complex(0, np.nan), complex), Y),
+        "client 1, sample 3, column 2: the input is not finite",
+    ),
+    "masked": (
+        (np.ma.masked_array(X, np.arange(24).reshape(6, 4) > 13), Y),
+        "client 1: inputs have 10 masked values, the first in sample 3: fill them first",
+    ),
+    "masked labels": (
+        (X, np.ma.masked_equal(Y, 1)),
+        "client 1: targets have 3 masked values: fill them first",
+    ),
+    "a masked row": (
+        ([X[0], np.ma.masked_array(X[1], [0, 1, 0, 0])], Y[:2]),
+        "client 1, sample 1: inputs have 1 masked values: fill them first",
+    ),
+    "sparse": (
+        (scipy.sparse.csr_matrix(X), Y),
+        r"client 1: inputs are a csr_matrix, which is sparse; must be dense: call \.toarray\(\)",
+    ),
+    "sparse rows": (
+        ([scipy.sparse.coo_array(row) for row in X], Y),
+        "client 1, sample 0: inputs are a coo_array, which is sparse; must be dense",
+    ),
+    "a sparse tensor": (
+        (torch.tensor(X).to_sparse(), Y),
+        r"client 1: inputs are a sparse tensor; must be dense: call \.to_dense\(\)",
+    ),
+    "a generator": (
+        ((row for row in X), Y),
+        "client 1: inputs are a generator; must be an array or a list, not a generator",
+    ),
+    "a map": (
+        (X, map(int, Y)),
+        "client 1: targets are a map; must be an array or a list, not a generator",
+    ),
+    "too long": (
+        (wrong(np.longdouble("1e400"), np.longdouble), Y),
         "client 1, sample 3, column 2: the input is not finite",
     ),
     "words and numbers": ((X, [0, *"ababa"]), "client 1, sample 0: its label 0 is no word"),
