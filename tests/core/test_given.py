@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import raysim
 from raysim.config import parse_override
 from raysim.core.given import decides_result, dotted, may_change, override_text
+from raysim.core.given.run_folders import run_directory_of
 
 TEXTS = ["", "none", "None", "1e3", "true", "a b", "$HOME", "*", "it's", '["cka"]', "~/x", " x "]
 VALUES = st.one_of(
@@ -57,3 +58,9 @@ def test_settings_that_decide_no_result():
     assert {key for key in settings if may_change(key)} == free
     others = {key for key in settings if not decides_result(key)}
     assert others == free - {"on_client_error"} | {"analysis", "checkpoint_every"}
+
+
+def test_a_run_directory_whose_settings_have_a_key_twice_is_one_all_the_same(tmp_path):
+    """Code in it is anyone's."""
+    (tmp_path / "config.json").write_text('{"own_task": false, "rounds": 1, "rounds": 2}')
+    assert run_directory_of(tmp_path / "plugin.py") == tmp_path
