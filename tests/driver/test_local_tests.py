@@ -189,7 +189,7 @@ def test_other_test_samples_of_a_client_are_other_data(tmp_path, change):
     }[change]
     with pytest.raises(KeyboardInterrupt):
         raysim.run(make_settings(tmp_path / "run"), before, Interrupting())
-    with pytest.raises(raysim.RunError, match=r"clients' own test samples was .* --force$"):
+    with pytest.raises(raysim.RunError, match=r"clients' own test samples was .* force=True\)$"):
         raysim.resume(tmp_path / "run", after)
     raysim.resume(tmp_path / "run", before)
 
@@ -215,7 +215,7 @@ REFUSED: dict[str, tuple[list[Any], str]] = {
     ),
     "labels in columns": ([(X, Y[:, None])] + [None] * 5, "client 0: targets .* no class numbers"),
     "negative": ([(X, Y - 5)] + [None] * 5, "Task.client_tests, client 0: labels must be class"),
-    "unknown class": ([(X, Y + 7)] + [None] * 5, "label 7 .*; the model has outputs for"),
+    "unknown class": ([(X, Y + 7)] + [None] * 5, "client 0, sample 0: label 7; the model"),
 }
 
 
