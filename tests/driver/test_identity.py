@@ -121,7 +121,9 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return run
 
 
-@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedbuff"])
+@pytest.mark.parametrize(
+    "method", [pytest.param("fedavg", marks=pytest.mark.full), "scaffold", "fedbuff"]
+)
 def test_tensors_in_raw_units_have_the_same_bits_on_actors_and_resumed(
     tmp_path, shared_ray, method
 ):

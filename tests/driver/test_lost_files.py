@@ -101,7 +101,7 @@ def test_a_client_state_that_is_damaged_in_mid_run_is_never_used(tmp_path, undis
     with pytest.raises(DamagedStateError) as caught:
         raysim.run(settings, make_task(SIZES), Damage(4, tmp_path / STATE))
     assert STATE in str(caught.value)
-    assert f"type: raysim resume {tmp_path}, which goes back" in str(caught.value)
+    assert f"call: raysim.resume({str(tmp_path)!r}, task), which goes back" in str(caught.value)
     assert len(resumed_alike(tmp_path, undisturbed)) == 1
 
 

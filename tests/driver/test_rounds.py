@@ -339,7 +339,13 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+ENDING_AS_ANOTHER = ("with", "finish", "function")
+full = pytest.mark.full
+
+
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=[full] * (way in ENDING_AS_ANOTHER)) for way in WAYS]
+)
 def test_the_interpreter_ends_without_a_word_however_a_loop_is_left(tmp_path, way):
     done = subprocess.run(
         [sys.executable, "-c", LEFT + WAYS[way], str(tmp_path)],

@@ -164,7 +164,7 @@ def test_a_fault_of_the_machine_in_a_round_is_not_blamed_on_the_method(
         raysim.run(make_settings(tmp_path), make_task(UNEQUAL), StopAfter(2))
     round_of = FedAvg.round
     monkeypatch.setattr(FedAvg, "round", failing)
-    with pytest.raises(raysim.RaysimError, match=f"{cause}.*raysim resume") as caught:
+    with pytest.raises(raysim.RaysimError, match=rf"{cause}.*raysim\.resume\(") as caught:
         raysim.resume(tmp_path, make_task(UNEQUAL))
     assert caught.value.exit_code == 75 and "method" not in str(caught.value)
     monkeypatch.setattr(FedAvg, "round", round_of)

@@ -272,7 +272,7 @@ FAULTS = (
         kill_head,
         saw("killed"),
         Stage.start_cluster,
-        says="then type: raysim resume",
+        says="then call: raysim.resume(",
         codes=(exits.FAULT, ENDED_BY_RAY),
     ),
     Fault(

@@ -52,7 +52,7 @@ def test_a_full_disk_is_told_in_one_line_and_the_run_goes_on(stage, undisturbed)
         code, words = run.end()
         assert code == exits.FAULT and run.errors() == words + "\n"
     assert "cannot be written: " in words and "No space left on device" in words
-    assert words.endswith(f"then type: raysim resume {stage.disk / 'run'}")
+    assert words.endswith(f"then call: raysim.resume({str(stage.disk / 'run')!r}, task)")
     before = rounds_of(stage)
     assert before[:2] == [1, 2]  # as of the checkpoint
     empty(stage.disk)
