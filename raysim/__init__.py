@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from raysim.core.client_indices import ClientIndices, ListedIndices
     from raysim.core.data import Dataset, Model, Partition, Split
     from raysim.core.errors import RaysimError, RunError, SettingsError
-    from raysim.core.method import Asynchrony, Method, Round, Sampling, ServerState
+    from raysim.core.method import Asynchrony, Method, Passes, Round, Sampling, ServerState
     from raysim.core.rules import (
         Batch,
         Outputs,
@@ -49,7 +49,14 @@ else:
         "raysim.core.client_indices": ("ClientIndices", "ListedIndices"),
         "raysim.core.data": ("Dataset", "Model", "Partition", "Split"),
         "raysim.core.errors": ("RaysimError", "RunError", "SettingsError"),
-        "raysim.core.method": ("Asynchrony", "Method", "Round", "Sampling", "ServerState"),
+        "raysim.core.method": (
+            "Asynchrony",
+            "Method",
+            "Passes",
+            "Round",
+            "Sampling",
+            "ServerState",
+        ),
         "raysim.core.scoring": ("CLASSIFICATION", "Scoring"),
         "raysim.core.rules": (
             *("Batch", "Outputs", "Pass", "Reduced", "Rules"),
@@ -89,6 +96,7 @@ __all__ = [
     "Outputs",
     "Partition",
     "Pass",
+    "Passes",
     "RaysimError",
     "Reduced",
     "Result",

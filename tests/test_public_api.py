@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 from pydantic import BaseModel
 
@@ -29,7 +29,10 @@ def lines_of(name: str) -> Iterator[str]:
     """Yield the lines of a function, or those of a class, its fields and its methods."""
     value = getattr(raysim, name)
     if not inspect.isclass(value):
-        yield f"def {name}{signature(value)}" if callable(value) else f"{name}: {type(value)}"
+        if get_origin(value):
+            yield f"{name} = {value}"
+        else:
+            yield f"def {name}{signature(value)}" if callable(value) else f"{name}: {type(value)}"
         yield ""
         return
     bases = [base.__name__ for base in value.__bases__ if base is not object]

@@ -19,7 +19,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from inspect import isabstract
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -32,6 +32,15 @@ class Component(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
+    _lasting: ClassVar[str] = ""
+    """Where components of a kind keep what is no setting, if a run would lose it in them."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse attributes that are no settings, where a run would lose them."""
+        if self._lasting and name.startswith("_"):
+            raise SettingsError(f"{called(self)}: sets {name}, which {_LOST}: {self._lasting}")
+        super().__setattr__(name, value)
+
     def settings(self) -> dict[str, Any]:
         """Return this component's settings: its name and its fields."""
         return {"name": name_of(type(self)), **self.model_dump(mode="json")}
@@ -43,6 +52,7 @@ class Component(BaseModel):
 
 
 C = TypeVar("C", bound=Component)
+_LOST = "a resumed run would lose"
 V = TypeVar("V")
 _NAMES: dict[str, str] = {}
 _KINDS: dict[type[Component], str] = {}
@@ -116,6 +126,8 @@ class Registry(Generic[C]):
             )
         if "name" in found.model_fields:
             raise SettingsError(f"{key}: must not have a field `name`, the component's own name")
+        if self.base._lasting and (private := sorted(found.__private_attributes__)):
+            raise SettingsError(f"{key}: has {private[0]}, which {_LOST}: {self.base._lasting}")
         return found
 
 
@@ -180,8 +192,13 @@ def checked(
     with suppress(Exception):  # of another type, it may lack anything
         if returns(found):
             return found
-    shown = visible(" ".join(repr(found).split()))
-    raise SettingsError(f"{called(component)}: {name} returned {shown}; must return {expected}")
+    what = f"{name} returned {shown(found)}; must return {expected}"
+    raise SettingsError(f"{called(component)}: {what}")
+
+
+def shown(value: Any) -> str:
+    """Return a value that a component gave, for a message of one line."""
+    return visible(" ".join(repr(value).split()))
 
 
 def called(component: Component) -> str:

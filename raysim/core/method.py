@@ -1,7 +1,7 @@
 """The interface of a federated method: rules of local training, and a round of the server.
 
 The engine holds no method's name. Each round it draws the method's cohort and calls
-`Method.round`, which runs one or more passes over clients and returns the next server state.
+`Method.round`, a generator of one or more passes over clients, which returns the next server state.
 What methods use:
 
 - One pass, one rule: FedAvg; FedMAX, activation-L2, FedMMD, two-stream L2 (a penalty); FedProx (a
@@ -26,7 +26,7 @@ What methods use:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -95,7 +95,6 @@ class Round:
         weighting: The run's `weighting`.
         network: The network as it was built, for its structure; its tensors are not the state's.
         steps: `steps(client)`: the local steps of a client in `epochs` epochs.
-        run: Runs a pass over clients.
         sample: `sample(*keys)`: a further uniform cohort of m clients, keyed by seed, round, keys.
         generator: `generator(purpose)`: a generator on the CPU, keyed by seed, round and purpose.
         note: Shows the user one line.
@@ -110,10 +109,13 @@ class Round:
     weighting: Weighting
     network: nn.Module
     steps: Callable[[int], int]
-    run: Callable[[Pass], Reduced]
     sample: Callable[..., tuple[int, ...]]
     generator: Callable[[str], torch.Generator]
     note: Callable[[str], None]
+
+
+Passes = Generator[Pass, Reduced, tuple[ServerState, Metrics]]
+"""The passes of a round: each is yielded and its result sent; returns what `Method.round` does."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,7 @@ class Asynchrony:
 class Method(Component, ABC):
     """A federated method; its fields are its settings."""
 
+    _lasting = "what lasts belongs in ServerState or in the state of a client"
     revision: ClassVar[int] = 1
     """Raised when the same settings give other bits; a run goes on in its own revision alone."""
     staged: ClassVar[bool] = False
@@ -210,10 +213,11 @@ class Method(Component, ABC):
         return 0
 
     @abstractmethod
-    def round(self, now: Round, state: ServerState) -> tuple[ServerState, Metrics]:
-        """Run one round; return the next state and the method's own metrics.
+    def round(self, now: Round, state: ServerState) -> Passes:
+        """Yield the passes of one round; return the next state and the method's own metrics.
 
-        The given state must be left as it is: an interrupted round is run again from it.
+        `reduced = yield Pass(...)` runs a pass; where it fails, its error is raised there. The
+        given state must be left as it is: an interrupted round is run again from it.
         """
 
     def deployed(self, state: ServerState) -> Tensors:

@@ -1,19 +1,20 @@
-"""Inputs of a round: cohort, learning rate, and generators of the server; check of its result."""
+"""Rounds of a method: their inputs, and their passes, one after another."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from torch import Generator, nn
+import torch
+from torch import nn
 
 from raysim.config import LocalSettings, Settings
-from raysim.core.components import ask, checked
-from raysim.core.errors import RunError
-from raysim.core.method import Method, Metrics, Round, Sampling, ServerState
+from raysim.core.components import ask, called, calling, checked, shown
+from raysim.core.errors import RunError, SettingsError
+from raysim.core.method import Method, Metrics, Passes, Round, Sampling, ServerState
 from raysim.core.rules import Pass, Reduced
 from raysim.core.seeds import sample_cohort, stream, torch_generator
 from raysim.storage.checkpoints import Checkpoint
@@ -27,7 +28,6 @@ def round_inputs(
     before: Checkpoint,
     *,
     sizes: npt.NDArray[np.int64],
-    run: Callable[[Pass], Reduced],
     note: Callable[[str], None],
     cohort: tuple[int, ...] | None = None,
 ) -> Round:
@@ -38,7 +38,6 @@ def round_inputs(
         network: The network as it was built.
         before: The committed state before the round.
         sizes: Samples that each client trains on [K].
-        run: Runs a pass.
         note: Shows the user one line.
         cohort: The clients that start, where rounds overlap; None draws the method's cohort.
 
@@ -56,7 +55,6 @@ def round_inputs(
         weighting=settings.weighting,
         network=network,
         steps=partial(_steps, settings.local, sizes, has_batch_norm(network)),
-        run=run,
         sample=partial(_sample, settings, before),
         generator=partial(_generator, settings.seed, number),
         note=note,
@@ -72,11 +70,68 @@ def _sample(settings: Settings, before: Checkpoint, *keys: int) -> tuple[int, ..
     return tuple(sample_cohort(generator, len(before.losses), settings.cohort_size))
 
 
-def _generator(seed: int, number: int, purpose: str) -> Generator:
+def _generator(seed: int, number: int, purpose: str) -> torch.Generator:
     return torch_generator(seed, f"server/{purpose}", number)
 
 
-def checked_next(method: Method, found: Any) -> tuple[ServerState, Metrics]:
+def passes_of(method: Method, now: Round, state: ServerState) -> Passes:
+    """Yield the passes of a method's round; return the next state and metrics.
+
+    Raises:
+        SettingsError: the round fails, yields something else, or returns something else.
+    """
+    with calling(method, "round"):
+        passes: Any = method.round(now, state)
+    if not isinstance(passes, Generator):
+        raise _no_passes(method, f"returned {shown(passes)}")
+    step: Callable[[], Any] = partial(next, passes)
+    while True:
+        with calling(method, "round"):
+            try:
+                work = step()
+            except StopIteration as end:
+                return _checked_next(method, end.value)
+        if not isinstance(work, Pass):
+            passes.close()
+            raise _no_passes(method, f"yielded {shown(work)}")
+        try:
+            step = partial(passes.send, (yield work))
+        except GeneratorExit:
+            with calling(method, "round"):
+                passes.close()
+            raise
+        except BaseException as error:  # the method's, to catch and to clean up after
+            step = partial(passes.throw, error)
+
+
+def run_round(passes: Passes, run: Callable[[Pass], Reduced]) -> tuple[ServerState, Metrics]:
+    """Run the passes of a round; return the next state and metrics.
+
+    Args:
+        passes: The passes, by `passes_of`.
+        run: Runs one.
+    """
+    step: Callable[[], Pass] = partial(next, passes)
+    while True:
+        try:
+            work = step()
+        except StopIteration as end:
+            found: tuple[ServerState, Metrics] = end.value
+            return found
+        try:
+            step = partial(passes.send, run(work))
+        except BaseException as error:  # raised where the method yielded the pass
+            step = partial(passes.throw, error)
+
+
+def _no_passes(method: Method, what: str) -> SettingsError:
+    return SettingsError(
+        f"{called(method)}: round {what}; must yield each pass, `reduced = yield Pass(...)`, and"
+        " return the next ServerState and a dict of metrics"
+    )
+
+
+def _checked_next(method: Method, found: Any) -> tuple[ServerState, Metrics]:
     """Return what a method's round returned.
 
     Raises:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -17,12 +18,11 @@ import torch
 from torch import nn
 
 from raysim.config import Settings
-from raysim.core.method import ServerState
 from raysim.core.rules import Pass, Reduced, Upload
 from raysim.core.seeds import stream, torch_generator
 from raysim.core.tensors import CPU, Groups
 from raysim.driver.listener import Listener
-from raysim.driver.round_inputs import round_inputs
+from raysim.driver.round_inputs import passes_of, round_inputs
 from raysim.execution.partial_sum import PartialSum
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
@@ -76,8 +76,7 @@ class Rehearsal:
     """One round on few clients and samples, stacked, in this process; nothing is kept of it."""
 
     def __init__(self, settings: Settings, federation: Federation, network: nn.Module) -> None:
-        method = settings.method.model_copy(deep=True)  # what it notes of itself is not the run's
-        self._settings, self._network = settings.model_copy(update={"method": method}), network
+        self._settings, self._network = settings, network
         placed = Network(copy.deepcopy(network)).placed(CPU)
         self._sequential = SequentialTrainer(placed, settings.local, settings.engine.precision)
         self._stacked = StackedTrainer(self._sequential, note=Listener().note)
@@ -94,16 +93,17 @@ class Rehearsal:
             self._network,
             checkpoint,
             sizes=self._sizes,
-            run=self.run,
             note=Listener().note,
         )
         try:
-            method.round(now, ServerState(checkpoint.state.groups, checkpoint.state.info))
+            with closing(passes_of(method, now, checkpoint.state)) as passes:
+                reduced: Any = None
+                while True:
+                    reduced = self.run(passes.send(reduced))
         except _UnsupportedError as error:
             return str(error)
-        except Exception:  # of any kind, and not for stacking: the run itself will meet it
+        except Exception:  # the end, or an error of any kind, which the run itself will meet
             return None
-        return None
 
     def run(self, work: Pass) -> Reduced:
         """Run a pass on its first clients."""

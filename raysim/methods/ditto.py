@@ -19,7 +19,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from raysim.core.method import Metrics, Round, ServerState
+from raysim.core.method import Passes, Round, ServerState
 from raysim.core.rules import Rules, Trained, Upload, View
 from raysim.core.tensors import Groups, Tensors
 from raysim.methods.fedavg import FedAvg
@@ -42,12 +42,12 @@ class Ditto(FedAvg):
         """Start a personal model at the global one."""
         return {"personal": state.groups["model"]}
 
-    def round(self, now: Round, state: ServerState) -> tuple[ServerState, Metrics]:
+    def round(self, now: Round, state: ServerState) -> Passes:
         """Run FedAvg's round, then train the personal models against the model it broadcast."""
-        after, metrics = super().round(now, state)
+        after, metrics = yield from super().round(now, state)
         rules = Rules(start=_own_model, transforms=(proximal(self.lam),), finish=_keep_model)
         work = self.training_pass(now, state)
-        now.run(replace(work, rules=rules, bytes_down=_nothing, label="personal"))
+        yield replace(work, rules=rules, bytes_down=_nothing, label="personal")
         return after, metrics
 
     def client_model(self, deployed: Tensors, state: Groups) -> Tensors:

@@ -37,7 +37,7 @@ W_d.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import ClassVar, Literal
@@ -49,8 +49,8 @@ from torch import Tensor, nn
 from raysim.core.errors import SettingsError
 from raysim.core.given.limits import Count
 from raysim.core.layers import STAGES, WeightLayer, misplaced, weight_layers
-from raysim.core.method import Metrics, Round, ServerState
-from raysim.core.rules import Pass, Rules, Trained, Upload, View
+from raysim.core.method import Passes, Round, ServerState
+from raysim.core.rules import Pass, Reduced, Rules, Trained, Upload, View
 from raysim.core.tensors import Tensors, as_real, frozen_names, nbytes
 from raysim.methods.fedavg import FedAvg
 
@@ -96,7 +96,7 @@ class DivideAndConquer(FedAvg):
         self._check_layers(network)
         return super().init(network)
 
-    def round(self, now: Round, state: ServerState) -> tuple[ServerState, Metrics]:
+    def round(self, now: Round, state: ServerState) -> Passes:
         """Run a round of feature-learning or of fine-tuning, the first one after the pre-pass."""
         layers = weight_layers(now.network)
         metrics: dict[str, float] = {}
@@ -104,22 +104,20 @@ class DivideAndConquer(FedAvg):
         if self.split != "auto":
             split = self.split
         elif not split:
-            split, model, metrics = self._prepass(now, layers, model)
+            split, model, metrics = yield from self._prepass(now, layers, model)
         groups = layers[:split], layers[split:]
         phase = now.number % 2
         trained, frozen = (_tensors(groups[i]) for i in (phase, 1 - phase))
-        result = now.run(
-            Pass(
-                now.cohort,
-                {"model": model},
-                Rules(finish=partial(_send, trained)),
-                epochs=self.finetune_epochs if phase else now.epochs,
-                lr=now.lr * self.finetune_lr_factor if phase else now.lr,
-                trainable=frozenset(n for layer in groups[phase] for n in layer.parameters),
-                bytes_down=_bytes_down(
-                    model, frozen, state.groups.get("current", {}), frozen_names(now.network)
-                ),
-            )
+        result = yield Pass(
+            now.cohort,
+            {"model": model},
+            Rules(finish=partial(_send, trained)),
+            epochs=self.finetune_epochs if phase else now.epochs,
+            lr=now.lr * self.finetune_lr_factor if phase else now.lr,
+            trainable=frozenset(n for layer in groups[phase] for n in layer.parameters),
+            bytes_down=_bytes_down(
+                model, frozen, state.groups.get("current", {}), frozen_names(now.network)
+            ),
         )
         # In the next round these clients lack only the group that was averaged now.
         current = {"clients": torch.tensor(now.cohort, dtype=torch.int64)}
@@ -132,14 +130,14 @@ class DivideAndConquer(FedAvg):
 
     def _prepass(
         self, now: Round, layers: Layers, model: Tensors
-    ) -> tuple[int, Tensors, dict[str, float]]:
+    ) -> Generator[Pass, Reduced, tuple[int, Tensors, dict[str, float]]]:
         """Run FedAvg from the model; return the split, the model to start from, and metrics."""
         initial = reference = model
         total = torch.zeros(len(layers), dtype=torch.float64)
         for step in range(self.prepass + self.probe):
             cohort, lr = now.sample(step), now.lr_at(step)
             work = Pass(cohort, {"model": model}, self.rules(), now.epochs, lr, label=PREPASS)
-            model = now.run(work).means["model"]
+            model = (yield work).means["model"]
             if step == self.prepass - 1:
                 reference = model
             elif step >= self.prepass:

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from raysim.core.method import Method, Metrics, Round, ServerState
+from raysim.core.method import Method, Metrics, Passes, Round, ServerState
 from raysim.core.rules import Pass, Reduced, Rules, Weighting
 from raysim.core.tensors import Groups, state_of
 
@@ -63,8 +63,8 @@ class FedAvg(Method):
             weighting=self.weighting,
         )
 
-    def round(self, now: Round, state: ServerState) -> tuple[ServerState, Metrics]:
+    def round(self, now: Round, state: ServerState) -> Passes:
         """Train the cohort from the global model and update the state with the means."""
-        reduced = now.run(self.training_pass(now, state))
+        reduced = yield self.training_pass(now, state)
         after = self.server_update(now, state, reduced)
         return after, self.metrics(after)

@@ -28,7 +28,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from raysim.core.method import Metrics, Round, ServerState
+from raysim.core.method import Passes, Round, ServerState
 from raysim.core.rules import Batch, Pass, Rules, Trained, Transform, Upload, View
 from raysim.core.tensors import Tensors, add_scaled, add_scaled_, nbytes
 from raysim.methods.fedavg import FedAvg
@@ -59,30 +59,26 @@ class Fsvrg(FedAvg):
         """Return the rules of the second pass: SGD along the corrected gradient."""
         return Rules(transforms=(Transform("fsvrg", _correct),))
 
-    def round(self, now: Round, state: ServerState) -> tuple[ServerState, Metrics]:
+    def round(self, now: Round, state: ServerState) -> Passes:
         """Gather the full gradient from all clients, then train the cohort along it."""
         model = state.groups["model"]
         if self.step == "scaled" and now.number == 0:
             now.note('method.step="scaled": local.lr is not used')
-        gathered = now.run(
-            Pass(
-                range(now.clients),
-                {"model": model},
-                Rules(finish=_send_gradient),
-                weighting="examples",
-            )
+        gathered = yield Pass(
+            range(now.clients),
+            {"model": model},
+            Rules(finish=_send_gradient),
+            weighting="examples",
         )
         full = gathered.means["gradient"]
         received = nbytes({"full": full})  # the cohort has the model since the first pass
-        reduced = now.run(
-            Pass(
-                now.cohort,
-                {"model": model, "full": full},
-                self.rules(),
-                now.epochs,
-                self._learning_rates(now),
-                bytes_down=lambda client: received,
-            )
+        reduced = yield Pass(
+            now.cohort,
+            {"model": model, "full": full},
+            self.rules(),
+            now.epochs,
+            self._learning_rates(now),
+            bytes_down=lambda client: received,
         )
         return self.server_update(now, state, reduced), {}
 

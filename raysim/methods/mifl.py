@@ -57,7 +57,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from raysim.core.method import Metrics, Round, ServerState
+from raysim.core.method import Passes, Round, ServerState
 from raysim.core.rules import Batch, Outputs, Pass, Rules, Trained, Upload, View
 from raysim.core.scoring import FORWARD_ROWS
 from raysim.core.tensors import Tensors, nbytes
@@ -104,17 +104,17 @@ class Mifl(FedAvg):
         """The setting that needs class probabilities: objective=penalty."""
         return "objective=penalty" if self.update and self.objective == "penalty" else ""
 
-    def round(self, now: Round, state: ServerState) -> tuple[ServerState, Metrics]:
+    def round(self, now: Round, state: ServerState) -> Passes:
         """Train the cohort, sort it by MI, and average the models that are kept."""
         work = Pass(now.cohort, self.broadcast(state), self.rules(), now.epochs, now.lr)
-        trained = now.run(work)
+        trained = yield work
         if not self.aggregation:
             return self.server_update(now, state, trained), {}
         mi = trained.scalars["mi"]
         pruned = pruned_at_each_end(self.prune, len(mi))
         order = np.argsort(mi, kind="stable")  # clients ascend, so ties stay in order of id
         averaged_clients = sorted(trained.clients[i] for i in order[pruned : len(mi) - pruned])
-        averaged = now.run(Pass(averaged_clients, {}, Rules(finish=_send_staged)))
+        averaged = yield Pass(averaged_clients, {}, Rules(finish=_send_staged))
         metrics = {
             "mi_mean": float(mi.mean()),
             "mi_low": float(mi[order[pruned]]),

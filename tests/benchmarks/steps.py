@@ -37,7 +37,7 @@ from raysim.core.rules import Pass, Reduced
 from raysim.core.seeds import stream, torch_generator
 from raysim.core.tensors import Groups
 from raysim.driver.checks.preflight import initial_checkpoint
-from raysim.driver.round_inputs import round_inputs
+from raysim.driver.round_inputs import round_inputs, run_round
 from raysim.execution.partial_sum import PartialSum
 from raysim.execution.process import configure, keep_freed_memory
 from raysim.federation.opened import OpenedSamples
@@ -114,7 +114,8 @@ class Stepper:
     def round(self) -> tuple[float, float | None]:
         """Run a round; return the seconds of a local step in it, and those of the bare loop's."""
         self.seconds, self.bare_seconds, self.steps = 0.0, 0.0, 0
-        state, _ = self.settings.method.round(self.inputs(), self.checkpoint.state)
+        passes = self.settings.method.round(self.inputs(), self.checkpoint.state)
+        state, _ = run_round(passes, self.run)
         self.checkpoint = replace(self.checkpoint, number=self.checkpoint.number + 1, state=state)
         return self.seconds / self.steps, self.bare_seconds / self.steps if self.bare else None
 
@@ -125,7 +126,6 @@ class Stepper:
             self.network,
             self.checkpoint,
             sizes=np.array([len(self.data.y)]),
-            run=self.run,
             note=lambda note: None,
         )
 

@@ -39,8 +39,8 @@ class OfLabel(FedAvg):
     """Labels its pass."""
 
     def round(self, now, state):
-        now.run(replace(self.training_pass(now, state), label=GIVEN["label"]))
-        return super().round(now, state)
+        yield replace(self.training_pass(now, state), label=GIVEN["label"])
+        return (yield from super().round(now, state))
 
 
 def refusal(kind: type, out: Any, monkeypatch: pytest.MonkeyPatch, given: dict[Any, Any]) -> str:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import raysim
-from raysim import Pass, Reduced, Round, RunError, Sampling, ServerState
+from raysim import Round, RunError, Sampling, ServerState
 from raysim.driver.round_inputs import round_inputs
 from raysim.methods.fedavg import FedAvg
 from raysim.storage.checkpoints import Checkpoint
@@ -36,10 +36,6 @@ class Neediest(FedAvg):
         return np.argsort(-losses, kind="stable")[: sampling.size].tolist()
 
 
-def no_pass(work: Pass) -> Reduced:
-    raise AssertionError("a round's inputs run no pass")
-
-
 def inputs(seed: int = 0, number: int = 3, losses: Any = None, **method: Any) -> Round:
     losses = np.full(CLIENTS, np.nan) if losses is None else losses
     overrides = {"seed": seed, "clients": CLIENTS, "fraction": 0.3, "local.lr_decay": 0.5}
@@ -47,7 +43,7 @@ def inputs(seed: int = 0, number: int = 3, losses: Any = None, **method: Any) ->
     run = run.model_copy(update=method)
     state = ServerState({"model": {"w": torch.zeros(2)}}, {"stage": 2})
     checkpoint = Checkpoint(number, state, losses, np.full((CLIENTS, len(NEVER)), NEVER))
-    return round_inputs(run, nn.Linear(1, 1), checkpoint, sizes=SIZES, run=no_pass, note=print)
+    return round_inputs(run, nn.Linear(1, 1), checkpoint, sizes=SIZES, note=print)
 
 
 def selected(choice: Callable[[Sampling, ServerState], Sequence[int]], **options: Any) -> Round:

@@ -198,7 +198,7 @@ class Only(FedAvg):
 
     def round(self, now: raysim.Round, state: raysim.ServerState) -> Any:
         work = raysim.Pass([self.client], state.groups, self.rules(), now.epochs, now.lr)
-        return raysim.ServerState({"model": now.run(work).means["model"]}), {}
+        return raysim.ServerState({"model": (yield work).means["model"]}), {}
 
 
 def test_all_clients_dropped_is_an_error(tmp_path):

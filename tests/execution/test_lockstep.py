@@ -284,9 +284,9 @@ class TwoPasses(FedAvg):
     beta: float = 0.1
 
     def round(self, now, state):
-        first, _ = super().round(now, state)
+        first, _ = yield from super().round(now, state)
         again = Pass(now.cohort[:2], {"model": first.groups["model"]}, self._again(), 1, now.lr)
-        return first.replace(model=now.run(again).means["model"]), {}
+        return first.replace(model=(yield again).means["model"]), {}
 
     def _again(self):
         return raysim.Rules(penalties=(self._penalty,))

@@ -145,6 +145,7 @@ class RoundOfItsOwn(FedAvg):
     """FedAvg with a round of its own."""
 
     def round(self, now, state):
+        yield from ()
         return state, {}
 
 

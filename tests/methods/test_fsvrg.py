@@ -14,6 +14,7 @@ import raysim
 from raysim.config import LocalSettings
 from raysim.core.rules import Transform
 from raysim.core.seeds import stream, torch_generator
+from raysim.driver.round_inputs import run_round
 from raysim.federation.input_pipeline import InputPipeline
 from raysim.methods.fsvrg import Fsvrg
 from raysim.testing.tasks import SmallNet
@@ -193,12 +194,11 @@ def test_first_pass_sends_the_gradient_of_all_samples(norm):
         weighting="examples",
         network=net,
         steps=lambda client: 4,
-        run=run_pass,
         sample=lambda *keys: (2,),
         generator=lambda purpose: torch.Generator(),
         note=notes.append,
     )
-    Fsvrg(h=0.6).round(now, state)
+    run_round(Fsvrg(h=0.6).round(now, state), run_pass)
     first, second = passes
     assert list(first.clients) == [0, 1, 2, 3, 4] and first.weighting == "examples"
     assert second.clients == (2,) and second.weighting is None

@@ -20,7 +20,7 @@ from raysim.driver.analyses.riding import Figures, nothing, split_figures, stage
 from raysim.driver.analyses.run_analyses import Analyses
 from raysim.driver.evaluation import Evaluation
 from raysim.driver.passes import RoundRunner
-from raysim.driver.round_inputs import round_inputs
+from raysim.driver.round_inputs import passes_of, round_inputs, run_round
 from raysim.driver.round_log import RoundLog
 from raysim.federation.federation import open_samples
 from raysim.storage.checkpoints import Checkpoint
@@ -207,10 +207,10 @@ class _Passes:
             self.analyses.network,
             self.after,
             sizes=sizes,
-            run=run,
             note=lambda text: None,
         )
-        settings.method.round(replace(now, cohort=(client,)), self.after.state)
+        now = replace(now, cohort=(client,))
+        run_round(passes_of(settings.method, now, self.after.state), run)
         return found
 
     def _figures(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -13,18 +14,18 @@ from raysim.clock.devices import Devices
 from raysim.clock.oort import Oort
 from raysim.config import Settings
 from raysim.core.errors import SettingsError
-from raysim.core.method import Asynchrony, Round, Sampling, ServerState
-from raysim.core.rules import Pass, Reduced
+from raysim.core.method import Asynchrony, Sampling, ServerState
+from raysim.core.rules import Pass
 from raysim.core.seeds import stream
 from raysim.driver.asynchronous.arrivals import Queue
 from raysim.driver.asynchronous.checks import check_alike, check_pass
 from raysim.driver.asynchronous.plan import Plan
 from raysim.driver.asynchronous.rounds import AsynchronousRounds
-from raysim.driver.asynchronous.times import DeviceTimes, equal_devices, pass_of
+from raysim.driver.asynchronous.times import DeviceTimes, equal_devices
 from raysim.driver.context import RunContext
 from raysim.driver.listener import Listener
 from raysim.driver.passes import PassContext, RoundRunner
-from raysim.driver.round_inputs import round_inputs
+from raysim.driver.round_inputs import passes_of, round_inputs
 from raysim.driver.virtual.clock import VirtualClock
 from raysim.storage.checkpoints import Checkpoint
 
@@ -147,16 +148,18 @@ def _device_times(run: RunContext, clock: VirtualClock, passes: PassContext) -> 
 def _pass_after(
     settings: Settings, network: nn.Module, before: Checkpoint, sizes: npt.NDArray[np.int64]
 ) -> Pass:
-    """Return the pass over client 0 of the round after a committed state.
+    """Return the pass over client 0 of the round after a committed state; run nothing.
 
     Raises:
         SettingsError: the method's round has none, or none for asynchronous rounds.
     """
-
-    def inputs(run: Callable[[Pass], Reduced]) -> Round:
-        note = Listener().note
-        return round_inputs(settings, network, before, sizes=sizes, run=run, note=note, cohort=(0,))
-
-    work = pass_of(settings, inputs, before.state)
+    method, note = settings.method, Listener().note
+    now = round_inputs(settings, network, before, sizes=sizes, note=note, cohort=(0,))
+    with closing(passes_of(method, now, before.state)) as passes:
+        work = next(passes, None)
+    if work is None:
+        raise SettingsError(
+            f"method.name={method.title}: asynchronous rounds have one pass; it runs none"
+        )
     check_pass(settings, work, (0,))
     return work

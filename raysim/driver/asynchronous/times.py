@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,10 +11,7 @@ import numpy.typing as npt
 from raysim.clock.availability import TICKS_PER_SECOND
 from raysim.clock.fleet import Fleet
 from raysim.config import Settings
-from raysim.core.components import calling
-from raysim.core.errors import SettingsError
-from raysim.core.method import Round, ServerState
-from raysim.core.rules import Pass, Reduced
+from raysim.core.rules import Pass
 from raysim.driver.asynchronous.arrivals import Clock, Flight, PlannedRound
 from raysim.driver.asynchronous.draws import Draws, Integers, always
 from raysim.driver.passes import RoundRunner
@@ -164,36 +160,3 @@ def tiers_of(ticks: Integers, count: int) -> list[Integers]:
         count: Number of tiers.
     """
     return [np.sort(part) for part in np.array_split(np.argsort(ticks, kind="stable"), count)]
-
-
-class _PassFoundError(Exception):
-    """End of a method's round whose pass has been found."""
-
-
-def pass_of(
-    settings: Settings, inputs: Callable[[Callable[[Pass], Reduced]], Round], state: ServerState
-) -> Pass:
-    """Return the pass of a method's round, and run nothing.
-
-    Args:
-        settings: The run's settings.
-        inputs: Returns the round's input, given what runs its pass.
-        state: The state before it.
-
-    Raises:
-        SettingsError: it has none.
-    """
-    method = settings.method.model_copy(deep=True)  # what it notes of itself is not the run's
-    found: list[Pass] = []
-
-    def run(work: Pass) -> Reduced:
-        found.append(work)
-        raise _PassFoundError
-
-    with calling(method, "round"), suppress(_PassFoundError):
-        method.round(inputs(run), state)
-    if not found:
-        raise SettingsError(
-            f"method.name={method.title}: asynchronous rounds have one pass; it runs none"
-        )
-    return found[0]

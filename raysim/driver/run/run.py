@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from functools import cached_property, partial
 from time import perf_counter
 
-from raysim.core.components import called, calling
+from raysim.core.components import called
 from raysim.core.errors import DamagedStateError, MachineError, MovedError
 from raysim.core.given.columns import check_metrics
 from raysim.core.method import Metrics, Round, ServerState
+from raysim.core.rules import Pass, Reduced
 from raysim.core.tensors import frozen_names
 from raysim.driver.analyses.round_analyses import RoundAnalyses
 from raysim.driver.asynchronous.opening import asynchronous_rounds
@@ -19,7 +20,7 @@ from raysim.driver.context import Result, RunContext
 from raysim.driver.evaluation import Evaluation
 from raysim.driver.listener import Started
 from raysim.driver.passes import PassContext, RoundRunner
-from raysim.driver.round_inputs import checked_next, round_inputs
+from raysim.driver.round_inputs import passes_of, round_inputs, run_round
 from raysim.driver.run.commits import Commits
 from raysim.driver.stacking import decide_stack_size
 from raysim.driver.virtual.clock import VirtualRound
@@ -28,6 +29,8 @@ from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_states import updated
 from raysim.storage.recorder import Row
 from raysim.storage.trace import DRIVER
+
+NO_METRICS: Metrics = {}
 
 
 class Run:
@@ -145,11 +148,10 @@ class Run:
         runner = RoundRunner(
             self._passes, before.number, before.state, before.versions, self.commits.needed_from
         )
-        now, analyses, clock = self._begin(before, runner)
-        found: tuple[ServerState, Metrics] = (before.state, {})
-        with calling(method, "round"), noted_if_lost(context.listener.note):
-            found = method.round(now, before.state)
-        state, metrics = checked_next(method, found)
+        now, run, analyses, clock = self._begin(before, runner)
+        state, metrics = before.state, NO_METRICS
+        with noted_if_lost(context.listener.note):
+            state, metrics = run_round(passes_of(method, now, before.state), run)
         if self._asynchronous and context.analyses.chosen and self._is_due(number):
             self._asynchronous.train_all(runner)
         runner.finish()
@@ -180,8 +182,11 @@ class Run:
 
     def _begin(
         self, before: Checkpoint, runner: RoundRunner
-    ) -> tuple[Round, RoundAnalyses, VirtualRound | None]:
-        """Return a round's input, its analyses and, where rounds do not overlap, its clock."""
+    ) -> tuple[Round, Callable[[Pass], Reduced], RoundAnalyses, VirtualRound | None]:
+        """Return a round's input, what runs its passes, its analyses, and a clock or None.
+
+        Overlapping rounds have none here.
+        """
         context, overlapping = self.context, self._asynchronous
         run = partial(overlapping.run, runner) if overlapping else runner.run
         due = self._is_due(before.number + 1)
@@ -194,12 +199,11 @@ class Run:
             context.network,
             before,
             sizes=context.federation.training_sizes,
-            run=(clock or analyses).run,
             note=context.listener.note,
             cohort=overlapping.cohort(before.number) if overlapping else None,
         )
         now = replace(now, cohort=clock.cohort(now.cohort)) if clock else now
-        return now, analyses, clock
+        return now, (clock or analyses).run, analyses, clock
 
     def _after(self, before: Checkpoint, state: ServerState, runner: RoundRunner) -> Checkpoint:
         """Return the state after a round whose passes have ended."""

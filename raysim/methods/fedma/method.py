@@ -48,7 +48,7 @@ from torch import Tensor, nn
 
 from raysim.core.errors import SettingsError
 from raysim.core.given.limits import MOST
-from raysim.core.method import Method, Metrics, Round, ServerState
+from raysim.core.method import Method, Passes, Round, ServerState
 from raysim.core.rules import Batch, Pass, Reduced, Rules, Trained, Upload, View
 from raysim.core.tensors import Groups, Tensors, frozen_names, nbytes, state_of
 from raysim.methods.fedma import neurons
@@ -117,10 +117,10 @@ class FedMa(Method):
         """Return the bytes of the layers that are not matched yet, and of the atoms."""
         return nbytes({"model": state.groups["model"]}) + self.client_bytes(state)
 
-    def round(self, now: Round, state: ServerState) -> tuple[ServerState, Metrics]:
+    def round(self, now: Round, state: ServerState) -> Passes:
         """Train, then match layer after layer, training what follows in between."""
         chain, frozen = neurons.chain_of(now.network), frozen_names(now.network)
-        reduced = now.run(_first_pass(now, chain, state))
+        reduced = yield _first_pass(now, chain, state)
         matched: dict[str, Tensor] = {}
         assigned: list[dict[int, Tensor]] = []
         for number in range(len(chain) - 1):
@@ -134,7 +134,7 @@ class FedMa(Method):
                 personal={c: {"atoms": {str(number): a.int()}} for c, a in atoms.items()},
                 bytes_down=partial(_constant, nbytes({"model": layer}, frozen)),
             )
-            reduced = now.run(work)
+            reduced = yield work
         last = [reduced.rows[client] for client in reduced.clients]
         members = {str(n): _members(atoms, reduced.clients) for n, atoms in enumerate(assigned)}
         groups = {

@@ -9,9 +9,8 @@ import numpy as np
 from pydantic import Field
 from torch import nn
 
-from raysim import Model, Partition, Round, ServerState, Split
+from raysim import Model, Partition, Passes, Round, ServerState, Split
 from raysim.core.client_indices import DrawnIndices, Indices
-from raysim.core.method import Metrics
 from raysim.core.rules import Pass
 from raysim.core.seeds import stream
 from raysim.methods.fedavg import FedAvg
@@ -66,6 +65,6 @@ def parameters(width: int, inputs: int = 784, classes: int = 10) -> int:
 class NoSteps(FedAvg):
     """FedAvg whose clients take no steps: what is left of local training is setting it up."""
 
-    def round(self, now: Round, state: ServerState) -> tuple[ServerState, Metrics]:
-        reduced = now.run(Pass(now.cohort, state.groups, self.rules(), 0, now.lr))
+    def round(self, now: Round, state: ServerState) -> Passes:
+        reduced = yield Pass(now.cohort, state.groups, self.rules(), 0, now.lr)
         return ServerState({"model": reduced.means["model"]}), {}

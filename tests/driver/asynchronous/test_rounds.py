@@ -257,8 +257,8 @@ class Twice(FedBuff):
     """FedBuff with two passes a round."""
 
     def round(self, now, state):
-        now.run(self.training_pass(now, state))
-        return super().round(now, state)
+        yield self.training_pass(now, state)
+        return (yield from super().round(now, state))
 
 
 class OwnCohort(FedBuff):
@@ -322,6 +322,7 @@ class NoPass(FedBuff):
     """FedBuff that trains nobody."""
 
     def round(self, now, state):
+        yield from ()
         return state, {}
 
 

@@ -38,7 +38,7 @@ class HeadFirst(raysim.Method):
         epochs = {client: 1 + client % 2 for client in now.cohort}
         trainable = None if now.number else HEAD
         work = raysim.Pass(now.cohort, state.groups, epochs=epochs, lr=now.lr, trainable=trainable)
-        return state.replace(**now.run(work).means), {}
+        return state.replace(**(yield work).means), {}
 
 
 class OwnVectors(FedAvg):

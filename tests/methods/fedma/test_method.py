@@ -16,6 +16,7 @@ from raysim.core.method import Round, ServerState
 from raysim.core.rules import Batch, Reduced, Trained, View
 from raysim.core.scoring import CLASSIFICATION
 from raysim.core.seeds import stream
+from raysim.driver.round_inputs import run_round
 from raysim.methods.fedma.method import FedMa, mean_by_class, samples_by_class
 from raysim.training.network import Network
 from tests.tasks import UNEQUAL, make_settings, make_task
@@ -149,7 +150,7 @@ class Untrained:
         return Reduced(tuple(work.clients), {}, rows, {})
 
 
-def round_of(number, cohort, network, run):
+def round_of(number, cohort, network):
     return Round(
         number=number,
         cohort=cohort,
@@ -160,7 +161,6 @@ def round_of(number, cohort, network, run):
         weighting="examples",
         network=network,
         steps=None,
-        run=run,
         sample=None,
         generator=None,
         note=print,
@@ -184,8 +184,8 @@ def test_permuted_copies_match_back(kind, clients):
     state = method.init(method.network(built))
     before = {name: tensor.shape for name, tensor in state.groups["model"].items()}
     run = Untrained(kind, clients)
-    now = round_of(0, tuple(range(clients)), built, run)
-    after, metrics = method.round(now, state)
+    now = round_of(0, tuple(range(clients)), built)
+    after, metrics = run_round(method.round(now, state), run)
     assert run.passes == {"mlp": 3, "cnn": 4, "lstm": 3}[kind]
     deployed = method.deployed(after)
     assert {name: tensor.shape for name, tensor in deployed.items()} == before
@@ -201,21 +201,9 @@ def test_permuted_copies_match_back(kind, clients):
         assert (function(method, MODELS[kind], start, x) - expected).abs().max() < 1e-5
 
 
-class SeenError(Exception):
-    """Ends a round once its first pass has been seen."""
-
-
 def first_pass(method, network, state, cohort):
     """The first pass of the next round."""
-    seen = []
-
-    def catch(work):
-        seen.append(work)
-        raise SeenError
-
-    with pytest.raises(SeenError):
-        method.round(round_of(1, cohort, network, catch), state)
-    return seen[0]
+    return next(method.round(round_of(1, cohort, network), state))
 
 
 def test_posterior_average_shrinks_towards_the_prior():
@@ -224,7 +212,7 @@ def test_posterior_average_shrinks_towards_the_prior():
     method = FedMa(average="posterior", sigma=2.0, sigma0=0.5)
     network = mlp()
     state = method.init(network)
-    after, _ = method.round(round_of(0, (0, 1), network, Untrained("mlp", 2)), state)
+    after, _ = run_round(method.round(round_of(0, (0, 1), network), state), Untrained("mlp", 2))
     name = "features.1.weight"
     before, now = (s.groups["model"][name] for s in (state, after))
     assert sorted(now.sum(1).tolist()) == pytest.approx(
@@ -276,8 +264,8 @@ def test_clients_that_are_dropped_in_mid_pass_leave_their_atoms():
         kept = tuple(client for client in reduced.clients if client != 2 or inner.passes < 2)
         return replace(reduced, clients=kept)
 
-    whole, _ = method.round(round_of(0, (0, 1, 2), network, Untrained("mlp", 3)), state)
-    after, _ = method.round(round_of(0, (0, 1, 2), network, losing), state)
+    whole, _ = run_round(method.round(round_of(0, (0, 1, 2), network), state), Untrained("mlp", 3))
+    after, _ = run_round(method.round(round_of(0, (0, 1, 2), network), state), losing)
     name = "features.1.weight"
     assert torch.equal(after.groups["model"][name], whole.groups["model"][name])
     before, left = (groups["members"]["0"] for groups in (whole.groups, after.groups))

@@ -1,0 +1,165 @@
+"""Rounds as generators: what a method's `round` may yield, return and catch, and is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from pydantic import PrivateAttr
+
+import raysim
+from raysim.methods.fedavg import FedAvg
+from tests.tasks import EQUAL, make_settings, make_task
+
+FORM = (
+    "; must yield each pass, `reduced = yield Pass(...)`, and return the next ServerState and a"
+    " dict of metrics"
+)
+seen: list[Any] = []
+
+
+class Plain(FedAvg):
+    """FedAvg whose round is a function."""
+
+    def round(self, now, state):
+        return state, {}
+
+
+class YieldsWords(FedAvg):
+    """FedAvg that yields what is no pass."""
+
+    def round(self, now, state):
+        try:
+            yield "clients"
+        finally:
+            seen.append("closed")
+
+
+class ReturnsWords(FedAvg):
+    """FedAvg that returns what is no state."""
+
+    def round(self, now, state):
+        yield self.training_pass(now, state)
+        return "state"
+
+
+class Fails(FedAvg):
+    """FedAvg that fails between two passes."""
+
+    def round(self, now, state):
+        yield self.training_pass(now, state)
+        raise KeyError("weights")
+
+
+class Counts(FedAvg):
+    """FedAvg that keeps a number for itself."""
+
+    def round(self, now, state):
+        self._count = 1
+        return (yield from super().round(now, state))
+
+
+class Private(FedAvg):
+    """FedAvg with a private attribute."""
+
+    _seen: list[int] = PrivateAttr(default_factory=list)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (Plain, f"round returned (ServerState(groups={{.*}}){FORM}"),
+        (YieldsWords, f"round yielded 'clients'{FORM}"),
+        (ReturnsWords, "round returned 'state'; must return the next ServerState and a dict of"),
+        (Fails, "round failed: KeyError: 'weights' (test_method_rounds.py, line"),
+        (Counts, "sets _count, which a resumed run would lose: what lasts belongs in ServerState"),
+        (Private, "has _seen, which a resumed run would lose: what lasts belongs in ServerState"),
+    ],
+    ids=lambda given: getattr(given, "__name__", ""),
+)
+def test_what_no_round_may_do_is_one_line(tmp_path, kind, message):
+    seen.clear()
+    name = f"{__name__}:{kind.__name__}"
+    with pytest.raises(raysim.SettingsError) as caught:
+        raysim.run(make_settings(tmp_path, **{"method.name": name}), make_task(EQUAL))
+    start, _, end = message.partition("{.*}")
+    text = str(caught.value)
+    assert text.startswith(f"method.name={name}: {start}") and end in text and "\n" not in text
+    assert seen == (["closed"] if kind is YieldsWords else [])
+
+
+class Catches(FedAvg):
+    """FedAvg that trains the clients one by one, and goes on without those that fail."""
+
+    def round(self, now, state):
+        means = []
+        for client in now.cohort:
+            own = {client: {"odd": {"n": torch.ones(1)}}} if client % 2 else {}
+            work = replace(self.training_pass(now, state), clients=[client], personal=own)
+            try:
+                reduced = yield work
+            except raysim.RunError as error:
+                seen.append(str(error))
+            else:
+                means.append(reduced.means["model"])
+        mean = {name: sum(each[name] for each in means) / len(means) for name in means[0]}
+        return state.replace(model=mean), {"failed": now.clients - len(means)}
+
+    def rules(self):
+        return raysim.Rules(start=fail_at_odd)
+
+
+def fail_at_odd(broadcast, state, personal):
+    if personal:
+        raise ValueError("odd")
+    return broadcast["model"]
+
+
+def test_an_error_of_a_pass_is_raised_where_it_was_yielded(tmp_path):
+    seen.clear()
+    settings = make_settings(
+        tmp_path,
+        rounds=1,
+        fraction=1.0,
+        **{"method.name": f"{__name__}:Catches"},
+    )
+    result = raysim.run(settings, make_task(EQUAL))
+    assert [text.partition(" (")[0] for text in seen] == [
+        f"client {client}: failed twice in round 1: ValueError('odd')" for client in (1, 3, 5)
+    ]
+    assert result.metrics["failed"].to_pylist() == [3]
+
+
+class Cleans(FedAvg):
+    """FedAvg that says how each of its rounds ended."""
+
+    def round(self, now, state):
+        try:
+            result = yield from super().round(now, state)
+        except BaseException as error:
+            seen.append(type(error).__name__)
+            raise
+        seen.append("returned")
+        return result
+
+
+class Stops(raysim.Listener):
+    """Listener that interrupts the second round as it trains."""
+
+    def __init__(self) -> None:
+        self._rounds = 0
+
+    def progress(self, done: int, clients: int) -> None:
+        self._rounds += done == clients
+        if self._rounds == 2:
+            raise KeyboardInterrupt
+
+
+def test_an_interruption_is_raised_where_the_pass_was_yielded(tmp_path):
+    seen.clear()
+    settings = make_settings(tmp_path, **{"method.name": f"{__name__}:Cleans"})
+    with pytest.raises(KeyboardInterrupt):
+        raysim.run(settings, make_task(EQUAL), Stops())
+    assert seen == ["returned", "KeyboardInterrupt"]
