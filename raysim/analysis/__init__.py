@@ -13,8 +13,8 @@ An analysis is a component of one or two parts (`base.Analysis`):
   training ends. It rides on the method's own pass: the driver wraps `Rules.finish`, and takes the
   values out of `Reduced` before the method sees it. They are small tensors of each client, never a
   sum over clients, so that the order and the number of actors do not matter.
-- `rows(found)` runs in the driver after the evaluation and combines the values. As a method calls
-  `Round.run`, it may call `found.measure`, a pass of 0 epochs on the global model, or
+- `rows(found)` runs in the driver after the evaluation and combines the values. With
+  `yield from` it may have `found.measure`, a pass of 0 epochs on the global model, or
   `found.train`, a round of the method whose result is dropped. These passes come after the method's
   own, which therefore keep their numbers, on which random draws depend.
 

@@ -28,6 +28,7 @@ from raysim.analysis.base import (
     own_test,
 )
 from raysim.core.rules import Trained, View
+from raysim.core.steps import Steps
 from raysim.core.tensors import Tensors
 
 NEW_CLIENTS, EPOCHS = 3, (1, 2, 4, 8, 16, 32, 64, 128)
@@ -63,13 +64,13 @@ class AggregationDrop(Analysis):
         """Return the measurement of the trained model's accuracy."""
         return _own_accuracy
 
-    def rows(self, found: MeasuredRound) -> Columns:
+    def rows(self, found: MeasuredRound) -> Steps[Columns]:
         """Return a row per evaluated client: whether it took part, and both accuracies."""
-        after = found.accuracy()
+        after = yield from found.accuracy()
         participants = {
             client: float(values["accuracy"]) for client, values in found.trained.items()
         }
-        others = found.accuracy_before().items()
+        others = (yield from found.accuracy_before()).items()
         before = participants | {c: value for c, value in others if c not in found.cohort}
         clients = [client for client in sorted(after) if client in before]
         return {
@@ -91,16 +92,16 @@ class NewClient(Analysis):
 
     needs: ClassVar[tuple[Need, ...]] = ("classes", "client_accuracy")
 
-    def rows(self, found: MeasuredRound) -> Columns:
+    def rows(self, found: MeasuredRound) -> Steps[Columns]:
         """Return a row per new client and number of epochs, from 0."""
         clients = [*found.new_clients(NEW_CLIENTS)]
         if not clients:
             return {}
-        measured = found.measure(_own_accuracy, clients, {}, ("own_test",))
+        measured = yield from found.measure(_own_accuracy, clients, {}, ("own_test",))
         shares = {(client, 0): float(each["accuracy"]) for client, each in measured.items()}
         mean = math.nan
         for epochs in EPOCHS:
-            joined = _joined(found, clients, epochs)
+            joined = yield from _joined(found, clients, epochs)
             shares |= {(client, epochs): share for client, share in joined.items()}
             before, mean = mean, fmean(joined.values()) if joined else math.nan
             if epochs >= LEAST_EPOCHS and mean - before < CONVERGED:
@@ -113,11 +114,11 @@ class NewClient(Analysis):
         }
 
 
-def _joined(found: MeasuredRound, clients: Sequence[int], epochs: int) -> dict[int, float]:
+def _joined(found: MeasuredRound, clients: Sequence[int], epochs: int) -> Steps[dict[int, float]]:
     """Return the accuracy of each client that joins after so many local epochs."""
     values: dict[int, float] = {}
     for client in clients:
-        trained = found.train(_own_accuracy, client, epochs)
+        trained = yield from found.train(_own_accuracy, client, epochs)
         if client in trained:
             values[client] = float(trained[client]["accuracy"])
     return values

@@ -17,6 +17,7 @@ from torch import nn
 from raysim.core.components import Component
 from raysim.core.rules import Batch, Outputs, Trained, View
 from raysim.core.scoring import FORWARD_ROWS
+from raysim.core.steps import Steps
 from raysim.core.tensors import Groups, Tensors
 
 Values = npt.NDArray[Any]
@@ -37,7 +38,7 @@ class Measure(Protocol):
         clients: Sequence[int],
         groups: Groups = ...,
         extras: tuple[Extra, ...] = ...,
-    ) -> Mapping[int, Tensors]:
+    ) -> Steps[Mapping[int, Tensors]]:
         """Return per client its values; `groups` are broadcast beside the group "model"."""
         ...
 
@@ -45,7 +46,7 @@ class Measure(Protocol):
 class Train(Protocol):
     """Runs a round of the method on one client and drops its result."""
 
-    def __call__(self, part: ClientPart, client: int, epochs: int) -> Mapping[int, Tensors]:
+    def __call__(self, part: ClientPart, client: int, epochs: int) -> Steps[Mapping[int, Tensors]]:
         """Return the values of the client part after the last training; it finds `own_test`."""
         ...
 
@@ -92,8 +93,8 @@ class MeasuredRound:
     probe: Tensors
     predicted: Values
     targets: Values
-    accuracy: Callable[[], Mapping[int, float]]
-    accuracy_before: Callable[[], Mapping[int, float]]
+    accuracy: Callable[[], Steps[Mapping[int, float]]]
+    accuracy_before: Callable[[], Steps[Mapping[int, float]]]
     class_counts: Callable[[], tuple[Values, Values]]
     new_clients: Callable[[int], Sequence[int]]
     measure: Measure
@@ -119,8 +120,11 @@ class Analysis(Component, ABC):
         return None
 
     @abstractmethod
-    def rows(self, found: MeasuredRound) -> Columns:
-        """Return the rows of a round, without the column `round`."""
+    def rows(self, found: MeasuredRound) -> Columns | Steps[Columns]:
+        """Return the rows of a round, without the column `round`.
+
+        With `yield from` it gets what runs on workers: accuracies, `measure` and `train`.
+        """
 
 
 def outputs(view: View, tensors: Tensors, x: torch.Tensor) -> Iterator[Outputs]:

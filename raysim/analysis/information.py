@@ -17,6 +17,7 @@ from torch import nn
 from raysim.analysis.base import Analysis, ClientPart, Columns, MeasuredRound, Need
 from raysim.analysis.formulas import joint_counts, mutual_information
 from raysim.core.rules import Trained, View
+from raysim.core.steps import Steps
 from raysim.core.tensors import Tensors
 from raysim.methods.mifl import logits_of
 from raysim.methods.mifl import mutual_information as gaussian_information
@@ -43,11 +44,11 @@ class LabelInformation(Analysis):
 
     needs: ClassVar[tuple[Need, ...]] = ("classes",)
 
-    def rows(self, found: MeasuredRound) -> Columns:
+    def rows(self, found: MeasuredRound) -> Steps[Columns]:
         """Return one row: `train` and `test`, in nats."""
         count = min(found.clients, MOST_CLIENTS)
         clients = np.linspace(0, found.clients - 1, count).astype(np.int64).tolist()
-        measured = [*found.measure(_predictions, clients).values()]
+        measured = [*(yield from found.measure(_predictions, clients)).values()]
         if not measured:
             return {}
         labels, predicted = (

@@ -22,6 +22,7 @@ from raysim.analysis.base import Analysis, ClientPart, Columns, Extra, MeasuredR
 from raysim.analysis.formulas import cka, gram
 from raysim.core.layers import WeightLayer, weight_layers
 from raysim.core.rules import Trained, View
+from raysim.core.steps import Steps
 from raysim.core.tensors import Tensors, flatten, unflatten
 from raysim.methods.divide_and_conquer import weight_divergence
 
@@ -66,7 +67,7 @@ class Cka(Analysis):
         """Return the measurement of the trained model's layers."""
         return partial(_grams_of_trained, network)
 
-    def rows(self, found: MeasuredRound) -> Columns:
+    def rows(self, found: MeasuredRound) -> Steps[Columns]:
         """Return a row per layer and pair of models."""
         clients = sorted(found.trained)[:MOST_COMPARED]
         grams = {f"client {client}": found.trained[client] for client in clients}
@@ -75,7 +76,7 @@ class Cka(Analysis):
             others["reference"] = found.reference
         part = partial(_grams_of_groups, found.network, tuple(others))
         sent = {"probe": found.probe, **others}
-        measured = found.measure(part, found.cohort[:1], sent)
+        measured = yield from found.measure(part, found.cohort[:1], sent)
         for tensors in measured.values():
             for name, group in unflatten(tensors).items():
                 grams[name] = group

@@ -25,6 +25,7 @@ from torch.func import functional_call
 
 from raysim.analysis.base import Analysis, Columns, MeasuredRound, Need, at_equal_distances
 from raysim.core.rules import Trained, View
+from raysim.core.steps import Steps
 from raysim.core.tensors import Tensors, at_least_float32
 
 SAMPLES, MOST_CLIENTS = 20, 20
@@ -39,10 +40,10 @@ class Temperature(Analysis):
 
     needs: ClassVar[tuple[Need, ...]] = ("classes", "real_inputs")
 
-    def rows(self, found: MeasuredRound) -> Columns:
+    def rows(self, found: MeasuredRound) -> Steps[Columns]:
         """Return a row per sample of the cohort's clients, measured at the global model."""
         part = partial(_measure, found.network, found.lr)
-        measured = found.measure(part, found.cohort[:MOST_CLIENTS])
+        measured = yield from found.measure(part, found.cohort[:MOST_CLIENTS])
         if not measured:
             return {}
         names = [*next(iter(measured.values()))]

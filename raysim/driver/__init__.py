@@ -6,8 +6,9 @@ Imported by the facade (`raysim`) and `raysim.cli` alone; may import all of the 
 The walk of one update; dotted names stand below `raysim`. Down:
 
 1. `driver.run.Run.rounds` takes a round's cohort, learning rate and generators from
-   `driver.round_inputs.round_inputs` and calls the method, for example
-   `methods.fedavg.FedAvg.round`, which describes its work as a `core.rules.Pass`.
+   `driver.round_inputs.round_inputs` and takes the passes of the method's round from
+   `driver.round_inputs.passes_of`: `methods.fedavg.FedAvg.round`, for example, yields each as a
+   `core.rules.Pass`.
 2. `driver.passes.RoundRunner.run` packs the tensors of the pass once into an
    `execution.messages.PassMessage`, with the state version that each client is to read, and
    puts clients into stacks (`training.stacked.stack_size.stacks_of`).

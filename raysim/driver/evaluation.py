@@ -16,6 +16,7 @@ import numpy.typing as npt
 from raysim.config import Settings
 from raysim.core.errors import RunError
 from raysim.core.method import ServerState
+from raysim.core.steps import Steps
 from raysim.core.tensors.packed import PackedTensors
 from raysim.driver.client_scores import (
     client_accuracies,
@@ -25,7 +26,7 @@ from raysim.driver.client_scores import (
     joined,
     spread,
 )
-from raysim.execution.base import Executor, Item
+from raysim.execution.base import Executor, Item, NextResult
 from raysim.execution.messages import EvaluationMessage, FailedItem, Scores
 from raysim.federation.evaluation_sets import (
     EVALUATION_ROWS,
@@ -127,7 +128,7 @@ class Evaluator:
 
     def evaluate(
         self, executor: Executor, state: ServerState, latest: Versions | None
-    ) -> Evaluation:
+    ) -> Steps[Evaluation]:
         """Evaluate the model of a server state.
 
         Args:
@@ -136,7 +137,7 @@ class Evaluator:
             latest: Version of each client's state [K, 3], or NEVER; None evaluates the global model
                 alone, where clients deploy models of their own too.
         """
-        found, spans = self._predictions(executor, self._message(state, latest))
+        found, spans = yield from self._predictions(executor, self._message(state, latest))
         figures: Figures = {}
         for name in self._scored_sets():
             (loss, predicted), targets = found[name], self._targets[name]
@@ -190,7 +191,7 @@ class Evaluator:
 
     def _predictions(
         self, executor: Executor, message: EvaluationMessage
-    ) -> tuple[dict[str, tuple[float, Values]], dict[str, list[Span]]]:
+    ) -> Steps[tuple[dict[str, tuple[float, Values]], dict[str, list[Span]]]]:
         """Return for each set the sum of the losses and the predictions [N, ...]; the spans."""
         rows = len(self._targets["test"])
         cuts = [*range(0, rows, EVALUATION_ROWS), rows]
@@ -206,7 +207,8 @@ class Evaluator:
         if not costs:
             return {}, {}
         executor.submit("evaluate", message, costs)
-        for result in executor.results("evaluate"):
+        results = executor.results("evaluate")
+        while (result := (yield NextResult(results))) is not None:
             if isinstance(result, FailedItem):
                 failed.append(result)
                 continue

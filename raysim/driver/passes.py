@@ -13,11 +13,12 @@ from raysim.config import Settings
 from raysim.core.errors import RunError, without_passwords
 from raysim.core.method import ServerState
 from raysim.core.rules import Pass, Reduced
+from raysim.core.steps import Steps
 from raysim.core.tensors import nbytes
 from raysim.core.tensors.packed import PackedTensors
 from raysim.driver.listener import Listener
 from raysim.driver.round_log import RoundLog
-from raysim.execution.base import Executor, Item
+from raysim.execution.base import Executor, Item, NextResult
 from raysim.execution.messages import FailedItem, Failure, PassMessage, WorkerResult
 from raysim.execution.partial_sum import PartialSum, Sums, merge_sums
 from raysim.storage.atomic import writing
@@ -57,7 +58,7 @@ class PassContext:
 
 @dataclass
 class RoundRunner:
-    """Runs the passes of one round; `Round.run` is its `run`.
+    """Runs the passes of one round.
 
     Attributes:
         context: What the passes of all rounds share.
@@ -82,7 +83,7 @@ class RoundRunner:
     passes: int = 0
     _round_states: dict[int, StateVersion] = field(default_factory=dict)
 
-    def run(self, work: Pass) -> Reduced:
+    def run(self, work: Pass) -> Steps[Reduced]:
         """Run one pass over clients.
 
         Raises:
@@ -96,8 +97,8 @@ class RoundRunner:
         stacks = stacks_of(clients, context.sizes, context.stack_size if work.epochs else 1)
         sums: Sums = {}
         failed_at: dict[Item, str] = {}
-        failed = self.train(message, stacks, sums, failed_at)
-        failed = self.train_again(message, stacks, sums, failed, failed_at)
+        failed = yield from self.train(message, stacks, sums, failed_at)
+        failed = yield from self.train_again(message, stacks, sums, failed, failed_at)
         # A resumed run must not find what a dropped client wrote before its actor died.
         self.obsolete += [
             (failure.client, StateVersion(self.number, self.passes, in_round))
@@ -125,7 +126,7 @@ class RoundRunner:
         stacks: Sequence[Item],
         sums: Sums,
         failed_at: dict[Item, str],
-    ) -> list[Failure]:
+    ) -> Steps[list[Failure]]:
         """Train stacks, add their uploads to the sums, and return the clients that failed.
 
         Args:
@@ -144,7 +145,8 @@ class RoundRunner:
         again = {stack: failed_at[stack] for stack in stacks if stack in failed_at}
         executor, listener = self.context.executor, self.context.listener
         executor.submit("train", message, costs, again)
-        for result in executor.results("train", lambda done: listener.progress(done, clients)):
+        results = executor.results("train", lambda done: listener.progress(done, clients))
+        while (result := (yield NextResult(results))) is not None:
             failures = [f for f in self.accept(result, sums) if f.client not in message.arrived]
             if isinstance(result, WorkerResult):
                 failed_at |= {failure.stack: result.worker for failure in result.failures}
@@ -160,7 +162,7 @@ class RoundRunner:
         sums: Sums,
         failed: list[Failure],
         failed_at: dict[Item, str],
-    ) -> list[Failure]:
+    ) -> Steps[list[Failure]]:
         """Train the stacks in which a client failed once more; return the clients dropped.
 
         Args:
@@ -176,7 +178,7 @@ class RoundRunner:
             arrived = message.arrived.union(*(total.clients for total in sums.values()))
             message = replace(message, retry=True, arrived=arrived)
             failed = [failure for failure in failed if failure.final]
-            failed += self.train(message, retried, sums, failed_at)
+            failed += yield from self.train(message, retried, sums, failed_at)
         self.log.dropped += failed
         return failed
 

@@ -17,6 +17,7 @@ from raysim.core.errors import RunError, SettingsError
 from raysim.core.method import Method, Metrics, Passes, Round, Sampling, ServerState
 from raysim.core.rules import Pass, Reduced
 from raysim.core.seeds import sample_cohort, stream, torch_generator
+from raysim.core.steps import Steps
 from raysim.storage.checkpoints import Checkpoint
 from raysim.training.job import batch_bounds
 from raysim.training.network import has_batch_norm
@@ -104,7 +105,9 @@ def passes_of(method: Method, now: Round, state: ServerState) -> Passes:
             step = partial(passes.throw, error)
 
 
-def run_round(passes: Passes, run: Callable[[Pass], Reduced]) -> tuple[ServerState, Metrics]:
+def run_round(
+    passes: Passes, run: Callable[[Pass], Steps[Reduced]]
+) -> Steps[tuple[ServerState, Metrics]]:
     """Run the passes of a round; return the next state and metrics.
 
     Args:
@@ -119,7 +122,7 @@ def run_round(passes: Passes, run: Callable[[Pass], Reduced]) -> tuple[ServerSta
             found: tuple[ServerState, Metrics] = end.value
             return found
         try:
-            step = partial(passes.send, run(work))
+            step = partial(passes.send, (yield from run(work)))
         except BaseException as error:  # raised where the method yielded the pass
             step = partial(passes.throw, error)
 

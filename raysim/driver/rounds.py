@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Self
@@ -12,7 +12,9 @@ import torch
 
 from raysim.core.errors import RunError
 from raysim.core.exits import interruptible
+from raysim.core.steps import Steps
 from raysim.driver.context import Result
+from raysim.execution.base import advance
 from raysim.storage.recorder import Row
 
 TORCH_STATE = (
@@ -34,7 +36,7 @@ class RoundIterator(Iterator[Row]):
     caller has its own signal handlers, number of torch threads and deterministic mode.
     """
 
-    def __init__(self, rounds: Generator[Row, bool | None, Result]) -> None:
+    def __init__(self, rounds: Steps[Result]) -> None:
         self._rounds = rounds
         self._result: Result | None = None
         self._torch: list[int] | None = None
@@ -44,7 +46,8 @@ class RoundIterator(Iterator[Row]):
         """Run the next round; return its row."""
         try:
             with self._inside():
-                return next(self._rounds)
+                row: Row = advance(self._rounds)
+                return row
         except StopIteration as end:
             self._result = end.value or self._result
             raise
@@ -86,7 +89,7 @@ class RoundIterator(Iterator[Row]):
             raise RunError(f"the iteration cannot be finished: {why}")
         try:
             with self._inside():
-                self._rounds.send(True)
+                advance(self._rounds, True)
         except StopIteration as end:
             self._result = end.value
         self.close()
@@ -97,7 +100,7 @@ class RoundIterator(Iterator[Row]):
         with self, self._inside():
             try:
                 while True:
-                    next(self._rounds)
+                    advance(self._rounds)
             except StopIteration as end:
                 self._result = end.value or self._result
         return self.result

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
 from raysim.config import Settings
 from raysim.core.given import resume_advice
+from raysim.core.steps import Steps
 from raysim.driver.analyses.run_analyses import Analyses
 from raysim.driver.asynchronous.opening import check_asynchrony
 from raysim.driver.checks.preflight import check_space, initial_checkpoint
@@ -27,7 +28,6 @@ from raysim.execution.ray_runtime import make_executor as default
 from raysim.federation.federation import Federation
 from raysim.storage.client_states import ClientStates
 from raysim.storage.plugins import Plugins
-from raysim.storage.recorder import Row
 from raysim.storage.run_directory import RunDirectory
 from raysim.storage.trace import Stopwatch
 
@@ -70,7 +70,7 @@ def _rounds(
     *,
     own_task: bool,
     force: bool,
-) -> Generator[Row, bool | None, Result]:
+) -> Steps[Result]:
     """Open a run and yield its rounds; nothing is written before everything has been checked."""
     with directory as run_dir, tracked(settings, listener) as tracking:
         finished = finished_run(run_dir, settings, listener.note)

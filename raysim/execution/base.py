@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any, Literal, get_args
 
 from raysim.core.errors import MachineError
@@ -79,6 +82,42 @@ class Executor(ABC):
     @abstractmethod
     def close(self) -> None:
         """Stop the workers."""
+
+
+@dataclass(frozen=True)
+class NextResult:
+    """Request of a run for the next of some results.
+
+    Attributes:
+        results: What `Executor.results` returned.
+    """
+
+    results: Iterator[WorkerResult | FailedItem]
+
+    def answer(self) -> WorkerResult | FailedItem | None:
+        """Wait for the result; None: there are no more."""
+        return next(self.results, None)
+
+
+def advance(steps: Generator[Any, Any, Any], value: object = None) -> Any:
+    """Send a value into the steps of a run, answer its requests, and return what else it yields.
+
+    What an answer raises, an interruption included, is raised where the run made the request.
+
+    Raises:
+        StopIteration: the run has ended.
+    """
+    step = partial(steps.send, value)
+    while True:
+        try:
+            found = step()
+            if not isinstance(found, NextResult):
+                return found
+            step = partial(steps.send, found.answer())
+        except BaseException as error:
+            if getgeneratorstate(steps) == GEN_CLOSED:
+                raise
+            step = partial(steps.throw, error)
 
 
 @contextmanager

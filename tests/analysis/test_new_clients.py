@@ -9,9 +9,16 @@ import pytest
 import torch
 
 from raysim.analysis.accuracy import NewClient
+from tests.tasks import ended
 
 START = {3: 0.25, 8: 0.5}
 """Accuracy of the clients that join before they train."""
+
+
+def at_once(found: Any) -> Any:
+    """Return what is there already."""
+    yield from ()
+    return found
 
 
 def joined(gains: dict[int, dict[int, float]]) -> dict[int, list[int]]:
@@ -23,10 +30,10 @@ def joined(gains: dict[int, dict[int, float]]) -> dict[int, list[int]]:
 
     found: Any = SimpleNamespace(
         new_clients=lambda most: [*START],
-        measure=lambda part, clients, groups, extras: {c: accuracy(c, 0) for c in clients},
-        train=lambda part, client, epochs: {client: accuracy(client, epochs)},
+        measure=lambda part, clients, *_: at_once({c: accuracy(c, 0) for c in clients}),
+        train=lambda part, client, epochs: at_once({client: accuracy(client, epochs)}),
     )
-    columns = NewClient().rows(found)
+    columns = ended(NewClient().rows(found))
     for client, epochs, figure in zip(
         columns["client"], columns["epochs"], columns["accuracy"], strict=True
     ):

@@ -37,7 +37,7 @@ from raysim.core.rules import Pass, Reduced
 from raysim.core.seeds import stream, torch_generator
 from raysim.core.tensors import Groups
 from raysim.driver.checks.preflight import initial_checkpoint
-from raysim.driver.round_inputs import round_inputs, run_round
+from raysim.driver.round_inputs import round_inputs
 from raysim.execution.partial_sum import PartialSum
 from raysim.execution.process import configure, keep_freed_memory
 from raysim.federation.opened import OpenedSamples
@@ -51,6 +51,7 @@ from tests.benchmarks.bare.methods import bare_loop
 from tests.benchmarks.peers.networks import NETWORKS
 from tests.benchmarks.peers.work import Case
 from tests.benchmarks.report import line, machine
+from tests.tasks import run_round
 
 CPU = torch.device("cpu")
 SAMPLES = {"2nn": 600, "mnist-cnn-128": 60}

@@ -14,7 +14,6 @@ import raysim
 from raysim.config import LocalSettings
 from raysim.core.rules import Transform
 from raysim.core.seeds import stream, torch_generator
-from raysim.driver.round_inputs import run_round
 from raysim.federation.input_pipeline import InputPipeline
 from raysim.methods.fsvrg import Fsvrg
 from raysim.testing.tasks import SmallNet
@@ -34,7 +33,7 @@ from tests.methods.test_oracle import (
     run,
     start_of,
 )
-from tests.tasks import Notes, make_settings, make_task
+from tests.tasks import Notes, make_settings, make_task, run_round
 from tests.training.test_sequential import build, samples, snapshot
 
 NAME = {"method.name": "fsvrg"}

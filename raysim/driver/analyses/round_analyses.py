@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
@@ -15,6 +15,7 @@ from raysim.core.given.columns import OF_ANALYSES, check_names
 from raysim.core.method import Round, ServerState
 from raysim.core.rules import Pass, Reduced, Rules
 from raysim.core.seeds import stream
+from raysim.core.steps import Steps
 from raysim.core.tensors import Groups, Tensors
 from raysim.driver.analyses.riding import Figures, nothing, split_figures, staged, with_parts
 from raysim.driver.analyses.run_analyses import Analyses
@@ -41,7 +42,7 @@ class RoundAnalyses:
         self,
         analyses: Analyses,
         runner: RoundRunner,
-        run: Callable[[Pass], Reduced],
+        run: Callable[[Pass], Steps[Reduced]],
         *,
         due: bool,
     ) -> None:
@@ -55,17 +56,17 @@ class RoundAnalyses:
         """
         self._analyses, self._runner, self._run_pass = analyses, runner, run
         self._trained: Figures = {name: {} for name in analyses.chosen}
-        self.run: Callable[[Pass], Reduced] = self._run if due and analyses.parts else run
+        self.run: Callable[[Pass], Steps[Reduced]] = self._run if due and analyses.parts else run
         self.obsolete: list[tuple[int, StateVersion]] = []
 
-    def _run(self, work: Pass) -> Reduced:
+    def _run(self, work: Pass) -> Steps[Reduced]:
         analyses = self._analyses
         if not work.epochs or work.label:
-            return self._run_pass(work)
+            return (yield from self._run_pass(work))
         names = {extra for name in analyses.parts for extra in analyses.chosen[name].extras}
         extras = analyses.extras(tuple(names), work.clients)
         work = with_parts(work, analyses.parts, extras, self._runner.context.frozen)
-        reduced, figures = split_figures(self._run_pass(work))
+        reduced, figures = split_figures((yield from self._run_pass(work)))
         for name, of_clients in figures.items():
             self._trained[name] |= of_clients
         return reduced
@@ -76,8 +77,8 @@ class RoundAnalyses:
         before: Checkpoint,
         after: Checkpoint,
         evaluation: Evaluation,
-        evaluate: Callable[[ServerState, Versions | None], Evaluation],
-    ) -> dict[str, Columns]:
+        evaluate: Callable[[ServerState, Versions | None], Steps[Evaluation]],
+    ) -> Steps[dict[str, Columns]]:
         """Return the columns of each analysis, after the round and its evaluation.
 
         Args:
@@ -98,19 +99,25 @@ class RoundAnalyses:
             obsolete=[],
         )
         passes = _Passes(analyses, runner, after)
-        found = passes.measured_round(
-            now, before, evaluation, lambda state: evaluate(state, None).accuracies
-        )
-        rows = {name: self._rows(name, found) for name in analyses.chosen}
+
+        def accuracies(state: ServerState) -> Steps[Mapping[int, float]]:
+            return (yield from evaluate(state, None)).accuracies
+
+        found = passes.measured_round(now, before, evaluation, accuracies)
+        rows: dict[str, Columns] = {}
+        for name in analyses.chosen:
+            rows[name] = yield from self._rows(name, found)
         runner.finish()
         self.obsolete = runner.obsolete
         return rows
 
-    def _rows(self, name: str, found: MeasuredRound) -> Columns:
+    def _rows(self, name: str, found: MeasuredRound) -> Steps[Columns]:
         """Return the columns of an analysis; none where a client failed in a pass of its own."""
         try:
             measured = replace(found, trained=self._trained[name])
             rows = self._analyses.chosen[name].rows(measured)
+            if isinstance(rows, Generator):
+                rows = yield from rows
         except RunError as error:
             if type(error) is not RunError:  # a machine, or a damaged file
                 raise
@@ -140,7 +147,7 @@ class _Passes:
         now: Round,
         before: Checkpoint,
         evaluation: Evaluation,
-        accuracies: Callable[[ServerState], Mapping[int, float]],
+        accuracies: Callable[[ServerState], Steps[Mapping[int, float]]],
     ) -> MeasuredRound:
         """Return the round as analyses see it, without figures of their client parts."""
         analyses, settings, number = self.analyses, self.analyses.settings, self.after.number
@@ -162,7 +169,7 @@ class _Passes:
             accuracy=lambda: (
                 accuracies(self.after.state)
                 if settings.method.deploys_client_models
-                else evaluation.accuracies
+                else _at_once(evaluation.accuracies)
             ),
             accuracy_before=lambda: accuracies(before.state),
             class_counts=analyses.class_counts,
@@ -177,13 +184,13 @@ class _Passes:
         clients: Sequence[int],
         groups: Groups = NO_GROUPS,
         extras: tuple[Extra, ...] = (),
-    ) -> Mapping[int, Tensors]:
+    ) -> Steps[Mapping[int, Tensors]]:
         """Run a client part on clients with the global model, without training."""
         model = self.analyses.settings.method.deployed(self.after.state)
         work = Pass(clients, {"model": model, **groups}, Rules(finish=nothing))
-        return self._figures(work, part, extras)[1]
+        return (yield from self._figures(work, part, extras))[1]
 
-    def train(self, part: ClientPart, client: int, epochs: int) -> Mapping[int, Tensors]:
+    def train(self, part: ClientPart, client: int, epochs: int) -> Steps[Mapping[int, Tensors]]:
         """Run a round of the method on one client, and drop its result.
 
         Of several passes that train, the last one is measured.
@@ -191,12 +198,12 @@ class _Passes:
         self.runner.finish()  # what a client kept in the training before is not for this one
         found: dict[int, Tensors] = {}
 
-        def run(work: Pass) -> Reduced:
+        def run(work: Pass) -> Steps[Reduced]:
             rules = replace(work.rules, finish=partial(staged, work.rules.finish))
             work = replace(work, rules=rules)
             if not work.epochs:
-                return self.runner.run(work)
-            reduced, figures = self._figures(work, part, ("own_test",))
+                return (yield from self.runner.run(work))
+            reduced, figures = yield from self._figures(work, part, ("own_test",))
             found.update(figures)
             return reduced
 
@@ -210,17 +217,23 @@ class _Passes:
             note=lambda text: None,
         )
         now = replace(now, cohort=(client,))
-        run_round(passes_of(settings.method, now, self.after.state), run)
+        yield from run_round(passes_of(settings.method, now, self.after.state), run)
         return found
 
     def _figures(
         self, work: Pass, part: ClientPart, extras: tuple[Extra, ...]
-    ) -> tuple[Reduced, dict[int, Tensors]]:
+    ) -> Steps[tuple[Reduced, dict[int, Tensors]]]:
         """Run a pass with one client part; return the result, and the part's figures."""
         brought = self.analyses.extras(extras, work.clients)
         work = with_parts(work, {"": part}, brought, self.runner.context.frozen)
-        reduced, figures = split_figures(self.runner.run(work))
+        reduced, figures = split_figures((yield from self.runner.run(work)))
         return reduced, figures.get("", {})
+
+
+def _at_once(found: Mapping[int, float]) -> Steps[Mapping[int, float]]:
+    """Return what is there already."""
+    yield from ()
+    return found
 
 
 def _new_clients(

@@ -18,6 +18,7 @@ import numpy as np
 
 from raysim.core.errors import SettingsError
 from raysim.core.rules import Pass, Reduced
+from raysim.core.steps import Steps
 from raysim.core.tensors import CPU
 from raysim.core.tensors.packed import PackedTensors
 from raysim.driver.asynchronous.arrivals import Flight, PlannedRound, Queue
@@ -27,7 +28,7 @@ from raysim.driver.asynchronous.times import DeviceTimes
 from raysim.driver.asynchronous.traffic import bytes_of, sent_late
 from raysim.driver.passes import PassContext, RoundRunner
 from raysim.driver.virtual.lost import LostRoundError
-from raysim.execution.base import Item
+from raysim.execution.base import Item, NextResult
 from raysim.execution.messages import Entry, FailedItem, Failure, PassMessage, WorkerResult
 from raysim.execution.partial_sum import Columns, PartialSum, Sums
 from raysim.storage.in_flight import InFlight, StartedVersion
@@ -103,7 +104,7 @@ class AsynchronousRounds:
         """Return the clients that start in a round, ascending; there may be none."""
         return tuple(sorted(flight.client for flight in self._plan.round(number).started))
 
-    def run(self, runner: RoundRunner, work: Pass) -> Reduced:
+    def run(self, runner: RoundRunner, work: Pass) -> Steps[Reduced]:
         """Start the clients of a round's pass; return what its arrivals add up to.
 
         Raises:
@@ -115,7 +116,7 @@ class AsynchronousRounds:
         self._check(runner, work)
         self._start(planned, work)
         self._submit(runner, work)
-        self._wait(runner, planned)
+        yield from self._wait(runner, planned)
         staleness = {f.client: planned.staleness(f) for f in planned.arrived}
         runner.log.more = {
             "staleness_mean": sum(staleness.values()) / len(staleness),
@@ -135,9 +136,10 @@ class AsynchronousRounds:
         tiers = {flight.client: flight.tier for flight in planned.arrived}
         return replace(reduced, staleness=staleness, tiers=tiers)
 
-    def train_all(self, runner: RoundRunner) -> None:
+    def train_all(self, runner: RoundRunner) -> Steps[None]:
         """Take in the updates of all clients that the workers have; raise as `run` does."""
-        for result in self._context.executor.results("train"):
+        results = self._context.executor.results("train")
+        while (result := (yield NextResult(results))) is not None:
             self._take(runner, result)
 
     def commit(self, number: int) -> InFlight:
@@ -203,13 +205,13 @@ class AsynchronousRounds:
             due[stack] = mean * self._plan.updates(first)
         self._context.executor.submit("train", message, costs, failed_at, due)
 
-    def _wait(self, runner: RoundRunner, planned: PlannedRound) -> None:
+    def _wait(self, runner: RoundRunner, planned: PlannedRound) -> Steps[None]:
         """Take in results until all updates are there that a round aggregates."""
         arrived = {flight.client for flight in planned.arrived}
         clients, results = len(arrived), self._context.executor.results("train")
         while left := len(arrived & self._training.stacks.keys()):
             self._context.listener.progress(clients - left, clients)
-            self._take(runner, next(results))
+            self._take(runner, (yield NextResult(results)))
         self._context.listener.progress(clients, clients)
 
     def _take(self, runner: RoundRunner, result: WorkerResult | FailedItem) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, partial
 from time import perf_counter
@@ -12,6 +12,7 @@ from raysim.core.errors import DamagedStateError, MachineError, MovedError
 from raysim.core.given.columns import check_metrics
 from raysim.core.method import Metrics, Round, ServerState
 from raysim.core.rules import Pass, Reduced
+from raysim.core.steps import Steps
 from raysim.core.tensors import frozen_names
 from raysim.driver.analyses.round_analyses import RoundAnalyses
 from raysim.driver.asynchronous.opening import asynchronous_rounds
@@ -46,8 +47,10 @@ class Run:
         self.clients = len(context.federation.training_sizes)
         self.commits = Commits(context)
 
-    def rounds(self) -> Generator[Row, bool | None, Result]:
+    def rounds(self) -> Steps[Result]:
         """Run from the last checkpoint to the end; yield the row of each committed round.
+
+        It also yields requests for results; see `Steps`.
 
         True that is sent ends the run with the rounds so far.
 
@@ -62,7 +65,7 @@ class Run:
             self._decide_stack_size()
             context.listener.started(self._started())
             while not commits.are_done:
-                self._round(commits.committed)
+                yield from self._round(commits.committed)
                 if (yield {**commits.recorder.rows[-1]}):
                     commits.end()
         except MovedError:
@@ -141,7 +144,7 @@ class Run:
         """The rounds, where they overlap; from the last checkpoint on."""
         return asynchronous_rounds(self.context, self._passes, self.commits.committed)
 
-    def _round(self, before: Checkpoint) -> None:
+    def _round(self, before: Checkpoint) -> Steps[None]:
         """Run, evaluate, record and, where it is due, checkpoint one round."""
         start = perf_counter()
         context, method, number = self.context, self.settings.method, before.number + 1
@@ -151,15 +154,15 @@ class Run:
         now, run, analyses, clock = self._begin(before, runner)
         state, metrics = before.state, NO_METRICS
         with noted_if_lost(context.listener.note):
-            state, metrics = run_round(passes_of(method, now, before.state), run)
+            state, metrics = yield from run_round(passes_of(method, now, before.state), run)
         if self._asynchronous and context.analyses.chosen and self._is_due(number):
-            self._asynchronous.train_all(runner)
+            yield from self._asynchronous.train_all(runner)
         runner.finish()
         context.states.delete(runner.obsolete)
         seconds = perf_counter() - start
         spans = runner.log.spans | {DRIVER: context.watch.take()}
         after = self._after(before, state, runner)
-        evaluation, evaluation_seconds = self._evaluate(before, after, now, analyses)
+        evaluation, evaluation_seconds = yield from self._evaluate(before, after, now, analyses)
         own: Row = {
             "round": number,
             **runner.log.figures(),
@@ -182,7 +185,7 @@ class Run:
 
     def _begin(
         self, before: Checkpoint, runner: RoundRunner
-    ) -> tuple[Round, Callable[[Pass], Reduced], RoundAnalyses, VirtualRound | None]:
+    ) -> tuple[Round, Callable[[Pass], Steps[Reduced]], RoundAnalyses, VirtualRound | None]:
         """Return a round's input, what runs its passes, its analyses, and a clock or None.
 
         Overlapping rounds have none here.
@@ -219,15 +222,15 @@ class Run:
 
     def _evaluate(
         self, before: Checkpoint, after: Checkpoint, now: Round, analyses: RoundAnalyses
-    ) -> tuple[Evaluation, float]:
+    ) -> Steps[tuple[Evaluation, float]]:
         """Evaluate and analyse a round where this is due; return the seconds that it took."""
         context, start = self.context, perf_counter()
         if not self._is_due(after.number):
             return context.evaluator.skipped, 0.0
         evaluate = partial(context.evaluator.evaluate, context.executor)
         with context.watch("evaluation"):
-            evaluation = evaluate(after.state, after.versions)
-            columns = analyses.columns(now, before, after, evaluation, evaluate)
+            evaluation = yield from evaluate(after.state, after.versions)
+            columns = yield from analyses.columns(now, before, after, evaluation, evaluate)
             context.states.delete(analyses.obsolete)
         return replace(evaluation, analyses=columns), perf_counter() - start
 

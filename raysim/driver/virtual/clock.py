@@ -17,6 +17,7 @@ from raysim.config import Settings
 from raysim.core.errors import SettingsError
 from raysim.core.rules import Pass, Reduced
 from raysim.core.seeds import stream
+from raysim.core.steps import Steps
 from raysim.driver.passes import RoundRunner
 from raysim.driver.virtual.costs import PassCosts, WorkCosts
 from raysim.driver.virtual.lost import LostRoundError
@@ -74,7 +75,7 @@ class VirtualClock:
         )
 
     def round(
-        self, recorder: RunRecorder, runner: RoundRunner, run: Callable[[Pass], Reduced]
+        self, recorder: RunRecorder, runner: RoundRunner, run: Callable[[Pass], Steps[Reduced]]
     ) -> VirtualRound:
         """Return the next round, which begins when the last one ended.
 
@@ -110,7 +111,7 @@ class VirtualRound:
     runner: RoundRunner
     begin: int
     now: int
-    inner: Callable[[Pass], Reduced]
+    inner: Callable[[Pass], Steps[Reduced]]
     past: list[float]
     joules: float = 0.0
     _wanted: int = 0
@@ -138,7 +139,7 @@ class VirtualRound:
         self._extra = frozenset(chosen[len(drawn) :])
         return tuple(sorted(chosen))
 
-    def run(self, work: Pass) -> Reduced:
+    def run(self, work: Pass) -> Steps[Reduced]:
         """Run a pass on the clients whose results count, and advance to its end.
 
         Raises:
@@ -165,7 +166,8 @@ class VirtualRound:
         if (outcome.epochs != costs.epochs).any():
             epochs = outcome.epochs[kept].tolist()
             work = replace(work, epochs=dict(zip(clients, epochs, strict=True)))
-        reduced = self.inner(with_squared_loss(work) if self.clock.selection else work)
+        work = with_squared_loss(work) if self.clock.selection else work
+        reduced = yield from self.inner(work)
         self._add_columns(costs.clients, outcome, joules)
         return reduced
 

@@ -16,10 +16,9 @@ from raysim.core.method import Round, ServerState
 from raysim.core.rules import Batch, Reduced, Trained, View
 from raysim.core.scoring import CLASSIFICATION
 from raysim.core.seeds import stream
-from raysim.driver.round_inputs import run_round
 from raysim.methods.fedma.method import FedMa, mean_by_class, samples_by_class
 from raysim.training.network import Network
-from tests.tasks import UNEQUAL, make_settings, make_task
+from tests.tasks import UNEQUAL, make_settings, make_task, run_round
 
 NAME = "fedma"
 
