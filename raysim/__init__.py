@@ -34,10 +34,10 @@ if TYPE_CHECKING:
         View,
     )
     from raysim.core.scoring import CLASSIFICATION, Scoring
+    from raysim.core.steps import Steps
     from raysim.driver.context import Result
     from raysim.driver.listener import Listener, Started
     from raysim.driver.rounds import RoundIterator
-    from raysim.execution.ray_runtime import MakeExecutor
     from raysim.federation.federation import Federation
     from raysim.federation.task import Task
     from raysim.tuning.tune import StudyTrials, tune
@@ -200,7 +200,6 @@ def rounds(
     listener: Listener | None = None,
     *,
     force: bool = False,
-    make_executor: MakeExecutor | None = None,
 ) -> RoundIterator:
     """Iterate over the rounds of a run, from the first or where `settings.out` stopped.
 
@@ -214,11 +213,24 @@ def rounds(
     directory, actors and Ray are released. `rounds` with the same settings, or `resume`, goes on
     to the bytes of an undisturbed run; rounds committed before are not yielded again.
 
-    Arguments are those of `run`, and what makes another executor than that of `engine.backend`.
+    Arguments are those of `run`.
 
     Raises:
         RaysimError: something is wrong that you can mend; its message says what.
     """
+    from raysim.driver.rounds import RoundIterator
+
+    return RoundIterator(steps(settings, task, listener, force=force))
+
+
+def steps(
+    settings: Settings,
+    task: Task | None = None,
+    listener: Listener | None = None,
+    *,
+    force: bool = False,
+) -> Steps[Result]:
+    """Yield the rows of a run, as `rounds` does, and requests; `Request.answer` answers one."""
     from raysim.driver.checks.preflight import with_cohort
     from raysim.driver.listener import Listener
     from raysim.driver.start import drive, reserved_directory
@@ -226,7 +238,7 @@ def rounds(
     settings, listener = with_cohort(settings, task), listener or Listener()
     prepare, own = partial(_federation, settings, task), task is not None
     held = reserved_directory(settings, listener, own_task=own, force=force)
-    return drive(settings, prepare, held, listener, make_executor, own_task=own, force=force)
+    return drive(settings, prepare, held, listener, own_task=own, force=force)
 
 
 def run(
@@ -285,6 +297,7 @@ def resume(
     leave_out_working_directory(directory.path)
     from raysim.driver.checks.preflight import with_cohort  # their packages try optional imports
     from raysim.driver.finished import check_unchanged
+    from raysim.driver.rounds import RoundIterator
     from raysim.driver.start import drive
 
     Plugins(directory.path).check_recorded(force)
@@ -296,7 +309,8 @@ def resume(
     directory.check(settings, own_task)
     prepare, held = partial(_federation, settings, task), nullcontext(directory)
     own_task = task is not None
-    return drive(settings, prepare, held, listener, own_task=own_task, force=force).drain()
+    steps = drive(settings, prepare, held, listener, own_task=own_task, force=force)
+    return RoundIterator(steps).drain()
 
 
 def _federation(settings: Settings, task: Task | None, listener: Listener) -> Federation:

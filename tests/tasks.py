@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import nn
 import raysim
 from raysim.core.steps import Steps
 from raysim.execution.base import advance
+from raysim.execution.ray_runtime import OpenExecutor
 from raysim.testing.tasks import SmallNet, samples
 
 torch.set_num_threads(1)
@@ -67,6 +69,24 @@ def ended(steps: Steps[Any]) -> Any:
             advance(steps)
     except StopIteration as end:
         return end.value
+
+
+def steps_on(open_executor: Callable[[Any], Any], steps: Steps[Any]) -> Steps[Any]:
+    """Take the steps of a run on another executor.
+
+    Args:
+        open_executor: Returns it, given what it is to work on.
+        steps: The steps.
+    """
+    answer = None
+    with closing(steps):
+        try:
+            while True:
+                found = steps.send(answer)
+                is_opening = isinstance(found, OpenExecutor)
+                answer = open_executor(found.spec) if is_opening else (yield found)
+        except StopIteration as end:
+            return end.value
 
 
 def make_settings(out: Path, **overrides: Any) -> raysim.Settings:

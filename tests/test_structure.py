@@ -53,6 +53,18 @@ def test_lengths_by_hand():
     assert too_long("a.py", text) == {"a.py:long": 41}
 
 
+def test_a_methods_round_is_called_in_one_place_and_no_run_is_a_greenlet():
+    """Others take the passes of the round from there, without a method that is copied or faked."""
+    called = []
+    for module in SOURCES:
+        path, text = read(module)
+        assert "greenlet" not in text and "copy(deep=True)" not in text, path
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("method.round"):
+                called.append(path)
+    assert called == ["raysim/driver/round_inputs.py"]
+
+
 def test_the_engine_imports_no_method_and_the_core_no_engine():
     """`test_imports` holds all sources to these arrows."""
     for room in ENGINE:

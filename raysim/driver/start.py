@@ -18,13 +18,11 @@ from raysim.driver.evaluation import Evaluator
 from raysim.driver.finished import check_same_task, finished_run
 from raysim.driver.identity import STACK, identity_of
 from raysim.driver.listener import Listener
-from raysim.driver.rounds import RoundIterator
 from raysim.driver.run import Run
 from raysim.driver.trackers import tracked
 from raysim.driver.virtual.clock import open_clock
 from raysim.execution.process import threads_of
-from raysim.execution.ray_runtime import MakeExecutor, ray_runtime
-from raysim.execution.ray_runtime import make_executor as default
+from raysim.execution.ray_runtime import OpenExecutor, ray_runtime
 from raysim.federation.federation import Federation
 from raysim.storage.client_states import ClientStates
 from raysim.storage.plugins import Plugins
@@ -37,19 +35,20 @@ def drive(
     prepare: Callable[[Listener], Federation],
     directory: AbstractContextManager[RunDirectory],
     listener: Listener,
-    make_executor: MakeExecutor | None = None,
     *,
     own_task: bool = False,
     force: bool = False,
-) -> RoundIterator:
-    """Return the rounds of a run that starts or resumes with the first step.
+) -> Steps[Result]:
+    """Start or resume a run; yield the row of each round, and requests; return the result.
+
+    Nothing is written before everything has been checked. True that is sent for a row ends the run
+    with the rounds so far.
 
     Args:
         settings: The run's settings.
         prepare: Returns its samples, client indices and network.
         directory: Yields its run directory.
         listener: Receives what happens.
-        make_executor: Makes its executor; None is that of `engine.backend`.
         own_task: Whether it has a task of its own.
         force: Whether to go on where data, versions or machines differ from the checkpoint's.
 
@@ -57,21 +56,6 @@ def drive(
         RaysimError: a setting, a file or a client does not allow the run.
         KeyboardInterrupt: the run was interrupted; its last committed round is checkpointed.
     """
-    make, options = make_executor or default, {"own_task": own_task, "force": force}
-    return RoundIterator(_rounds(settings, prepare, directory, listener, make, **options))
-
-
-def _rounds(
-    settings: Settings,
-    prepare: Callable[[Listener], Federation],
-    directory: AbstractContextManager[RunDirectory],
-    listener: Listener,
-    make: MakeExecutor,
-    *,
-    own_task: bool,
-    force: bool,
-) -> Steps[Result]:
-    """Open a run and yield its rounds; nothing is written before everything has been checked."""
     with directory as run_dir, tracked(settings, listener) as tracking:
         finished = finished_run(run_dir, settings, listener.note)
         if finished and not own_task:
@@ -86,7 +70,7 @@ def _rounds(
         with (
             threads_of(settings.engine),
             ray_runtime(settings.engine) as if_killed,
-            closing(make(checked.spec, watch, tracking.note)) as executor,
+            closing((yield OpenExecutor(checked.spec, watch, tracking.note))) as executor,
             run_dir.lock(settings, own_task),
         ):
             if_killed(resume_advice(run_dir.path, own_task=own_task))

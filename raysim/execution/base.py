@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +12,7 @@ from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any, Literal, get_args
 
 from raysim.core.errors import MachineError
+from raysim.core.steps import Steps
 from raysim.execution.messages import FailedItem, WorkerResult
 from raysim.execution.process import configure, is_device_error
 from raysim.execution.worker import Worker, WorkerSpec
@@ -84,8 +85,16 @@ class Executor(ABC):
         """Stop the workers."""
 
 
+class Request(ABC):
+    """Something that the steps of a run yield in order to be sent its answer."""
+
+    @abstractmethod
+    def answer(self) -> Any:
+        """Return the answer, where nobody has a better one."""
+
+
 @dataclass(frozen=True)
-class NextResult:
+class NextResult(Request):
     """Request of a run for the next of some results.
 
     Attributes:
@@ -111,12 +120,31 @@ def advance(steps: Generator[Any, Any, Any], value: object = None) -> Any:
     while True:
         try:
             found = step()
-            if not isinstance(found, NextResult):
+            if not isinstance(found, Request):
                 return found
             step = partial(steps.send, found.answer())
         except BaseException as error:
             if getgeneratorstate(steps) == GEN_CLOSED:
                 raise
+            step = partial(steps.throw, error)
+
+
+def next_step(steps: Steps[Any]) -> Steps[Any]:
+    """Take steps up to what is no request; return it, or None at their end.
+
+    Their requests are passed on.
+    """
+    step = partial(next, steps)
+    while True:
+        try:
+            found = step()
+        except StopIteration:
+            return None
+        if not isinstance(found, Request):
+            return found
+        try:
+            step = partial(steps.send, (yield found))
+        except BaseException as error:  # raised where the request was made
             step = partial(steps.throw, error)
 
 
@@ -171,18 +199,12 @@ class InlineExecutor(Executor):
         while self._waiting[call]:
             message, items = self._waiting[call].popleft()
             done = 0
-            for item in () if self._share(call, message, items, on_done) else items:
+            for item in items:
                 with device_errors(f"{call} of {item}"):
                     getattr(self._worker, call)(message, [item])
                 done += len(item)
                 on_done(done)
             yield self._worker.take(call)
-
-    def _share(
-        self, call: Call, message: Any, items: Sequence[Item], on_done: Callable[[int], None]
-    ) -> bool:
-        """Have items run together with those of other runs; return whether they did."""
-        return False
 
     def describe(self) -> dict[str, Any]:
         """Return where work runs."""

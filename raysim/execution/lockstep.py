@@ -1,9 +1,8 @@
 """Runs that take turns in one process; clients of those that differ in numbers are trained stacked.
 
-The driver of each run is a coroutine (a greenlet, as a method calls `Round.run` like any function).
-It goes on until it has clients to train, and waits there for the others. Then the clients of runs
-that differ in numbers alone are trained in common stacks, by the trainer that also stacks clients
-of one run; sums, records and failures of each run are its own, as is all else.
+The steps of each run go on until it has clients to train, and wait there for the others. Then the
+clients of runs that differ in numbers alone are trained in common stacks, by the trainer that also
+stacks clients of one run; sums, records and failures of each run are its own, as is all else.
 
 A run's bits depend on its settings and on the most runs that there may be, not on those beside it:
 they come and go with kills. So all stacks are padded to one shape, a run that is alone included.
@@ -11,25 +10,33 @@ they come and go with kills. So all stacks are padded to one shape, a run that i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from time import perf_counter
 from typing import Any, Generic, TypeVar
 
-from greenlet import GreenletExit, greenlet
-
 from raysim.config import EngineSettings, Settings
 from raysim.core.errors import MachineError
 from raysim.core.exits import interruptible
-from raysim.execution.base import Call, Executor, InlineExecutor, Item, device_errors
-from raysim.execution.messages import PassMessage
+from raysim.core.steps import Steps
+from raysim.execution.base import (
+    Call,
+    InlineExecutor,
+    Item,
+    NextResult,
+    Request,
+    device_errors,
+    unnoticed,
+)
+from raysim.execution.messages import FailedItem, PassMessage, WorkerResult
 from raysim.execution.process import configure, is_device_error
-from raysim.execution.ray_runtime import MakeExecutor
+from raysim.execution.ray_runtime import OpenExecutor
 from raysim.execution.worker import Worker, WorkerSpec
 from raysim.federation.opened import OpenedSamples
-from raysim.storage.trace import Stopwatch
 from raysim.training.job import ClientJob
 from raysim.training.stacked.alike import differing_module, groups_of, unsupported_reason, why_apart
 from raysim.training.stacked.stack_size import largest_batch
@@ -58,36 +65,77 @@ class _Training:
 
 
 class _Run(Generic[T]):
-    """A run and its coroutine; `stacked_with`: the most runs in a stack of its clients so far."""
+    """A run and its steps; `stacked_with`: the most runs in a stack of its clients so far."""
 
-    def __init__(self, lockstep: Lockstep[T], number: int) -> None:
-        self.coroutine: Any = greenlet(self._take_steps)
-        self.lockstep, self.number = lockstep, number
+    def __init__(self, lockstep: Lockstep[T], number: int, steps: Steps[Any]) -> None:
+        self.lockstep, self.number, self.steps = lockstep, number, steps
+        self._step: Callable[[], Any] = partial(next, steps)
         self.waits, self.stacked_with = False, 1
         self.waits_for: _Training
         self.worker: Worker
         self.rows: int
         self.settings: Settings
-        self.steps: Generator[T, None, None]
 
     def go_on(self) -> T | None:
-        """Let the run go on to its next step; return it, or None where it waits or has ended."""
-        return self.coroutine.switch()  # type: ignore[no-any-return]
+        """Let the run go on to its next step; return it, or None where it waits.
 
-    def _take_steps(self) -> None:
-        with closing(self.steps):
-            for step in self.steps:
-                self.coroutine.parent.switch(step)
+        Raises:
+            StopIteration: it has ended.
+        """
+        while True:
+            found = self._step()
+            if not isinstance(found, Request):
+                self._step = partial(next, self.steps)
+                return found  # type: ignore[no-any-return]
+            try:
+                if training := self._training(found):
+                    self.waits_for, self.waits = training, True
+                    return None
+                if isinstance(found, OpenExecutor):
+                    answer: Any = _LockstepExecutor(found.spec, self)
+                else:
+                    answer = found.answer()
+                self._step = partial(self.steps.send, answer)
+            except BaseException as error:  # raised where the request was made
+                self._step = partial(self.steps.throw, error)
 
-    def executor(self, spec: WorkerSpec, watch: Stopwatch, note: Callable[[str], None]) -> Executor:
-        return _LockstepExecutor(spec, self)
+    def _training(self, request: Request) -> _Training | None:
+        """Return the clients whose results a run asks for, if they may be trained with others'."""
+        results = request.results if isinstance(request, NextResult) else None
+        return results.training() if isinstance(results, _Results) else None
 
-    def train(self, training: _Training) -> None:
-        """Wait until clients are trained."""
-        self.waits_for, self.waits = training, True
-        self.coroutine.parent.switch(None)
-        if training.error is not None:
-            raise training.error
+    def is_trained(self) -> None:
+        """Go on with the results of the clients that it waited for."""
+        self.waits = False
+        if error := self.waits_for.error:
+            self._step = partial(self.steps.throw, error)
+        else:
+            self._step = partial(self.steps.send, self.worker.take("train"))
+
+
+class _Results(Iterator[WorkerResult | FailedItem]):
+    """Results of a run in lockstep, of which some may be trained with those of others."""
+
+    def __init__(
+        self,
+        results: Iterator[WorkerResult | FailedItem],
+        waiting: deque[tuple[Any, list[Item]]],
+        on_done: Callable[[int], None],
+    ) -> None:
+        self._results, self._waiting, self._on_done = results, waiting, on_done
+
+    def __next__(self) -> WorkerResult | FailedItem:
+        return next(self._results)
+
+    def training(self) -> _Training | None:
+        """Return the next clients to train, if they are trained with those of other runs."""
+        if not self._waiting:
+            return None
+        message, items = self._waiting[0]
+        if not message.work.epochs or message.retry:
+            return None
+        self._waiting.popleft()
+        return _Training(message, items, self._on_done)
 
 
 class _LockstepExecutor(InlineExecutor):
@@ -101,14 +149,12 @@ class _LockstepExecutor(InlineExecutor):
         run.rows = largest + self._worker.sequential.network.has_batchnorm
         run.lockstep.welcome(run)
 
-    def _share(
-        self, call: Call, message: Any, items: Sequence[Item], on_done: Callable[[int], None]
-    ) -> bool:
-        """Have clients trained together with those of other runs."""
-        if call == "evaluate" or not message.work.epochs or message.retry:
-            return False
-        self._run.train(_Training(message, items, on_done))
-        return True
+    def results(
+        self, call: Call, on_done: Callable[[int], None] = unnoticed
+    ) -> Iterator[WorkerResult | FailedItem]:
+        """Yield the results of a method's items, which others than this executor may train."""
+        results = super().results(call, on_done)
+        return _Results(results, self._waiting[call], on_done) if call == "train" else results
 
     def describe(self) -> dict[str, Any]:
         """Return where work runs, and how many runs are stacked at most, and were."""
@@ -149,28 +195,27 @@ class Lockstep(Generic[T]):
         self,
         number: int,
         engine: EngineSettings,
-        steps: Callable[[MakeExecutor], Generator[T, None, None]],
+        steps: Steps[Any],
     ) -> None:
         """Start a run in the place of the one before.
 
         Args:
             number: The run's.
             engine: Settings of the process, the same for all runs.
-            steps: Returns its steps, given what makes its executor.
+            steps: Its steps.
         """
         self.stop(number)
         if not self._runs:  # once for all, as runs do not end in the order in which they began
             self._process.enter_context(configure(engine))
             self._process.callback(setattr, OpenedSamples, "runs", OpenedSamples.runs)
             OpenedSamples.runs = self.size
-        self._runs[number] = run = _Run(self, number)
-        run.steps = steps(run.executor)
+        self._runs[number] = _Run(self, number, steps)
 
     def stop(self, number: int) -> None:
         """End a run, which can be resumed."""
         if run := self._runs.get(number):
             try:
-                run.coroutine.throw(GreenletExit)
+                run.steps.close()
             finally:
                 self._forget(number)
 
@@ -192,10 +237,12 @@ class Lockstep(Generic[T]):
         """Let each run go on to its next step, which is added, or until it waits."""
         for number, run in sorted(self._runs.items()):
             if not run.waits and number not in steps:
-                step = run.go_on()
-                if run.coroutine.dead:
+                try:
+                    step = run.go_on()
+                except StopIteration:
                     self._forget(number)
-                elif step is not None:
+                    continue
+                if step is not None:
                     steps[number] = step
 
     def welcome(self, run: _Run[Any]) -> None:
@@ -250,7 +297,7 @@ class Lockstep(Generic[T]):
             left = {run: stack for run, stack in wanted if stack and not run.waits_for.error}
             self._train_stacks(family, left)
         for run in group:
-            run.waits = False
+            run.is_trained()
 
     def _train_stacks(self, family: _Family, wanted: Mapping[_Run[Any], Item]) -> None:
         """Train a stack of each run: all as one, or one after another."""

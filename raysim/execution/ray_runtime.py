@@ -18,6 +18,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Timer
@@ -39,7 +40,7 @@ from raysim.core.errors import MachineError, RunError, SettingsError
 from raysim.core.exits import FAULT, delay_signals, exit_code, last_words, retake_signals
 from raysim.core.machine.cores import usable_cores
 from raysim.core.machine.memory_limit import memory_limit
-from raysim.execution.base import Executor, InlineExecutor
+from raysim.execution.base import Executor, InlineExecutor, Request
 from raysim.execution.cluster_health import alive_nodes, check_head
 from raysim.execution.pool.demand import plan_pool
 from raysim.execution.pool.ray_folder import RAY, own_folder, short_place
@@ -49,8 +50,6 @@ from raysim.execution.worker import WorkerSpec
 from raysim.storage.environment import gpu_names
 from raysim.storage.trace import Stopwatch
 
-MakeExecutor = Callable[[WorkerSpec, Stopwatch, Callable[[str], None]], Executor]
-"""Makes the executor of a run, as `make_executor` does."""
 CONNECT_SECONDS = 10.0
 END_SECONDS = 60.0
 """Seconds in which Ray must let go of a driver."""
@@ -235,34 +234,44 @@ def _changed(module: Any, name: str, value: object) -> Iterator[None]:
         setattr(module, name, before)
 
 
-def make_executor(spec: WorkerSpec, watch: Stopwatch, note: Callable[[str], None]) -> Executor:
-    """Build the executor that the settings ask for; Ray must be running for "ray".
+@dataclass(frozen=True)
+class OpenExecutor(Request):
+    """Request of a run for its executor.
 
-    Args:
+    Attributes:
         spec: How its workers are built.
         watch: The driver's.
         note: Shows the user a line.
-
-    Raises:
-        SettingsError: the settings ask for more than the machine or cluster has, or can have.
     """
-    engine = spec.settings.engine
-    if engine.backend == "ray":
-        plan, demand = plan_pool(engine, spec.settings.cohort_size, note)
-        try:
-            note_unused_gpus(engine, note)
-            return ActorPool(spec, plan, watch, demand)
-        except BaseException:
-            if demand:
-                demand.close()
-            raise
-    if engine.gpus_per_actor and not torch.cuda.is_available():
-        raise SettingsError(
-            f"engine.gpus_per_actor={engine.gpus_per_actor:g}: must be 0, as this machine has no"
-            " GPU that torch can use"
-        )
-    note_unused_gpus(engine, note)
-    return InlineExecutor(spec)
+
+    spec: WorkerSpec
+    watch: Stopwatch
+    note: Callable[[str], None]
+
+    def answer(self) -> Executor:
+        """Build the executor that the settings ask for; Ray must be running for "ray".
+
+        Raises:
+            SettingsError: the settings ask for more than the machine or cluster has, or can have.
+        """
+        spec, note = self.spec, self.note
+        engine = spec.settings.engine
+        if engine.backend == "ray":
+            plan, demand = plan_pool(engine, spec.settings.cohort_size, note)
+            try:
+                note_unused_gpus(engine, note)
+                return ActorPool(spec, plan, self.watch, demand)
+            except BaseException:
+                if demand:
+                    demand.close()
+                raise
+        if engine.gpus_per_actor and not torch.cuda.is_available():
+            raise SettingsError(
+                f"engine.gpus_per_actor={engine.gpus_per_actor:g}: must be 0, as this machine has"
+                " no GPU that torch can use"
+            )
+        note_unused_gpus(engine, note)
+        return InlineExecutor(spec)
 
 
 def note_unused_gpus(engine: EngineSettings, note: Callable[[str], None]) -> None:

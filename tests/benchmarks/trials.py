@@ -85,12 +85,8 @@ def as_one_stack(work: Work, settings: Sequence[raysim.Settings]) -> float:
     """
     runs: Lockstep[Any] = Lockstep(len(settings))
 
-    def steps(settings: raysim.Settings, make_executor: Any) -> Iterator[Any]:
-        with raysim.rounds(settings, work.task(), make_executor=make_executor) as rounds:
-            yield from rounds
-
     for number, each in enumerate(settings):
-        runs.start(number, each.engine, partial(steps, each))
+        runs.start(number, each.engine, raysim.steps(each, work.task()))
     found = _median(iter(runs.advance, {}))
     if runs.notes:
         raise RuntimeError("; ".join(runs.notes))

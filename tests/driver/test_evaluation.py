@@ -22,7 +22,7 @@ from raysim.execution.messages import FailedItem
 from raysim.federation import evaluation_sets
 from raysim.federation.evaluation_sets import client_test_set, held_out_set
 from raysim.testing.tasks import SmallNet, samples
-from tests.tasks import UNEQUAL, make_settings, make_task
+from tests.tasks import UNEQUAL, ended, make_settings, make_task, steps_on
 
 ALL = {"evaluation.holdout": 0.2, "evaluation.clients": True}
 TEST_COLUMNS = {"test_loss", "test_accuracy", "test_macro_f1"}
@@ -395,11 +395,7 @@ class Dying(InlineExecutor):
 
 def test_where_an_evaluation_fails_nothing_is_left_for_the_next_one(tmp_path):
     """A run goes on after an evaluation of an analysis that fails."""
-    make = lambda spec, watch, note: Dying(spec)  # noqa: E731
-    settings = make_settings(tmp_path, rounds=1)
-    with (
-        pytest.raises(raysim.RunError, match=r"^the model cannot be evaluated: death 2$"),
-        raysim.rounds(settings, make_task(UNEQUAL), make_executor=make) as rounds,
-    ):
-        list(rounds)
+    steps = raysim.steps(make_settings(tmp_path, rounds=1), make_task(UNEQUAL))
+    with pytest.raises(raysim.RunError, match=r"^the model cannot be evaluated: death 2$"):
+        ended(steps_on(Dying, steps))
     assert Dying.left == 0

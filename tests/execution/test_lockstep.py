@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from raysim.training.stacked.trainer import StackedTrainer
 from tests.tasks import UNEQUAL, make_settings, make_task, model_of
 
 FIGURES = ("train_loss", "objective", "test_loss", "test_accuracy", "bytes_up", "clients")
-Steps = Generator[dict[str, Any], None, None]
 
 
 class Smooth(SmallNet):
@@ -45,14 +43,12 @@ def task():
     return make_task(UNEQUAL, Smooth)
 
 
-def steps_of(settings: raysim.Settings, make_executor: Any) -> Steps:
-    rounds = raysim.rounds(settings, task(), make_executor=make_executor)
-    with rounds:
-        yield from rounds
+def steps_of(settings: raysim.Settings) -> Any:
+    return raysim.steps(settings, task())
 
 
 def begin(runs: Lockstep[Any], number: int, settings: raysim.Settings) -> None:
-    runs.start(number, settings.engine, lambda make: steps_of(settings, make))
+    runs.start(number, settings.engine, steps_of(settings))
 
 
 def drain(runs: Lockstep[Any]) -> list[dict[int, int]]:
@@ -247,14 +243,14 @@ def test_a_run_that_fails_leaves_the_others(tmp_path):
     runs: Lockstep[Any] = Lockstep(3)
     failed: list[str] = []
 
-    def caught(number, make):
+    def caught(number):
         try:
-            yield from steps_of(settings[number], make)
+            yield from steps_of(settings[number])
         except raysim.RunError as error:
             failed.append(str(error))
 
     for number, each in enumerate(settings):
-        runs.start(number, each.engine, lambda make, n=number: caught(n, make))
+        runs.start(number, each.engine, caught(number))
     assert drain(runs) == [{0: 1, 2: 1}, {0: 2, 2: 2}, {0: 3, 2: 3}]
     (error,) = failed
     assert "its update is not finite" in error
@@ -335,9 +331,9 @@ def test_a_gpu_that_fails_ends_all_runs_of_its_stack_resumably(tmp_path, monkeyp
     runs: Lockstep[Any] = Lockstep(2)
     errors: list[str] = []
 
-    def caught(number, make):
+    def caught(number):
         try:
-            yield from steps_of(settings[number], make)
+            yield from steps_of(settings[number])
         except MachineError as ended:
             errors.append(str(ended))
 
@@ -345,7 +341,7 @@ def test_a_gpu_that_fails_ends_all_runs_of_its_stack_resumably(tmp_path, monkeyp
         raise error
 
     for number, each in enumerate(settings):
-        runs.start(number, each.engine, lambda make, n=number: caught(n, make))
+        runs.start(number, each.engine, caught(number))
     runs.advance()
     assert OpenedSamples.runs == 2  # which share the memory of a GPU
     with monkeypatch.context() as patch:

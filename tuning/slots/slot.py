@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import chain, islice
 from pathlib import Path
 from time import monotonic, perf_counter, sleep
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -23,10 +21,12 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 import raysim
 from raysim.config import EngineSettings, parse
 from raysim.core.errors import MachineError, RunError
+from raysim.core.exits import interruptible
 from raysim.core.given import parse_json
+from raysim.core.steps import Steps
+from raysim.execution.base import advance, next_step
 from raysim.execution.cluster_health import NodeLostError
 from raysim.execution.process import mps_limits
-from raysim.execution.ray_runtime import MakeExecutor
 from raysim.execution.resources import ABSENT_GPUS
 from raysim.storage.lock import lock_folder
 from raysim.storage.recorder import METRICS
@@ -114,11 +114,11 @@ def _reports(
     pausing: bool,
     forced: bool,
     reported: int,
-    make_executor: MakeExecutor | None,
-) -> Generator[Report, None, None]:
-    """Iterate over a run; yield a report at each evaluation if it pauses there, and of its end.
+) -> Steps[None]:
+    """Take the steps of a run; yield a report of each evaluation if it pauses, and of its end.
 
-    A resumed run first reports the evaluations before, but for those that were reported.
+    Its requests are passed on. A resumed run first reports the evaluations before, but for
+    those that were reported.
 
     Raises:
         NodeLostError: the slot's node is lost, and the run with it.
@@ -126,18 +126,19 @@ def _reports(
     paused_seconds, notes = 0.0, _Notes()
     try:
         config = parse(settings)
-        run: AbstractContextManager[Iterable[Mapping[str, Any]]] = nullcontext(())
+        run: Steps[Any] = (_ for _ in ())
         if not _is_finished(config):
-            run = raysim.rounds(config, force=forced, listener=notes, make_executor=make_executor)
+            run = raysim.steps(config, force=forced, listener=notes)
         curve = _evaluated(Path(str(config.out)))
-        with run as rounds:
-            for row in chain([{"round": 0}], rounds):
+        row: Mapping[str, Any] | None = {"round": 0}
+        with closing(run):
+            while row is not None:
                 curve |= _curve([row])
-                if not pausing or len(curve) <= reported:
-                    continue
-                begun, new = perf_counter(), dict([*curve.items()][reported:])
-                yield Report(new, paused_seconds=paused_seconds, notes=notes.take())
-                paused_seconds, reported = perf_counter() - begun, len(curve)
+                if pausing and len(curve) > reported:
+                    begun, new = perf_counter(), dict([*curve.items()][reported:])
+                    yield Report(new, paused_seconds=paused_seconds, notes=notes.take())
+                    paused_seconds, reported = perf_counter() - begun, len(curve)
+                row = yield from next_step(run)
         end = finished(Path(str(config.out)))
     except Exception as error:
         end = _failure(error)
@@ -162,23 +163,29 @@ class _Alone:
     notes: ClassVar[Sequence[str]] = ()
 
     def __init__(self) -> None:
-        self._reports: Generator[Report, None, None] | None = None
+        self._reports: Steps[None] | None = None
 
     def start(
         self,
         number: int,
         engine: EngineSettings,
-        steps: Callable[[None], Generator[Report, None, None]],
+        steps: Steps[None],
     ) -> None:
         self.stop(number)
-        self._reports = steps(None)
+        self._reports = steps
 
     def stop(self, number: int) -> None:
         if self._reports:
             self._reports.close()
 
     def advance(self) -> dict[int, Report]:
-        return dict(enumerate(islice(self._reports or (), 1)))
+        if self._reports is None:
+            return {}
+        try:
+            with interruptible():
+                return {0: advance(self._reports)}
+        except StopIteration:
+            return {}
 
 
 def _lanes(stack: int) -> _Alone | Lockstep[Report]:
@@ -235,7 +242,7 @@ class SlotActor:
                 engine["gpus_per_actor"] = 0.0
                 self._said = [ABSENT_GPUS]
         own = EngineSettings.model_validate_json(json.dumps(engine))
-        self._lanes.start(lane, own, partial(_reports, settings, pausing, forced, reported))
+        self._lanes.start(lane, own, _reports(settings, pausing, forced, reported))
 
 
 @dataclass(eq=False)

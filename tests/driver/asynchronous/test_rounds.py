@@ -22,7 +22,7 @@ from raysim.execution.base import InlineExecutor
 from raysim.methods.fedbuff import FedBuff
 from raysim.methods.fedprox import proximal
 from raysim.testing.contract import StopAfter
-from tests.tasks import Notes, make_settings, make_task, model_of
+from tests.tasks import Notes, ended, make_settings, make_task, model_of, steps_on
 
 SIZES = (3, 40, 17, 8, 25, 60, 5, 12, 30)
 BUFFERED = {
@@ -114,13 +114,11 @@ class Choosing(InlineExecutor):
 def run_choosing(settings: Any, task: Any, choose: Callable[[list[int]], int]) -> Choosing:
     made: list[Choosing] = []
 
-    def make(spec: Any, watch: Any, note: Any) -> Choosing:
+    def make(spec: Any) -> Choosing:
         made.append(Choosing(spec, choose))
         return made[-1]
 
-    with raysim.rounds(settings, task, make_executor=make) as rounds:
-        for _ in rounds:
-            pass
+    ended(steps_on(make, raysim.steps(settings, task)))
     return made[0]
 
 

@@ -34,11 +34,7 @@ def model(folder: Path, family: str, companions: Any, begins: int = 0, **overrid
         for place in [place for place, (at, _) in begin.items() if at <= step]:
             lr = {"local.lr": begin.pop(place)[1]}
             own = make_settings(folder / f"{place}", **{"rounds": 3} | overrides | lr)
-            runs.start(
-                place,
-                own.engine,
-                lambda make, each=own: raysim.rounds(each, task, make_executor=make),
-            )
+            runs.start(place, own.engine, raysim.steps(own, task))
         left, step = bool(runs.advance()), step + 1
     assert runs.notes == []
     return model_of(folder / f"{PLACE}")
@@ -87,11 +83,7 @@ def test_networks_that_draw_random_numbers_are_trained_one_at_a_time(tmp_path):
     runs: Lockstep[Any] = Lockstep(2)
     task = small_task("mlp")
     for number, each in enumerate(both):
-        runs.start(
-            number,
-            each.engine,
-            lambda make, each=each: raysim.rounds(each, task, make_executor=make),
-        )
+        runs.start(number, each.engine, raysim.steps(each, task))
     while runs.advance():
         pass
     assert runs.notes == [
