@@ -230,7 +230,11 @@ def steps(
     *,
     force: bool = False,
 ) -> Steps[Result]:
-    """Yield the rows of a run, as `rounds` does, and requests; `Request.answer` answers one."""
+    """Yield the rows of a run, as `rounds` does, and requests; `Request.answer` answers one.
+
+    For those who run several runs in turn. They must be closed, which checkpoints the run; between
+    them torch's threads and deterministic mode, and signals, are as the run left them.
+    """
     from raysim.driver.checks.preflight import with_cohort
     from raysim.driver.listener import Listener
     from raysim.driver.start import drive, reserved_directory

@@ -144,7 +144,7 @@ class Asynchrony:
 class Method(Component, ABC):
     """A federated method; its fields are its settings."""
 
-    _lasting = "what lasts belongs in ServerState or in the state of a client"
+    _lasting: ClassVar[str] = "what lasts belongs in ServerState or in the state of a client"
     revision: ClassVar[int] = 1
     """Raised when the same settings give other bits; a run goes on in its own revision alone."""
     staged: ClassVar[bool] = False

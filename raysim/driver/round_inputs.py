@@ -17,7 +17,7 @@ from raysim.core.errors import RunError, SettingsError
 from raysim.core.method import Method, Metrics, Passes, Round, Sampling, ServerState
 from raysim.core.rules import Pass, Reduced
 from raysim.core.seeds import sample_cohort, stream, torch_generator
-from raysim.core.steps import Steps
+from raysim.core.steps import Steps, resumed
 from raysim.storage.checkpoints import Checkpoint
 from raysim.training.job import batch_bounds
 from raysim.training.network import has_batch_norm
@@ -83,26 +83,29 @@ def passes_of(method: Method, now: Round, state: ServerState) -> Passes:
     """
     with calling(method, "round"):
         passes: Any = method.round(now, state)
-    if not isinstance(passes, Generator):
-        raise _no_passes(method, f"returned {shown(passes)}")
-    step: Callable[[], Any] = partial(next, passes)
+        if not isinstance(passes, Generator):
+            raise _no_passes(method, f"returned {shown(passes)}")
+    value: Reduced | None = None
+    error: BaseException | None = None
     while True:
         with calling(method, "round"):
             try:
-                work = step()
+                work = resumed(passes, value, error)
             except StopIteration as end:
                 return _checked_next(method, end.value)
-        if not isinstance(work, Pass):
-            passes.close()
-            raise _no_passes(method, f"yielded {shown(work)}")
+            finally:
+                value = error = None
+            if not isinstance(work, Pass):
+                passes.close()
+                raise _no_passes(method, f"yielded {shown(work)}")
         try:
-            step = partial(passes.send, (yield work))
+            value = yield work
         except GeneratorExit:
             with calling(method, "round"):
                 passes.close()
             raise
-        except BaseException as error:  # the method's, to catch and to clean up after
-            step = partial(passes.throw, error)
+        except BaseException as raised:  # the method's, to catch and to clean up after
+            error = raised
 
 
 def run_round(
@@ -114,17 +117,20 @@ def run_round(
         passes: The passes, by `passes_of`.
         run: Runs one.
     """
-    step: Callable[[], Pass] = partial(next, passes)
+    value: Reduced | None = None
+    error: BaseException | None = None
     while True:
         try:
-            work = step()
+            work = resumed(passes, value, error)
         except StopIteration as end:
             found: tuple[ServerState, Metrics] = end.value
             return found
+        finally:
+            value = error = None
         try:
-            step = partial(passes.send, (yield from run(work)))
-        except BaseException as error:  # raised where the method yielded the pass
-            step = partial(passes.throw, error)
+            value = yield from run(work)
+        except BaseException as raised:  # goes to where the method yielded the pass
+            error = raised
 
 
 def _no_passes(method: Method, what: str) -> SettingsError:

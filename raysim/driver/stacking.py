@@ -20,6 +20,7 @@ from torch import nn
 from raysim.config import Settings
 from raysim.core.rules import Pass, Reduced, Upload
 from raysim.core.seeds import stream, torch_generator
+from raysim.core.steps import resumed
 from raysim.core.tensors import CPU, Groups
 from raysim.driver.listener import Listener
 from raysim.driver.round_inputs import passes_of, round_inputs
@@ -97,11 +98,19 @@ class Rehearsal:
         )
         try:
             with closing(passes_of(method, now, checkpoint.state)) as passes:
-                reduced: Any = None
+                value: Reduced | None = None
+                error: Exception | None = None
                 while True:
-                    reduced = self.run(passes.send(reduced))
-        except _UnsupportedError as error:
-            return str(error)
+                    work = resumed(passes, value, error)
+                    value = error = None
+                    try:
+                        value = self.run(work)
+                    except _UnsupportedError:
+                        raise
+                    except Exception as raised:  # the method may go on without the pass
+                        error = raised
+        except _UnsupportedError as unsupported:
+            return str(unsupported)
         except Exception:  # the end, or an error of any kind, which the run itself will meet
             return None
 

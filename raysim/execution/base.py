@@ -7,12 +7,11 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any, Literal, get_args
 
 from raysim.core.errors import MachineError
-from raysim.core.steps import Steps
+from raysim.core.steps import Steps, resumed
 from raysim.execution.messages import FailedItem, WorkerResult
 from raysim.execution.process import configure, is_device_error
 from raysim.execution.worker import Worker, WorkerSpec
@@ -116,17 +115,20 @@ def advance(steps: Generator[Any, Any, Any], value: object = None) -> Any:
     Raises:
         StopIteration: the run has ended.
     """
-    step = partial(steps.send, value)
+    error: BaseException | None = None
     while True:
         try:
-            found = step()
+            try:
+                found = resumed(steps, value, error)
+            finally:
+                value = error = None
             if not isinstance(found, Request):
                 return found
-            step = partial(steps.send, found.answer())
-        except BaseException as error:
+            value = found.answer()
+        except BaseException as raised:
             if getgeneratorstate(steps) == GEN_CLOSED:
                 raise
-            step = partial(steps.throw, error)
+            error = raised
 
 
 def next_step(steps: Steps[Any]) -> Steps[Any]:
@@ -134,18 +136,21 @@ def next_step(steps: Steps[Any]) -> Steps[Any]:
 
     Their requests are passed on.
     """
-    step = partial(next, steps)
+    value: Any = None
+    error: BaseException | None = None
     while True:
         try:
-            found = step()
+            found = resumed(steps, value, error)
         except StopIteration:
             return None
+        finally:
+            value = error = None
         if not isinstance(found, Request):
             return found
         try:
-            step = partial(steps.send, (yield found))
-        except BaseException as error:  # raised where the request was made
-            step = partial(steps.throw, error)
+            value = yield found
+        except BaseException as raised:  # goes to where the request was made
+            error = raised
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 from raysim.config import EngineSettings, Settings
 from raysim.core.errors import MachineError
 from raysim.core.exits import interruptible
-from raysim.core.steps import Steps
+from raysim.core.steps import Steps, resumed
 from raysim.execution.base import (
     Call,
     InlineExecutor,
@@ -69,8 +69,8 @@ class _Run(Generic[T]):
 
     def __init__(self, lockstep: Lockstep[T], number: int, steps: Steps[Any]) -> None:
         self.lockstep, self.number, self.steps = lockstep, number, steps
-        self._step: Callable[[], Any] = partial(next, steps)
         self.waits, self.stacked_with = False, 1
+        self._answer: Callable[[], Any] = _nothing
         self.waits_for: _Training
         self.worker: Worker
         self.rows: int
@@ -83,34 +83,40 @@ class _Run(Generic[T]):
             StopIteration: it has ended.
         """
         while True:
-            found = self._step()
-            if not isinstance(found, Request):
-                self._step = partial(next, self.steps)
-                return found  # type: ignore[no-any-return]
+            answer, self._answer = self._answer, _nothing
+            value: Any = None
+            error: BaseException | None = None
             try:
-                if training := self._training(found):
-                    self.waits_for, self.waits = training, True
-                    return None
-                if isinstance(found, OpenExecutor):
-                    answer: Any = _LockstepExecutor(found.spec, self)
-                else:
-                    answer = found.answer()
-                self._step = partial(self.steps.send, answer)
-            except BaseException as error:  # raised where the request was made
-                self._step = partial(self.steps.throw, error)
+                value = answer()
+            except BaseException as raised:  # goes to where the request was made
+                error = raised
+            try:
+                found = resumed(self.steps, value, error)
+            finally:
+                value = error = None
+            if not isinstance(found, Request):
+                return found  # type: ignore[no-any-return]
+            if training := self._training(found):
+                self.waits_for, self.waits, self._answer = training, True, self._trained
+                return None
+            self._answer = found.answer
+            if isinstance(found, OpenExecutor):
+                self._answer = partial(_LockstepExecutor, found.spec, self)
 
     def _training(self, request: Request) -> _Training | None:
         """Return the clients whose results a run asks for, if they may be trained with others'."""
         results = request.results if isinstance(request, NextResult) else None
         return results.training() if isinstance(results, _Results) else None
 
-    def is_trained(self) -> None:
-        """Go on with the results of the clients that it waited for."""
-        self.waits = False
-        if error := self.waits_for.error:
-            self._step = partial(self.steps.throw, error)
-        else:
-            self._step = partial(self.steps.send, self.worker.take("train"))
+    def _trained(self) -> WorkerResult:
+        """Return the results of the clients that it waited for."""
+        if self.waits_for.error:
+            raise self.waits_for.error
+        return self.worker.take("train")
+
+
+def _nothing() -> None:
+    """Answer where nothing was asked for."""
 
 
 class _Results(Iterator[WorkerResult | FailedItem]):
@@ -215,7 +221,8 @@ class Lockstep(Generic[T]):
         """End a run, which can be resumed."""
         if run := self._runs.get(number):
             try:
-                run.steps.close()
+                with interruptible():
+                    run.steps.close()
             finally:
                 self._forget(number)
 
@@ -297,7 +304,7 @@ class Lockstep(Generic[T]):
             left = {run: stack for run, stack in wanted if stack and not run.waits_for.error}
             self._train_stacks(family, left)
         for run in group:
-            run.is_trained()
+            run.waits = False
 
     def _train_stacks(self, family: _Family, wanted: Mapping[_Run[Any], Item]) -> None:
         """Train a stack of each run: all as one, or one after another."""

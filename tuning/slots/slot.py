@@ -176,7 +176,8 @@ class _Alone:
 
     def stop(self, number: int) -> None:
         if self._reports:
-            self._reports.close()
+            with interruptible():
+                self._reports.close()
 
     def advance(self) -> dict[int, Report]:
         if self._reports is None:
