@@ -21,7 +21,7 @@ def test_the_driver_of_actors_computes_with_their_threads(tmp_path, monkeypatch)
         raise raysim.RunError("seen")
 
     monkeypatch.setattr(start, "ray_runtime", lambda _: nullcontext(lambda resume: None))
-    monkeypatch.setattr(start, "default", stop)
+    monkeypatch.setattr(start.OpenExecutor, "answer", stop)
     settings = make_settings(
         tmp_path, **{"engine.backend": "ray", "engine.threads_per_actor": before + 2}
     )

@@ -246,7 +246,8 @@ def test_mps_limits_are_set_before_cuda_starts(mps, seen):
 def test_a_slot_s_process_is_limited_before_cuda_starts(mps, seen, tmp_path, monkeypatch):
     started = []
     monkeypatch.setattr(
-        "raysim.tuning.slots.slot._reports", lambda settings, *_: iter([started.append(settings)])
+        "raysim.tuning.slots.slot._reports",
+        lambda settings, *_: (each for each in [started.append(settings)]),
     )
     values = make_settings(tmp_path, **{"engine.gpus_per_actor": 0.5}).to_dict()
     for name in (MPS_THREADS, MPS_MEMORY):

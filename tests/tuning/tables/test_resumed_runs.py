@@ -69,13 +69,13 @@ def test_a_failed_run_that_was_resumed_by_hand_is_finished(table, slots, tmp_pat
 
 
 def test_notes_of_a_run_are_printed_with_its_name(table, monkeypatch):
-    rounds = raysim.rounds
+    steps = raysim.steps
 
     def noting(*args: Any, listener: raysim.Listener, **kwargs: Any) -> Any:
         listener.note("two cores only")
         listener.note("two cores only")
-        return rounds(*args, listener=listener, **kwargs)
+        return steps(*args, listener=listener, **kwargs)
 
-    monkeypatch.setattr("raysim.rounds", noting)
+    monkeypatch.setattr("raysim.steps", noting)
     _, said, _ = table(*WORDS)
     assert said.count("note: FedAvg, IID, long, seed 0: two cores only") == 1
