@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from raysim.analysis.accuracy import NewClient
-from tests.tasks import ended
+from tests.steps import ended
 
 START = {3: 0.25, 8: 0.5}
 """Accuracy of the clients that join before they train."""

@@ -51,7 +51,7 @@ from tests.benchmarks.bare.methods import bare_loop
 from tests.benchmarks.peers.networks import NETWORKS
 from tests.benchmarks.peers.work import Case
 from tests.benchmarks.report import line, machine
-from tests.tasks import run_round
+from tests.steps import run_round
 
 CPU = torch.device("cpu")
 SAMPLES = {"2nn": 600, "mnist-cnn-128": 60}

@@ -22,7 +22,8 @@ from raysim.execution.messages import FailedItem
 from raysim.federation import evaluation_sets
 from raysim.federation.evaluation_sets import client_test_set, held_out_set
 from raysim.testing.tasks import SmallNet, samples
-from tests.tasks import UNEQUAL, ended, make_settings, make_task, steps_on
+from tests.steps import ended, steps_on
+from tests.tasks import UNEQUAL, make_settings, make_task
 
 ALL = {"evaluation.holdout": 0.2, "evaluation.clients": True}
 TEST_COLUMNS = {"test_loss", "test_accuracy", "test_macro_f1"}

@@ -25,7 +25,7 @@ from tests.driver.test_passes import (
     round_of,
     work_of,
 )
-from tests.tasks import ended
+from tests.steps import ended
 
 OWN = {"own": {"x": torch.ones(1)}}
 ERRORS = Path("errors.log")  # no client fails here

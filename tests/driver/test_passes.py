@@ -22,7 +22,8 @@ from raysim.execution.messages import FailedItem, Failure, PassMessage, WorkerRe
 from raysim.execution.partial_sum import PartialSum
 from raysim.storage.client_states import NEVER
 from raysim.storage.trace import Stopwatch
-from tests.tasks import Notes, ended, make_settings
+from tests.steps import ended
+from tests.tasks import Notes, make_settings
 
 SIZES = np.array([5, 3, 8, 1, 6, 2])  # in groups of three: (2, 4, 0), (1, 5, 3)
 CLIENTS = tuple(range(len(SIZES)))

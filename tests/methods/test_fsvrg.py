@@ -33,7 +33,8 @@ from tests.methods.test_oracle import (
     run,
     start_of,
 )
-from tests.tasks import Notes, make_settings, make_task, run_round
+from tests.steps import run_round
+from tests.tasks import Notes, make_settings, make_task
 from tests.training.test_sequential import build, samples, snapshot
 
 NAME = {"method.name": "fsvrg"}

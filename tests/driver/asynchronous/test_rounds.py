@@ -22,7 +22,8 @@ from raysim.execution.base import InlineExecutor
 from raysim.methods.fedbuff import FedBuff
 from raysim.methods.fedprox import proximal
 from raysim.testing.contract import StopAfter
-from tests.tasks import Notes, ended, make_settings, make_task, model_of, steps_on
+from tests.steps import ended, steps_on
+from tests.tasks import Notes, make_settings, make_task, model_of
 
 SIZES = (3, 40, 17, 8, 25, 60, 5, 12, 30)
 BUFFERED = {

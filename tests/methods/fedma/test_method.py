@@ -18,7 +18,8 @@ from raysim.core.scoring import CLASSIFICATION
 from raysim.core.seeds import stream
 from raysim.methods.fedma.method import FedMa, mean_by_class, samples_by_class
 from raysim.training.network import Network
-from tests.tasks import UNEQUAL, make_settings, make_task, run_round
+from tests.steps import run_round
+from tests.tasks import UNEQUAL, make_settings, make_task
 
 NAME = "fedma"
 
