@@ -14,7 +14,7 @@ from raysim.workloads.presets.dnc import DNC
 from raysim.workloads.presets.fedfusion import FEDFUSION
 from raysim.workloads.presets.fedmax import FEDMAX
 from raysim.workloads.presets.fedmmd import FEDMMD
-from raysim.workloads.presets.mnist import MIFL
+from raysim.workloads.presets.mifl import MIFL
 
 FEDAVG = {"method.name": "fedavg"}
 

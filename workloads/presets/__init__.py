@@ -12,11 +12,32 @@ from typing import Any
 from raysim.core.components import look_up
 from raysim.core.errors import SettingsError, visible
 from raysim.core.given import or_none
-from raysim.workloads.presets import dnc, fedfusion, fedmax, fedmmd, flexchill, mifl, mnist
+from raysim.workloads.presets import dnc, fedfusion, fedmax, fedmmd, flexchill, mifl
 from raysim.workloads.presets.preset import Paper, Preset
 
+MNIST_1000 = Preset(
+    "1000 clients of 60 samples, 100 a round",
+    {**mifl.MNIST_FEDAVG.values, "clients": 1000},
+    dict.fromkeys(mifl.MNIST_FEDAVG.marks, "chosen"),
+)
+MNIST_MILLION = MNIST_1000.replace(
+    "1,000,000 clients that draw 60 samples each, 1000 a round",
+    partition={"name": "resample", "samples": 60},
+    clients=1_000_000,
+    fraction=0.001,
+    local={"epochs": 1},
+)
+
+START = {
+    "mnist-fedavg": mifl.MNIST_FEDAVG,
+    "mnist-noniid": mifl.MNIST_NONIID,
+    "mnist-1000": MNIST_1000,
+    "mnist-million": MNIST_MILLION,
+}
+"""Presets for getting started: two rows of MIFL's table 2b, and two sizes that no paper has."""
+
 PRESETS: Mapping[str, Preset] = {
-    **mnist.PRESETS,
+    **START,
     **fedmax.PRESETS,
     **dnc.PRESETS,
     **fedmmd.PRESETS,
