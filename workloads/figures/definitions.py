@@ -10,11 +10,11 @@ from typing import Any
 from raysim.workloads.figures.curves import CURVES
 from raysim.workloads.figures.figure import HEAT_MAP, Figure, FigureRun
 from raysim.workloads.figures.flexchill import FLEXCHILL_FIGURES
-from raysim.workloads.presets.dnc import DNC
-from raysim.workloads.presets.fedfusion import FEDFUSION
-from raysim.workloads.presets.fedmax import FEDMAX
-from raysim.workloads.presets.fedmmd import FEDMMD
-from raysim.workloads.presets.mifl import MIFL
+from raysim.workloads.papers.dnc.presets import DNC
+from raysim.workloads.papers.fedfusion.presets import FEDFUSION
+from raysim.workloads.papers.fedmax.presets import FEDMAX
+from raysim.workloads.papers.fedmmd.presets import FEDMMD
+from raysim.workloads.papers.mifl.presets import MIFL
 
 FEDAVG = {"method.name": "fedavg"}
 

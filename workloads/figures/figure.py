@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raysim.core.given import portable_name
-from raysim.workloads.presets.preset import Paper
+from raysim.workloads.papers.preset import Paper
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from raysim.workloads.figures.figure import HEAT_MAP, Figure, FigureRun
-from raysim.workloads.presets.flexchill import FLEXCHILL
+from raysim.workloads.papers.flexchill.presets import FLEXCHILL
 
 TEMPERATURES = (4.0, 1.0, 0.25, 0.05)
 ALL = (4.0, 2.0, 1.0, 0.5, 0.25, 0.05)

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from raysim.workloads.presets.preset import ORIGINS
+from raysim.workloads.papers.preset import ORIGINS
 from raysim.workloads.tables import TABLES, PaperCell, PaperTable, find
 
 NONE = "-"

@@ -20,8 +20,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from raysim.core.errors import SettingsError
 from raysim.core.given import dotted
+from raysim.workloads.papers.preset import origins
 from raysim.workloads.presets import PRESETS
-from raysim.workloads.presets.preset import origins
 from raysim.workloads.tables.table import PaperCell, PaperTable
 
 SEEDS = 3

@@ -14,7 +14,7 @@ from raysim.results.metrics import parse_metric
 from raysim.results.tables import ResultCell, ResultTable
 from raysim.tuning.tables.plan import TableOptions, make_plan
 from raysim.workloads.datasets.prepared import missing_files
-from raysim.workloads.presets.preset import ORIGINS
+from raysim.workloads.papers.preset import ORIGINS
 from raysim.workloads.tables import TABLES, PaperCell, find
 
 CELLS = [(table, cell) for table in TABLES.values() for cell in table.cells]

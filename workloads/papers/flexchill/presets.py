@@ -9,7 +9,7 @@ public code, which came later.
 
 from __future__ import annotations
 
-from raysim.workloads.presets.preset import Paper, Preset, origins
+from raysim.workloads.papers.preset import Paper, Preset, origins
 
 FLEXCHILL = Paper(
     "FLex&Chill",

@@ -7,8 +7,8 @@ followed is in the presets' notes.
 
 from __future__ import annotations
 
-from raysim.workloads.presets.fedmmd import CITATION
-from raysim.workloads.presets.preset import Paper, Preset, origins
+from raysim.workloads.papers.fedmmd.presets import CITATION
+from raysim.workloads.papers.preset import Paper, Preset, origins
 
 FEDFUSION = Paper("FedFusion", CITATION, "the authors' code, github.com/thu-media/FedFusion")
 

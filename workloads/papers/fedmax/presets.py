@@ -10,7 +10,7 @@ both, so that the IID presets have no published value.
 
 from __future__ import annotations
 
-from raysim.workloads.presets.preset import Paper, Preset, origins
+from raysim.workloads.papers.preset import Paper, Preset, origins
 
 FEDMAX = Paper(
     "FedMAX",

@@ -9,7 +9,7 @@ data, models and baselines the paper takes.
 
 from __future__ import annotations
 
-from raysim.workloads.presets.preset import Paper, Preset, origins
+from raysim.workloads.papers.preset import Paper, Preset, origins
 
 DNC = Paper(
     "Divide-and-Conquer",

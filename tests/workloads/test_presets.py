@@ -11,11 +11,11 @@ from rich.console import Console
 
 from raysim.cli import pages
 from raysim.core.given import dotted
+from raysim.workloads.papers.preset import ORIGINS, departures, names, origins
 from raysim.workloads.partitions.iid import Iid
 from raysim.workloads.presets import PRESETS, Preset
-from raysim.workloads.presets.preset import ORIGINS, departures, names, origins
 
-README = (Path(__file__).parents[3] / "workloads/README.md").read_text(encoding="utf-8")
+README = (Path(__file__).parents[2] / "workloads/README.md").read_text(encoding="utf-8")
 
 # From the papers' texts: K, C, rounds, E, B, lr, its decay a round; None for what they do not say,
 # or what the preset's note departs from.

@@ -8,7 +8,7 @@ activations out on CIFAR-10 for FedAvg alone, on MNIST for no method; here no me
 
 from __future__ import annotations
 
-from raysim.workloads.presets.preset import Paper, Preset, origins
+from raysim.workloads.papers.preset import Paper, Preset, origins
 
 CITATION = (
     "Yao, Huang, Wu, Zhang and Sun, Federated Learning with Additional Mechanisms on Clients to"

@@ -1,5 +1,6 @@
-"""Presets: a published experiment each, as a Python value derived from another with `replace`.
+"""Presets by name: those of the papers, and those for getting started.
 
+A preset is a published experiment, as a Python value that is derived from another with `replace`.
 Names are paper-dataset-variant. What a table of a paper varies from cell to cell (a method, one of
 its settings, a temperature) has no preset of its own: it is an override of one.
 """
@@ -12,8 +13,13 @@ from typing import Any
 from raysim.core.components import look_up
 from raysim.core.errors import SettingsError, visible
 from raysim.core.given import or_none
-from raysim.workloads.presets import dnc, fedfusion, fedmax, fedmmd, flexchill, mifl
-from raysim.workloads.presets.preset import Paper, Preset
+from raysim.workloads.papers.dnc import presets as dnc
+from raysim.workloads.papers.fedfusion import presets as fedfusion
+from raysim.workloads.papers.fedmax import presets as fedmax
+from raysim.workloads.papers.fedmmd import presets as fedmmd
+from raysim.workloads.papers.flexchill import presets as flexchill
+from raysim.workloads.papers.mifl import presets as mifl
+from raysim.workloads.papers.preset import Paper, Preset
 
 MNIST_1000 = Preset(
     "1000 clients of 60 samples, 100 a round",

@@ -12,7 +12,7 @@ al., AISTATS 2017.
 
 from __future__ import annotations
 
-from raysim.workloads.presets.preset import Paper, Preset, origins
+from raysim.workloads.papers.preset import Paper, Preset, origins
 
 MIFL = Paper(
     "MIFL",

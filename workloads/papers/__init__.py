@@ -1,0 +1,1 @@
+"""Papers: the published experiments of each in a folder, and what all papers are written in."""

@@ -1,0 +1,1 @@
+"""Divide-and-Conquer (Chandran, Bhat, Chakravarthy and Chandar, 2021)."""

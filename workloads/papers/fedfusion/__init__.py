@@ -1,0 +1,1 @@
+"""FedFusion, one of two methods of a paper (Yao, Huang, Wu, Zhang and Sun, 2019)."""

@@ -1,0 +1,1 @@
+"""FedMAX (Chen, Bhardwaj and Marculescu, ECML PKDD 2020)."""

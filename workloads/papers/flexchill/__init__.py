@@ -1,0 +1,1 @@
+"""FLex&Chill (Lee, Kim and Ko, 2024)."""

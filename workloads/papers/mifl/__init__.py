@@ -1,0 +1,1 @@
+"""MIFL (Uddin, Xiang, Lu, Yearwood and Gao, IEEE TPDS, 2021)."""
