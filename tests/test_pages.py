@@ -12,6 +12,7 @@ from raysim.config import Settings
 from raysim.core.components import Component
 
 ROOT = Path(__file__).parents[1]
+PAGES = ("*.md", "[a-z]*/*.md", "tests/*/*.md", "workloads/*/*.md")
 ROW = re.compile(r"^\| `([a-z_.]+)` \| ([^|]+) \|", re.MULTILINE)
 
 
@@ -21,7 +22,7 @@ def test_the_front_page_is_short():
 
 def test_links_lead_somewhere():
     links = []
-    for page in [*ROOT.glob("*.md"), *ROOT.glob("[a-z]*/*.md"), *ROOT.glob("tests/*/*.md")]:
+    for page in (page for place in PAGES for page in ROOT.glob(place)):
         targets = re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8"))
         links += [(page, target) for target in targets if not target.startswith("http")]
     assert len(links) > 10

@@ -30,7 +30,7 @@ def page_of(kind: str, name: str) -> RenderableType:
 
         return preset(PRESETS, name) if name else presets(PRESETS)
     if kind == "tables":
-        from raysim.workloads.tables.pages import page as table_page
+        from raysim.workloads.papers.table_pages import page as table_page
 
         return table_page(name)
     if kind == "studies":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raysim.core.errors import SettingsError
-from raysim.workloads.tables.read import read_tables
+from raysim.workloads.papers.table_file import read_tables
 
 SMALL = """
 [[table]]

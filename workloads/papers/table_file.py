@@ -21,8 +21,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from raysim.core.errors import SettingsError
 from raysim.core.given import dotted
 from raysim.workloads.papers.preset import origins
+from raysim.workloads.papers.table import PaperCell, PaperTable
 from raysim.workloads.presets import PRESETS
-from raysim.workloads.tables.table import PaperCell, PaperTable
 
 SEEDS = 3
 """Seeds of a cell where the paper prints no number: the fewest that give a deviation."""

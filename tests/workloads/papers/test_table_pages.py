@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from raysim.workloads.papers.table_pages import page
 from raysim.workloads.tables import TABLES
-from raysim.workloads.tables.pages import page
 
 README = (Path(__file__).parents[3] / "workloads/README.md").read_text(encoding="utf-8")
 

@@ -23,7 +23,7 @@ from raysim.tuning.tables.plan import TableOptions
 from raysim.workloads.tables import TABLES
 from tests.tasks import make_settings
 
-PAGE = (Path(__file__).parents[3] / "workloads/tables/RESULTS.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "workloads/papers/RESULTS.md").read_text(encoding="utf-8")
 ROUNDS, DIVERGENCE, LOGITS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
