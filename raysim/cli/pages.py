@@ -38,7 +38,7 @@ def page_of(kind: str, name: str) -> RenderableType:
 
         return page(name)
     if kind == "figures":
-        from raysim.workloads.figures.pages import page as figure_page
+        from raysim.workloads.papers.figure_pages import page as figure_page
 
         return figure_page(name)
     if kind in ("profiles", "manifests"):

@@ -21,8 +21,8 @@ from raysim.tuning.slots.fitting import at_most
 from raysim.tuning.slots.pool import open_slots
 from raysim.tuning.slots.queue import run_in_slots
 from raysim.tuning.slots.report import hinting
-from raysim.workloads.figures.drawing import check_packages, draw, rendered
-from raysim.workloads.figures.figure import Figure
+from raysim.workloads.papers.drawing import check_packages, draw, rendered
+from raysim.workloads.papers.figure import Figure
 
 FORMATS = ("svg", "png")
 RESUME = "fix this, then type the same command to resume the figure"

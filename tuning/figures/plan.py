@@ -21,7 +21,7 @@ from raysim.tuning.changes import (
 from raysim.workloads.datasets.fetch import data_root
 from raysim.workloads.datasets.prepared import missing_files
 from raysim.workloads.figures import find
-from raysim.workloads.figures.figure import Figure, FigureRun
+from raysim.workloads.papers.figure import Figure, FigureRun
 
 FIXED = dict.fromkeys(("analysis", "reference"), "the figure")
 """What settles settings that cannot be changed, by key."""

@@ -19,8 +19,8 @@ from raysim.analysis import ANALYSES
 from raysim.config import parse_override
 from raysim.tuning.figures.command import columns as read_columns
 from raysim.workloads.figures import FIGURES
-from raysim.workloads.figures.drawing import KINDS, draw, rendered
-from raysim.workloads.figures.pages import page
+from raysim.workloads.papers.drawing import KINDS, draw, rendered
+from raysim.workloads.papers.figure_pages import page
 from tests.tasks import make_settings, make_task
 
 
@@ -67,7 +67,7 @@ def test_a_page_names_the_presets_with_deviations():
 
 
 def test_the_list_of_all_figures_of_the_papers_names_each_that_is_drawn():
-    lines = (Path(__file__).parents[3] / "workloads/README.md").read_text().splitlines()
+    lines = (Path(__file__).parents[2] / "workloads/README.md").read_text().splitlines()
     start = lines.index("| paper | figure | counterpart |")
     table = list(takewhile(lambda line: line.startswith("|"), lines[start + 2 :]))
     named = [name for line in table for name in re.findall(r"`([a-z]+-\d+[a-z]?)`", line)]

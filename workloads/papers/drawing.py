@@ -13,8 +13,8 @@ from textwrap import fill
 from typing import TYPE_CHECKING
 
 from raysim.core.errors import SettingsError
-from raysim.workloads.figures.figure import Figure
-from raysim.workloads.figures.kinds import KINDS, Tables
+from raysim.workloads.papers.drawing_kinds import KINDS, Tables
+from raysim.workloads.papers.figure import Figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas

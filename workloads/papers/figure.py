@@ -51,7 +51,7 @@ class Figure:
         reference: Its figure there.
         preset: The preset of all runs.
         runs: The runs; references stand before the runs that they serve.
-        draw: Kind of drawing, of `drawing.KINDS`.
+        draw: Kind of drawing, of `drawing_kinds.KINDS`.
         table: The analysis that is drawn, or `metrics`.
         values: The columns that are drawn.
         axis: Label of the axis of the values; empty where each part of the values has its own.
@@ -92,3 +92,6 @@ HEAT_MAP: dict[str, Any] = {
     "settings": {"rounds": 1, "target_accuracy": None},
 }
 """Fields of a figure of the samples of each client and class."""
+
+FEDAVG = {"method.name": "fedavg"}
+"""Settings of a run of FedAvg, where the preset has the paper's method."""

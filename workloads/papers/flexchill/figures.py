@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from raysim.workloads.figures.figure import HEAT_MAP, Figure, FigureRun
+from raysim.workloads.papers.curves import ACCURACY, table_curves
+from raysim.workloads.papers.figure import HEAT_MAP, Figure, FigureRun
 from raysim.workloads.papers.flexchill.presets import FLEXCHILL
 
+CLIENT_ACCURACY = {"client_accuracy_mean": "mean accuracy of the clients"}
+TEST_LOSS = {**ACCURACY, "test_loss": "test loss"}
 TEMPERATURES = (4.0, 1.0, 0.25, 0.05)
 ALL = (4.0, 2.0, 1.0, 0.5, 0.25, 0.05)
 
@@ -39,7 +42,7 @@ def _between_clients(reference: str, layer: int, temperatures: Sequence[float]) 
     )
 
 
-FLEXCHILL_FIGURES = {
+FIGURES = {
     "flexchill-1": Figure(
         "Gradient norms at the first layer, of samples classified rightly and wrongly",
         FLEXCHILL,
@@ -69,6 +72,7 @@ FLEXCHILL_FIGURES = {
         {"only": ("correct", False)},
         "The model of the last round; the paper takes an initial network.",
     ),
+    "flexchill-4": table_curves("flexchill-1", "accuracy$", "figure 4", CLIENT_ACCURACY),
     "flexchill-4b": Figure(
         "Accuracy at the clients: median and deciles 1 to 9",
         FLEXCHILL,
@@ -118,6 +122,13 @@ FLEXCHILL_FIGURES = {
         ),
         **HEAT_MAP,
     ),
+    "flexchill-9": table_curves("flexchill-c", "accuracy$", "figure 9", TEST_LOSS),
+    **{
+        f"flexchill-{number}": table_curves(
+            "flexchill-d", f"^{name}=", f"figure {number}", TEST_LOSS
+        )
+        for number, name in ((10, "B"), (11, "m"), (12, "E"), (13, "alpha"))
+    },
     "flexchill-15": Figure(
         "Samples of each client and class where CKA is measured",
         FLEXCHILL,

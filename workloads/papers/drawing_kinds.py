@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from raysim.workloads.figures.figure import Figure
+from raysim.workloads.papers.figure import Figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

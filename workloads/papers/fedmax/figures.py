@@ -1,0 +1,46 @@
+"""Figures of FedMAX."""
+
+from __future__ import annotations
+
+from raysim.workloads.papers.curves import ACCURACY, table_curves
+from raysim.workloads.papers.fedmax.presets import FEDMAX
+from raysim.workloads.papers.figure import FEDAVG, Figure, FigureRun
+
+MACRO_F1 = {"test_macro_f1": "test macro F1"}
+
+FIGURES = {
+    "fedmax-2": Figure(
+        "KL divergence of the clients' mean activations from their mean",
+        FEDMAX,
+        "figure 2",
+        "fedmax-synthetic",
+        tuple(
+            FigureRun(
+                f"{label}, gamma {gamma:g}",
+                {**method, "dataset.gamma1": gamma, "dataset.gamma2": gamma},
+            )
+            for gamma in (0.0, 0.5, 1.0)
+            for label, method in (("FedAvg", FEDAVG), ("FedMAX", {}))
+        ),
+        "curves",
+        "kl_activations",
+        ("kl_mean_client", "kl_client_mean"),
+        "mean of the clients' KL divergences",
+        options={"log": True, "apart": ("KL(mean || client)", "KL(client || mean)")},
+    ),
+    "fedmax-4": table_curves("fedmax-1", "T=3000$", "figure 4", ACCURACY),
+    "fedmax-5": table_curves("fedmax-1", "T=600$", "figure 5", ACCURACY),
+    "fedmax-6": table_curves("fedmax-2", "", "figure 6", MACRO_F1),
+    "fedmax-7": Figure(
+        "t-SNE of activations: letters are clients, A the first",
+        FEDMAX,
+        "figures 7 to 9",
+        "fedmax-cifar10-tsne",
+        (FigureRun("FedAvg", FEDAVG), FigureRun("FedMAX")),
+        "embedding",
+        "activations",
+        ("activations",),
+        "",
+        options={"rounds": (1, 2, 3, 4, 5, 6, 9, 12, 15)},
+    ),
+}

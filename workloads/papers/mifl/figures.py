@@ -1,0 +1,80 @@
+"""Figures of MIFL."""
+
+from __future__ import annotations
+
+from raysim.workloads.papers.curves import ACCURACY, table_curves
+from raysim.workloads.papers.figure import HEAT_MAP, Figure, FigureRun
+from raysim.workloads.papers.mifl.presets import MIFL
+
+TRAIN_LOSS = {**ACCURACY, "train_loss": "training loss"}
+TO_TARGET = "A curve ends where its run in the table does: at the target, or where it gives up."
+PARTS = {
+    "a": ("mifl-2a", "^2nn iid .*B=inf"),
+    "b": ("mifl-2a", "^2nn noniid .*B=10"),
+    "c": ("mifl-2b", "^cnn noniid .*B=inf"),
+    "d": ("mifl-3", "^cnn mnist iid"),
+    "e": ("mifl-3", "^cnn mnist noniid"),
+    "f": ("mifl-3", "^3nn mimic3"),
+}
+"""Per part of MIFL's figures 4 and 5, the table and its columns."""
+NO_LIST = "The paper does not say which of table 3's E and B it draws; all are drawn."
+
+
+def _information(table: str, columns: str, reference: str) -> Figure:
+    """Return a part of MIFL's figure 6."""
+    return table_curves(
+        table,
+        columns,
+        reference,
+        {"test": "test samples", "train": "training samples"},
+        TO_TARGET,
+        title="Mutual information of labels and predicted classes",
+        table="label_information",
+        axis="mutual information [nats]",
+    )
+
+
+FIGURES = {
+    "mifl-3": Figure(
+        "Samples of each client and class",
+        MIFL,
+        "figure 3",
+        "mifl-mnist-2nn-iid",
+        (FigureRun("IID"), FigureRun("non-IID", preset="mifl-mnist-2nn-noniid")),
+        **HEAT_MAP,
+    ),
+    **{
+        f"mifl-4{part}": table_curves(
+            *(table, columns, f"figures 4{part} and 5{part}", TRAIN_LOSS),
+            f"{NO_LIST} {TO_TARGET}" if table == "mifl-3" else TO_TARGET,
+        )
+        for part, (table, columns) in PARTS.items()
+    },
+    "mifl-6a": _information("mifl-2a", PARTS["a"][1], "figures 6a and 6b"),
+    "mifl-6c": _information("mifl-3", PARTS["e"][1], "figures 6c and 6d"),
+    "mifl-6e": _information("mifl-3", PARTS["f"][1], "figures 6e and 6f"),
+    "mifl-7": Figure(
+        "Mutual information of each client's trained model and the one it received",
+        MIFL,
+        "figure 7",
+        "mifl-mnist-cnn-iid",
+        (
+            FigureRun("IID, B=600", {"local.batch_size": 600}),
+            FigureRun("non-IID, B=10", preset="mifl-mnist-cnn-noniid"),
+        ),
+        "scatter",
+        "client_information",
+        ("information",),
+        "mutual information [nats]",
+        {"target_accuracy": None, "rounds": 100},
+    ),
+    "mifl-8": table_curves("mifl-4", "(80%|imagenet.*70%)$", "figure 8", TRAIN_LOSS, TO_TARGET),
+    "mifl-9": table_curves(
+        "mifl-5",
+        "^cnn mnist noniid",
+        "figure 9",
+        TRAIN_LOSS,
+        f"A round of FMA is a pass over all layers. {TO_TARGET}",
+    ),
+    "mifl-10": table_curves("mifl-6b", "^cnn mnist noniid", "figure 10", TRAIN_LOSS, TO_TARGET),
+}
