@@ -91,9 +91,9 @@ def read_tables(path: Path) -> list[PaperTable]:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"])
-        raise SettingsError(f"{path.name}: {place}: {first['msg']}") from error
+        raise SettingsError(f"{path}: {place}: {first['msg']}") from error
     except ValueError as error:
-        raise SettingsError(f"{path.name}: {error}") from error
+        raise SettingsError(f"{path}: {error}") from error
 
 
 def _built(entry: _Table) -> PaperTable:

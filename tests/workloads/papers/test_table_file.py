@@ -107,5 +107,5 @@ def test_malformed_files_are_refused_in_one_line(tmp_path, case):
     assert SMALL.count(old) >= 1
     with pytest.raises(SettingsError) as error:
         read(tmp_path, SMALL.replace(old, new, 1))
-    message = str(error.value)
-    assert message.startswith("small.toml: ") and says in message and "\n" not in message
+    name, message = f"{tmp_path / 'small.toml'}: ", str(error.value)
+    assert message.startswith(name) and says in message and "\n" not in message
