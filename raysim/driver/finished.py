@@ -14,9 +14,9 @@ from raysim.core.given import override_text, parse_json
 from raysim.driver.context import Result
 from raysim.driver.identity import differing_parts
 from raysim.storage.checkpoints import Checkpoints
+from raysim.storage.rows.parted import read_table
 from raysim.storage.run_directory import RunDirectory, difference_from
 from raysim.storage.sealed.models import model_problem
-from raysim.storage.tables.parted import read_table
 
 
 def finished_run(

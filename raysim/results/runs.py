@@ -24,12 +24,12 @@ from raysim.core.method import METHODS
 from raysim.results.failures import INFINITE_LOSS, failure_of, read_failure
 from raysim.storage.checkpoints import Checkpoints
 from raysim.storage.recorder import ANALYSIS
+from raysim.storage.rows.metrics import read_metrics
+from raysim.storage.rows.parted import read_table
 from raysim.storage.run_directory import RunDirectory
 from raysim.storage.schema import GRIDS, current_settings
 from raysim.storage.sealed.models import model_problem
 from raysim.storage.summary import DROPPED
-from raysim.storage.tables.metrics import read_metrics
-from raysim.storage.tables.parted import read_table
 
 State = Literal["finished", "running", "diverged", "failed"]
 LOSSES = ("train_loss", "test_loss")

@@ -6,7 +6,7 @@ Imported by `execution`, `driver`, `results`, `workloads` and `tuning`; knows on
 
 - `run_directory` names the files; `schema`, `environment`, `plugins` and `lock` are about what they
   were written with, and by whom.
-- `recorder` writes rows of rounds into `tables`; `summary` and `trace` are made of the same rounds.
+- `recorder` writes the `rows` of rounds; `summary` and `trace` are made of the same rounds.
 - `checkpoints`, `client_states` and `in_flight` are what a run goes on from; they
   and the model are checked by what is `sealed`.
 - `atomic` writes files so that a crash leaves none by halves.

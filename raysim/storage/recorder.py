@@ -24,11 +24,11 @@ import pyarrow.parquet as pq
 
 from raysim.core.given import dotted
 from raysim.storage.atomic import remove, replace_file
-from raysim.storage.tables.metrics import read_metrics
-from raysim.storage.tables.parted import PartedTable, check_rounds, reading
+from raysim.storage.rows.metrics import read_metrics
+from raysim.storage.rows.parted import PartedTable, check_rounds, reading
 
 if TYPE_CHECKING:
-    from raysim.storage.tables.tensorboard_events import Events
+    from raysim.storage.rows.tensorboard_events import Events
 
 Row = dict[str, Any]
 Columns = Mapping[str, npt.NDArray[Any]]
@@ -104,7 +104,7 @@ class RunRecorder:
         for old in self._folder.glob("events.out.tfevents.*"):
             remove(old)
         # Late, while actors start: it takes long.
-        from raysim.storage.tables.tensorboard_events import Events
+        from raysim.storage.rows.tensorboard_events import Events
 
         self._events = Events.create(self._folder)
         self._emit_hyperparameters(self._events)

@@ -26,9 +26,9 @@ from raysim.storage.checkpoints import FORMULA, Checkpoints
 from raysim.storage.environment import by_environment, environment, gpu_names, installed_version
 from raysim.storage.lock import LOCK, check_place, lock_folder, make_new_folder
 from raysim.storage.plugins import SEALS, Plugins, modules_of
+from raysim.storage.rows.metrics import read_metrics
 from raysim.storage.schema import SCHEMA, current_settings
 from raysim.storage.summary import summarise
-from raysim.storage.tables.metrics import read_metrics
 
 PACKAGES = ("raysim", "torch", "ray", "numpy", "pyarrow", "safetensors")
 

@@ -9,8 +9,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from raysim.core.errors import RunError
 from raysim.storage.recorder import RunRecorder, SealedTables
+from raysim.storage.rows import parted
 from raysim.storage.summary import rounds_to_target, summarise
-from raysim.storage.tables import parted
 
 SETTINGS = {"method": {"name": "fedavg"}, "local": {"lr": 0.1}, "out": None, "rounds": 9}
 CLIENTS = 2

@@ -13,8 +13,8 @@ from raysim.results.references import reference_notes
 from raysim.results.runs import read_run
 from raysim.storage.atomic import replace_file, write_json
 from raysim.storage.lock import lock_folder, removed_if_refused
+from raysim.storage.rows.parted import read_table
 from raysim.storage.schema import GRIDS, SCHEMA, check_claim
-from raysim.storage.tables.parted import read_table
 from raysim.tuning.figures.plan import FigurePlan, make_plan
 from raysim.tuning.figures.runs import FigureRuns
 from raysim.tuning.slots.fitting import at_most

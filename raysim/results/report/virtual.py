@@ -11,7 +11,7 @@ from raysim.core.errors import visible
 from raysim.results.compare import RunGroup
 from raysim.results.report.charts import COLOURS, SHOWN_LABEL, Chart, style_of, to_svg
 from raysim.results.runs import RunRecord
-from raysim.storage.tables.parted import read_table
+from raysim.storage.rows.parted import read_table
 
 BARS = 200
 """Most bars of a chart; more can not be told apart."""

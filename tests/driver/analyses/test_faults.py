@@ -12,7 +12,7 @@ from raysim.analysis import accuracy
 from raysim.analysis.activations import KlActivations
 from raysim.analysis.base import MeasuredRound
 from raysim.core.rules import Trained, View
-from raysim.storage.tables import parted
+from raysim.storage.rows import parted
 from tests.driver.analyses.common import EVERYTHING, SIZES, settings, tables
 from tests.driver.test_lost_files import StopAfter
 from tests.driver.test_run import Poisoned

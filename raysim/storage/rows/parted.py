@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from raysim.core.arrow import checksum
 from raysim.core.errors import RunError
 from raysim.storage.atomic import remove, replace_file, sweep
-from raysim.storage.tables.metrics import check_numbers
+from raysim.storage.rows.metrics import check_numbers
 
 FILE_ROWS, FILE_BYTES = 50_000, 2**25
 """Rows, and bytes in memory, after which a file is closed."""
