@@ -19,8 +19,8 @@ from typing import ClassVar
 from pydantic import Field
 
 from raysim.core.errors import DataError
+from raysim.workloads.datasets.csv_files import TEXT, WHOLE, find_table, line_of, read_table
 from raysim.workloads.datasets.image_files import ImageFiles, Listing, class_folders
-from raysim.workloads.datasets.tables import TEXT, WHOLE, find_table, line_of, read_table
 
 GRADES = 5
 

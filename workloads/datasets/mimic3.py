@@ -33,8 +33,8 @@ from raysim.core.data import Dataset, Progress, Split
 from raysim.core.errors import DataError
 from raysim.core.given.limits import Count
 from raysim.core.seeds import stream
+from raysim.workloads.datasets.csv_files import TEXT, TIME, WHOLE, find_table, line_of, read_table
 from raysim.workloads.datasets.prepared import prepare_once
-from raysim.workloads.datasets.tables import TEXT, TIME, WHOLE, find_table, line_of, read_table
 
 PUBLISHED = "https://physionet.org/content/mimiciii/1.4/ (for credentialed users)"
 TABLES: Mapping[str, Mapping[str, pa.DataType]] = {

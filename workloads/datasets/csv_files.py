@@ -1,4 +1,4 @@
-"""CSV tables, read column by column, with errors that name file and line."""
+"""CSV files, read column by column, with errors that name file and line."""
 
 from __future__ import annotations
 
