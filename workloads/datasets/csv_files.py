@@ -21,8 +21,8 @@ ONE_THREAD = csv.ReadOptions(use_threads=False)
 NAMES = {WHOLE: "a whole number", TEXT: "a text", TIME: "a date and time (2101-10-20 19:08:00)"}
 
 
-def find_table(folder: Path, name: str, published: str) -> Path:
-    """Return the path of a table: NAME.csv or NAME.csv.gz.
+def find_csv(folder: Path, name: str, published: str) -> Path:
+    """Return the path of a CSV file: NAME.csv or NAME.csv.gz.
 
     Raises:
         DataError: neither is there.
@@ -37,7 +37,7 @@ def find_table(folder: Path, name: str, published: str) -> Path:
     )
 
 
-def read_table(
+def read_csv(
     path: Path, columns: Mapping[str, pa.DataType], optional: frozenset[str] = frozenset()
 ) -> pa.Table:
     """Read some columns of a CSV file with a header, whose case is ignored.
@@ -61,7 +61,7 @@ def read_table(
 
 
 def line_of(row: int) -> int:
-    """Return the line number, from 1, of a row, from 0, in a table without optional columns."""
+    """Return the line number, from 1, of a row, from 0, in a file without optional columns."""
     return row + 2
 
 

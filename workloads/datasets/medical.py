@@ -19,7 +19,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from raysim.core.errors import DataError
-from raysim.workloads.datasets.csv_files import TEXT, WHOLE, find_table, line_of, read_table
+from raysim.workloads.datasets.csv_files import TEXT, WHOLE, find_csv, line_of, read_csv
 from raysim.workloads.datasets.image_files import ImageFiles, Listing, class_folders
 
 GRADES = 5
@@ -56,7 +56,7 @@ class Aptos(ImageFiles):
             DataError: the table or an image is missing, or a row is wrong.
         """
         hint = f"{self.published}, and the folder train_images beside it"
-        table = find_table(folder, "train", hint)
+        table = find_csv(folder, "train", hint)
         grades = _grades(table)
         tested: set[str] = set()
         for grade in range(GRADES):
@@ -88,7 +88,7 @@ def _grades(table: Path) -> dict[str, int]:
     Raises:
         DataError: a column is missing, or a row is wrong; it names the line.
     """
-    rows = read_table(table, {"ID_CODE": TEXT, "DIAGNOSIS": WHOLE})
+    rows = read_csv(table, {"ID_CODE": TEXT, "DIAGNOSIS": WHOLE})
     grades: dict[str, int] = {}
     for number, row in enumerate(rows.to_pylist()):
         code, grade = row["ID_CODE"], row["DIAGNOSIS"]

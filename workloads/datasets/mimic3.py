@@ -33,7 +33,7 @@ from raysim.core.data import Dataset, Progress, Split
 from raysim.core.errors import DataError
 from raysim.core.given.limits import Count
 from raysim.core.seeds import stream
-from raysim.workloads.datasets.csv_files import TEXT, TIME, WHOLE, find_table, line_of, read_table
+from raysim.workloads.datasets.csv_files import TEXT, TIME, WHOLE, find_csv, line_of, read_csv
 from raysim.workloads.datasets.prepared import prepare_once
 
 PUBLISHED = "https://physionet.org/content/mimiciii/1.4/ (for credentialed users)"
@@ -158,7 +158,7 @@ class Mimic3(Dataset):
 
 
 def _tables(folder: Path) -> dict[str, Path]:
-    return {name: find_table(folder, name, PUBLISHED) for name in TABLES}
+    return {name: find_csv(folder, name, PUBLISHED) for name in TABLES}
 
 
 def _patients(admissions_path: Path, patients_path: Path) -> Patients:
@@ -192,7 +192,7 @@ def _patients(admissions_path: Path, patients_path: Path) -> Patients:
 
 def _drugs(path: Path, patients: Patients) -> Drugs:
     """Read the prescriptions of the first 48 hours of the stays."""
-    table = read_table(path, TABLES["PRESCRIPTIONS"], frozenset({"STARTDATE", "DRUG"}))
+    table = read_csv(path, TABLES["PRESCRIPTIONS"], frozenset({"STARTDATE", "DRUG"}))
     subject, started = (table[name].to_numpy() for name in ("SUBJECT_ID", "STARTDATE"))
     at = np.searchsorted(patients.subject, subject) % len(patients.subject)
     admitted = patients.admitted[at]
@@ -208,7 +208,7 @@ def _drugs(path: Path, patients: Patients) -> Drugs:
 
 
 def _columns(path: Path, name: str) -> dict[str, Values]:
-    table = read_table(path, TABLES[name])
+    table = read_csv(path, TABLES[name])
     return {column: table[column].to_numpy() for column in TABLES[name]}
 
 
