@@ -1,0 +1,33 @@
+"""Folders of the papers: what they hold has their name, and is found by name."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from raysim.workloads import papers
+from raysim.workloads.figures import FIGURES
+from raysim.workloads.papers.table_file import read_tables
+from raysim.workloads.presets import PRESETS
+from raysim.workloads.tables import TABLES
+
+FOLDERS = sorted(path.parent for path in Path(papers.__file__).parent.glob("*/presets.py"))
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_all_that_a_paper_holds_begins_with_its_name_and_is_registered(folder):
+    package = f"{papers.__name__}.{folder.name}"
+    for names, registered in (
+        ({*import_module(f"{package}.presets").PRESETS}, PRESETS),
+        ({*import_module(f"{package}.figures").FIGURES}, FIGURES),
+        ({table.name for table in read_tables(folder / "tables.toml")}, TABLES),
+    ):
+        assert names and names == {n for n in registered if n.startswith(f"{folder.name}-")}
+
+
+def test_all_else_that_is_registered_is_for_getting_started():
+    prefixes = tuple(f"{folder.name}-" for folder in FOLDERS)
+    others = [n for n in (*PRESETS, *TABLES, *FIGURES) if not n.startswith(prefixes)]
+    assert others == ["mnist-fedavg", "mnist-noniid", "mnist-1000", "mnist-million"]
