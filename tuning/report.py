@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from raysim.core.given import dotted
+from raysim.core.given import canonical, dotted
 from raysim.results import report
 from raysim.results.render import Entry, Grid
 from raysim.results.render.formats import html_table
@@ -72,7 +72,7 @@ def _write_plot(figure: Figure, path: Path) -> Path:
 def _page(search: Search, found: Sequence[FrozenTrial], charts: Sequence[Chart]) -> str:
     trials = search.study.get_trials(deepcopy=False)
     record = record_of(search.resolved, search.options)
-    settings = dotted(record.pop("settings"))
+    settings = canonical(record.pop("settings"))
     return report.render(
         "study_page.html",
         FILES,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from raysim.core.errors import SettingsError
-from raysim.core.given import override_text
+from raysim.core.given import key_text, override_text
 from raysim.results.metrics import Metric
 from raysim.results.origins import origin_notes, origins_of, revisions_of
 from raysim.results.references import UNREAD, reference_settings
@@ -148,8 +147,8 @@ def group_runs(records: Sequence[RunRecord], metrics: Sequence[Metric] = ()) -> 
         own = result_settings(record.settings) | (
             reference_settings(record) if by_reference else {}
         )
-        kind = [own, record.own_task, record.state == RUNNING, revisions[record.path]]
-        text = json.dumps(kind, sort_keys=True, default=str)
+        in_progress = record.state == RUNNING
+        text = key_text(own, record.own_task, in_progress, revisions[record.path])
         key, again = text, 1
         while any(other.seed == record.seed for other in found.get(key, ())):
             again += 1

@@ -5,11 +5,11 @@ Runs of equal settings repeat one experiment only where their origins are equal,
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from raysim.core.given import key_text
 from raysim.results.references import SHOWN_DIGITS
 from raysim.results.runs import RunRecord, result_settings
 from raysim.storage.checkpoints import FORMULA, TEST_SAMPLES, TRAINING_SAMPLES
@@ -47,7 +47,7 @@ def origins_of(record: RunRecord) -> dict[Origin, str]:
         found[Origin(f"{FORMULA} {method}")] = str(record.revision or "unknown")
     if not record.own_task:
         given = {k: v for k, v in record.settings.items() if k.startswith(OF_SAMPLES)}
-        text = json.dumps([record.settings.get("clients"), given], sort_keys=True, default=str)
+        text = key_text(record.settings.get("clients"), given)
         for name in (TRAINING_SAMPLES, TEST_SAMPLES):
             if digest := record.sealed(name):
                 dataset = record.settings.get("dataset.name")
@@ -79,7 +79,7 @@ def revisions_of(records: Sequence[RunRecord]) -> dict[Path, int | None]:
     checkpoints are gone stays unknown.
     """
     found = {record.path: record.revision for record in records}
-    settings = {record.path: repr(result_settings(record.settings)) for record in records}
+    settings = {record.path: key_text(result_settings(record.settings)) for record in records}
     known: dict[str, set[int]] = {}
     for path, revision in found.items():
         if revision is not None:

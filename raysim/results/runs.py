@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from raysim import methods  # noqa: F401 - registers them
 from raysim.core.arrow import checksum
 from raysim.core.errors import RunError, SettingsError
-from raysim.core.given import compared, decides_result, parse_json
+from raysim.core.given import canonical, decides_result, parse_json
 from raysim.core.method import METHODS
 from raysim.results.failures import INFINITE_LOSS, failure_of, read_failure
 from raysim.storage.checkpoints import Checkpoints
@@ -48,7 +48,7 @@ class RunRecord:
 
     Attributes:
         path: The run directory.
-        settings: Values by dotted key, as `compared` returns them.
+        settings: Values by dotted key, as `canonical` returns them.
         own_task: Whether the run has a task of its own.
         metrics: A row per committed round, with the columns of CUMULATED; empty before the first.
         summary: `summary.json`; None of a run that is not finished.
@@ -208,7 +208,7 @@ def _settings(directory: RunDirectory) -> tuple[dict[str, Any], bool]:
         values = Checkpoints(directory.checkpoints).config()
     if values is None or "own_task" not in values:
         raise RunError(f"{directory.path}: holds no run{_instead(directory.path)}")
-    settings = compared(current_settings(directory.config, values))
+    settings = canonical(current_settings(directory.config, values))
     own_task = bool(settings.pop("own_task"))
     for key, what in (("seed", "seed"), ("rounds", "number of rounds")):
         if type(settings.get(key)) is not int:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raysim.core.given import dotted
+from raysim.core.given import canonical
 from raysim.storage.atomic import remove, replace_file
 from raysim.storage.rows.metrics import read_metrics
 from raysim.storage.rows.parted import PartedTable, check_rounds, reading
@@ -228,7 +228,7 @@ class RunRecorder:
     def _emit_hyperparameters(self, events: Events) -> None:
         values = {
             key: value if isinstance(value, int | float | str) else str(value)
-            for key, value in dotted(self._settings).items()
+            for key, value in canonical(self._settings).items()
         }
         events.hyperparameters(values)
 

@@ -20,7 +20,7 @@ from pyarrow import ipc
 from raysim.config import Settings, parse
 from raysim.core.client_indices import ClientIndices, ListedIndices
 from raysim.core.errors import RunError, SettingsError
-from raysim.core.given import compared, may_change, parse_json
+from raysim.core.given import canonical, may_change, parse_json
 from raysim.storage.atomic import is_leftover, remove, replace_file, sweep, write_json
 from raysim.storage.checkpoints import FORMULA, Checkpoints
 from raysim.storage.environment import by_environment, environment, gpu_names, installed_version
@@ -290,7 +290,7 @@ def difference_from(recorded: Mapping[str, Any], settings: Settings) -> str | No
 
 def _difference(found: dict[str, Any], wanted: dict[str, Any]) -> str | None:
     """Return the first setting that differs, but for those that may change."""
-    found, wanted = compared(found), compared(wanted)
+    found, wanted = canonical(found), canonical(wanted)
     for key in {**found, **wanted}:
         if not may_change(key) and found.get(key) != wanted.get(key):
             return f"{key}={found.get(key)} (here {wanted.get(key)})"

@@ -142,6 +142,31 @@ def test_chains_in_another_order_are_other_groups(grouped):
     assert "'method.methods=fedadam, fedprox'" in groups[1].label
 
 
+def test_runs_of_stages_in_another_order_are_other_rows(write_run):
+    """Of a mapping of stages at the top of the settings, the last stage without settings."""
+    stages = {"clip": {"norm": 1.0, "noise": 0.0}, "topk": {"fraction": 0.1}, "masks": {}}
+    reordered = {name: dict(reversed(stages[name].items())) for name in stages}
+    orders = {
+        "a": (stages, [*stages]),
+        "b": (stages, ["topk", "clip", "masks"]),
+        "c": (stages, ["clip", "topk"]),
+        "d": (reordered, [*stages]),  # fields in another order say nothing
+    }
+    records = []
+    for seed, (run, (given, names)) in enumerate(orders.items()):
+        file = write_run(run, make_rows([0.5] * 5), seed=seed) / "config.json"
+        channel = {name: given[name] for name in names}
+        file.write_text(json.dumps({**json.loads(file.read_text()), "channel": channel}))
+        records.append(read_run(file.parent))
+    groups = group_runs(records)
+    assert {g.label: len(g.records) for g in groups} == {
+        "'channel=clip, topk, masks'": 2,
+        "'channel=topk, clip, masks'": 1,
+        "'channel=clip, topk'": 1,
+    }
+    assert [row[0].text for row in comparison(groups, []).rows] == [g.label for g in groups]
+
+
 def test_one_group_is_called_by_its_method(grouped):
     (group,) = grouped(a={"seed": 1}, b={"seed": 2})
     assert group.label == "fedavg"
@@ -288,6 +313,16 @@ def test_runs_by_another_formula_are_apart(write_run, monkeypatch, known, expect
         f"fedavg, formula {label}" if label else "fedavg": names
         for label, names in expected.items()
     }
+
+
+def test_the_order_of_recorded_fields_does_not_tell_formulas_apart(write_run, monkeypatch):
+    """An earlier version may have had them in another order."""
+    paths = [write_run(name, seed=i) for i, name in enumerate("ab")]
+    file = paths[1] / "config.json"
+    file.write_text(json.dumps(dict(reversed(json.loads(file.read_text()).items()))))
+    revision = property(lambda record: {"a": 2, "b": None}[record.path.name])
+    monkeypatch.setattr("raysim.results.runs.RunRecord.revision", revision)
+    assert [g.label for g in group_runs([read_run(path) for path in paths])] == ["fedavg"]
 
 
 def test_a_finished_run_without_checkpoints_is_of_an_unknown_formula(write_run, monkeypatch):

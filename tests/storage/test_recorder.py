@@ -11,6 +11,7 @@ from raysim.core.errors import RunError
 from raysim.storage.recorder import RunRecorder, SealedTables
 from raysim.storage.rows import parted
 from raysim.storage.summary import rounds_to_target, summarise
+from tests.tuning.test_events import hparams_tab
 
 SETTINGS = {"method": {"name": "fedavg"}, "local": {"lr": 0.1}, "out": None, "rounds": 9}
 CLIENTS = 2
@@ -222,6 +223,21 @@ def test_events_hold_every_figure_once(tmp_path, record):
         assert found == pytest.approx({n: row(n, 0.25)[name] for n in (1, 2, 3)})
         assert len(events.Scalars(name)) == 3
     assert "round" not in events.Tags()["scalars"]
+
+
+def test_events_tell_stages_in_another_order_apart(tmp_path):
+    for name, stages in {"a": ("clip", "masks"), "b": ("masks", "clip")}.items():
+        settings = {**SETTINGS, "channel": {stage: {} for stage in stages}}
+        (tmp_path / name).mkdir()
+        recorder = RunRecorder(tmp_path / name, settings)
+        recorder.open(0)
+        recorder.close()
+    _, found = hparams_tab(tmp_path)
+    assert {group.hparams["channel"].string_value for group in found.values()} == {
+        "clip, masks",
+        "masks, clip",
+    }
+    assert {group.hparams["channel.masks"].string_value for group in found.values()} == {"{}"}
 
 
 def test_what_was_not_measured_is_no_event(tmp_path, record):

@@ -14,9 +14,11 @@ import pytest
 import torch
 from filelock import FileLock, Timeout
 from pyarrow import ipc
+from pydantic import Field
 
 from raysim.core.client_indices import ListedIndices
 from raysim.core.errors import RunError
+from raysim.methods.fedavg import FedAvg
 from raysim.storage.run_directory import RunDirectory
 from raysim.storage.summary import summarise
 from tests.tasks import make_settings
@@ -146,6 +148,44 @@ def test_settings_whose_order_counts_are_compared_in_order_and_completely(tmp_pa
     else:
         expected = "fedprox, fedadam, fedavg (here fedadam, fedprox, fedavg)"
         assert f"holds a run with method.methods={expected}; " in said
+
+
+class Nested(FedAvg):
+    """A user's own method whose settings hold mappings in mappings and in lists."""
+
+    stages: dict[str, dict[str, dict[str, float]]] = Field(default={})
+    parts: tuple[dict[str, float], ...] = ()
+
+
+@pytest.mark.parametrize(
+    ("given", "other", "difference"),
+    [
+        (
+            {"stages": {"mask": {"layers": {"a": 1, "b": 2}}}},
+            {"stages": {"mask": {"layers": {"b": 2, "a": 1}}}},
+            "method.stages.mask.layers=a, b (here b, a)",
+        ),
+        (
+            {"stages": {"mask": {"layers": {}}}},
+            {"stages": {"mask": {}}},
+            "method.stages.mask.layers={} (here None)",
+        ),
+        (
+            {"parts": [{"a": 1, "b": 2}]},
+            {"parts": [{"b": 2, "a": 1}]},
+            "method.parts=[[['a', 1.0], ['b', 2.0]]] (here ",
+        ),
+    ],
+    ids=["order", "empty", "list"],
+)
+def test_nested_settings_are_compared_in_order_and_completely(tmp_path, given, other, difference):
+    def settings(values):
+        fields = {f"method.{key}": value for key, value in values.items()}
+        return {"method.name": f"{__name__}:Nested", **fields}
+
+    start(tmp_path, **settings(given))
+    assert allowed(tmp_path, **settings(given))
+    assert f"holds a run with {difference}" in refusal(tmp_path, **settings(other))
 
 
 def test_settings_whose_order_does_not_count_are_equal_in_any(tmp_path):

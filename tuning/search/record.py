@@ -9,7 +9,7 @@ import optuna
 
 from raysim.config import parse
 from raysim.core.errors import SettingsError
-from raysim.core.given import compared
+from raysim.core.given import canonical
 from raysim.storage.schema import renamed
 from raysim.tuning.studies.samplers import SearchOptions
 from raysim.tuning.studies.space import Space
@@ -47,7 +47,7 @@ def as_of_today(found: Mapping[str, Any]) -> dict[str, Any]:
 def difference_in(key: str, found: Any, expected: Any) -> str | None:
     """Return the first difference under a key of two records in words, or None."""
     if key == "settings" and isinstance(found, Mapping):
-        found, expected = compared(found), compared(expected)
+        found, expected = canonical(found), canonical(expected)
     return first_difference(found, expected)
 
 

@@ -6,7 +6,6 @@ that the metrics of its cells need are added to a run's settings.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from functools import cached_property
 
 from raysim.config import Settings
 from raysim.core.errors import SettingsError
-from raysim.core.given import portable_name
+from raysim.core.given import canonical, key_text, portable_name
 from raysim.results.metrics import Metric, parse_metric
 from raysim.workloads.datasets.fetch import data_root
 from raysim.workloads.datasets.prepared import missing_files
@@ -43,7 +42,7 @@ class ResolvedCell:
     @cached_property
     def key(self) -> str:
         """Settings as text, which the cells of one run have in common."""
-        return json.dumps(self.settings.to_dict())
+        return key_text(canonical(self.settings.to_dict()))
 
 
 @dataclass(frozen=True, eq=False)

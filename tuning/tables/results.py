@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from raysim.core.given import compared
+from raysim.core.given import canonical
 from raysim.results.failures import is_divergence
 from raysim.results.metrics import parse_metric
 from raysim.results.origins import Origin, origin_notes, origins_of
@@ -191,7 +191,7 @@ def _place(cell: PlannedCell) -> Place:
 
 def _settings_of(cell: PlannedCell) -> dict[str, Any]:
     """Return the settings of a cell's runs on which their models depend, the seed left out."""
-    return result_settings(compared(cell.run.settings.to_dict()))
+    return result_settings(canonical(cell.run.settings.to_dict()))
 
 
 def _with_differences(

@@ -9,7 +9,6 @@ that a method's further passes, its server and the driver are in it; analyses an
 from __future__ import annotations
 
 import heapq
-import json
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -26,6 +25,7 @@ from raysim.config import Settings
 from raysim.core.arrow import open_split
 from raysim.core.client_indices import Holdout
 from raysim.core.data import prepared
+from raysim.core.given import canonical, key_text
 from raysim.workloads.datasets.fetch import data_root
 
 EVALUATED = 1 / 3
@@ -104,7 +104,7 @@ def _trained(settings: Settings) -> int:
 
 def _key(settings: Settings, *names: str) -> str:
     values = settings.to_dict()
-    return json.dumps([values[name] for name in names])
+    return key_text(canonical({name: values[name] for name in names}))
 
 
 def _measure_size(settings: Settings) -> DataSize:

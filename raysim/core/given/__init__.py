@@ -8,9 +8,10 @@ from raysim.core.given.decisive import decides_result, may_change
 from raysim.core.given.paths import check_inside, portable_name, user_path
 from raysim.core.given.values import (
     RepeatedKeyError,
+    canonical,
     check_plain,
-    compared,
     dotted,
+    key_text,
     or_none,
     override_text,
     parse_json,
@@ -22,11 +23,12 @@ from raysim.core.given.values import (
 
 __all__ = [
     "RepeatedKeyError",
+    "canonical",
     "check_inside",
     "check_plain",
-    "compared",
     "decides_result",
     "dotted",
+    "key_text",
     "may_change",
     "or_none",
     "override_text",

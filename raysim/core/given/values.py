@@ -7,7 +7,7 @@ import re
 import shlex
 import tomllib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,30 +48,66 @@ def check_plain(values: Mapping[str, Any]) -> None:
 
 
 def dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested values by dotted key."""
+    """Return nested values by dotted key, as overrides that give them again."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and value:
             flat |= dotted(value, f"{prefix}{key}.")
         else:
             flat[prefix + key] = value
     return flat
 
 
-def compared(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings by dotted key, by which they are equal to others or not.
+def canonical(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by dotted key in the form in which they are compared.
 
-    A mapping that is itself a setting, as `method.methods` of a chain, has its names in order under
-    its own key: `dotted` leaves out empty ones, and dictionaries in another order are equal.
+    The dictionaries of two settings are equal where the settings are: a group or a component has
+    fields, whose order does not matter; any other mapping is ordered, as `methods` of a chain, and
+    has its names in order under its own key. At the top, that is one whose values are all mappings.
+    Under a name of an ordered mapping stand fields again. An empty mapping stays, as {}.
     """
-    groups = {key: value for key, value in values.items() if isinstance(value, Mapping)}
-    orders = {
-        f"{group}.{name}": ", ".join(map(str, value))
-        for group, settings in groups.items()
-        for name, value in settings.items()
-        if isinstance(value, Mapping)
+    return {
+        name: value
+        for key, given in values.items()
+        for name, value in _canonical(key, given, has_fields=_has_fields(given))
     }
-    return dotted(values) | orders
+
+
+def _has_fields(value: Any) -> bool:
+    """Return whether a value at the top is a group or a component: these have plain fields."""
+    return isinstance(value, Mapping) and not all(
+        isinstance(each, Mapping) for each in value.values()
+    )
+
+
+def _canonical(key: str, value: Any, *, has_fields: bool) -> Iterator[tuple[str, Any]]:
+    """Yield the settings under a key; ordered mappings and those with fields alternate."""
+    if not isinstance(value, Mapping):
+        yield key, _paired(value)
+        return
+    if not value:
+        yield key, {}
+    elif not has_fields:
+        yield key, ", ".join(map(_as_name, value))
+    for name, each in value.items():
+        yield from _canonical(f"{key}.{name}", each, has_fields=not has_fields)
+
+
+def _as_name(name: str) -> str:
+    """Return a name as it stands among others, between commas."""
+    return json.dumps(name) if not name or {*name} & {",", '"'} else name
+
+
+def _paired(value: Any) -> Any:
+    """Return a value in which mappings that stand in lists are lists of name and value."""
+    if isinstance(value, Mapping):
+        return [[name, _paired(each)] for name, each in value.items()]
+    return [*map(_paired, value)] if isinstance(value, list | tuple) else value
+
+
+def key_text(*values: Any) -> str:
+    """Return a text that is equal for equal values; settings in them are canonical ones."""
+    return json.dumps(values, sort_keys=True, default=str)
 
 
 class RepeatedKeyError(ValueError):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from raysim.core.errors import SettingsError, visible
+from raysim.core.given import key_text
 from raysim.results.compare import RunGroup
 from raysim.results.render import Entry, Grid
 from raysim.results.render.formats import html_table
@@ -124,7 +125,7 @@ def _partitions(groups: Sequence[RunGroup], labels: Labels) -> list[Chart]:
     for group in groups:
         record = group.records[0]
         decisive = {k: v for k, v in record.settings.items() if k.startswith(PARTITION)}
-        key = json.dumps([decisive, str(record.path) if record.own_task else ""], default=str)
+        key = key_text(decisive, str(record.path) if record.own_task else "")
         if key in found or (counts := class_counts(record, labels)) is None:
             continue
         named = "own task" if record.own_task else _partition_title(record.settings)

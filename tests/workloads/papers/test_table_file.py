@@ -49,6 +49,15 @@ def read(tmp_path, text):
     return read_tables(path)
 
 
+def test_a_cell_has_stages_without_settings_in_order(tmp_path):
+    chain = 'method = { name = "chain", methods = { scaffold = {}, fedprox = { mu = 0.5 } } }'
+    marks = "method.name method.methods.scaffold method.methods.fedprox.mu"
+    text = SMALL.replace('method.name = "fedprox"', chain).replace('method.name"', f'{marks}"')
+    (table,) = read(tmp_path, text)
+    methods = table.cells[-1].resolve().method.methods
+    assert [*methods] == ["scaffold", "fedprox"] and methods["fedprox"].mu == 0.5
+
+
 def test_a_cell_inherits_from_table_column_and_row(tmp_path):
     (table,) = read(tmp_path, SMALL)
     assert (table.name, table.rows, table.columns) == ("one", ("first", "second"), ("a", "b"))
