@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from raysim.core.errors import SettingsError, visible
-from raysim.core.given import dotted
+from raysim.core.given import canonical
 from raysim.tuning.changes import check_overrides, check_rounds, has_words, shortened
 from raysim.tuning.tables.cells import PlannedCell, PlannedRun, ResolvedCell, planned_cells
 from raysim.workloads.tables import PaperCell, PaperTable
@@ -99,7 +99,9 @@ def _made_by_rows(table: PaperTable, options: TableOptions) -> dict[str, str]:
     These are settings that rows have of their own, where rows of a chosen column have several
     values; settings of methods are compared with those of the same method.
     """
-    own = frozenset[str]().union(*table.row_keys.values())
+    given = frozenset[str]().union(*table.row_keys.values())
+    # A field of a method of a chain comes with the chain's order, which may be what differs.
+    own = {key.rsplit(".", depth)[0] for key in given for depth in range(key.count(".") + 1)}
     named = {
         key: {each for each in own if f"{each}.".startswith(f"{key}.")} for key in options.overrides
     }
@@ -108,7 +110,7 @@ def _made_by_rows(table: PaperTable, options: TableOptions) -> dict[str, str]:
     values: dict[tuple[str, ...], set[str]] = {}
     chosen = {cell.column for cell in table.cells if _is_chosen(cell, options)}
     for cell in (each for each in table.cells if each.column in chosen):
-        settings = dotted(cell.resolve().to_dict())
+        settings = canonical(cell.resolve().to_dict())
         for key in own & settings.keys():
             of_method = key.startswith("method.") and key != "method.name"
             alike = str(settings["method.name"]) if of_method else ""

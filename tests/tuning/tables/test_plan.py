@@ -10,7 +10,7 @@ from raysim.core.errors import SettingsError
 from raysim.core.given import dotted, override_text
 from raysim.tuning.tables.plan import TableOptions, make_plan
 from raysim.workloads.tables import TABLES
-from tests.tuning.tables.common import NAME
+from tests.tuning.tables.common import NAME, make_table
 
 
 def test_a_table_is_shortened_and_not_extended(table, slots):
@@ -72,6 +72,37 @@ def test_what_makes_the_rows_is_not_overridden(name, only, key):
         make_plan(TABLES[name], TableOptions(only=(only,), overrides={key: value}))
     line = f"{override_text(key, value)}: follows from the rows; leave it out"
     assert str(refused.value) == line
+
+
+CHAINS = {
+    " ".join(names): {"method.name": "chain", **{f"method.methods.{name}": {} for name in names}}
+    for names in (("fedprox", "fedadam"), ("fedadam", "fedprox"))
+}
+
+
+def test_rows_of_chains_in_another_order_are_not_overridden_by_one_chain(tmp_path):
+    table = make_table(tmp_path, CHAINS)
+    options = TableOptions(overrides={"method.methods": {"fedadam": {}, "fedprox": {}}})
+    with pytest.raises(SettingsError, match=r"^'method.methods=.* follows from the rows; leave it"):
+        make_plan(table, options)
+    runs = make_plan(table, TableOptions(overrides={"method.methods.fedprox.mu": 0.5})).runs
+    assert len(runs) == len({run.name for run in runs}) == 4
+
+
+def test_a_folder_of_a_chain_is_refused_to_one_in_another_order(
+    table, slots, tmp_path, monkeypatch
+):
+    first, other = CHAINS.values()
+    words = ("--only", "short", "--seeds", "1")
+    for row, refused in ((first, False), (first, False), (other, True)):
+        monkeypatch.setitem(TABLES, NAME, make_table(tmp_path, {"chain": row}))
+        code, _, err = table(*words)
+        assert code == (2 if refused else 0), err
+    assert err == (
+        "raysim: out=out: chain, IID, short: has runs with method.methods=fedprox, fedadam (here"
+        " fedadam, fedprox); choose another --out\n"
+    )
+    assert len(slots.started) == 1
 
 
 @pytest.mark.parametrize(
