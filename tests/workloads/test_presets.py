@@ -194,6 +194,16 @@ def test_published_figures_need_the_same_settings():
     assert published("mnist-fedavg", {"rounds": 200}) == {"rounds_to_target": 47}
 
 
+def test_published_figures_need_the_same_order():
+    methods = {"fedprox": {"mu": 0.1}, "fedadam": {}}
+    preset = PRESETS["mnist-fedavg"].replace(
+        "chain", method={"name": "chain", "methods": methods}, published={"final_accuracy": 0.9}
+    )
+    assert preset.published_for(preset.settings) == {"final_accuracy": 0.9}
+    other = {"method.methods": dict(reversed(methods.items()))}
+    assert preset.published_for(preset.settings.override(other)) == {}
+
+
 def page(name: str) -> list[str]:
     console = Console(width=2000, record=True, file=StringIO())
     console.print(pages.preset(PRESETS, name))

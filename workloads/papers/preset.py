@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from raysim.core.given import decides_result, dotted
+from raysim.core.given import canonical, decides_result, dotted
 
 if TYPE_CHECKING:
     from raysim.config import Settings
@@ -130,9 +130,9 @@ class Preset:
     def published_for(self, settings: Settings) -> Mapping[str, float]:
         """Return the published values that are comparable with a run of these settings."""
         free = {"engine", "evaluation", "rounds", "seed"}
-        mine, theirs = self.settings.to_dict(), settings.to_dict()
-        decisive = [key for key in mine if key not in free and decides_result(key)]
-        if any(mine[key] != theirs[key] for key in decisive):
+        mine, theirs = canonical(self.settings.to_dict()), canonical(settings.to_dict())
+        keys = (key for key in {**mine, **theirs} if key.partition(".")[0] not in free)
+        if any(mine.get(key) != theirs.get(key) for key in keys if decides_result(key)):
             return {}
         if mine["rounds"] == theirs["rounds"]:
             return self.published
