@@ -246,15 +246,17 @@ def apply_overrides(raw: Mapping[str, Any], overrides: Mapping[str, Any]) -> dic
     """Return nested values with dotted keys replaced.
 
     A component's name is applied before its fields, and a group before its keys; else they are
-    applied as they are given. Where a name names another component, the fields of the one before
-    are dropped.
+    applied as they are given, a group where it is first mentioned. So a new name of an ordered
+    mapping stands behind those that are there, in the order given. Where a name names another
+    component, the fields of the one before are dropped.
     """
     given = list(overrides)
+    scopes = {k: k.removesuffix("name") if k.endswith(".name") else f"{k}." for k in given}
 
-    def order(key: str) -> tuple[int, int, int]:
-        scopes = {k: k.removesuffix("name") if k.endswith(".name") else f"{k}." for k in given}
-        before = [given.index(k) for k in given if k != key and key.startswith(scopes[k])]
-        return max(given.index(key), *before, 0), len(before), given.index(key)
+    def order(key: str) -> tuple[int, int]:
+        inside = [k for k in given if k == key or k.startswith(scopes[key])]
+        outside = [k for k in given if k != key and key.startswith(scopes[k])]
+        return given.index(inside[0]), len(outside)
 
     result = dict(raw)
     for key in sorted(given, key=order):

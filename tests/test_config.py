@@ -182,6 +182,25 @@ def test_a_whole_group_is_replaced_before_its_fields_are(keys):
     assert settings.method == FedProx(mu=0.3)
 
 
+STAGES = [
+    ("method.name", "chain"),
+    ("method.methods.fedprox.mu", 0.3),
+    ("method.methods.fedadam", {}),
+    ("method.methods.fedmax.beta", 10),
+    ("method.methods.fedmax", {"beta": 1}),
+]
+
+
+@given(st.permutations(STAGES))
+def test_an_ordered_mapping_has_the_order_in_which_overrides_name_it(pairs):
+    named = [key.split(".")[2] for key, _ in pairs if key.count(".") > 1]
+    settings = raysim.load_config("mnist-fedavg", dict(pairs))
+    assert [*settings.method.methods] == [*dict.fromkeys(named)]
+    assert settings.method.methods["fedmax"].beta == 10
+    more = {"method.methods.fedadam.lr_server": 1, "method.methods.fednova": {}}
+    assert [*settings.override(more).method.methods] == [*dict.fromkeys(named), "fednova"]
+
+
 def test_overrides_are_left_as_they_are():
     group = {"name": "fedprox"}
     raysim.load_config("mnist-fedavg", {"method": group, "method.mu": 0.3})
