@@ -1,0 +1,176 @@
+"""Digests of a set of small runs: every method, executor, clock policy, and what rides on passes.
+
+`python -m tests.digests > before` prints one line a run: its name, and the digests of its model and
+client states, of its figures, and of its clients' figures. After a change that must keep all bits,
+`python -m tests.digests --against before` names the runs that differ, and exits with 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow.parquet as pq
+
+import raysim
+from raysim.core.method import METHODS
+from raysim.execution.lockstep import Lockstep
+from tests.tasks import make_settings, make_task
+
+CLIENTS = (1, 3, 160, 17, 40, 80, 25, 12)
+TIMES = ("seconds", "evaluation_seconds", "checkpoint_seconds")
+"""Columns that no two runs have alike."""
+Settings = dict[str, Any]
+ACTORS: Settings = {"engine.backend": "ray", "engine.actors": 2}
+DEVICES: Settings = {
+    "clock.name": "devices",
+    "clock.on_hours": 1.0,
+    "clock.off_hours": 0.5,
+    "clock.dropout": 0.1,
+    "fraction": 0.4,
+    "rounds": 6,
+}
+DEADLINE = 0.06
+"""Virtual seconds after which some of the clients are late."""
+ASYNCHRONOUS = ("fedasync", "fedat", "fedbuff")
+NEEDED: dict[str, Settings] = {
+    "chain": {"method.methods": {"fedprox": {"mu": 0.1}, "scaffold": {}, "fedadam": {}}},
+    "fedfusion": {"method.operator": "single"},
+}
+"""Settings that a method needs here."""
+ALL_ANALYSES = "activations,cka,kl_activations,new_client,temperature,weight_divergence"
+
+
+def slow_devices(folder: Path) -> str:
+    """Write a table of devices for which the small network is much work; return its path."""
+    path = folder / "devices.csv"
+    lines = [f"{client},{10 ** (5 + client / 4)}" for client in range(len(CLIENTS))]
+    path.write_text("\n".join(["client,speed", *lines]))
+    return str(path)
+
+
+def settings_of_runs(folder: Path) -> Iterator[tuple[str, Settings]]:
+    """Yield the name and the settings of every run; their files are written into a folder."""
+    slow = {"clock.deadline": 10 * DEADLINE, "clock.table": slow_devices(folder)}
+    for method in METHODS:
+        yield method, {"method.name": method, **NEEDED.get(method, {})}
+    for method in ("fedavg", "scaffold", "ditto", "fedma", "mifl", *ASYNCHRONOUS):
+        yield f"{method} actors", {"method.name": method, **ACTORS}
+    for method in ("fedavg", "scaffold", "divide_and_conquer"):
+        yield f"{method} wait", {"method.name": method, **DEVICES}
+        yield f"{method} late", _policy("deadline", method, **{"clock.deadline": DEADLINE})
+        yield f"{method} partial", _policy("partial", method, **slow)
+        yield f"{method} extra", _policy("over_selection", method, **{"clock.extra": 2})
+        yield f"{method} oort", {"method.name": method, **DEVICES, "clock.name": "oort"}
+    yield "fedavg oort actors", {**DEVICES, "clock.name": "oort", "rounds": 8, **ACTORS}
+    for method in ASYNCHRONOUS:
+        yield f"{method} devices", {"method.name": method, **DEVICES, "fraction": 0.7}
+    for method in ("fedavg", "scaffold", "fednova", "fsvrg", "ditto"):
+        analysed = {"analysis": ALL_ANALYSES, "evaluation.clients": True}
+        yield f"{method} analyses", {"method.name": method, **analysed}
+    yield (
+        "fedavg analyses late",
+        {
+            **_policy("deadline", "fedavg", **{"clock.deadline": DEADLINE}),
+            "analysis": "activations,weight_divergence",
+        },
+    )
+    yield "fedavg uniform", {"weighting": "uniform", "evaluation.holdout": 0.2}
+    yield "fedavg momentum", {"local.momentum": 0.9, "local.weight_decay": 0.01}
+    yield "scaffold stacked", {"method.name": "scaffold", "engine.vectorize": 3}
+    yield "fedbuff stacked", {"method.name": "fedbuff", "engine.vectorize": 3}
+
+
+def _policy(policy: str, method: str, **more: Any) -> Settings:
+    return {"method.name": method, **DEVICES, "clock.policy": policy, **more}
+
+
+def run(folder: Path, settings: Settings) -> None:
+    """Run settings into a folder."""
+    raysim.run(make_settings(folder, **{"rounds": 4} | settings), make_task(CLIENTS))
+
+
+def run_in_lockstep(folder: Path, settings: Settings) -> list[Path]:
+    """Run settings with three learning rates, whose clients share stacks; return their folders."""
+    rates = (0.05, 0.1, 0.2)
+    runs: Lockstep[Any] = Lockstep(len(rates))
+    folders = [folder / str(rate) for rate in rates]
+    for number, (rate, out) in enumerate(zip(rates, folders, strict=True)):
+        given = make_settings(out, **{"rounds": 3, "local.lr": rate} | settings)
+        runs.start(number, given.engine, raysim.steps(given, make_task(CLIENTS)))
+    while runs.advance():
+        pass
+    return folders
+
+
+def digests(folder: Path) -> list[str]:
+    """Return the digests of a run's model and client states, its figures, and its clients'."""
+    tensors = [folder / "model.safetensors", *sorted((folder / "clients").rglob("*.safetensors"))]
+    contents = (path.read_bytes() for path in tensors)
+    found = [_digest(*contents), _table(folder / "metrics.parquet")]
+    tables = [folder / "clients.parquet", *sorted(folder.glob("analysis/*.parquet"))]
+    return [*found, _digest(*(_table(path).encode() for path in tables))]
+
+
+def _table(path: Path) -> str:
+    """Return the digest of a table, whatever the order of its columns, without times."""
+    table = pq.read_table(path)
+    names = sorted(name for name in table.column_names if name not in TIMES)
+    return _digest(*(f"{n}={table[n].to_pylist()!r}".encode() for n in names))
+
+
+def _digest(*contents: bytes) -> str:
+    found = hashlib.sha256()
+    for content in contents:
+        found.update(hashlib.sha256(content).digest())
+    return found.hexdigest()[:16]
+
+
+def print_digests(chosen: Callable[[str], bool]) -> dict[str, list[str]]:
+    """Run the chosen runs; print and return their digests."""
+    found: dict[str, list[str]] = {}
+
+    def show(name: str, folder: Path) -> None:
+        found[name] = digests(folder)
+        print(json.dumps([name, *found[name]]), flush=True)
+
+    with TemporaryDirectory() as out:
+        for number, (name, settings) in enumerate(settings_of_runs(Path(out))):
+            if chosen(name):
+                run(Path(out) / str(number), settings)
+                show(name, Path(out) / str(number))
+        for method in ("fedavg", "scaffold", "fednova"):
+            if chosen(name := f"{method} trials"):
+                folders = run_in_lockstep(Path(out) / name, {"method.name": method})
+                for folder in folders:
+                    show(f"{name} {folder.name}", folder)
+    return found
+
+
+def main() -> int:
+    """Print digests; compare them with earlier ones where asked to."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--against", type=Path, help="digests to compare with")
+    parser.add_argument("--only", default="", help="part of the names of the runs")
+    given = parser.parse_args()
+    found = print_digests(lambda name: given.only in name)
+    if given.against is None:
+        return 0
+    lines = map(json.loads, given.against.read_text().splitlines())
+    expected = {name: values for name, *values in lines if given.only in name}
+    names = sorted(found.keys() | expected.keys())
+    different = [name for name in names if found.get(name) != expected.get(name)]
+    print(f"{len(names) - len(different)} of {len(names)} runs are the same", file=sys.stderr)
+    for name in different:
+        print(f"differs: {name}: {expected.get(name)}, now {found.get(name)}", file=sys.stderr)
+    return int(bool(different))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
