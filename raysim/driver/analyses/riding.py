@@ -10,6 +10,7 @@ from raysim.analysis.base import ClientPart
 from raysim.core.errors import MachineError
 from raysim.core.rules import Pass, Reduced, Trained, Upload, View
 from raysim.core.tensors import Groups, Tensors, nbytes
+from raysim.driver.riders import Rider
 from raysim.execution.process import is_device_error
 
 GROUP = "analysis:"
@@ -82,7 +83,16 @@ def _measured(part: ClientPart, view: View, trained: Trained) -> Tensors:
         return {}
 
 
-def staged(finish: Finish, view: View, trained: Trained) -> Upload:
+class RoundStates(Rider):
+    """Rider that has client state live for the round alone."""
+
+    def dress(self, work: Pass) -> Pass:
+        """Return a pass whose uploads keep no state beyond the round."""
+        rules = replace(work.rules, finish=partial(_staged, work.rules.finish))
+        return replace(work, rules=rules)
+
+
+def _staged(finish: Finish, view: View, trained: Trained) -> Upload:
     """Return an upload whose client state lives for the round alone."""
     upload = finish(view, trained)
     round_state = {**upload.state, **upload.round_state}

@@ -17,10 +17,17 @@ from raysim.core.rules import Pass, Reduced, Rules
 from raysim.core.seeds import stream
 from raysim.core.steps import Steps
 from raysim.core.tensors import Groups, Tensors
-from raysim.driver.analyses.riding import Figures, nothing, split_figures, staged, with_parts
+from raysim.driver.analyses.riding import (
+    Figures,
+    RoundStates,
+    nothing,
+    split_figures,
+    with_parts,
+)
 from raysim.driver.analyses.run_analyses import Analyses
 from raysim.driver.evaluation import Evaluation
 from raysim.driver.passes import RoundRunner
+from raysim.driver.riders import Rider, ridden
 from raysim.driver.round_inputs import passes_of, round_inputs, run_round
 from raysim.driver.round_log import RoundLog
 from raysim.federation.federation import open_samples
@@ -30,43 +37,36 @@ from raysim.storage.client_states import StateVersion, Versions
 NO_GROUPS: Groups = MappingProxyType({})
 
 
-class RoundAnalyses:
-    """The analyses of one round; of a round that is not evaluated, none.
+class RoundAnalyses(Rider):
+    """The analyses of one round: client parts ride on the passes that train.
 
     Attributes:
-        run: Runs a pass of the method; where it trains, client parts ride on it.
         obsolete: Clients' state versions that nothing reads after the analyses.
     """
 
-    def __init__(
-        self,
-        analyses: Analyses,
-        runner: RoundRunner,
-        run: Callable[[Pass], Steps[Reduced]],
-        *,
-        due: bool,
-    ) -> None:
-        """Ride on the passes of a round.
+    def __init__(self, analyses: Analyses, runner: RoundRunner) -> None:
+        """Begin a round.
 
         Args:
             analyses: The analyses of the run.
             runner: Runs their own passes.
-            run: Runs a pass of the method.
-            due: Whether the round is evaluated.
         """
-        self._analyses, self._runner, self._run_pass = analyses, runner, run
+        self._analyses, self._runner = analyses, runner
         self._trained: Figures = {name: {} for name in analyses.chosen}
-        self.run: Callable[[Pass], Steps[Reduced]] = self._run if due and analyses.parts else run
         self.obsolete: list[tuple[int, StateVersion]] = []
 
-    def _run(self, work: Pass) -> Steps[Reduced]:
+    def dress(self, work: Pass) -> Pass:
+        """Add the client parts to a pass that trains."""
         analyses = self._analyses
-        if not work.epochs or work.label:
-            return (yield from self._run_pass(work))
+        if not analyses.parts or not work.epochs or work.label:
+            return work
         names = {extra for name in analyses.parts for extra in analyses.chosen[name].extras}
         extras = analyses.extras(tuple(names), work.clients)
-        work = with_parts(work, analyses.parts, extras, self._runner.context.frozen)
-        reduced, figures = split_figures((yield from self._run_pass(work)))
+        return with_parts(work, analyses.parts, extras, self._runner.context.frozen)
+
+    def undress(self, reduced: Reduced) -> Reduced:
+        """Keep the figures of the client parts."""
+        reduced, figures = split_figures(reduced)
         for name, of_clients in figures.items():
             self._trained[name] |= of_clients
         return reduced
@@ -199,8 +199,6 @@ class _Passes:
         found: dict[int, Tensors] = {}
 
         def run(work: Pass) -> Steps[Reduced]:
-            rules = replace(work.rules, finish=partial(staged, work.rules.finish))
-            work = replace(work, rules=rules)
             if not work.epochs:
                 return (yield from self.runner.run(work))
             reduced, figures = yield from self._figures(work, part, ("own_test",))
@@ -217,7 +215,8 @@ class _Passes:
             note=lambda text: None,
         )
         now = replace(now, cohort=(client,))
-        yield from run_round(passes_of(settings.method, now, self.after.state), run)
+        passes = passes_of(settings.method, now, self.after.state)
+        yield from run_round(passes, ridden([RoundStates()], run))
         return found
 
     def _figures(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, partial
 from time import perf_counter
@@ -11,7 +10,6 @@ from raysim.core.components import called
 from raysim.core.errors import DamagedStateError, MachineError, MovedError
 from raysim.core.given.columns import check_metrics
 from raysim.core.method import Metrics, Round, ServerState
-from raysim.core.rules import Pass, Reduced
 from raysim.core.steps import Steps
 from raysim.core.tensors import frozen_names
 from raysim.driver.analyses.round_analyses import RoundAnalyses
@@ -21,6 +19,7 @@ from raysim.driver.context import Result, RunContext
 from raysim.driver.evaluation import Evaluation
 from raysim.driver.listener import Started
 from raysim.driver.passes import PassContext, RoundRunner
+from raysim.driver.riders import RunPass, ridden
 from raysim.driver.round_inputs import passes_of, round_inputs, run_round
 from raysim.driver.run.commits import Commits
 from raysim.driver.stacking import decide_stack_size
@@ -185,18 +184,17 @@ class Run:
 
     def _begin(
         self, before: Checkpoint, runner: RoundRunner
-    ) -> tuple[Round, Callable[[Pass], Steps[Reduced]], RoundAnalyses, VirtualRound | None]:
+    ) -> tuple[Round, RunPass, RoundAnalyses, VirtualRound | None]:
         """Return a round's input, what runs its passes, its analyses, and a clock or None.
 
         Overlapping rounds have none here.
         """
         context, overlapping = self.context, self._asynchronous
         run = partial(overlapping.run, runner) if overlapping else runner.run
-        due = self._is_due(before.number + 1)
-        analyses = RoundAnalyses(context.analyses, runner, run, due=due)
+        analyses = RoundAnalyses(context.analyses, runner)
         clock = None
         if context.clock and not overlapping:
-            clock = context.clock.round(self.commits.recorder, runner, analyses.run)
+            clock = context.clock.round(self.commits.recorder, runner)
         now = round_inputs(
             self.settings,
             context.network,
@@ -206,7 +204,8 @@ class Run:
             cohort=overlapping.cohort(before.number) if overlapping else None,
         )
         now = replace(now, cohort=clock.cohort(now.cohort)) if clock else now
-        return now, (clock or analyses).run, analyses, clock
+        riders = [*filter(None, [clock]), *([analyses] if self._is_due(before.number + 1) else [])]
+        return now, ridden(riders, run), analyses, clock
 
     def _after(self, before: Checkpoint, state: ServerState, runner: RoundRunner) -> Checkpoint:
         """Return the state after a round whose passes have ended."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,12 +17,13 @@ from raysim.config import Settings
 from raysim.core.errors import SettingsError
 from raysim.core.rules import Pass, Reduced
 from raysim.core.seeds import stream
-from raysim.core.steps import Steps
 from raysim.driver.passes import RoundRunner
+from raysim.driver.riders import Rider
 from raysim.driver.virtual.costs import PassCosts, WorkCosts
 from raysim.driver.virtual.lost import LostRoundError
 from raysim.driver.virtual.policies import Outcome, outcome_of, sent_in_vain
 from raysim.driver.virtual.selection import UTILITY, Selection, with_squared_loss
+from raysim.execution.partial_sum import Columns
 from raysim.federation.federation import Federation
 from raysim.storage.client_states import ClientStates
 from raysim.storage.recorder import RunRecorder
@@ -74,15 +75,12 @@ class VirtualClock:
             Selection(clock, self.costs.sizes, settings.seed) if isinstance(clock, Oort) else None
         )
 
-    def round(
-        self, recorder: RunRecorder, runner: RoundRunner, run: Callable[[Pass], Steps[Reduced]]
-    ) -> VirtualRound:
+    def round(self, recorder: RunRecorder, runner: RoundRunner) -> VirtualRound:
         """Return the next round, which begins when the last one ended.
 
         Args:
             recorder: Holds the rows of the rounds before, with their seconds.
             runner: Runs its passes.
-            run: Runs a pass by it; analyses may ride on it.
         """
         rows = recorder.rows
         if self.selection:
@@ -90,19 +88,37 @@ class VirtualClock:
         # A row holds whole ticks, exactly: up to 285 years.
         spent = sum(round(row[VIRTUAL_SECONDS] * TICKS_PER_SECOND) for row in rows)
         past = [row.get(UTILITY) or 0.0 for row in rows]
-        return VirtualRound(self, runner, begin=spent, now=spent, inner=run, past=past)
+        return VirtualRound(self, runner, begin=spent, now=spent, past=past)
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """Clients of a pass [n], its outcome, and their energy [n]."""
+
+    clients: Integers
+    outcome: Outcome
+    joules: npt.NDArray[np.float64]
+
+    def columns(self, clients: Integers) -> Columns:
+        """Return columns of `clients.parquet` for some of the clients."""
+        order = np.argsort(self.clients)
+        rows = order[np.searchsorted(self.clients[order], clients)]
+        return {
+            "virtual_start": self.outcome.starts[rows] / TICKS_PER_SECOND,
+            VIRTUAL_SECONDS: self.outcome.ticks[rows] / TICKS_PER_SECOND,
+            VIRTUAL_JOULES: self.joules[rows],
+        }
 
 
 @dataclass
-class VirtualRound:
-    """One round in virtual time.
+class VirtualRound(Rider):
+    """One round in virtual time: its passes are run on the clients whose results count.
 
     Attributes:
         clock: The run's clock.
         runner: Runs the round's passes.
         begin: Tick at which it begins.
         now: Tick that it has reached.
-        inner: Runs a pass; analyses may ride on it.
         past: UTILITY of the rounds before.
         joules: Energy that all clients have spent.
     """
@@ -111,7 +127,6 @@ class VirtualRound:
     runner: RoundRunner
     begin: int
     now: int
-    inner: Callable[[Pass], Steps[Reduced]]
     past: list[float]
     joules: float = 0.0
     _wanted: int = 0
@@ -120,6 +135,7 @@ class VirtualRound:
     _working: set[int] = field(default_factory=set)
     _lost: set[int] = field(default_factory=set)
     _passes: int = 0
+    _last: _Timed | None = None
 
     def cohort(self, drawn: Sequence[int]) -> tuple[int, ...]:
         """Return the clients that are asked, given those that the method drew.
@@ -139,12 +155,12 @@ class VirtualRound:
         self._extra = frozenset(chosen[len(drawn) :])
         return tuple(sorted(chosen))
 
-    def run(self, work: Pass) -> Steps[Reduced]:
-        """Run a pass on the clients whose results count, and advance to its end.
+    def dress(self, work: Pass) -> Pass:
+        """Return a pass over the clients whose results count; advance to its end.
 
         Raises:
             LostRoundError: no client's result counts.
-            RunError: a client is not available for years, or fails.
+            RunError: a client is not available for years.
         """
         fleet, costs = self.clock.fleet, self.clock.costs.of(work, self.runner)
         outcome = self._outcome(costs)
@@ -152,6 +168,7 @@ class VirtualRound:
         whole = fleet.joules(costs.clients, flops, costs.bytes_up, costs.bytes_down)
         joules = outcome.share * whole
         self.now, self._passes = outcome.end, self._passes + 1
+        self._last = _Timed(costs.clients, outcome, joules)
         self._working |= {*costs.clients.tolist()}
         self.joules += float(joules.sum())
         self._lost |= {*costs.clients[~outcome.counts].tolist()}
@@ -166,9 +183,13 @@ class VirtualRound:
         if (outcome.epochs != costs.epochs).any():
             epochs = outcome.epochs[kept].tolist()
             work = replace(work, epochs=dict(zip(clients, epochs, strict=True)))
-        work = with_squared_loss(work) if self.clock.selection else work
-        reduced = yield from self.inner(work)
-        self._add_columns(costs.clients, outcome, joules)
+        return with_squared_loss(work) if self.clock.selection else work
+
+    def undress(self, reduced: Reduced) -> Reduced:
+        """Add virtual times and energy to the rows of the pass that was just run."""
+        if self._last:
+            columns = self.runner.log.columns[-1]
+            columns |= self._last.columns(columns["client"].astype(np.int64))
         return reduced
 
     def figures(self) -> dict[str, float]:
@@ -223,16 +244,3 @@ class VirtualRound:
             extra=np.isin(clients, [*self._extra]),
             wanted=self._wanted if cut else len(clients),
         )
-
-    def _add_columns(
-        self, clients: Integers, outcome: Outcome, joules: npt.NDArray[np.float64]
-    ) -> None:
-        """Add virtual times and energy to the rows of the pass that was just run."""
-        columns = self.runner.log.columns[-1]
-        order = np.argsort(clients)
-        rows = order[np.searchsorted(clients[order], columns["client"].astype(np.int64))]
-        columns |= {
-            "virtual_start": outcome.starts[rows] / TICKS_PER_SECOND,
-            VIRTUAL_SECONDS: outcome.ticks[rows] / TICKS_PER_SECOND,
-            VIRTUAL_JOULES: joules[rows],
-        }
