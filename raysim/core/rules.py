@@ -253,8 +253,8 @@ class Pass:
             parameters are all frozen run in evaluation mode, so BatchNorm keeps its statistics.
         weighting: Weights of the mean; None takes the run's `weighting`.
         personal: Groups sent to one client alone.
-        bytes_down: Bytes that one client receives, where a deployment would send less than
-            what is broadcast here.
+        bytes_down: `bytes_down(client)`: bytes of the broadcast that one client receives, where a
+            deployment would send less than what is broadcast here.
         label: Name of columns of their own for its losses and bytes (`{label}_train_loss`, ...);
             the round's are then without the losses, but with the bytes. Empty: the round's alone.
     """
@@ -277,6 +277,24 @@ class Pass:
     def lr_of(self, client: int) -> float:
         """Return the local learning rate of one client."""
         return self.lr if isinstance(self.lr, int | float) else self.lr[client]
+
+    def received_bytes(
+        self, clients: Sequence[int], frozen: Collection[str] = ()
+    ) -> npt.NDArray[np.int64]:
+        """Return the bytes that clients receive [n], groups that are sent to one alone included.
+
+        Args:
+            clients: The clients [n].
+            frozen: Names of the network's frozen parameters, which are not counted.
+        """
+        received = np.zeros(len(clients), dtype=np.int64)
+        if self.personal:
+            received += [nbytes(self.personal.get(client, {}), frozen) for client in clients]
+        if self.bytes_down is None:
+            received += nbytes(self.broadcast, frozen)
+        else:
+            received += [self.bytes_down(client) for client in clients]
+        return received
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,8 +14,6 @@ from raysim.core.errors import RunError, without_passwords
 from raysim.core.method import ServerState
 from raysim.core.rules import Pass, Reduced
 from raysim.core.steps import Steps
-from raysim.core.tensors import nbytes
-from raysim.core.tensors.packed import PackedTensors
 from raysim.driver.listener import Listener
 from raysim.driver.round_log import RoundLog
 from raysim.execution.base import Executor, Item, NextResult
@@ -114,7 +112,7 @@ class RoundRunner:
         with context.watch("reduction"):
             columns = total.columns()
             reduced = total.reduced(message.total_weight, columns)
-        received = int(bytes_down(work, clients, context.frozen).sum())
+        received = int(work.received_bytes(clients, context.frozen).sum())
         self.log.count(work, total.bytes_up, received, columns, self.passes)
         self._record_versions(total)
         self.passes += 1
@@ -248,16 +246,14 @@ class RoundRunner:
     def _message(self, work: Pass, clients: list[int]) -> PassMessage:
         settings = self.context.settings
         uniform = (work.weighting or settings.weighting) == "uniform"
-        return PassMessage(
-            work=replace(work, clients=(), broadcast={}, personal={}, bytes_down=None),
+        return PassMessage.of(
+            work,
             round_number=self.number,
             pass_number=self.passes,
             uniform=uniform,
             total_weight=len(clients) if uniform else int(self.context.sizes[clients].sum()),
-            broadcast=PackedTensors.of(work.broadcast),
-            initial_state=PackedTensors.of(settings.method.client_init(self.state)),
+            initial_state=settings.method.client_init(self.state),
             versions=self.versions(clients),
-            personal={client: PackedTensors.of(own) for client, own in work.personal.items()},
             needed_from=self.needed_from,
         )
 
@@ -280,23 +276,3 @@ class RoundRunner:
             self.obsolete += [(client, latest[client]) for client in digests if client in latest]
             for client, digest in digests.items():
                 latest[client] = StateVersion(self.number, self.passes, in_round, digest)
-
-
-def bytes_down(
-    work: Pass, clients: Sequence[int], frozen: Collection[str]
-) -> npt.NDArray[np.int64]:
-    """Return the bytes that each of some clients of a pass receives [n].
-
-    Args:
-        work: The pass.
-        clients: The clients [n].
-        frozen: Names of the network's frozen parameters, which are not counted.
-    """
-    received = np.zeros(len(clients), dtype=np.int64)
-    if work.personal:
-        received += [nbytes(work.personal.get(client, {}), frozen) for client in clients]
-    if work.bytes_down is None:
-        received += nbytes(work.broadcast, frozen)
-    else:
-        received += [work.bytes_down(client) for client in clients]
-    return received

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from contextlib import closing
-from functools import partial
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -19,7 +19,6 @@ from torch import nn
 
 from raysim.config import Settings
 from raysim.core.rules import Pass, Reduced, Upload
-from raysim.core.seeds import stream, torch_generator
 from raysim.core.steps import resumed
 from raysim.core.tensors import CPU, Groups
 from raysim.driver.listener import Listener
@@ -140,19 +139,15 @@ class Rehearsal:
         size = self._settings.local.batch_size
         few = slice(0, FEW_SAMPLES if size == "full" else size + 1)
         data = self._samples.client(client)
-        return ClientJob(
-            rules=work.rules,
-            epochs=min(work.epochs_of(client), 1),
-            lr=work.lr_of(client),
-            trainable=work.trainable,
-            data=data._replace(x=data.x[few], y=data.y[few]),
+        return ClientJob.of(
+            replace(work, epochs=min(work.epochs_of(client), 1)),
+            client,
+            data._replace(x=data.x[few], y=data.y[few]),
+            keys=(0, 0, 0, client),
             broadcast=work.broadcast,
             state=self._states.get(client, self._initial_state),
             personal=work.personal.get(client, {}),
             augment=_unchanged,
-            batches=stream(0, "rehearsal", client),
-            torch_seed=0,
-            generator=partial(torch_generator, 0),
         )
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import torch
 
 from raysim.config import Settings
-from raysim.core.seeds import stream, torch_generator, torch_seed
 from raysim.core.tensors import Groups, Tensors
 from raysim.execution.messages import PassMessage
 from raysim.federation.federation import Federation
@@ -51,21 +49,16 @@ class ClientJobs:
         """
         broadcast, initial = self.open(message)
         personal = message.personal.get(client)
-        keys = (message.round_number, message.pass_number, client)
-        seed = self._settings.seed
-        return ClientJob(
-            rules=message.work.rules,
-            epochs=message.work.epochs_of(client),
-            lr=message.work.lr_of(client),
-            trainable=message.work.trainable,
-            data=self.samples.client(client),
+        return ClientJob.of(
+            message.work,
+            client,
+            self.samples.client(client),
+            keys=(self._settings.seed, message.round_number, message.pass_number, client),
             broadcast=broadcast,
             state=self.state(client, message.versions.get(client, ()), initial),
             personal=personal.open(self._device) if personal else {},
             augment=self._augment,
-            batches=stream(seed, "batches", *keys),
-            torch_seed=torch_seed(seed, "training", *keys),
-            generator=partial(_generator, seed, keys, self._device),
+            device=self._device,
         )
 
     def state(
@@ -84,9 +77,3 @@ class ClientJobs:
             return UNSEALED
         version = StateVersion(message.round_number, message.pass_number, in_round)
         return self._states.write(client, version, groups, message.needed_from)
-
-
-def _generator(
-    seed: int, keys: tuple[int, ...], device: torch.device, purpose: str
-) -> torch.Generator:
-    return torch_generator(seed, f"client/{purpose}", *keys, device=device)

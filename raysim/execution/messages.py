@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
 from raysim.core.rules import Pass
+from raysim.core.tensors import Groups
 from raysim.core.tensors.packed import PackedTensors
 from raysim.execution.partial_sum import Sums
 from raysim.storage.client_states import StateVersion
 from raysim.storage.trace import Span
 
+NO_GROUPS: Groups = MappingProxyType({})
 Scores = dict[tuple[int, ...], tuple[float, npt.NDArray[Any]]]
 """Per (set, batch): the sum of the losses, and the predictions [n, ...]."""
 
@@ -44,8 +47,8 @@ class PassMessage:
         total_weight: Weight of all clients of the pass.
         broadcast: Groups for all clients.
         initial_state: State of a client that has none yet.
-        versions: The versions of each client's state and round state, where it has any.
         personal: Groups for one client.
+        versions: The versions of each client's state and round state, where it has any.
         needed_from: Oldest round whose client state a checkpoint needs.
         retry: Whether clients failed once. The first time a stack is trained whole or not
             at all, so that a passing fault cannot change its bits; then without those that fail.
@@ -61,12 +64,29 @@ class PassMessage:
     total_weight: int
     broadcast: PackedTensors
     initial_state: PackedTensors
-    versions: Mapping[int, tuple[StateVersion, ...]]
     personal: Mapping[int, PackedTensors]
-    needed_from: int
+    versions: Mapping[int, tuple[StateVersion, ...]] = field(default_factory=dict)
+    needed_from: int = 0
     retry: bool = False
     arrived: frozenset[int] = frozenset()
     entries: Mapping[int, Entry] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, work: Pass, *, initial_state: Groups = NO_GROUPS, **more: Any) -> PassMessage:
+        """Return the message of a pass, with its groups packed.
+
+        Args:
+            work: The pass.
+            initial_state: State of a client that has none yet.
+            more: The other attributes.
+        """
+        return cls(
+            work=replace(work, clients=(), broadcast={}, personal={}, bytes_down=None),
+            broadcast=PackedTensors.of(work.broadcast),
+            initial_state=PackedTensors.of(initial_state),
+            personal={client: PackedTensors.of(own) for client, own in work.personal.items()},
+            **more,
+        )
 
     def entry(self, client: int) -> Entry:
         """Return the place of a client's update: in this round, if rounds do not overlap."""

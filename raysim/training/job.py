@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +16,9 @@ import torch
 from torch import Tensor
 
 from raysim.core.errors import SettingsError
-from raysim.core.rules import Batch, Rules
-from raysim.core.tensors import Groups
+from raysim.core.rules import Batch, Pass, Rules
+from raysim.core.seeds import stream, torch_generator, torch_seed
+from raysim.core.tensors import CPU, Groups
 
 Bounds = list[tuple[int, int]]
 
@@ -38,6 +40,40 @@ class ClientJob:
     torch_seed: int
     generator: Callable[[str], torch.Generator]
 
+    @classmethod
+    def of(
+        cls,
+        work: Pass,
+        client: int,
+        data: Batch,
+        *,
+        keys: tuple[int, int, int, int],
+        device: torch.device = CPU,
+        **opened: Any,
+    ) -> ClientJob:
+        """Return the job of a client in a pass.
+
+        Args:
+            work: The pass; its groups are given opened.
+            client: The client.
+            data: Its samples.
+            keys: Keys of its random draws: seed, round, pass and client.
+            device: Device of its generators.
+            opened: The attributes `broadcast`, `state`, `personal` and `augment`.
+        """
+        seed, *places = keys
+        return cls(
+            rules=work.rules,
+            epochs=work.epochs_of(client),
+            lr=work.lr_of(client),
+            trainable=work.trainable,
+            data=data,
+            batches=stream(seed, "batches", *places),
+            torch_seed=torch_seed(seed, "training", *places),
+            generator=partial(_generator, keys, device),
+            **opened,
+        )
+
 
 @dataclass(frozen=True)
 class LocalLosses:
@@ -55,6 +91,11 @@ class LocalLosses:
         both = torch.stack([losses, objectives]).double().cpu().numpy()
         loss, objective = (both @ np.asarray(sizes, dtype=np.float64)) / sum(sizes)
         return cls(len(sizes), float(loss), float(objective))
+
+
+def _generator(keys: tuple[int, ...], device: torch.device, purpose: str) -> torch.Generator:
+    seed, *places = keys
+    return torch_generator(seed, f"client/{purpose}", *places, device=device)
 
 
 def batch_bounds(n: int, size: int | Literal["full"], join_single: bool) -> Bounds:

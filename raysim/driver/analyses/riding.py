@@ -35,19 +35,21 @@ def with_parts(
         frozen: Names of the network's frozen parameters, which are not counted.
     """
     groups, personal = extras
-    received = work.bytes_down or (lambda client: nbytes(work.broadcast, frozen))
     rules = replace(
         work.rules,
         start=partial(_start, work.rules.start, (*groups, *(["own_test"] if personal else []))),
         finish=partial(_finish, work.rules.finish, parts),
     )
+    sent = {**work.personal}
+    sent |= {client: {**work.personal.get(client, {}), **own} for client, own in personal.items()}
+    bytes_down = work.received_bytes(work.clients, frozen).tolist()
+    received = dict(zip(work.clients, bytes_down, strict=True))
     return replace(
         work,
         rules=rules,
         broadcast={**work.broadcast, **groups},
-        personal={**work.personal}
-        | {client: {**work.personal.get(client, {}), **own} for client, own in personal.items()},
-        bytes_down=lambda client: received(client) - nbytes(personal.get(client, {}), frozen),
+        personal=sent,
+        bytes_down=lambda client: received[client] - nbytes(sent.get(client, {}), frozen),
     )
 
 

@@ -20,7 +20,6 @@ from raysim.core.errors import SettingsError
 from raysim.core.rules import Pass, Reduced
 from raysim.core.steps import Steps
 from raysim.core.tensors import CPU
-from raysim.core.tensors.packed import PackedTensors
 from raysim.driver.asynchronous.arrivals import Flight, PlannedRound, Queue
 from raysim.driver.asynchronous.checks import check_alike, check_pass
 from raysim.driver.asynchronous.plan import Plan
@@ -246,18 +245,13 @@ class AsynchronousRounds:
         """Return the message to the clients that started from a version."""
         started, flights = found.started, found.flights
         entries = {c: self._entry(work, flights[c]) for c in started.clients if c in flights}
-        return PassMessage(
+        return PassMessage.of(
             # Rules of all rounds are the first's: who is trained again may have started in any.
-            work=replace(self._first, clients=(), broadcast={}, bytes_down=None, lr=started.lr),
+            replace(self._first, broadcast=started.groups, lr=started.lr),
             round_number=number,
             pass_number=0,
             uniform=self._is_uniform(work),
             total_weight=0,
-            broadcast=PackedTensors.of(started.groups),
-            initial_state=PackedTensors.of({}),
-            versions={},
-            personal={},
-            needed_from=0,
             arrived=frozenset(started.clients) - entries.keys(),
             entries=entries,
         )

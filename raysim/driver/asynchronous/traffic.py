@@ -10,7 +10,6 @@ from collections.abc import Collection
 from raysim.core.rules import Pass
 from raysim.driver.asynchronous.arrivals import PlannedRound
 from raysim.driver.asynchronous.times import DeviceTimes
-from raysim.driver.passes import bytes_down
 from raysim.execution.partial_sum import PartialSum
 
 
@@ -41,4 +40,4 @@ def bytes_of(
     # An update that is dropped is not computed; its device has sent it all the same.
     sent += total.bytes_up + sent_late(planned) * total.bytes_up // max(len(total.clients), 1)
     whole = [flight.client for flight in planned.started if not flight.lost]
-    return sent, received + int(bytes_down(work, whole, frozen).sum())
+    return sent, received + int(work.received_bytes(whole, frozen).sum())

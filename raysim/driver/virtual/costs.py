@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +11,8 @@ from torch import nn
 from raysim.clock.fleet import Fleet
 from raysim.config import Settings
 from raysim.core.rules import Pass
-from raysim.core.seeds import torch_generator
 from raysim.core.tensors import CPU, frozen_names
-from raysim.driver.passes import RoundRunner, bytes_down
+from raysim.driver.passes import RoundRunner
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
 from raysim.storage.client_states import ClientStates
@@ -82,7 +80,7 @@ class WorkCosts:
             epoch=found.epoch(sizes, batch, self._counter.joins),
             finish=found.finish.at(sizes.astype(np.float64)),
             bytes_up=np.full(len(clients), found.bytes_up),
-            bytes_down=bytes_down(work, clients.tolist(), self._frozen),
+            bytes_down=work.received_bytes(clients.tolist(), self._frozen),
         )
 
     def plain_ticks(self, fleet: Fleet, runner: RoundRunner) -> Integers:
@@ -101,19 +99,15 @@ class WorkCosts:
         state = {} if kept else dict(self._settings.method.client_init(runner.state))
         for version in versions:
             state |= self._states.read(client, version, CPU)
-        return ClientJob(
-            rules=work.rules,
-            epochs=work.epochs_of(client),
-            lr=work.lr_of(client),
-            trainable=work.trainable,
-            data=self._samples.client(client),
+        return ClientJob.of(
+            work,
+            client,
+            self._samples.client(client),
+            keys=(0, 0, 0, client),  # whatever is drawn, it costs as much
             broadcast=work.broadcast,
             state=state,
             personal=work.personal.get(client, {}),
             augment=self._augment,
-            batches=np.random.default_rng(0),
-            torch_seed=0,
-            generator=partial(torch_generator, 0),
         )
 
 
