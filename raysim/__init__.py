@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from raysim.core.client_indices import ClientIndices, ListedIndices
     from raysim.core.data import Dataset, Model, Partition, Split
     from raysim.core.errors import RaysimError, RunError, SettingsError
-    from raysim.core.method import Asynchrony, Method, Passes, Round, Sampling, ServerState
+    from raysim.core.method import Asynchrony, Method, Passes, Round, ServerState
     from raysim.core.rules import (
         Batch,
         Outputs,
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         View,
     )
     from raysim.core.scoring import CLASSIFICATION, Scoring
+    from raysim.core.selection import Results, Sampling, Selection
     from raysim.core.steps import Steps
     from raysim.driver.context import Result
     from raysim.driver.listener import Listener, Started
@@ -54,7 +55,6 @@ else:
             "Method",
             "Passes",
             "Round",
-            "Sampling",
             "ServerState",
         ),
         "raysim.core.scoring": ("CLASSIFICATION", "Scoring"),
@@ -62,6 +62,7 @@ else:
             *("Batch", "Outputs", "Pass", "Reduced", "Rules"),
             *("Trained", "Transform", "Upload", "View"),
         ),
+        "raysim.core.selection": ("Results", "Sampling", "Selection"),
         "raysim.driver.listener": ("Listener", "Started"),
         "raysim.driver.context": ("Result",),
         "raysim.driver.rounds": ("RoundIterator",),
@@ -100,12 +101,14 @@ __all__ = [
     "RaysimError",
     "Reduced",
     "Result",
+    "Results",
     "Round",
     "RoundIterator",
     "Rules",
     "RunError",
     "Sampling",
     "Scoring",
+    "Selection",
     "ServerState",
     "Settings",
     "SettingsError",

@@ -47,6 +47,8 @@ from raysim.core.given.limits import (
 )
 from raysim.core.method import METHODS, Method
 from raysim.core.rules import Weighting
+from raysim.selection import SELECTIONS, Selection
+from raysim.selection.uniform import Uniform
 
 RENAMED = {"profile": "trace"}  # settings of earlier versions, and their present names
 
@@ -166,6 +168,7 @@ class Settings(SettingsGroup):
     partition: Annotated[Partition, *component_field(PARTITIONS)]
     model: Annotated[Model, *component_field(MODELS)]
     method: Annotated[Method, *component_field(METHODS)]
+    selection: Annotated[Selection, *component_field(SELECTIONS)] = Uniform()
     clock: Annotated[Clock, *component_field(CLOCKS)] = NoClock()
     clients: Count = Field(default=100, description="number of clients K")
     rounds: Count = Field(default=100, description="maximum number of rounds")

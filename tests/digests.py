@@ -67,8 +67,8 @@ def settings_of_runs(folder: Path) -> Iterator[tuple[str, Settings]]:
         yield f"{method} late", _policy("deadline", method, **{"clock.deadline": DEADLINE})
         yield f"{method} partial", _policy("partial", method, **slow)
         yield f"{method} extra", _policy("over_selection", method, **{"clock.extra": 2})
-        yield f"{method} oort", {"method.name": method, **DEVICES, "clock.name": "oort"}
-    yield "fedavg oort actors", {**DEVICES, "clock.name": "oort", "rounds": 8, **ACTORS}
+        yield f"{method} oort", {"method.name": method, **DEVICES, "selection.name": "oort"}
+    yield "fedavg oort actors", {**DEVICES, "selection.name": "oort", "rounds": 8, **ACTORS}
     for method in ASYNCHRONOUS:
         yield f"{method} devices", {"method.name": method, **DEVICES, "fraction": 0.7}
     for method in ("fedavg", "scaffold", "fednova", "fsvrg", "ditto"):

@@ -17,14 +17,15 @@ ROOT = Path(__file__).parent.parent
 UPPER = ("workloads", "tuning", "cluster")
 
 ENGINE = (
-    *("core", "config", "methods", "analysis", "clock", "storage"),
+    *("core", "config", "methods", "selection", "analysis", "clock", "storage"),
     *("federation", "training", "execution"),
 )
 ALLOWED: dict[str, tuple[str, ...]] = {
     "core": (),
     "analysis": ("core", "methods"),
     "clock": ("core",),
-    "config": ("core", "analysis", "clock"),
+    "selection": ("core",),
+    "config": ("core", "analysis", "clock", "selection"),
     "methods": ("core",),
     "storage": ("core", "config"),
     "federation": ("core", "config"),

@@ -53,7 +53,8 @@ app.command()(figure)
 console = Console()
 
 KINDS = (
-    *("presets", "methods", "datasets", "partitions", "models", "clocks"),
+    *("presets", "methods", "datasets", "partitions", "models"),
+    *("selections", "clocks"),
     *("tables", "figures", "studies", "profiles", "manifests"),
 )
 
@@ -106,8 +107,8 @@ def list_(
     kind: Annotated[
         str,
         typer.Argument(
-            help="presets, methods, datasets, partitions, models, clocks, tables, figures,"
-            " studies, profiles or manifests"
+            help="presets, methods, datasets, partitions, models, selections, clocks, tables,"
+            " figures, studies, profiles or manifests"
         ),
     ] = "",
     name: Annotated[str, typer.Argument(help="name of one entry, to print its page")] = "",

@@ -55,8 +55,10 @@ def _registry(kind: str) -> Registry[Any]:
     from raysim.clock import CLOCKS
     from raysim.core.data import DATASETS, MODELS, PARTITIONS
     from raysim.core.method import METHODS
+    from raysim.selection import SELECTIONS
 
-    registries: tuple[Registry[Any], ...] = (METHODS, DATASETS, PARTITIONS, MODELS, CLOCKS)
+    components: tuple[Registry[Any], ...] = (METHODS, DATASETS, PARTITIONS, MODELS)
+    registries = (*components, SELECTIONS, CLOCKS)
     return next(registry for registry in registries if f"{registry.kind}s" == kind)
 
 

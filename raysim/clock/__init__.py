@@ -11,7 +11,6 @@ CLOCKS.add(
     {
         "devices": "raysim.clock.devices:Devices",
         "none": "raysim.clock.none:NoClock",
-        "oort": "raysim.clock.oort:Oort",
     }
 )
 

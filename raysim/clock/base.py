@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from raysim.core.components import Component, Registry
 
 if TYPE_CHECKING:  # `raysim.config` imports this without pyarrow and scipy
     from raysim.clock.fleet import Fleet
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Policy of the server: when it goes on, and whose results count.
+
+    Attributes:
+        name: Its name; see `raysim.clock.devices`.
+        deadline: Seconds of a pass, of `deadline` and `partial`.
+        extra: Clients asked on top of m, of `over_selection`.
+    """
+
+    name: Literal["wait", "deadline", "partial", "over_selection"] = "wait"
+    deadline: float | None = None
+    extra: int = 0
+
+    @property
+    def waits(self) -> bool:
+        """True where the server waits for all clients, those that are away included."""
+        return self.name == "wait"
 
 
 class Clock(Component):
@@ -18,6 +39,11 @@ class Clock(Component):
     """Whether a run has virtual seconds and joules."""
     revision: ClassVar[int] = 1
     """Raised when the same settings give other bits; a run goes on in its own revision alone."""
+
+    @property
+    def server_policy(self) -> Policy:
+        """The policy of the server."""
+        return Policy()
 
     def fleet(self, clients: int, seed: int) -> Fleet | None:
         """Return the devices of K clients; None where there is no virtual time.
@@ -33,3 +59,5 @@ class Clock(Component):
 
 
 CLOCKS: Registry[Clock] = Registry("clock", Clock)
+CLOCKS.default = "none"
+CLOCKS.moved["oort"] = "type clock.name=devices selection.name=oort, its settings too at selection"

@@ -10,8 +10,8 @@ distributions of `kind`, or read from `table`. Their sources are printed in
 
 Policies of the server, for each pass of a round:
 
-- `wait`: it waits for all; clients that are away begin when they are available. The cohort is the
-  method's, and so is every bit of the result.
+- `wait`: it waits for all; clients that are away begin when they are available. No bit of the
+  result changes.
 - `deadline`: results that come later than `deadline` seconds do not count (Bonawitz et al.,
   "Towards Federated Learning at Scale", MLSys 2019).
 - `partial`: clients do as many of their epochs as end before the deadline, as the stragglers of
@@ -41,7 +41,7 @@ from raysim.clock.availability import (
     Renewal,
     read_windows,
 )
-from raysim.clock.base import Clock
+from raysim.clock.base import Clock, Policy
 from raysim.clock.fleet import Fleet
 from raysim.clock.profiles import ProfileSource, read_columns
 from raysim.core.given import user_path
@@ -113,6 +113,11 @@ class Devices(Clock):
         if self.windows is not None and self.on_hours is not None:
             raise ValueError(f"on_hours={self.on_hours:g}: must be none with clock.windows")
         return self
+
+    @property
+    def server_policy(self) -> Policy:
+        """The policy of the server."""
+        return Policy(self.policy, self.deadline, self.extra)
 
     def fleet(self, clients: int, seed: int) -> Fleet:
         """Return the devices of K clients.

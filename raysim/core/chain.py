@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from typing import Any
 
 from raysim.core.errors import SettingsError
-from raysim.core.rules import Rules, Trained, Upload, View, receive_model, send_model
+from raysim.core.rules import Finish, Rules, Trained, Upload, View, receive_model, send_model
 from raysim.core.tensors import Tensors, nbytes
 
-Finish = Callable[[View, Trained], Upload]
 SHARED = "model"
 """The one group that several rules may send or keep: it holds the same tensors in all of them."""
 

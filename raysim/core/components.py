@@ -82,13 +82,17 @@ def look_up(kind: str, name: str, known: Mapping[str, V]) -> V:
 
 
 class Registry(Generic[C]):
-    """Registered components of one kind: "method", "dataset", "partition" or "model"."""
+    """Registered components of one kind, for example "method" or "dataset"."""
 
     def __init__(self, kind: str, base: type[C]) -> None:
         self.kind = kind
         self.base = base
         _KINDS[base] = kind
         self._targets: dict[str, str] = {}
+        self.default: str | None = None
+        """Name of the component whose fields are meant where no name is given."""
+        self.moved: dict[str, str] = {}
+        """Names of earlier versions, and what to type instead."""
 
     def add(self, targets: Mapping[str, str]) -> None:
         """Register names for import paths, written `package.module:Class`."""
@@ -106,6 +110,8 @@ class Registry(Generic[C]):
         """
         target = self._targets.get(name, name)
         key = f"{self.kind}.name={visible(name)}"
+        if name in self.moved:
+            raise SettingsError(f"{key}: no such {self.kind} any more; {self.moved[name]}")
         if ":" not in target:
             hint = suggest(name, list(self))
             raise SettingsError(f"{key}: no such {self.kind}; {hint} (or package.module:Class)")

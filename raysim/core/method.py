@@ -1,6 +1,6 @@
 """The interface of a federated method: rules of local training, and a round of the server.
 
-The engine holds no method's name. Each round it draws the method's cohort and calls
+The engine holds no method's name. Each round it selects a cohort (`Selection`) and calls
 `Method.round`, a generator of one or more passes over clients, which returns the next server state.
 What methods use:
 
@@ -18,7 +18,6 @@ What methods use:
   and workers resize the network to them.
 - Ditto: a second pass trains each client's own model; `client_model` deploys it.
 - Noise and compression: `Round.generator`, `View.generator`, `Upload.bytes_up`.
-- Selection: `Method.cohort`, a function of seed, round and committed state.
 - FedBuff, FedAsync: `asynchrony` has rounds overlap, `discount` weighs stale updates.
 - FedAT: `asynchrony` with tiers, `Reduced.tiers`.
 """
@@ -26,18 +25,15 @@ What methods use:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
 from raysim.core.components import Component, Registry
 from raysim.core.rules import Pass, Reduced, Weighting
-from raysim.core.seeds import sample_cohort
 from raysim.core.tensors import Groups, Tensors, nbytes
 
 Metrics = Mapping[str, float]
@@ -56,29 +52,6 @@ class ServerState:
     def replace(self, **groups: Tensors) -> ServerState:
         """Return this state with some groups replaced or added; all others stay."""
         return ServerState({**self.groups, **groups}, self.info)
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """Input of `Method.cohort`.
-
-    Attributes:
-        round_number: Rounds committed so far.
-        clients: K, the number of clients in all.
-        size: m, the number of clients asked for.
-        losses: Train loss of every client's last committed participation [K]; NaN before the first.
-        generator: Source of the draws, keyed by seed and round.
-    """
-
-    round_number: int
-    clients: int
-    size: int
-    losses: npt.NDArray[np.float64]
-    generator: np.random.Generator
-
-    def uniform(self) -> list[int]:
-        """Draw m distinct clients uniformly; return them in ascending order."""
-        return sample_cohort(self.generator, self.clients, self.size)
 
 
 @dataclass(frozen=True)
@@ -185,7 +158,7 @@ class Method(Component, ABC):
     def asynchrony(self, size: int) -> Asynchrony | None:
         """Return how rounds overlap, m being the clients that were asked for; None if they do not.
 
-        Clients of an asynchronous method are drawn uniformly. Its round runs one pass, over the
+        The round of an asynchronous method runs one pass, over the
         clients that start from the current version, and receives the updates that arrive by its
         end, from clients that may have started earlier. Clients keep no state, and passes of
         different rounds differ in clients, broadcast and learning rate alone.
@@ -195,10 +168,6 @@ class Method(Component, ABC):
     def discount(self, staleness: int) -> float:
         """Return the factor, from 0 to 1, of an update whose start lies so many versions back."""
         return 1.0
-
-    def cohort(self, sampling: Sampling, state: ServerState) -> Sequence[int]:
-        """Return the distinct clients of a round: by default m of them, drawn uniformly."""
-        return sampling.uniform()
 
     def client_init(self, state: ServerState) -> Groups:
         """Return the state of a client that never took part; empty if clients keep none."""

@@ -168,6 +168,10 @@ class Upload:
         return held if self.bytes_up is None else self.bytes_up
 
 
+Finish = Callable[[View, Trained], Upload]
+"""Returns what a client gives back after its training."""
+
+
 def send_model(view: View, trained: Trained) -> Upload:
     """Send the trained model up to be averaged, as FedAvg does."""
     return Upload(sums={"model": view.params})

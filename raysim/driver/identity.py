@@ -44,7 +44,7 @@ SAMPLED_CLIENTS = 1000
 VERSIONED = ("raysim", "torch", "torchvision")
 """Packages whose code has a version or revision in an identity."""
 INITIAL_MODEL = "initial model"
-CLOCK = "revision of the clock"
+CLOCK, SELECTION = "revision of the clock", "revision of the selection"
 ENVIRONMENTS = "environments"
 STACK = "number of stacked trials"
 SHOWN_DIGITS = 12
@@ -54,7 +54,7 @@ NO_SAMPLES = "none"
 def identity_of(
     settings: Settings, federation: Federation, network: nn.Module, reference: Tensors | None
 ) -> dict[str, Any]:
-    """Return revisions of method and clock, and digests of the rest that a run is made of.
+    """Return revisions of components, and digests of the rest that a run is made of.
 
     Args:
         settings: The run's settings.
@@ -68,6 +68,7 @@ def identity_of(
     return {
         FORMULA: settings.method.revision,
         CLOCK: settings.clock.revision,
+        SELECTION: settings.selection.revision,
         "clients": len(federation.training_sizes),
         TRAINING_SAMPLES: _of_split(federation.train),
         TEST_SAMPLES: _of_split(federation.test),
@@ -126,7 +127,7 @@ def _difference(found: Checkpoint, own: Mapping[str, Any], context: RunContext) 
 
 def differing_parts(sealed: Mapping[str, Any], identity: Mapping[str, Any]) -> list[str]:
     """Return in words the parts of a run's identity that differ from those of a sealed one."""
-    sealed = {FORMULA: 1, CLOCK: 1, LOCAL_TEST_SAMPLES: NO_SAMPLES, **sealed}
+    sealed = {FORMULA: 1, CLOCK: 1, SELECTION: 1, LOCAL_TEST_SAMPLES: NO_SAMPLES, **sealed}
     return [
         f"{name} was {_short(sealed[name])} (here {_short(value)})"
         for name, value in identity.items()

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from raysim.config import LocalSettings, Settings
-from raysim.core.components import ask, called, calling, checked, shown
-from raysim.core.errors import RunError, SettingsError
-from raysim.core.method import Method, Metrics, Passes, Round, Sampling, ServerState
+from raysim.core.components import called, calling, checked, shown
+from raysim.core.errors import SettingsError
+from raysim.core.method import Method, Metrics, Passes, Round, ServerState
 from raysim.core.rules import Pass, Reduced
 from raysim.core.seeds import sample_cohort, stream, torch_generator
 from raysim.core.steps import Steps, resumed
@@ -30,7 +30,7 @@ def round_inputs(
     *,
     sizes: npt.NDArray[np.int64],
     note: Callable[[str], None],
-    cohort: tuple[int, ...] | None = None,
+    cohort: tuple[int, ...],
 ) -> Round:
     """Return the input of `Method.round`; it depends on seed, round and committed state alone.
 
@@ -40,16 +40,13 @@ def round_inputs(
         before: The committed state before the round.
         sizes: Samples that each client trains on [K].
         note: Shows the user one line.
-        cohort: The clients that start, where rounds overlap; None draws the method's cohort.
-
-    Raises:
-        RunError: the method's cohort is empty, or not of distinct clients.
+        cohort: The selected clients, ascending.
     """
     number = before.number
     return Round(
         number=number,
-        cohort=draw_cohort(settings, before) if cohort is None else cohort,
-        clients=len(before.losses),
+        cohort=cohort,
+        clients=len(sizes),
         epochs=settings.local.epochs,
         lr=settings.local.lr_at(number),
         lr_at=settings.local.lr_at,
@@ -68,7 +65,7 @@ def _steps(local: LocalSettings, sizes: npt.NDArray[np.int64], joins: bool, clie
 
 def _sample(settings: Settings, before: Checkpoint, *keys: int) -> tuple[int, ...]:
     generator = stream(settings.seed, "sample", before.number, *keys)
-    return tuple(sample_cohort(generator, len(before.losses), settings.cohort_size))
+    return tuple(sample_cohort(generator, len(before.history.losses), settings.cohort_size))
 
 
 def _generator(seed: int, number: int, purpose: str) -> torch.Generator:
@@ -154,36 +151,3 @@ def _checked_next(method: Method, found: Any) -> tuple[ServerState, Metrics]:
     expected = "the next ServerState and a dict of metrics"
     result: tuple[ServerState, Metrics] = checked(method, "round", found, is_next_state, expected)
     return result
-
-
-def draw_cohort(settings: Settings, before: Checkpoint) -> tuple[int, ...]:
-    """Return the method's cohort of the round after a committed state, ascending.
-
-    Raises:
-        RunError: it is empty, or not of distinct clients.
-        SettingsError: the method fails.
-    """
-    losses = before.losses.view()
-    losses.flags.writeable = False
-    sampling = Sampling(
-        round_number=before.number,
-        clients=len(losses),
-        size=settings.cohort_size,
-        losses=losses,
-        generator=stream(settings.seed, "cohort", before.number),
-    )
-    found = ask(
-        settings.method,
-        "cohort",
-        *(sampling, before.state),
-        returns=lambda found: all(int(client) == client for client in found),
-        expected="a list of clients' numbers",
-    )
-    drawn = [int(client) for client in found]
-    cohort = tuple(sorted(set(drawn)))
-    if not cohort or len(cohort) < len(drawn) or cohort[0] < 0 or cohort[-1] >= len(losses):
-        raise RunError(
-            f"method.name={settings.method.title}: the cohort of round {before.number + 1} must be"
-            f" distinct clients from 0 to {len(losses) - 1}, at least one; it is {drawn[:10]}"
-        )
-    return cohort

@@ -8,6 +8,7 @@ import numpy as np
 
 from raysim.core.given.columns import OF_ROUNDS, check_names
 from raysim.core.rules import Pass
+from raysim.core.selection import Results
 from raysim.execution.messages import Failure
 from raysim.execution.partial_sum import Columns
 from raysim.storage.summary import DROPPED
@@ -68,6 +69,7 @@ class RoundLog:
     dropped: list[Failure] = field(default_factory=list)
     spans: dict[str, list[Span]] = field(default_factory=dict)
     more: dict[str, float] = field(default_factory=dict)
+    _trained: list[Columns] = field(default_factory=list)
     _accounts: dict[str, _Account] = field(default_factory=lambda: {"": _Account()})
 
     def count(
@@ -78,6 +80,8 @@ class RoundLog:
         account.count(bytes_up, bytes_down, columns)
         number = np.full(len(columns["client"]), pass_number)
         self.columns.append({**columns, "pass": number})
+        if work.epochs and not work.label:
+            self._trained.append(self.columns[-1])
 
     def count_in_vain(self, work: Pass, bytes_up: int, bytes_down: int) -> None:
         """Count the bytes of clients of a pass whose results do not count, under its label."""
@@ -115,6 +119,19 @@ class RoundLog:
             **({DROPPED: len(dropped)} if dropped else {}),
             **self.more,
         }
+
+    def results(self) -> Results:
+        """Return the last results of the clients that trained in the round's own passes."""
+        passes = self._trained
+        clients = np.concatenate([np.empty(0), *(columns["client"] for columns in passes)])
+        last = len(clients) - 1 - np.unique(clients[::-1], return_index=True)[1]
+        found = {}
+        for name in dict.fromkeys(name for columns in passes for name in columns):
+            missing = (np.full(len(columns["client"]), np.nan) for columns in passes)
+            values = [c.get(name, other) for c, other in zip(passes, missing, strict=True)]
+            found[name] = np.concatenate(values)[last]
+        losses = found.get("train_loss", np.empty(0))
+        return Results(clients[last].astype(np.int64), losses, found)
 
     def losses(self) -> dict[int, float]:
         """Return the last train loss of each client that took steps in the round's own passes."""

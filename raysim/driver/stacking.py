@@ -94,6 +94,7 @@ class Rehearsal:
             checkpoint,
             sizes=self._sizes,
             note=Listener().note,
+            cohort=tuple(range(self._settings.cohort_size)),
         )
         try:
             with closing(passes_of(method, now, checkpoint.state)) as passes:

@@ -19,6 +19,7 @@ from raysim.driver.finished import check_same_task, finished_run
 from raysim.driver.identity import STACK, identity_of
 from raysim.driver.listener import Listener
 from raysim.driver.run import Run
+from raysim.driver.selecting import RoundSelection
 from raysim.driver.trackers import tracked
 from raysim.driver.virtual.clock import open_clock
 from raysim.execution.process import threads_of
@@ -128,6 +129,8 @@ def check_run(
     analyses = Analyses(settings, federation, network, initial, note)
     check_asynchrony(settings, network, initial, federation.training_sizes, analyses.parts)
     clock = open_clock(settings, federation, network, states)
+    if settings.method.asynchrony(settings.cohort_size) is None:
+        RoundSelection.of(settings, initial, federation.training_sizes, clock)
     return CheckedRun(
         settings=settings,
         federation=federation,

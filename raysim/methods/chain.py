@@ -19,7 +19,7 @@ method is FedAvg.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Annotated, Any, TypeVar
 
@@ -29,7 +29,7 @@ from torch import nn
 from raysim.core.chain import chain
 from raysim.core.components import build_component
 from raysim.core.errors import SettingsError
-from raysim.core.method import METHODS, Asynchrony, Metrics, Round, Sampling, ServerState
+from raysim.core.method import METHODS, Asynchrony, Metrics, Round, ServerState
 from raysim.core.rules import Pass, Reduced, Rules, send_model
 from raysim.core.tensors import Groups, Tensors
 from raysim.methods.fedavg import FedAvg
@@ -89,7 +89,7 @@ class Chain(FedAvg):
             self.rules()
             if len({member.weighting for member in self.methods.values()} - {None}) > 1:
                 raise SettingsError("two methods each set the weighting of the mean")
-            for hook in ("deployed", "client_model", "cohort", "asynchrony", "discount"):
+            for hook in ("deployed", "client_model", "asynchrony", "discount"):
                 self._only(hook)
             self._check_discount()
         except SettingsError as error:
@@ -189,11 +189,6 @@ class Chain(FedAvg):
         """Return the factor of a stale update, by the method that sets it."""
         member = self._only("discount")
         return member.discount(staleness) if member else 1.0
-
-    def cohort(self, sampling: Sampling, state: ServerState) -> Sequence[int]:
-        """Return the cohort of the method that draws its own."""
-        member = self._only("cohort")
-        return member.cohort(sampling, state) if member else super().cohort(sampling, state)
 
     def deployed(self, state: ServerState) -> Tensors:
         """Return the tensors of the method that deploys others than the model."""

@@ -16,14 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from safetensors import SafetensorError
+from safetensors.numpy import load as load_arrays
+from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import load, save_file
 
 from raysim.core.arrow import checksum
 from raysim.core.errors import RunError
 from raysim.core.method import ServerState
+from raysim.core.selection import History, State
 from raysim.core.tensors import Tensors, aligned, contiguous, flatten, unflatten
 from raysim.storage.atomic import (
     discard_folder,
@@ -40,7 +42,7 @@ from raysim.storage.sealed.words import read_sealed, write_sealed
 
 KEPT_CHECKPOINTS = 2
 STATE, CLIENTS = "state.safetensors", "clients.safetensors"
-IN_FLIGHT = "in_flight.safetensors"
+IN_FLIGHT, SELECTION = "in_flight.safetensors", "selection.safetensors"
 FORMULA = "revision of the method's formula"
 """Its name in an identity; earlier versions sealed none, and are of the first."""
 TRAINING_SAMPLES, TEST_SAMPLES = "training samples", "test samples"
@@ -55,12 +57,14 @@ class Checkpoint:
     Attributes:
         number: Rounds committed; the number of the next round.
         state: The server's state.
-        losses: Train loss of every client's last committed participation [K]; NaN before the first.
+        history: Participations of the clients.
         versions: Version of each client's state [K, 3], or NEVER.
         stack_size: Clients that are trained stacked; None where a run has not decided it yet.
         identity: What decides the bits of a result, by name; empty where it was not sealed.
         forced: Differences of identity with which the run was made to go on.
         in_flight: Clients under way, where rounds are asynchronous.
+        selection: State of the selection.
+        ticks: Virtual time since the start of the run.
         ended: Whether it is the end of a run that has not run all rounds.
         tables: The tables as of its round, of one that was read; None in one of an earlier version,
             which sealed neither tables nor versions.
@@ -68,12 +72,14 @@ class Checkpoint:
 
     number: int
     state: ServerState
-    losses: npt.NDArray[np.float64]
+    history: History
     versions: Versions
     stack_size: int | None = None
     identity: Mapping[str, Any] = field(default_factory=dict)
     forced: tuple[str, ...] = ()
     in_flight: InFlight | None = None
+    selection: State = field(default_factory=dict)
+    ticks: int | None = 0
     ended: bool = False
     tables: SealedTables | None = None
 
@@ -115,6 +121,9 @@ class Checkpoints:
         def write(folder: Path) -> None:
             save_file(contiguous(flatten(checkpoint.state.groups)), folder / STATE)
             save_file(_of_clients(checkpoint), folder / CLIENTS)
+            if checkpoint.selection:
+                arrays = {name: a.copy("C") for name, a in checkpoint.selection.items()}
+                save_arrays(arrays, folder / SELECTION)
             under_way = checkpoint.in_flight
             if under_way:
                 save_file(contiguous(under_way.tensors()), folder / IN_FLIGHT)
@@ -125,6 +134,7 @@ class Checkpoints:
                 "stack_size": checkpoint.stack_size,
                 "identity": dict(checkpoint.identity),
                 "forced": checkpoint.forced,
+                "ticks": checkpoint.ticks,
                 **({"ended": True} if checkpoint.ended else {}),
                 **({"in_flight": under_way.to_json()} if under_way else {}),
                 "config": self._config,
@@ -248,23 +258,28 @@ class Checkpoints:
         for name, expected in checksums.items():
             if hashlib.sha256(contents[name]).hexdigest() != expected:
                 raise ValueError(f"{name} does not match its checksum")
-        losses = np.full(clients, np.nan)
+        history = History.empty(clients)
         versions = np.full((clients, len(NEVER)), NEVER)
         if CLIENTS in contents:
             found = {name: values.numpy() for name, values in load(contents[CLIENTS]).items()}
-            losses[found["client"]] = found["loss"]
+            history.losses[found["client"]] = found["loss"]
+            if "times" in found:
+                history.last_round[found["client"]] = found["last_round"]
+                history.times[found["client"]] = found["times"]
             if "state_client" in found:
                 versions[found["state_client"]] = found["state_version"]
         under_way = body.get("in_flight")
         return Checkpoint(
             number=body["round"],
             state=ServerState(unflatten(_in_order(contents[STATE])), body["info"]),
-            losses=losses,
+            history=history,
             versions=versions,
             stack_size=body.get("stack_size"),
             identity=body.get("identity", {}),
             forced=tuple(body.get("forced", ())),
             ended=body.get("ended", False),
+            selection=load_arrays(contents[SELECTION]) if SELECTION in contents else {},
+            ticks=body.get("ticks"),
             in_flight=under_way and InFlight.of(under_way, _in_order(contents[IN_FLIGHT])),
             tables=None if body.get("closed") is None else SealedTables(folder, body["closed"]),
         )
@@ -280,11 +295,14 @@ def _in_order(content: bytes) -> dict[str, torch.Tensor]:
 
 def _of_clients(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
     """Return losses and versions of the clients that have one, so that others cost nothing."""
-    known = np.flatnonzero(~np.isnan(checkpoint.losses))
+    history = checkpoint.history
+    known = np.flatnonzero(~np.isnan(history.losses) | (history.times > 0))
     stateful = np.flatnonzero(checkpoint.versions[:, 0] != NEVER[0])
     values = {
         "client": known,
-        "loss": checkpoint.losses[known],
+        "loss": history.losses[known],
+        "last_round": history.last_round[known],
+        "times": history.times[known],
         "state_client": stateful,
         "state_version": checkpoint.versions[stateful],
     }

@@ -71,9 +71,9 @@ def policies(deadline: float, rounds: int) -> dict[str, dict[str, Any]]:
             "method.tiers": 5,
             "rounds": 5 * rounds,
         },
-        "Oort, wait for all": {"clock.name": "oort"},
+        "Oort, wait for all": {"selection.name": "oort"},
         "Oort, 10 of 13": {
-            "clock.name": "oort",
+            "selection.name": "oort",
             "clock.policy": "over_selection",
             "clock.extra": 3,
         },

@@ -119,7 +119,7 @@ def test_a_frozen_layer_adds_no_bytes_on_actors(tmp_path):
         {"clock.dropout": 0.5},
         {"method.name": "fedbuff", "method.concurrency": 4, "clock.dropout": 0.5},
         {"method.name": "fedat", "method.tiers": 2, "clock.dropout": 0.5},
-        {"clock.name": "oort", "clock.policy": "over_selection", "clock.extra": 2},
+        {"selection.name": "oort", "clock.policy": "over_selection", "clock.extra": 2},
     ],
     ids=["wait", "over_selection", "deadline", "dropout", "fedbuff", "fedat", "oort"],
 )

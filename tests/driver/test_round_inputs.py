@@ -1,93 +1,38 @@
-"""Inputs of a round: a method's cohort, the server's generators and further cohorts."""
+"""Inputs of a round: its cohort, the server's generators and further cohorts."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
-import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-import raysim
-from raysim import Round, RunError, Sampling, ServerState
+from raysim import Round, ServerState
+from raysim.core.selection import History
 from raysim.driver.round_inputs import round_inputs
-from raysim.methods.fedavg import FedAvg
+from raysim.driver.selecting import RoundSelection
 from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_states import NEVER
-from raysim.testing.contract import StopAfter
-from tests.tasks import make_settings, make_task, model_of
+from tests.tasks import make_settings
 
 CLIENTS = 10
 SIZES = np.arange(1, 1 + CLIENTS)
 
 
-class Neediest(FedAvg):
-    """FedAvg that prefers clients with the largest last loss, unseen ones first."""
-
-    def cohort(self, sampling: Sampling, state: ServerState) -> Sequence[int]:
-        losses = np.nan_to_num(sampling.losses, nan=np.inf)
-        return np.argsort(-losses, kind="stable")[: sampling.size].tolist()
-
-
-def inputs(seed: int = 0, number: int = 3, losses: Any = None, **method: Any) -> Round:
-    losses = np.full(CLIENTS, np.nan) if losses is None else losses
+def inputs(seed: int = 0, number: int = 3, losses: Any = None) -> Round:
+    history = History.empty(CLIENTS)
+    if losses is not None:
+        history.losses[:] = losses
     overrides = {"seed": seed, "clients": CLIENTS, "fraction": 0.3, "local.lr_decay": 0.5}
     run = make_settings(Path("run"), **overrides)
-    run = run.model_copy(update=method)
     state = ServerState({"model": {"w": torch.zeros(2)}}, {"stage": 2})
-    checkpoint = Checkpoint(number, state, losses, np.full((CLIENTS, len(NEVER)), NEVER))
-    return round_inputs(run, nn.Linear(1, 1), checkpoint, sizes=SIZES, note=print)
-
-
-def selected(choice: Callable[[Sampling, ServerState], Sequence[int]], **options: Any) -> Round:
-    class Selected(FedAvg):
-        """FedAvg whose cohort a test chooses."""
-
-        def cohort(self, sampling: Sampling, state: ServerState) -> Sequence[int]:
-            return choice(sampling, state)
-
-    return inputs(method=Selected(), **options)
-
-
-def test_a_method_sees_round_size_and_state():
-    seen: list[Any] = []
-
-    def choice(sampling: Sampling, state: ServerState) -> list[int]:
-        seen.append((sampling.round_number, sampling.clients, sampling.size, state.info["stage"]))
-        return [7, 2]
-
-    assert selected(choice, number=4).cohort == (2, 7)
-    assert seen == [(4, CLIENTS, 3, 2)]
-
-
-def test_a_method_sees_the_losses_and_cannot_write_them():
-    losses = np.array([np.nan] * 8 + [0.5, 0.25])
-
-    def choice(sampling: Sampling, state: ServerState) -> list[int]:
-        with pytest.raises(ValueError, match="read-only"):
-            sampling.losses[0] = 0.0
-        return np.flatnonzero(sampling.losses > 0).tolist()
-
-    assert selected(choice, losses=losses).cohort == (8, 9)
-    assert losses.flags.writeable
-
-
-@pytest.mark.parametrize("bad", [[], [1, 2, 1], [0, CLIENTS], [-1, 3]])
-def test_a_bad_cohort_stops_in_one_line(bad):
-    with pytest.raises(RunError) as caught:
-        selected(lambda sampling, state: bad)
-    name, _, rest = str(caught.value).partition(": ")
-    assert name.startswith("method.name=") and name.endswith("Selected")
-    assert rest == (
-        f"the cohort of round 4 must be distinct clients from 0 to 9, at least one; it is {bad}"
-    )
+    checkpoint = Checkpoint(number, state, history, np.full((CLIENTS, len(NEVER)), NEVER))
+    cohort = RoundSelection.of(run, checkpoint, SIZES).cohort
+    return round_inputs(run, nn.Linear(1, 1), checkpoint, sizes=SIZES, note=print, cohort=cohort)
 
 
 keys = st.tuples(st.integers(0, 2), st.integers(0, 2), st.sampled_from(["noise", "mask"]))
@@ -132,24 +77,3 @@ def test_the_learning_rate_is_that_of_the_round():
     now = inputs(number=3)
     assert (now.lr, now.lr_at(5)) == (0.1 * 0.5**3, 0.1 * 0.5**5)
     assert (now.number, now.clients, now.epochs) == (3, CLIENTS, 2)
-
-
-NEEDIEST = {"method.name": "tests.driver.test_round_inputs:Neediest", "fraction": 0.5}
-
-
-def cohorts(run: Path) -> list[list[int]]:
-    rows = pq.read_table(run / "clients.parquet").to_pylist()
-    return [[row["client"] for row in rows if row["round"] == n] for n in range(1, 6)]
-
-
-def test_selection_by_losses_resumes_with_the_same_bits(tmp_path):
-    task = make_task((1, 3, 600, 17, 80, 250))  # the largest is soon the least needy
-    raysim.run(make_settings(tmp_path / "whole", **NEEDIEST), task)
-    with pytest.raises(KeyboardInterrupt):
-        raysim.run(make_settings(tmp_path / "cut", **NEEDIEST), task, StopAfter(4))
-    shutil.rmtree(tmp_path / "cut/checkpoints/round_000004")  # as if killed before it was written
-    raysim.resume(tmp_path / "cut", task)
-    found = cohorts(tmp_path / "whole")
-    assert found[:2] == [[0, 1, 2], [3, 4, 5]] and len({*map(tuple, found)}) > 2
-    assert cohorts(tmp_path / "cut") == found
-    assert model_of(tmp_path / "cut") == model_of(tmp_path / "whole")

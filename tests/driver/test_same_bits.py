@@ -193,6 +193,7 @@ def test_a_run_of_an_earlier_version_goes_on(tmp_path, monkeypatch):
     [
         ("raysim.methods.fedavg.FedAvg", "the method's formula"),
         ("raysim.clock.none.NoClock", "the clock"),
+        ("raysim.selection.uniform.Uniform", "the selection"),
     ],
 )
 def test_another_revision_of_a_formula_is_refused(tmp_path, monkeypatch, sealed, changed, named):
@@ -212,8 +213,8 @@ def saved_as_before(store: Any, checkpoint: Any, seal_tables: Any, **_: Any) -> 
     folder = store._path(checkpoint.number)
     folder.mkdir(parents=True)
     save_file(contiguous(flatten(checkpoint.state.groups)), folder / "state.safetensors")
-    known = np.flatnonzero(~np.isnan(checkpoint.losses))
-    losses = {"client": known, "loss": checkpoint.losses[known]}
+    known = np.flatnonzero(checkpoint.history.times)
+    losses = {"client": known, "loss": checkpoint.history.losses[known]}
     tensors = {name: torch.from_numpy(values) for name, values in losses.items()}
     save_file(tensors, folder / "clients.safetensors")
     sums = {path.name: checksum(path) for path in sorted(folder.iterdir())}

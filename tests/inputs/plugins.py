@@ -152,13 +152,24 @@ METHODS = {
     "NoneClient": "client_init",
     "TextBytes": "client_bytes",
     "HugeBytes": "",
-    "NoneCohort": "cohort",
-    "TextCohort": "cohort",
-    "EmptyCohort": "cohort",
-    "FarCohort": "cohort",
-    "FailingCohort": "RuntimeError: no cohort",
 }
-BROKEN = {"dataset": DATASETS, "partition": PARTITIONS, "model": MODELS, "method": METHODS}
+SELECTIONS = {
+    "AbstractSelection": "must define select",
+    "NoneSelected": "select returned None; must return a list",
+    "TextSelected": "select returned 'all'; must return a list",
+    "NoneLeft": "must be at least one client; it is []",
+    "Beyond99": "must be distinct clients from 0 to 3; it is [99]",
+    "Twice": "must be distinct clients from 0 to 3; it is [1, 1]",
+    "FailingSelection": "select failed: RuntimeError: no choice",
+    "OddState": "init returned {'a': 'b'}; must return a dict of arrays",
+}
+BROKEN = {
+    "dataset": DATASETS,
+    "partition": PARTITIONS,
+    "model": MODELS,
+    "method": METHODS,
+    "selection": SELECTIONS,
+}
 UNNAMED = {
     *("Lost", "NoArrow", "Damaged", "FewClasses", "NegativeLabels", "RealLabels", "WideLabels"),
     *("Empty", "EmptyTest", "HugeBytes"),

@@ -64,6 +64,15 @@ ODD_CASES = [
     run("reference=nowhere", says=("/nowhere: no analysis of this run compares with it",)),
     run("reference=", says=("reference=: must be at least one character",)),
     run("clock.name=device", says=("clock.name=device: no such clock; did you mean 'devices'?",)),
+    run(
+        "clock.name=oort", says=("clock.name=oort: ", "type clock.name=devices selection.name=oor")
+    ),
+    run("selection.name=uniforms", says=("selection.name=uniforms: no such selection; did you",)),
+    run("selection.epsilon=1", says=("selection.epsilon: no such setting",)),
+    run("selection.name=power_of_choice", "selection.d=1", "fraction=1", says=("selection.d=1: ",)),
+    run(
+        "selection.name=round_robin", "method.name=fedbuff", says=("selection.name=round_robin: ",)
+    ),
     run("clock.speed=0", "clock.name=devices", says=("clock.speed: no such setting",)),
     run("clock.kind=iot", says=("clock.kind: no such setting",)),
     run("clock.name=devices", "clock.table=nowhere.csv", says=("clock.table=", "as a table")),

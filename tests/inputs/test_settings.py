@@ -18,11 +18,13 @@ from raysim.core.components import Component, Registry
 from raysim.core.data import DATASETS, MODELS, PARTITIONS
 from raysim.core.errors import RaysimError, SettingsError
 from raysim.core.method import METHODS
+from raysim.selection import SELECTIONS
 from tests.inputs.case import Case
 from tests.inputs.conftest import Said
 from tests.inputs.test_cases import LONGEST, check_line
 
-REGISTRIES: tuple[Registry[Any], ...] = (METHODS, DATASETS, PARTITIONS, MODELS, CLOCKS)
+COMPONENTS: tuple[Registry[Any], ...] = (METHODS, DATASETS, PARTITIONS, MODELS)
+REGISTRIES = (*COMPONENTS, SELECTIONS, CLOCKS)
 ABSURD = (10**9, 10**9 + 1, 10**30, -(10**30), 2**63 - 1, 2**63, 1e-320, 1e300, -0.0, 1e-9)
 
 

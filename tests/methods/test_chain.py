@@ -109,7 +109,7 @@ def test_the_model_goes_from_one_update_to_the_next(tmp_path):
 
 
 class Uniform(FedAvg):
-    """FedAvg that deploys another model, draws its own cohort, and needs stages."""
+    """FedAvg that deploys another model, and needs stages."""
 
     weighting = "uniform"
     staged = True
@@ -119,9 +119,6 @@ class Uniform(FedAvg):
 
     def client_model(self, deployed, state):
         return {}
-
-    def cohort(self, sampling, state):
-        return [2]
 
 
 class Weighted(FedAvg):
@@ -164,7 +161,7 @@ def test_a_method_that_has_other_bits_raises_the_revision(monkeypatch):
 def test_hooks_come_from_the_method_that_has_them():
     chained = Chain(methods={"fedprox": {}, name_of(Uniform): {}})
     assert chained.staged and not Chain(methods={"fedprox": {}}).staged
-    assert chained.cohort(None, None) == [2] and chained.client_model({"w": 1}, {}) == {}
+    assert chained.client_model({"w": 1}, {}) == {}
     assert chained.deployed(raysim.ServerState({"model": {"w": 3}})) == {"w": 6}
 
 

@@ -14,6 +14,7 @@ import torch
 
 from raysim.core.errors import RunError
 from raysim.core.method import ServerState
+from raysim.core.selection import History
 from raysim.storage.checkpoints import FORMULA, Checkpoint, Checkpoints
 from raysim.storage.client_states import NEVER
 
@@ -35,13 +36,29 @@ def checkpoint(number, value=None, **info):
     }
     losses = np.array([np.nan, number / 3, np.nan])
     versions = np.array([NEVER, (number - 1, 2, -(2**62) - number), NEVER])
-    return Checkpoint(number, ServerState(groups, info), losses, versions, stack_size=number)
+    history = History(losses, np.array([0, number, 0]), np.array([0, 3, 0]))
+    return Checkpoint(
+        number,
+        ServerState(groups, info),
+        history,
+        versions,
+        stack_size=number,
+        selection={"next": np.array(number), "seen": np.array([value, -0.0])},
+        ticks=2**53 + number,
+    )
 
 
 def assert_equal(found, expected):
     assert found.number == expected.number
     assert found.state.info == expected.state.info
-    assert found.losses.tobytes() == expected.losses.tobytes()
+    for name in ("losses", "last_round", "times"):
+        one, other = (getattr(each.history, name) for each in (found, expected))
+        assert one.dtype == other.dtype and one.tobytes() == other.tobytes()
+    assert found.selection.keys() == expected.selection.keys()
+    for name, array in expected.selection.items():
+        assert found.selection[name].shape == array.shape
+        assert found.selection[name].tobytes() == array.tobytes()
+    assert found.ticks == expected.ticks
     assert found.versions.tolist() == expected.versions.tolist()
     assert found.stack_size == expected.stack_size
     assert set(found.state.groups) == set(expected.state.groups)
@@ -94,7 +111,8 @@ def test_one_of_the_first_version_is_read(tmp_path):
     """It had one checksum, and neither losses nor a stack size."""
     store = Checkpoints(tmp_path)
     store.save(checkpoint(2))
-    (tmp_path / "round_000002/clients.safetensors").unlink()
+    for name in ("clients", "selection"):
+        (tmp_path / f"round_000002/{name}.safetensors").unlink()
     path = tmp_path / "round_000002/state.json"
     body = json.loads(path.read_text())
     body["sha256"] = body["sha256"]["state.safetensors"]
@@ -102,7 +120,7 @@ def test_one_of_the_first_version_is_read(tmp_path):
     text = json.dumps(body, sort_keys=True)
     path.write_text(json.dumps(body | {"seal": hashlib.sha256(text.encode()).hexdigest()}))
     found = store.latest(CLIENTS, never)
-    assert found.number == 2 and found.stack_size is None and np.isnan(found.losses).all()
+    assert found.number == 2 and found.stack_size is None and np.isnan(found.history.losses).all()
 
 
 def test_a_pre_pass_of_the_first_version_cannot_go_on(tmp_path):

@@ -19,8 +19,8 @@ def component_field(registry: Registry[C]) -> tuple[BeforeValidator, PlainSerial
         if isinstance(value, Component):
             return value
         name = value.get("name") if isinstance(value, Mapping) else value
-        if isinstance(value, Mapping) and name is None and "none" in registry:
-            name = "none"  # an override `none` is read as None
+        if isinstance(value, Mapping) and name is None:
+            name = registry.default  # an override `none` is read as None, too
         if not isinstance(value, Mapping) or not isinstance(name, str):
             key = f"{registry.kind}.name" if isinstance(value, Mapping) else registry.kind
             raise SettingsError(

@@ -8,7 +8,7 @@ from functools import partial
 
 from raysim.analysis.base import ClientPart
 from raysim.core.errors import MachineError
-from raysim.core.rules import Pass, Reduced, Trained, Upload, View
+from raysim.core.rules import Finish, Pass, Reduced, Trained, Upload, View
 from raysim.core.tensors import Groups, Tensors, nbytes
 from raysim.driver.riders import Rider
 from raysim.execution.process import is_device_error
@@ -20,7 +20,6 @@ Figures = dict[str, dict[int, Tensors]]
 Extras = tuple[Groups, Mapping[int, Groups]]
 """Groups for all clients of a pass, and for single ones."""
 Start = Callable[[Groups, Groups, Groups], Tensors]
-Finish = Callable[[View, Trained], Upload]
 
 
 def with_parts(

@@ -213,8 +213,8 @@ class _Passes:
             self.after,
             sizes=sizes,
             note=lambda text: None,
+            cohort=(client,),
         )
-        now = replace(now, cohort=(client,))
         passes = passes_of(settings.method, now, self.after.state)
         yield from run_round(passes, ridden([RoundStates()], run))
         return found
@@ -241,5 +241,5 @@ def _new_clients(
     """Return clients that never took part, drawn by the seed, ascending."""
     draws = stream(analyses.settings.seed, "new-clients")
     order = draws.permutation(analyses.own_tests.clients)
-    never = order[np.isnan(before.losses[order]) & ~np.isin(order, cohort)]
+    never = order[np.isnan(before.history.losses[order]) & ~np.isin(order, cohort)]
     return sorted(never[:most].tolist())

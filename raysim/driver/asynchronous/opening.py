@@ -10,13 +10,11 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from raysim.clock.devices import Devices
-from raysim.clock.oort import Oort
 from raysim.config import Settings
+from raysim.core.components import called
 from raysim.core.errors import SettingsError
-from raysim.core.method import Asynchrony, Sampling, ServerState
+from raysim.core.method import Asynchrony
 from raysim.core.rules import Pass
-from raysim.core.seeds import stream
 from raysim.driver.asynchronous.arrivals import Queue
 from raysim.driver.asynchronous.checks import check_alike, check_pass
 from raysim.driver.asynchronous.plan import Plan
@@ -57,8 +55,6 @@ def check_asynchrony(
     key = f"method.name={method.title}: asynchronous rounds need"
     if method.client_init(state):
         raise SettingsError(f"{key} clients without state, which their order would change")
-    if not all(_draws_uniformly(settings, state, number) for number in range(3)):
-        raise SettingsError(f"{key} clients that are drawn uniformly; it has a cohort of its own")
     _check_clock(settings)
     first = _pass_after(settings, network, initial, sizes)
     for number in (1, settings.rounds - 1):
@@ -87,27 +83,18 @@ def _check_numbers(settings: Settings, found: Asynchrony) -> None:
 
 
 def _check_clock(settings: Settings) -> None:
-    clock, name = settings.clock, settings.method.title
-    if isinstance(clock, Oort):
+    selection, name = settings.selection, settings.method.title
+    policy = settings.clock.server_policy
+    if not selection.plans_ahead:
         raise SettingsError(
-            f"clock.name={clock.title}: selects cohorts; with method.name={name}, whose clients"
-            " start one by one, must be devices or none"
+            f"{called(selection)}: does not go with method.name={name}, whose clients start one by"
+            " one, before there are results; choose uniform or weighted"
         )
-    if isinstance(clock, Devices) and clock.policy != "wait":
+    if not policy.waits:
         raise SettingsError(
-            f"clock.policy={clock.policy}: must be wait with method.name={name}: asynchronous"
+            f"clock.policy={policy.name}: must be wait with method.name={name}: asynchronous"
             " rounds wait for no client"
         )
-
-
-def _draws_uniformly(settings: Settings, state: ServerState, number: int) -> bool:
-    """Return whether a method leaves the draw of one client of a round as it is."""
-    losses = np.full(settings.clients, np.nan)
-    given, expected = (
-        Sampling(number, settings.clients, 1, losses, stream(settings.seed, "cohort", number))
-        for _ in range(2)
-    )
-    return [*settings.method.cohort(given, state)] == expected.uniform()
 
 
 def asynchronous_rounds(
@@ -126,7 +113,7 @@ def asynchronous_rounds(
         return None
     times = _device_times(run, run.clock, passes) if run.clock else None
     tiers = (
-        times.clocks(settings.seed, asynchrony.tiers)
+        times.clocks(settings, passes.sizes, asynchrony.tiers)
         if times
         else equal_devices(settings, passes.sizes, asynchrony.tiers)
     )

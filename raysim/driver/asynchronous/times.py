@@ -47,12 +47,13 @@ class DeviceTimes:
         joules = clock.fleet.joules(costs.clients, *amounts)
         return cls(clock.fleet, ticks, joules, costs.bytes_up, costs.bytes_down)
 
-    def clocks(self, seed: int, tiers: int) -> list[Clock]:
+    def clocks(self, settings: Settings, sizes: Integers, tiers: int) -> list[Clock]:
         """Return the clock of each tier, for the plan."""
-        return [
-            Clock(tier.draw, self._fly, tier.wake)
-            for tier in (_Tier(seed, self.fleet, each) for each in tiers_of(self.ticks, tiers))
-        ]
+        draws = (
+            Draws(settings, sizes, members, self.ticks, self.fleet.available)
+            for members in tiers_of(self.ticks, tiers)
+        )
+        return [Clock(t.draw, self._fly, t.wake) for t in (_Tier(self.fleet, d) for d in draws)]
 
     def figures(self, planned: PlannedRound) -> dict[str, float]:
         """Return columns of a round in `metrics.parquet`; energy is that of clients that ended."""
@@ -111,9 +112,8 @@ class _Tier:
     While all are away they are not looked through at every arrival of another tier.
     """
 
-    def __init__(self, seed: int, fleet: Fleet, members: Integers) -> None:
-        self._fleet, self._members = fleet, members
-        self._draws = Draws(seed, members, fleet.available)
+    def __init__(self, fleet: Fleet, draws: Draws) -> None:
+        self._fleet, self._members, self._draws = fleet, draws.members, draws
         self._all_away = range(0)  # ticks
 
     def draw(
@@ -141,7 +141,7 @@ def equal_devices(settings: Settings, sizes: Integers, tiers: int) -> list[Clock
     ticks = settings.local.epochs * sizes
     return [
         Clock(
-            draw=Draws(settings.seed, members, always),
+            draw=Draws(settings, sizes, members, ticks, always),
             fly=lambda client, tick: (tick + int(ticks[client]), False),
             wake=lambda tick, busy: None,
         )

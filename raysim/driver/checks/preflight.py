@@ -13,6 +13,7 @@ from raysim.config import Settings
 from raysim.core.components import ask
 from raysim.core.errors import SettingsError
 from raysim.core.method import Method, ServerState
+from raysim.core.selection import History, State
 from raysim.core.tensors import CPU
 from raysim.driver.checks.model import check_model
 from raysim.driver.checks.samples import (
@@ -21,7 +22,6 @@ from raysim.driver.checks.samples import (
     check_scoring,
     check_without_test,
 )
-from raysim.driver.round_inputs import draw_cohort
 from raysim.federation.federation import Federation, sample_dtype
 from raysim.federation.opened import OpenedSamples
 from raysim.federation.task import Task
@@ -54,18 +54,34 @@ def initial_checkpoint(settings: Settings, federation: Federation) -> tuple[nn.M
         expected="a torch.nn.Module",
     )
     clients = len(federation.training_sizes)
-    never_trained, never = np.full(clients, np.nan), np.full((clients, len(NEVER)), NEVER)
-    initial = Checkpoint(0, _initial_state(method, network), never_trained, never)
+    never = np.full((clients, len(NEVER)), NEVER)
+    state, selection = _initial_state(method, network), _selection_state(settings, clients)
+    initial = Checkpoint(0, state, History.empty(clients), never, selection=selection)
     check_scoring(settings, federation.scoring)
     if not federation.has_test:
         check_without_test(settings)
-    draw_cohort(settings, initial)
     inputs = replace(federation.inputs, dtype=sample_dtype(network))
     samples = OpenedSamples(replace(federation, inputs=inputs), CPU)
     outputs = check_samples(method, network, samples.first(2))
     if federation.scoring.classifies:
         check_labels(federation, outputs.shape[-1])
     return network, initial
+
+
+def _selection_state(settings: Settings, clients: int) -> State:
+    """Return the selection's state before the first round; it must be of arrays.
+
+    Raises:
+        SettingsError: it is not.
+    """
+    found = ask(
+        settings.selection,
+        "init",
+        clients,
+        returns=lambda found: all(np.asarray(each).dtype.kind in "biuf" for each in found.values()),
+        expected="a dict of arrays",
+    )
+    return {name: np.asarray(value) for name, value in found.items()}
 
 
 def _initial_state(method: Method, network: nn.Module) -> ServerState:

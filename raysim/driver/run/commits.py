@@ -6,12 +6,14 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
+from raysim.clock.availability import TICKS_PER_SECOND
 from raysim.core.errors import RunError
 from raysim.core.exits import delay_signals
 from raysim.driver.context import Result, RunContext
 from raysim.driver.evaluation import Evaluation
 from raysim.driver.identity import accepted, with_environments
 from raysim.driver.round_log import RoundLog
+from raysim.driver.virtual.clock import VIRTUAL_SECONDS
 from raysim.execution.process import release_freed_memory
 from raysim.storage.atomic import write_json
 from raysim.storage.checkpoints import Checkpoint, Checkpoints, save_tensors
@@ -60,6 +62,10 @@ class Commits:
             self.committed = replace(self.committed, versions=on_disk)
         self._on_disk = number
         self.recorder.open(number, self.committed.tables)
+        if self.committed.ticks is None:  # of an earlier version, which had them in the rows alone
+            seconds = (row.get(VIRTUAL_SECONDS) or 0 for row in self.recorder.rows)
+            ticks = sum(round(each * TICKS_PER_SECOND) for each in seconds)
+            self.committed = replace(self.committed, ticks=ticks)
         if self._settings.trace:
             self.trace = TraceWriter(context.run_dir.path, number + 1)
 
@@ -102,7 +108,7 @@ class Commits:
         """Commit a round, and checkpoint it where this is due.
 
         Args:
-            after: The state after it; the last losses of its clients are updated here.
+            after: The state after it; its clients are added to its history here.
             row: Its row of `metrics.parquet`.
             log: Figures of its passes.
             evaluation: Its evaluation.
@@ -118,8 +124,7 @@ class Commits:
         self.recorder.add(row, log.columns, evaluation.clients, evaluation.analyses)
         if self.trace:
             self.trace.virtual(after.number, log.columns)
-        for client, loss in log.losses().items():
-            after.losses[client] = loss
+        after.history.add(after.number, log.losses())  # in place: nobody reads the round before
         self.committed = after
         if after.number % self._settings.checkpoint_every == 0 or self.are_done:
             self.save()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from time import perf_counter
 
@@ -19,9 +19,10 @@ from raysim.driver.context import Result, RunContext
 from raysim.driver.evaluation import Evaluation
 from raysim.driver.listener import Started
 from raysim.driver.passes import PassContext, RoundRunner
-from raysim.driver.riders import RunPass, ridden
+from raysim.driver.riders import Rider, RunPass, ridden
 from raysim.driver.round_inputs import passes_of, round_inputs, run_round
 from raysim.driver.run.commits import Commits
+from raysim.driver.selecting import RoundSelection
 from raysim.driver.stacking import decide_stack_size
 from raysim.driver.virtual.clock import VirtualRound
 from raysim.driver.virtual.lost import noted_if_lost
@@ -31,6 +32,27 @@ from raysim.storage.recorder import Row
 from raysim.storage.trace import DRIVER
 
 NO_METRICS: Metrics = {}
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """A round that has begun.
+
+    Attributes:
+        now: The input of the method's round.
+        runner: Runs its passes.
+        run: Runs a pass of the method, with riders.
+        analyses: Its analyses.
+        selection: The selection of its clients; None where rounds overlap.
+        clock: The round in virtual time, or None.
+    """
+
+    now: Round
+    runner: RoundRunner
+    run: RunPass
+    analyses: RoundAnalyses
+    selection: RoundSelection | None
+    clock: VirtualRound | None
 
 
 class Run:
@@ -147,33 +169,34 @@ class Run:
         """Run, evaluate, record and, where it is due, checkpoint one round."""
         start = perf_counter()
         context, method, number = self.context, self.settings.method, before.number + 1
-        runner = RoundRunner(
-            self._passes, before.number, before.state, before.versions, self.commits.needed_from
-        )
-        now, run, analyses, clock = self._begin(before, runner)
+        begun = self._begin(before)
+        runner, clock = begun.runner, begun.clock
         state, metrics = before.state, NO_METRICS
-        with noted_if_lost(context.listener.note):
-            state, metrics = yield from run_round(passes_of(method, now, before.state), run)
+        if begun.now.cohort or self._asynchronous:
+            with noted_if_lost(context.listener.note):
+                passes = passes_of(method, begun.now, before.state)
+                state, metrics = yield from run_round(passes, begun.run)
         if self._asynchronous and context.analyses.chosen and self._is_due(number):
             yield from self._asynchronous.train_all(runner)
         runner.finish()
         context.states.delete(runner.obsolete)
         seconds = perf_counter() - start
         spans = runner.log.spans | {DRIVER: context.watch.take()}
-        after = self._after(before, state, runner)
-        evaluation, evaluation_seconds = yield from self._evaluate(before, after, now, analyses)
+        after, selected = self._after(before, state, begun)
+        evaluation, evaluation_seconds = yield from self._evaluate(before, after, begun)
         own: Row = {
             "round": number,
             **runner.log.figures(),
             **(clock.figures() if clock else {}),
             **evaluation.figures,
-            "lr": now.lr,
+            "lr": begun.now.lr,
             "seconds": seconds,
             "evaluation_seconds": evaluation_seconds,
             "checkpoint_seconds": 0.0,
         }
-        check_metrics(metrics, own, called(method))
-        row = {**own, **metrics}
+        check_metrics(selected, own, called(self.settings.selection))
+        check_metrics(metrics, {**own, **selected}, called(method))
+        row = {**own, **selected, **metrics}
         if self.commits.trace:
             workers = len(context.executor.describe()["actors"])
             evaluated = {**evaluation.spans, DRIVER: context.watch.take()}
@@ -182,54 +205,68 @@ class Run:
         self.commits.note_workers()
         self.commits.commit(after, row, runner.log, evaluation)
 
-    def _begin(
-        self, before: Checkpoint, runner: RoundRunner
-    ) -> tuple[Round, RunPass, RoundAnalyses, VirtualRound | None]:
-        """Return a round's input, what runs its passes, its analyses, and a clock or None.
-
-        Overlapping rounds have none here.
-        """
+    def _begin(self, before: Checkpoint) -> _Begun:
+        """Return a round that begins now."""
         context, overlapping = self.context, self._asynchronous
-        run = partial(overlapping.run, runner) if overlapping else runner.run
+        sizes = context.federation.training_sizes
+        runner = RoundRunner(
+            self._passes, before.number, before.state, before.versions, self.commits.needed_from
+        )
+        clock = selection = None
+        riders: list[Rider] = []
+        if overlapping:
+            run: RunPass = partial(overlapping.run, runner)
+            cohort = overlapping.cohort(before.number)
+        else:
+            run = runner.run
+            if context.clock:
+                clock = VirtualRound.after(context.clock, runner, before.ticks or 0)
+                riders.append(clock)
+            selection = RoundSelection.of(self.settings, before, sizes, context.clock, clock)
+            riders.append(selection)
+            cohort = selection.cohort
         analyses = RoundAnalyses(context.analyses, runner)
-        clock = None
-        if context.clock and not overlapping:
-            clock = context.clock.round(self.commits.recorder, runner)
+        if self._is_due(before.number + 1):
+            riders.append(analyses)
         now = round_inputs(
             self.settings,
             context.network,
             before,
-            sizes=context.federation.training_sizes,
+            sizes=sizes,
             note=context.listener.note,
-            cohort=overlapping.cohort(before.number) if overlapping else None,
+            cohort=cohort,
         )
-        now = replace(now, cohort=clock.cohort(now.cohort)) if clock else now
-        riders = [*filter(None, [clock]), *([analyses] if self._is_due(before.number + 1) else [])]
-        return now, ridden(riders, run), analyses, clock
+        return _Begun(now, runner, ridden(riders, run), analyses, selection, clock)
 
-    def _after(self, before: Checkpoint, state: ServerState, runner: RoundRunner) -> Checkpoint:
-        """Return the state after a round whose passes have ended."""
-        overlapping = self._asynchronous
-        return replace(
+    def _after(
+        self, before: Checkpoint, state: ServerState, begun: _Begun
+    ) -> tuple[Checkpoint, Metrics]:
+        """Return the state after a round whose passes have ended, and the selection's metrics."""
+        overlapping, kept, metrics = self._asynchronous, before.selection, NO_METRICS
+        if begun.selection:
+            kept, metrics = begun.selection.after(begun.runner.log)
+        after = replace(
             before,
             number=before.number + 1,
             state=state,
-            losses=before.losses.copy(),
-            versions=updated(before.versions, runner.written),
+            versions=updated(before.versions, begun.runner.written),
             in_flight=overlapping.commit(before.number) if overlapping else None,
+            selection=kept,
+            ticks=begun.clock.now if begun.clock else before.ticks,
         )
+        return after, metrics
 
     def _evaluate(
-        self, before: Checkpoint, after: Checkpoint, now: Round, analyses: RoundAnalyses
+        self, before: Checkpoint, after: Checkpoint, begun: _Begun
     ) -> Steps[tuple[Evaluation, float]]:
         """Evaluate and analyse a round where this is due; return the seconds that it took."""
-        context, start = self.context, perf_counter()
+        context, analyses, start = self.context, begun.analyses, perf_counter()
         if not self._is_due(after.number):
             return context.evaluator.skipped, 0.0
         evaluate = partial(context.evaluator.evaluate, context.executor)
         with context.watch("evaluation"):
             evaluation = yield from evaluate(after.state, after.versions)
-            columns = yield from analyses.columns(now, before, after, evaluation, evaluate)
+            columns = yield from analyses.columns(begun.now, before, after, evaluation, evaluate)
             context.states.delete(analyses.obsolete)
         return replace(evaluation, analyses=columns), perf_counter() - start
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from raysim.clock.fleet import Fleet
 from raysim.config import Settings
 from raysim.core.rules import Pass
-from raysim.core.tensors import CPU, frozen_names
+from raysim.core.tensors import CPU, Groups, Tensors, frozen_names
 from raysim.driver.passes import RoundRunner
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
@@ -68,11 +70,21 @@ class WorkCosts:
             work: The pass.
             runner: The round's; it knows the versions of the clients' states.
         """
+        return self._of(work, partial(self._state, runner))
+
+    def of_training(self, model: Tensors, clients: Any) -> PassCosts:
+        """Return the costs of plain local training of a model, of clients [n]."""
+        local = self._settings.local
+        work = Pass(clients, {"model": model}, epochs=local.epochs, lr=local.lr)
+        return self._of(work, lambda client: {})
+
+    def _of(self, work: Pass, state: Callable[[int], Groups]) -> PassCosts:
+        """Return the costs of a pass, given the states of its clients."""
         clients = np.fromiter(work.clients, np.int64)
         sizes = self.sizes[clients]
         epochs = _epochs(work, clients)
         counted = int(clients[np.argmax(epochs)])  # who trains, if anyone does
-        found = self._counter.kind(work, self._job(work, counted, runner))
+        found = self._counter.kind(work, self._job(work, counted, state(counted)))
         batch = self._settings.local.batch_size
         return PassCosts(
             clients=clients,
@@ -83,22 +95,17 @@ class WorkCosts:
             bytes_down=work.received_bytes(clients.tolist(), self._frozen),
         )
 
-    def plain_ticks(self, fleet: Fleet, runner: RoundRunner) -> Integers:
-        """Return the ticks of plain local training of all clients [K], with the deployed model."""
-        local, model = self._settings.local, self._settings.method.deployed(runner.state)
-        everyone = range(len(self.sizes))
-        work = Pass(everyone, {"model": model}, epochs=local.epochs, lr=local.lr)
-        costs = self.of(work, runner)
-        flops = costs.flops(costs.epochs)
-        return fleet.ticks(costs.clients, flops, costs.bytes_up, costs.bytes_down)
-
-    def _job(self, work: Pass, client: int, runner: RoundRunner) -> ClientJob:
-        """Return the job of a client, with the state that it would find."""
+    def _state(self, runner: RoundRunner, client: int) -> Groups:
+        """Return the state that a client would find."""
         versions = runner.versions([client]).get(client, ())
         kept = any(not version.in_round for version in versions)
         state = {} if kept else dict(self._settings.method.client_init(runner.state))
         for version in versions:
             state |= self._states.read(client, version, CPU)
+        return state
+
+    def _job(self, work: Pass, client: int, state: Groups) -> ClientJob:
+        """Return the job of a client."""
         return ClientJob.of(
             work,
             client,

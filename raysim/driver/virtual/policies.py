@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raysim.clock.availability import TICKS_PER_SECOND
-from raysim.clock.devices import Devices
+from raysim.clock.base import Policy
 from raysim.clock.fleet import Fleet
 from raysim.clock.profiles import Profiles
 from raysim.driver.virtual.costs import PassCosts
@@ -53,7 +53,7 @@ class Outcome:
 
 
 def outcome_of(
-    clock: Devices,
+    policy: Policy,
     fleet: Fleet,
     costs: PassCosts,
     *,
@@ -66,7 +66,7 @@ def outcome_of(
     """Return the outcome of a pass.
 
     Args:
-        clock: The policy and its settings.
+        policy: The policy.
         fleet: The devices.
         costs: The work of the pass's clients.
         begin: Tick at which the pass begins.
@@ -75,9 +75,9 @@ def outcome_of(
         extra: Clients that were drawn on top [n].
         wanted: Number of arrivals after which the pass ends, for over_selection.
     """
-    limit = _deadline(clock, begin)
+    limit = _deadline(policy, begin)
     epochs = costs.epochs
-    if clock.policy == "partial":
+    if policy.name == "partial":
         begun = np.minimum(costs.epochs, 1)  # who cannot end it works on it until the limit
         epochs = np.maximum(affordable_epochs(fleet, costs, limit - starts), begun)
     whole = _ticks(fleet, costs, epochs)
@@ -87,7 +87,7 @@ def outcome_of(
     ends = ends.astype(np.int64)
     counts = ~drops & (arrivals <= limit)
     end = min(int(ends.max()), limit)
-    if clock.policy == "over_selection" and counts.sum() >= wanted:
+    if policy.name == "over_selection" and counts.sum() >= wanted:
         first = np.lexsort((costs.clients, extra, arrivals))[:wanted]
         counts = np.zeros(len(counts), dtype=bool)
         counts[first] = True
@@ -143,9 +143,9 @@ def affordable_epochs(fleet: Fleet, costs: PassCosts, budget: Integers) -> Integ
     return np.where(late, np.maximum(found - 1, 0), found)
 
 
-def _deadline(clock: Devices, begin: int) -> int:
-    if clock.policy in ("deadline", "partial") and clock.deadline is not None:
-        return begin + round(clock.deadline * TICKS_PER_SECOND)
+def _deadline(policy: Policy, begin: int) -> int:
+    if policy.deadline is not None:
+        return begin + round(policy.deadline * TICKS_PER_SECOND)
     return int(NEVER)
 
 

@@ -11,6 +11,7 @@ import raysim
 from raysim.clock.devices import Devices
 from raysim.methods.fedbuff import FedBuff
 from raysim.testing.contract import StopAfter
+from tests.driver.asynchronous.draws import clocks_of
 from tests.driver.asynchronous.test_rounds import BUFFERED, SIZES, rows_of
 from tests.driver.asynchronous.test_times import times_of
 from tests.tasks import make_settings, make_task, model_of
@@ -56,7 +57,7 @@ def test_a_fleet_of_which_some_are_away_for_years_goes_on_with_the_first_who_is_
     """Of 20 clients that are on for an hour in eleven years, one comes within the first."""
     fleet = Devices(on_hours=1.0, off_hours=1e5).fleet(20, 0)
     times = times_of(fleet, np.full(20, 5_000_000))
-    (clock,) = times.clocks(seed=0, tiers=1)
+    (clock,) = clocks_of(times, 0, 1)
     everyone = np.arange(20)
     first = clock.wake(0, ())
     assert first is not None and fleet.available(everyone, first).any()

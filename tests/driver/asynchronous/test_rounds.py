@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 
 import raysim
 from raysim.core.seeds import sample_cohort, stream
-from raysim.driver.asynchronous.draws import Draws, always
+from raysim.driver.asynchronous.draws import always
 from raysim.driver.asynchronous.rounds import AsynchronousRounds
 from raysim.execution.base import InlineExecutor
 from raysim.methods.fedbuff import FedBuff
 from raysim.methods.fedprox import proximal
 from raysim.testing.contract import StopAfter
+from tests.driver.asynchronous.draws import uniform_draws
 from tests.steps import ended, steps_on
 from tests.tasks import Notes, make_settings, make_task, model_of
 
@@ -260,13 +261,6 @@ class Twice(FedBuff):
         return (yield from super().round(now, state))
 
 
-class OwnCohort(FedBuff):
-    """FedBuff that prefers the first clients."""
-
-    def cohort(self, sampling, state):
-        return range(sampling.size)
-
-
 class OthersToo(FedBuff):
     """FedBuff that has more clients train than start."""
 
@@ -334,7 +328,6 @@ class NoPass(FedBuff):
         ),
         ({"method.buffer": 7}, "method.buffer=7: must be from 1 to the concurrency, 6"),
         ({"method.name": "WithState"}, "asynchronous rounds need clients without state"),
-        ({"method.name": "OwnCohort"}, "asynchronous rounds need clients that are drawn uniformly"),
         *(
             ({"method.name": name, **clock}, message)
             for clock in ({}, {"clock.name": "devices"})
@@ -456,11 +449,11 @@ def test_draws_are_of_those_that_are_free(seed, clients, data):
     count = data.draw(st.integers(1, clients))
     members = data.draw(st.sets(st.integers(0, clients - 1), min_size=1))
     tier = np.array(sorted(members))
-    draws = Draws(seed, tier, lambda some, tick: np.array([c not in off for c in some]))
+    draws = uniform_draws(seed, tier, lambda some, tick: np.array([c not in off for c in some]))
     found = draws(3, 1, count, busy, 0)
     free = members - busy - off
     assert {*found} <= free and len({*found}) == len(found) == min(count, len(free))
-    everyone = Draws(seed, np.arange(clients), always)
+    everyone = uniform_draws(seed, np.arange(clients), always)
     expected = sample_cohort(stream(seed, "cohort", 3), clients, count)
     assert everyone(3, 0, count, (), 0) == expected  # FedAvg's cohort of the round
 
@@ -470,7 +463,9 @@ def test_draws_are_uniform():
     off = {0, 5, 6, 7}
     counts = np.zeros(9)
     for number in range(2000):
-        draws = Draws(0, np.arange(9), lambda some, tick: np.array([c not in off for c in some]))
+        draws = uniform_draws(
+            0, np.arange(9), lambda some, tick: np.array([c not in off for c in some])
+        )
         counts[draws(number, 0, 2, [2], 0)] += 1
     assert counts[[0, 2, 5, 6, 7]].sum() == 0
     assert np.abs(counts[[1, 3, 4, 8]] / 1000 - 1).max() < 0.07  # 2.9 deviations

@@ -18,10 +18,10 @@ from raysim.clock.devices import Devices
 from raysim.clock.fleet import Fleet
 from raysim.core.method import Asynchrony
 from raysim.driver.asynchronous.arrivals import Clock, Flight, PlannedRound, Queue
-from raysim.driver.asynchronous.draws import Draws
 from raysim.driver.asynchronous.plan import Plan
 from raysim.driver.asynchronous.times import DeviceTimes, tiers_of
 from raysim.testing.contract import StopAfter
+from tests.driver.asynchronous.draws import clocks_of, uniform_draws
 from tests.driver.asynchronous.reference import tiers_by_hand, walk
 from tests.tasks import make_settings, make_task, model_of
 
@@ -55,7 +55,7 @@ class Times:
         return len(self.ticks)
 
     def draw(self, number: int, refill: int, most: int, busy: Any, tick: int) -> Any:
-        draws = Draws(0, np.arange(self.clients), self.fleet.available)
+        draws = uniform_draws(0, np.arange(self.clients), self.fleet.available)
         return draws(number, refill, most, busy, tick * SCALE)
 
     def fly(self, client: int, tick: int) -> tuple[int, bool]:
@@ -168,7 +168,7 @@ def test_a_tier_draws_and_waits_for_its_own_clients_alone(tmp_path):
     """Client 1 is on from second 50 to 60, and client 0, the faster one, from 100 to 200."""
     (tmp_path / "windows.csv").write_text("client,start,end\n0,100,200\n1,50,60\n")
     fleet = Devices(windows=str(tmp_path / "windows.csv")).fleet(2, 0)
-    first, second = times_of(fleet, np.array([1, 2])).clocks(0, 2)
+    first, second = clocks_of(times_of(fleet, np.array([1, 2])), 0, 2)
     assert first.wake(0, ()) == 100 * TICKS_PER_SECOND and first.wake(0, [0]) is None
     assert second.wake(0, ()) == 50 * TICKS_PER_SECOND
     for clock, client, seconds in ((first, 0, 150), (second, 1, 55)):
@@ -182,10 +182,10 @@ def test_rounds_are_alike_where_nobody_is_passed_over_who_is_away(seed, tiers, m
     """Devices are off for half an hour on average: tiers are away for whole rounds."""
     fleet = Devices(on_hours=on, off_hours=0.5, dropout=0.3).fleet(9, seed)
     ticks = 40_000_000 * np.arange(1, 10)
-    clocks = times_of(fleet, ticks).clocks(seed, tiers)
+    clocks = clocks_of(times_of(fleet, ticks), seed, tiers)
     plain = [
         Clock(
-            Draws(seed, members, fleet.available),
+            uniform_draws(seed, members, fleet.available),
             clock.fly,
             lambda t, b, m=members: first_of(fleet, m, t, b),
         )
@@ -213,7 +213,7 @@ def test_a_tier_that_is_away_is_looked_through_once(tmp_path, monkeypatch):
         Fleet, "available", lambda f, clients, t: asked.extend(clients) or available(f, clients, t)
     )
     ticks = TICKS_PER_SECOND * np.array([30, 30, 60, 60])
-    plan = Plan(Asynchrony(None, 2, tiers=2), times_of(fleet, ticks).clocks(0, 2), Queue(), 60)
+    plan = Plan(Asynchrony(None, 2, tiers=2), clocks_of(times_of(fleet, ticks), 0, 2), Queue(), 60)
     planned = [plan.round(number) for number in range(60)]
     assert planned[-1].after.tick == 1800 * TICKS_PER_SECOND
     assert sum(client > 1 for client in asked) == 2
@@ -225,7 +225,7 @@ def test_a_million_clients_are_split_and_drawn_in_seconds():
     ticks = fleet.ticks(np.arange(clients), 1e9, 1e6, 1e6)
     plan = Plan(
         Asynchrony(None, 100, tiers=5),
-        times_of(fleet, ticks).clocks(0, 5),
+        clocks_of(times_of(fleet, ticks), 0, 5),
         Queue(),
         20,
     )
@@ -295,9 +295,9 @@ class DroppingOut:
 def test_a_client_that_drops_out_has_worked_until_then():
     ticks, joules = np.array([1000, 2001]), np.array([3.0, 8.0])
     lasting = times_of(DroppingOut(np.inf), ticks, joules)
-    assert lasting.clocks(0, 1)[0].fly(1, 50) == (2051, False)
+    assert clocks_of(lasting, 0, 1)[0].fly(1, 50) == (2051, False)
     times = times_of(DroppingOut(0.25), ticks, joules)
-    assert times.clocks(0, 1)[0].fly(1, 50) == (551, True)  # a quarter, rounded up
+    assert clocks_of(times, 0, 1)[0].fly(1, 50) == (551, True)  # a quarter, rounded up
     dropped = (Flight(551, 1, 0, 50, lost=True),)
     arrived = (Flight(1000, 0, 0, 0),)
     planned = PlannedRound(0, 40, (), arrived, dropped, Queue(1, 1000, ()))
@@ -315,10 +315,13 @@ def test_a_client_that_drops_out_has_worked_until_then():
             {"clock.policy": "deadline", "clock.deadline": 2.0},
             r"clock\.policy=deadline: must be wait with method\.name=fedbuff",
         ),
-        ({"clock.name": "oort"}, r"clock\.name=oort: selects cohorts"),
+        (
+            {"selection.name": "oort"},
+            r"selection\.name=oort: does not go with method\.name=fedbuff",
+        ),
     ],
 )
-def test_clocks_that_choose_a_cohort_are_refused(tmp_path, clock, message):
+def test_what_chooses_a_cohort_by_results_is_refused(tmp_path, clock, message):
     with pytest.raises(raysim.SettingsError, match=message):
         raysim.run(make_settings(tmp_path / "run", **(BUFFERED | clock)), make_task(SIZES))
     assert not (tmp_path / "run").exists()

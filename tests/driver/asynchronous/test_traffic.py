@@ -14,8 +14,9 @@ from raysim.clock.devices import Devices
 from raysim.clock.fleet import Fleet
 from raysim.core.method import Asynchrony
 from raysim.driver.asynchronous.arrivals import Clock, Queue
-from raysim.driver.asynchronous.draws import Draws, always
+from raysim.driver.asynchronous.draws import always
 from raysim.driver.asynchronous.plan import Plan
+from tests.driver.asynchronous.draws import uniform_draws
 from tests.driver.virtual.test_costs import MODEL, SPEEDS, STEP
 from tests.tasks import UNEQUAL, make_settings, make_task
 
@@ -70,7 +71,9 @@ def test_who_drops_out_has_sent_and_received_what_it_had_time_for(tmp_path, name
     ticks = [round(1e6 * found[client]) for client in range(6)]  # exactly: draws depend on them
     tiers = np.array_split(np.argsort(ticks), asynchrony.tiers)
     fly = partial(flown, Devices(**fleet).fleet(6, 0), ticks)
-    clocks = [Clock(Draws(0, np.sort(tier), always), fly, lambda t, b: None) for tier in tiers]
+    clocks = [
+        Clock(uniform_draws(0, np.sort(tier), always), fly, lambda t, b: None) for tier in tiers
+    ]
     plan = Plan(asynchrony, clocks, Queue(), ROUNDS)
     sent, received, parts = [], [], set()
     for number in range(ROUNDS):

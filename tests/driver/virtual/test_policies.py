@@ -52,7 +52,7 @@ def outcome(clients: list[Any], begin: int = 0, **clock: Any) -> Outcome:
     speed, epochs, epoch, start, drops, extra = (list(c) for c in zip(*clients, strict=True))
     wanted = max(sum(not each for each in extra), 1)
     return outcome_of(
-        Devices(**clock),
+        Devices(**clock).server_policy,
         fleet_of(speed),
         costs_of(epochs, epoch),
         begin=begin,

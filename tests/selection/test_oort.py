@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raysim.clock.oort import Feedback, Oort
+import raysim
+from raysim.selection.oort import Oort
 
 NAN = float("nan")
 
 
-def feedback(**given: Any) -> Feedback:
+def knowledge(**given: Any) -> raysim.Sampling:
     """Return what is known of 6 clients: two are new, client 5 is slow."""
     known: dict[str, Any] = {
         "number": 4,
@@ -27,9 +28,44 @@ def feedback(**given: Any) -> Feedback:
         "last": np.array([1, 2, 1, 4, 1, 3]),
         "newest": 3,
         "utilities": [1.0] * 4,
-        "generator": np.random.default_rng(0),
-    }
-    return Feedback(**(known | given))
+        "seed": 0,
+    } | given
+    kept = {n: np.array(known[n]) for n in ("squared_losses", "last", "newest", "utilities")}
+    return raysim.Sampling(
+        number=known["number"],
+        clients=len(known["samples"]),
+        fraction=0.1,
+        size=known["wanted"],
+        wanted=known["wanted"],
+        samples=known["samples"],
+        generator=lambda: np.random.default_rng(known["seed"]),
+        seconds=lambda clients: known["seconds"][clients],
+        available=lambda clients: np.isin(clients, known["candidates"]),
+        state=kept,
+    )
+
+
+def seeded(now: raysim.Sampling, seed: int) -> raysim.Sampling:
+    return replace(now, generator=lambda: np.random.default_rng(seed))
+
+
+def selected(oort: Oort, now: raysim.Sampling) -> tuple[list[int], list[int]]:
+    """Return the clients that are exploited, which come first, and the others.
+
+    Their results are the same as before: only exploited clients make the utility of a round.
+    """
+    chosen, results = oort.select(now), []
+    squared = now.state["squared_losses"]
+    now = replace(now, state={**now.state, "last": np.zeros(len(squared), dtype=np.int64)})
+    for client in chosen:
+        ones = np.ones(1)
+        result = raysim.Results(np.array([client]), ones, {"squared_loss": ones})
+        _, metrics = oort.update(now, chosen, result)
+        results.append(metrics["exploited_utility"] > 0)
+    count = sum(results)
+    assert results == [True] * count + [False] * (len(chosen) - count)
+    assert not np.isnan(squared[chosen[:count]]).any()
+    return chosen[:count], chosen[count:]
 
 
 def test_the_pool_is_what_lies_above_the_cut_off():
@@ -40,12 +76,12 @@ def test_the_pool_is_what_lies_above_the_cut_off():
     are slow, which leaves (3/4)^2, (3/5)^2 and (3/100)^2 of their scores. The third best is 0.401:
     0.281 is in the pool, and 0.2806 of client 3 is not.
     """
-    clock = Oort(epsilon=0.0, least=0.0, percentile=40.0)
+    oort = Oort(epsilon=0.0, least=0.0, percentile=40.0)
     losses = np.array([4.0, 1.0, 0.01, 0.25, 0.04, 1.0])
-    found = feedback(squared_losses=losses, wanted=2)
+    found = knowledge(squared_losses=losses, wanted=2)
     drawn = np.zeros(6)
     for seed in range(4000):
-        exploited, others = clock.select(replace(found, generator=np.random.default_rng(seed)))
+        exploited, others = selected(oort, seeded(found, seed))
         assert not others and len({*exploited}) == 2
         drawn[exploited[0]] += 1
     shares = np.array([0.69946, 0.58196, 0.40123, 0, 0, 0])
@@ -66,7 +102,7 @@ def test_scores_are_normed_over_new_clients_too_and_clipped():
     last[0], seconds[3] = 4, 2.0
     candidates = np.arange(60)
     scores = {0: 0.35853, 3: 0.45386 / 4, 4: 0.45386}
-    found = feedback(
+    found = knowledge(
         samples=samples,
         squared_losses=squared,
         last=last,
@@ -74,10 +110,10 @@ def test_scores_are_normed_over_new_clients_too_and_clipped():
         candidates=candidates,
         wanted=1,
     )
-    clock = Oort(epsilon=0.0, least=0.0, percentile=50.0)
+    oort = Oort(epsilon=0.0, least=0.0, percentile=50.0)
     drawn = np.zeros(61)
     for seed in range(6000):
-        [client], _ = clock.select(replace(found, generator=np.random.default_rng(seed)))
+        [client], _ = selected(oort, seeded(found, seed))
         drawn[client] += 1
     pool = 56 * scores[4] + scores[0]
     assert drawn[0] / 6000 == pytest.approx(scores[0] / pool, abs=0.004)
@@ -86,25 +122,25 @@ def test_scores_are_normed_over_new_clients_too_and_clipped():
 
 def test_the_first_cohort_is_uniform():
     """Clients of 10 to 60 samples, the last of which is slow."""
-    found = feedback(squared_losses=np.full(6, NAN), number=0, wanted=2, newest=0, utilities=[])
+    found = knowledge(squared_losses=np.full(6, NAN), number=0, wanted=2, newest=0, utilities=[])
     drawn = np.zeros(6)
     for seed in range(3000):
-        exploited, others = Oort().select(replace(found, generator=np.random.default_rng(seed)))
+        exploited, others = selected(Oort(), seeded(found, seed))
         assert exploited == [] and len({*others}) == 2
         drawn[others] += 1
     assert drawn / 3000 == pytest.approx(np.full(6, 1 / 3), abs=0.03)
 
 
 def test_new_clients_are_drawn_by_samples_and_speed():
-    clock = Oort(epsilon=1.0, decay=1.0, percentile=40.0, alpha=1.0)
-    found = feedback(squared_losses=np.full(6, NAN), wanted=1)
-    assert clock.preferred(found) == 3.0
+    oort = Oort(epsilon=1.0, decay=1.0, percentile=40.0, alpha=1.0)
+    found = knowledge(squared_losses=np.full(6, NAN), wanted=1)
+    assert oort.preferred(found, found.seconds(np.arange(6))) == 3.0
     drawn = np.zeros(6)
     for seed in range(4000):
-        exploited, explored = clock.select(replace(found, generator=np.random.default_rng(seed)))
+        exploited, explored = selected(oort, seeded(found, seed))
         assert exploited == [] and len(explored) == 1
         drawn[explored] += 1
-    weights = found.samples * np.minimum(3 / found.seconds, 1)
+    weights = found.samples * np.minimum(3 / found.seconds(np.arange(6)), 1)
     weights[weights.argsort(kind="stable")[0]] = 0  # the window holds five
     assert drawn / 4000 == pytest.approx(weights / weights.sum(), abs=0.03)
 
@@ -114,19 +150,19 @@ def test_new_clients_are_drawn_by_samples_and_speed():
 )
 def test_epsilon_decays_to_its_least(number, least, exploited):
     """Of 4, 1 - 0.9 * 0.5^(R-1) in round R: 2.2 in round 2, 3.1 in round 3, then to 3.2 or 1.6."""
-    clock = Oort(epsilon=0.9, decay=0.5, least=least)
-    found, others = clock.select(feedback(number=number, utilities=[1.0] * number))
+    oort = Oort(epsilon=0.9, decay=0.5, least=least)
+    found, others = selected(oort, knowledge(number=number, utilities=[1.0] * number))
     assert len(found) == exploited and len(found) + len(others) == 4
 
 
 @pytest.mark.parametrize(("newest", "exploited"), [(4, 2), (3, 4), (0, 4)])
 def test_a_round_after_the_last_new_client_all_are_exploited(newest, exploited):
     """In round 5 nobody is new; somebody was in round 4 if he had his first result in that."""
-    clock = Oort(epsilon=0.5, decay=1.0)
-    found = feedback(squared_losses=np.full(6, 1.0), newest=newest)
+    oort = Oort(epsilon=0.5, decay=1.0)
+    found = knowledge(squared_losses=np.full(6, 1.0), newest=newest)
     drawn = np.zeros(6)
     for seed in range(500):
-        chosen, others = clock.select(replace(found, generator=np.random.default_rng(seed)))
+        chosen, others = selected(oort, seeded(found, seed))
         assert (len(chosen), len(others)) == (exploited, 4 - exploited)
         drawn[others] += 1
     assert (drawn > 0).all() == (exploited == 2)
@@ -144,7 +180,7 @@ def test_a_round_after_the_last_new_client_all_are_exploited(newest, exploited):
 def test_a_selection_is_of_distinct_candidates(losses, new, there, wanted, number, newest):
     squared = np.array(losses)
     squared[sorted(new)] = NAN
-    found = feedback(
+    found = knowledge(
         squared_losses=squared,
         candidates=np.array(sorted(there)),
         wanted=wanted,
@@ -152,7 +188,7 @@ def test_a_selection_is_of_distinct_candidates(losses, new, there, wanted, numbe
         newest=newest,
         utilities=[float(sum(losses))] * number,
     )
-    exploited, others = Oort().select(found)
+    exploited, others = selected(Oort(), found)
     chosen = [*exploited, *others]
     assert len(chosen) == len({*chosen}) == min(wanted, len(there))
     assert {*chosen} <= there and not {*exploited} & new
@@ -160,12 +196,12 @@ def test_a_selection_is_of_distinct_candidates(losses, new, there, wanted, numbe
 
 def test_the_pacer_by_hand():
     """Steps of two rounds; [u1, u2], [u3, u4], [u5, u6] are compared in rounds 5 and 7."""
-    clock = Oort(pacer_step=2, pacer_delta=20.0, percentile=40.0)
+    oort = Oort(pacer_step=2, pacer_delta=20.0, percentile=40.0)
 
     def percentile(*utilities: float) -> float:
         seconds = np.arange(100.0)
-        found = feedback(utilities=utilities, number=len(utilities), seconds=seconds)
-        return clock.preferred(found)
+        found = knowledge(utilities=utilities, number=len(utilities))
+        return oort.preferred(found, seconds)
 
     assert percentile(0.0, 4.0, 4.0) == 40  # round 4
     assert percentile(8.0, 4.0, 8.0, 4.4) == 60  # round 5: 12.4 against 12

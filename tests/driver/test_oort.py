@@ -16,7 +16,13 @@ from tests.driver.test_lost_files import StopAfter
 from tests.tasks import make_settings, make_task, model_of
 
 SIZES = (12, 30, 8, 40, 25, 17, 9, 33, 21, 14)
-OORT = {"clock.name": "oort", "fraction": 0.3, "clock.decay": 0.5, "rounds": 6}
+OORT = {
+    "clock.name": "devices",
+    "selection.name": "oort",
+    "selection.decay": 0.5,
+    "fraction": 0.3,
+    "rounds": 6,
+}
 
 
 def run(path: Path, **overrides: Any) -> raysim.Result:
@@ -70,7 +76,7 @@ def test_a_stopped_run_selects_the_same_clients(tmp_path):
 
 def test_clients_are_exploited_from_the_second_round_without_new_ones(tmp_path):
     """Four rounds of three hear all of ten clients, the fifth is uniform; resumed after four."""
-    chosen = {"clock.epsilon": 1.0, "clock.decay": 1.0, "rounds": 7}
+    chosen = {"selection.epsilon": 1.0, "selection.decay": 1.0, "rounds": 7}
     with pytest.raises(KeyboardInterrupt):
         settings = make_settings(tmp_path, **{**OORT, **chosen})
         raysim.run(settings, make_task(SIZES), StopAfter(4))
@@ -85,7 +91,7 @@ def test_oort_is_quicker_than_a_uniform_cohort(tmp_path):
     path = tmp_path / "devices.csv"
     path.write_text("client,speed\n" + "\n".join(f"{c},{1e5 * 3.0**c}" for c in range(10)))
     table = {"clock.table": str(path), "rounds": 10, "fraction": 0.3}
-    chosen = run(tmp_path / "oort", **table, **{"clock.percentile": 30.0})
+    chosen = run(tmp_path / "oort", **table, **{"selection.percentile": 30.0})
     settings = make_settings(tmp_path / "uniform", **table, **{"clock.name": "devices"})
     uniform = raysim.run(settings, make_task(SIZES))
     seconds = [sum(r.metrics["virtual_seconds"].to_pylist()) for r in (chosen, uniform)]

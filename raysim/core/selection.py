@@ -1,0 +1,207 @@
+"""The interface of a selection: the clients that take part in a round.
+
+A selection goes with every method and every policy of the virtual clock. It is asked once a round,
+and in asynchronous rounds whenever clients may start; it draws from `Sampling.generator` alone, so
+that a resumed run selects the same clients.
+
+Legend: K clients in all, m clients a round, n clients of an array.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from raysim.core.components import Component, Registry
+from raysim.core.errors import SettingsError
+from raysim.core.rules import Trained, View
+
+Flags = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+State = Mapping[str, npt.NDArray[Any]]
+"""Arrays, by name, that a selection keeps between rounds; a number is an array []."""
+
+
+@dataclass(frozen=True)
+class History:
+    """Participations of all clients in the committed rounds.
+
+    Attributes:
+        losses: Train loss of each client's last participation [K]; NaN before the first.
+        last_round: Round of it, from 1 [K]; 0 before the first.
+        times: Rounds in which each client has taken part [K].
+    """
+
+    losses: Floats
+    last_round: Integers
+    times: Integers
+
+    @classmethod
+    def empty(cls, clients: int) -> History:
+        """Return the history before the first round of K clients."""
+        zeros = (np.zeros(clients, dtype=np.int64) for _ in range(2))
+        return cls(np.full(clients, np.nan), *zeros)
+
+    def add(self, number: int, losses: Mapping[int, float]) -> None:
+        """Add the train losses of the clients that took part in a round, counted from 1."""
+        for client, loss in losses.items():
+            self.losses[client] = loss
+            self.last_round[client] = number
+            self.times[client] += 1
+
+    def for_reading(self) -> History:
+        """Return this history in arrays that cannot be written."""
+        found = History(self.losses.view(), self.last_round.view(), self.times.view())
+        for view in (found.losses, found.last_round, found.times):
+            view.flags.writeable = False
+        return found
+
+
+def all_available(clients: Any) -> Flags:
+    """Return that all clients are available [n]."""
+    return np.ones(len(clients), dtype=np.bool_)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Input of `Selection.select`: what is known as clients are selected.
+
+    Attributes:
+        number: Rounds committed.
+        clients: K, the number of clients in all.
+        fraction: The run's `fraction`.
+        size: m, the clients that a round is to have.
+        wanted: Clients that are to be selected: m, and `clock.extra` on top.
+        samples: Training samples of each client [K].
+        generator: `generator()`, `generator(purpose)`: a new source of draws at each call, keyed by
+            seed, round and purpose.
+        seconds: `seconds(clients)`: expected duration of clients' plain local training [n], in
+            virtual seconds; without a clock, samples times local epochs.
+        available: `available(clients)`: whether clients are available now [n].
+        waits: Whether the server waits for selected clients that are away, until they have come and
+            trained.
+        members: Of asynchronous rounds, the clients of the tier in which some may start, ascending.
+        busy: Of asynchronous rounds, the clients that must not be selected.
+        state: What the selection keeps, as of the last committed round.
+        history: Participations of all clients; read it as `losses`, `last_round` and `times`.
+    """
+
+    number: int
+    clients: int
+    fraction: float
+    size: int
+    wanted: int
+    samples: Integers
+    generator: Callable[..., np.random.Generator]
+    seconds: Callable[[Any], Floats]
+    available: Callable[[Any], Flags] = all_available
+    waits: bool = True
+    members: Integers | None = None
+    busy: Collection[int] = frozenset()
+    state: State = field(default_factory=dict)
+    history: History | None = None
+
+    @property
+    def losses(self) -> Floats:
+        """Train loss of each client's last committed participation [K]; NaN before the first."""
+        return self._known.losses
+
+    @property
+    def last_round(self) -> Integers:
+        """Round of each client's last committed participation, from 1 [K]; 0 before the first."""
+        return self._known.last_round
+
+    @property
+    def times(self) -> Integers:
+        """Committed rounds in which each client has taken part [K]."""
+        return self._known.times
+
+    @property
+    def _known(self) -> History:
+        if self.history is None:
+            raise SettingsError(
+                "reads results in asynchronous rounds, which are planned before there are any; its"
+                " class must leave `plans_ahead` False"
+            )
+        return self.history
+
+    @cached_property
+    def candidates(self) -> Integers:
+        """Clients that may be selected, ascending [n]: all, if the server waits for those away.
+
+        Costs time in proportion to K.
+        """
+        found = np.arange(self.clients) if self.members is None else self.members
+        found = found[~np.isin(found, [*self.busy])] if self.busy else found
+        return found if self.waits else found[self.available(found)]
+
+
+@dataclass(frozen=True)
+class Results:
+    """Results of a round, of the clients whose results count.
+
+    Attributes:
+        clients: The clients, ascending [n].
+        losses: Their train losses [n].
+        reports: The numbers of `Selection.report`, by name [n]; NaN of one who reported none.
+    """
+
+    clients: Integers
+    losses: Floats
+    reports: Mapping[str, Floats]
+
+
+class Selection(Component, ABC):
+    """A selection of clients; its fields are its settings."""
+
+    _lasting: ClassVar[str] = "what lasts belongs in the selection's state"
+    revision: ClassVar[int] = 1
+    """Raised when the same settings give other bits; a run goes on in its own revision alone."""
+    plans_ahead: ClassVar[bool] = False
+    """Whether it goes with asynchronous rounds, which are planned ahead of results: it uses neither
+    results nor state."""
+    may_be_empty: ClassVar[bool] = False
+    """Whether a round may be without clients: it then runs no pass, leaves the model as it is, and
+    takes no virtual time."""
+
+    def init(self, clients: int) -> State:
+        """Return the state before the first round of K clients."""
+        return {}
+
+    @abstractmethod
+    def select(self, now: Sampling) -> Sequence[int]:
+        """Return distinct clients, `now.wanted` of them where there are so many.
+
+        Their order counts for `clock.policy=over_selection` alone: of those that arrive at the same
+        time, earlier ones count first, and those beyond m are the extra ones.
+        """
+
+    def report(self, view: View, trained: Trained) -> Mapping[str, float]:
+        """Return numbers that a client reports after its training, for `update`.
+
+        They are columns of `clients.parquet`, and travel with the upload for nothing.
+        """
+        return {}
+
+    def update(
+        self, now: Sampling, selected: Sequence[int], results: Results
+    ) -> tuple[State, Mapping[str, float]]:
+        """Return the state after a round, and metrics of the round, for `metrics.parquet`.
+
+        Args:
+            now: The input of `select`.
+            selected: What it returned.
+            results: What came of it; nobody's where the round was lost.
+        """
+        return now.state, {}
+
+
+SELECTIONS: Registry[Selection] = Registry("selection", Selection)  # type: ignore[type-abstract]
+SELECTIONS.default = "uniform"

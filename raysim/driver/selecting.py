@@ -1,0 +1,201 @@
+"""Selection of a round's clients: what the component knows, and the checks of what it selects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from raysim.config import Settings
+from raysim.core.components import ask, called
+from raysim.core.errors import SettingsError
+from raysim.core.given.columns import OF_CLIENTS, check_names
+from raysim.core.rules import Finish, Pass, Trained, Upload, View
+from raysim.core.seeds import stream
+from raysim.core.selection import Floats, Integers, Sampling, Selection, State
+from raysim.driver.riders import Rider
+from raysim.driver.round_log import RoundLog
+from raysim.driver.virtual.clock import VirtualClock, VirtualRound
+from raysim.storage.checkpoints import Checkpoint
+
+SHOWN = 10
+"""Clients that an error shows."""
+
+
+def generator(seed: int, keys: Sequence[int], purpose: str = "") -> np.random.Generator:
+    """Return a source of a selection's draws.
+
+    Args:
+        seed: The run's seed.
+        keys: Keys of the draw: its round, and in asynchronous rounds its number if it is not the
+            first of the round.
+        purpose: A further key.
+    """
+    return stream(seed, f"cohort/{purpose}" if purpose else "cohort", *keys)
+
+
+def sampling_of(
+    settings: Settings,
+    before: Checkpoint,
+    sizes: Integers,
+    clock: VirtualClock | None,
+    tick: int = 0,
+) -> Sampling:
+    """Return what a selection knows before a round.
+
+    Args:
+        settings: The run's settings.
+        before: The committed state before the round.
+        sizes: Samples that each client trains on [K].
+        clock: The run's clock, if it has one.
+        tick: Virtual time at which the round begins.
+    """
+    plain = Sampling(
+        number=before.number,
+        clients=len(sizes),
+        fraction=settings.fraction,
+        size=settings.cohort_size,
+        wanted=settings.cohort_size,
+        samples=sizes,
+        generator=partial(generator, settings.seed, [before.number]),
+        seconds=partial(_work, settings.local.epochs * sizes),
+        state=before.selection,
+        history=before.history.for_reading(),
+    )
+    if clock is None:
+        return plain
+    model = settings.method.deployed(before.state)
+    return replace(
+        plain,
+        wanted=plain.size + clock.policy.extra,
+        seconds=partial(clock.plain_seconds, model),
+        available=partial(clock.fleet.available, tick=tick),
+        waits=clock.policy.waits,
+    )
+
+
+def _work(work: Integers, clients: Any) -> Floats:
+    found: Floats = work[clients].astype(np.float64)
+    return found
+
+
+def select(selection: Selection, now: Sampling) -> list[int]:
+    """Return the clients that a selection selects, in its order.
+
+    Raises:
+        SettingsError: it fails, or they are not distinct clients that may be selected.
+    """
+    found = ask(
+        selection,
+        "select",
+        now,
+        returns=lambda found: all(int(client) == client for client in found),
+        expected="a list of clients' numbers",
+    )
+    chosen = [int(client) for client in found]
+    if len({*chosen}) < len(chosen) or not all(0 <= c < now.clients for c in chosen):
+        raise _bad(selection, now, f"must be distinct clients from 0 to {now.clients - 1}", chosen)
+    if not now.waits and chosen and not (here := now.available(np.array(chosen))).all():
+        away = chosen[int(np.argmin(here))]
+        raise _bad(selection, now, f"must be available; client {away} is away", chosen)
+    return chosen
+
+
+def _bad(selection: Selection, now: Sampling, rule: str, chosen: Sequence[int]) -> SettingsError:
+    what = f"what it selects for round {now.number + 1} {rule}"
+    return SettingsError(f"{called(selection)}: {what}; it is {chosen[:SHOWN]}")
+
+
+@dataclass(frozen=True)
+class RoundSelection(Rider):
+    """Selection of one round; on passes that train, clients report what it asks for.
+
+    Attributes:
+        selection: The selection.
+        now: What it knows.
+        selected: The clients, in its order.
+    """
+
+    selection: Selection
+    now: Sampling
+    selected: Sequence[int]
+
+    @classmethod
+    def of(
+        cls,
+        settings: Settings,
+        before: Checkpoint,
+        sizes: Integers,
+        clock: VirtualClock | None = None,
+        timed: VirtualRound | None = None,
+    ) -> RoundSelection:
+        """Select the clients of a round; where none is available, wait until one is.
+
+        Args:
+            settings: The run's settings.
+            before: The committed state before the round.
+            sizes: Samples that each client trains on [K].
+            clock: The run's clock, if it has one.
+            timed: The round in virtual time, which goes on to that moment.
+
+        Raises:
+            SettingsError: the selection fails, or selects nobody where somebody is available.
+        """
+        selection, tick = settings.selection, timed.now if timed else 0
+        now = sampling_of(settings, before, sizes, clock, tick)
+        selected = select(selection, now)
+        if not selected and clock:
+            later = clock.fleet.first_available(np.arange(len(sizes)), tick)
+            if later > tick:
+                now = sampling_of(settings, before, sizes, clock, later)
+                selected = select(selection, now)
+                if timed:
+                    timed.now = later
+        if not selected and not selection.may_be_empty:
+            raise _bad(selection, now, "must be at least one client", selected)
+        if timed:
+            timed.ask(selected, now.size)
+        return cls(selection, now, selected)
+
+    @property
+    def cohort(self) -> tuple[int, ...]:
+        """The selected clients, ascending."""
+        return tuple(sorted(self.selected))
+
+    def dress(self, work: Pass) -> Pass:
+        """Return a training pass whose clients report to the selection."""
+        plain = type(self.selection).report is Selection.report
+        if plain or not work.epochs or work.label:
+            return work
+        finish = partial(_reporting, work.rules.finish, self.selection)
+        return replace(work, rules=replace(work.rules, finish=finish))
+
+    def after(self, log: RoundLog) -> tuple[State, Mapping[str, float]]:
+        """Return the selection's state after the round, and its metrics.
+
+        Args:
+            log: Figures of the round's passes.
+
+        Raises:
+            SettingsError: the selection fails.
+        """
+        state, metrics = ask(
+            self.selection,
+            "update",
+            *(self.now, self.selected, log.results()),
+            returns=lambda found: all(isinstance(part, Mapping) for part in found),
+            expected="its state, a dict of arrays, and a dict of metrics",
+        )
+        return {name: np.asarray(value) for name, value in state.items()}, metrics
+
+
+def _reporting(finish: Finish, selection: Selection, view: View, trained: Trained) -> Upload:
+    """Return the method's upload with what a client reports to the selection."""
+    upload = finish(view, trained)
+    report = selection.report(view, trained)
+    own = {*upload.scalars, *upload.metrics}
+    check_names(own, OF_CLIENTS, [*report], "its number")
+    return replace(upload, metrics={**upload.metrics, **report})

@@ -1,0 +1,211 @@
+"""Oort: selection of clients by what they are worth and how long they take.
+
+Source: Lai, Zhu, Madhyastha and Chowdhury, "Oort: Efficient Federated Learning via Guided
+Participant Selection", OSDI 2021, algorithm 1; what it leaves open, all defaults and the pacer, as
+in the authors' code (github.com/SymbioticLab/Oort, commit 05a3aa1: oort/oort.py, training/
+argParser.py and training/helper/clientSampler.py).
+
+    U_i    = n_i * sqrt(mean over its samples of loss^2), or n_i before its first result
+    score  = (min(U_i, clip) - min U) / (max U - min U) + sqrt(0.1 * log(R) / L_i)
+    score <- score * (T / D_i)^alpha                  where D_i > T
+
+R is the round from 1, L_i that of the client's last result, D_i the seconds that it takes; min U
+(less 0.1%), max U and `clip`, the 98th percentile, are those of all available clients, of new ones
+too. The first cohort is uniform. In round R, epsilon is `epsilon * decay^(R-1)`, at least `least`:
+a fraction 1 - epsilon of the cohort is drawn by score from the clients above 70% of the score at
+the cut-off; the others have no result yet, and are drawn by their samples times (T / D_i)^alpha
+from the largest; where these are too few, uniformly from all. Epsilon is 0 from the second round on
+in which nobody is new. T is the duration at a percentile of all clients: every `pacer_step` rounds
+it rises by `pacer_delta` where the utility of the exploited clients over the last so many rounds
+differs by at most 10% from that of as many before, and falls where it grew by five times and more;
+algorithm 1 raises it where this utility has fallen, and never lowers it.
+
+Deviations from the code:
+
+- R and L_i count the same rounds, as in algorithm 1; the code's R counts selections by score, so it
+  is behind.
+- n_i are all of a client's samples, as local epochs see all of them; the code's clients take a
+  number of steps, and their n_i are at most the samples of these.
+- Losses are those of the trained model, without noise; the code's are a moving average over batches
+  of the first epoch.
+- D_i is that of plain local training, of all clients known from the first round on, as in the code;
+  there it is that of a number of steps.
+- A client whose result does not count stays as it was; the code gives the mean utility of the round
+  to those that it asked on top.
+- Clients that fill a cohort are not exploited ones; in the code they are, in the one round in which
+  nobody is new any more and epsilon is not 0 yet.
+- A round in which all available clients are asked counts as any other; the code skips it.
+- min U is over utilities of 0 too, and weights of draws are at least 1e-4; the code's draws fail at
+  negative scores, and where too few weights are above 0.
+- Nobody is blacklisted, as by the code's default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from raysim.core.given.limits import Count
+from raysim.core.rules import Trained, View
+from raysim.core.scoring import FORWARD_ROWS
+from raysim.core.selection import Flags, Floats, Integers, Results, Sampling, Selection, State
+
+CLIP, CUT_OFF, CONFIDENCE, WINDOW = 0.98, 0.7, 0.1, 5.0
+FLAT, SHARP = 0.1, 5.0
+LEAST_SCORE = 1e-4
+SQUARED_LOSS = "squared_loss"
+"""Column of `clients.parquet`: mean squared loss of the trained model on the client's samples."""
+UTILITY = "exploited_utility"
+"""Column of `metrics.parquet`: mean utility of the exploited clients whose results counted."""
+
+
+class Oort(Selection):
+    """Select fast clients with large losses, of those that are available.
+
+    Helps where devices differ (`clock.name=devices`) and data too. Costs a forward pass over a
+    client's samples after its training, which no virtual time is charged for: the losses are those
+    that training has anyway.
+    """
+
+    revision: ClassVar[int] = 2
+    alpha: float = Field(default=2.0, ge=0, le=100, description="exponent of T / duration")
+    epsilon: float = Field(default=0.9, ge=0, le=1, description="share of new clients, at first")
+    decay: float = Field(default=0.95, gt=0, le=1, description="factor of epsilon per round")
+    least: float = Field(default=0.2, ge=0, le=1, description="least epsilon")
+    pacer_step: Count = Field(default=20, description="rounds between changes of T")
+    pacer_delta: float = Field(default=5.0, ge=0, le=100, description="step of T's percentile")
+    percentile: float = Field(
+        default=10.0, gt=0, le=100, description="of the clients' durations: T at first; 100: none"
+    )
+
+    def init(self, clients: int) -> State:
+        """Return what is known of K clients before the first round."""
+        return {
+            "squared_losses": np.full(clients, np.nan),
+            "last": np.ones(clients, dtype=np.int64),
+            "newest": np.array(0),
+            "utilities": np.empty(0),
+        }
+
+    def select(self, now: Sampling) -> list[int]:
+        """Return the clients that are exploited, then those explored or that fill the cohort."""
+        everyone = np.arange(now.clients)
+        here = everyone[now.available(everyone)]
+        if not now.number:
+            first: list[int] = _uniform(now.generator(), here, now.wanted).tolist()
+            return first
+        generator, heard = now.generator(), _heard(now)
+        seconds = now.seconds(everyone)
+        penalty = np.minimum(self.preferred(now, seconds) / seconds, 1) ** self.alpha
+        known, new = here[heard[here]], here[~heard[here]]
+        exploited = np.array([], dtype=np.int64)
+        if count := self._exploited(now, len(known)):
+            scores = self._scores(now, known, here) * penalty[known]
+            cut = np.sort(scores)[::-1][min(count, len(known) - 1)] * CUT_OFF
+            pool = scores >= cut
+            exploited = _drawn(generator, known[pool], scores[pool], count)
+        explored = np.array([], dtype=np.int64)
+        if count := min(now.wanted - len(exploited), len(new)):
+            rewards = now.samples[new] * penalty[new]
+            order = np.argsort(-rewards, kind="stable")[: int(WINDOW * count)]
+            explored = _drawn(generator, new[order], rewards[order], count)
+        left = np.setdiff1d(here, np.concatenate([exploited, explored]))
+        more = _uniform(generator, left, now.wanted - len(exploited) - len(explored))
+        return [*exploited.tolist(), *explored.tolist(), *more.tolist()]
+
+    def report(self, view: View, trained: Trained) -> Mapping[str, float]:
+        """Return the mean squared loss of the trained model."""
+        data, squares = trained.data, []
+        for start in range(0, len(data.y), FORWARD_ROWS):
+            rows = slice(start, start + FORWARD_ROWS)
+            part = data._replace(x=data.x[rows], y=data.y[rows])
+            losses = part.losses(view.at(view.params, part.x).logits)
+            squares.append(losses.double().square().sum())
+        return {SQUARED_LOSS: float(sum(squares)) / len(data.y)}
+
+    def update(
+        self, now: Sampling, selected: Sequence[int], results: Results
+    ) -> tuple[State, Mapping[str, float]]:
+        """Take in the squared losses of a round; return its utility as a metric."""
+        heard = np.isfinite(values := results.reports.get(SQUARED_LOSS, np.empty(0)))
+        clients, number = results.clients[heard], now.number + 1
+        squared, last = (now.state[name].copy() for name in ("squared_losses", "last"))
+        is_new = np.isnan(squared[clients]).any()
+        squared[clients], last[clients] = values[heard], number
+        known = int(_heard(now)[[*selected]].sum())
+        exploited = [c for c in selected[: self._exploited(now, known)] if last[c] == number]
+        worth = now.samples[exploited] * np.sqrt(squared[exploited])
+        utility = float(np.nanmean(worth)) if len(worth) else 0.0
+        state = {
+            "squared_losses": squared,
+            "last": last,
+            "newest": np.array(number) if is_new else now.state["newest"],
+            "utilities": np.append(now.state["utilities"], utility),
+        }
+        return state, {UTILITY: utility}
+
+    def preferred(self, now: Sampling, seconds: Floats) -> float:
+        """Return T, the seconds beyond which a client's score is reduced.
+
+        Args:
+            now: What is known.
+            seconds: Duration of each client's work [K].
+        """
+        threshold, step = self.percentile, self.pacer_step
+        utilities = now.state["utilities"].tolist()
+        for number in range(2 * step, now.number + 1, step):
+            before = sum(utilities[number - 2 * step : number - step])
+            change = abs(sum(utilities[number - step : number]) - before)
+            if change <= FLAT * before:
+                threshold = min(100.0, threshold + self.pacer_delta)
+            elif change >= SHARP * before:
+                threshold = max(self.pacer_delta, threshold - self.pacer_delta)
+        if threshold >= 100:
+            return float("inf")
+        clients = len(seconds)
+        return float(np.sort(seconds)[min(int(clients * threshold / 100), clients - 1)])
+
+    def _exploited(self, now: Sampling, known: int) -> int:
+        """Return how many clients are exploited, of those with results that are available."""
+        return min(int(now.wanted * (1 - self._epsilon(now))), known) if now.number else 0
+
+    def _epsilon(self, now: Sampling) -> float:
+        """Return the share of the cohort that is not exploited."""
+        if _heard(now).all() and now.state["newest"] < now.number:  # nobody was new a round ago
+            return 0.0
+        return max(self.epsilon * self.decay**now.number, self.least)
+
+    def _scores(self, now: Sampling, clients: Integers, here: Integers) -> Floats:
+        """Return the scores of clients with results [n], without the penalty of slow ones."""
+        roots = np.where(_heard(now), np.sqrt(now.state["squared_losses"]), 1.0)
+        utility = now.samples.astype(np.float64) * roots
+        ordered = np.sort(utility[here])
+        clip = ordered[min(int(len(ordered) * CLIP), len(ordered) - 1)]
+        least = 0.999 * ordered[0]
+        value = np.minimum(utility[clients], clip) - least
+        last = now.state["last"][clients]
+        found: Floats = value / max(ordered[-1] - least, LEAST_SCORE) + np.sqrt(
+            CONFIDENCE * np.log(now.number + 1) / last
+        )
+        return found
+
+
+def _heard(now: Sampling) -> Flags:
+    """Return whether each client has had a result [K]."""
+    return ~np.isnan(now.state["squared_losses"])
+
+
+def _drawn(
+    generator: np.random.Generator, clients: Integers, weights: Floats, count: int
+) -> Integers:
+    """Draw distinct clients with probabilities in proportion to their weights."""
+    shares = np.maximum(weights, LEAST_SCORE)
+    return generator.choice(clients, count, replace=False, p=shares / shares.sum())
+
+
+def _uniform(generator: np.random.Generator, clients: Integers, count: int) -> Integers:
+    """Draw distinct clients uniformly, all of them where they are fewer."""
+    return generator.choice(clients, min(count, len(clients)), replace=False)

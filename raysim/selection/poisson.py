@@ -1,0 +1,36 @@
+"""Poisson selection: each client takes part by itself, with probability `fraction`.
+
+Sources: Mironov, Talwar and Zhang, "Renyi Differential Privacy of the Sampled Gaussian Mechanism",
+2019, whose bounds hold for this sampling and no other; McMahan et al., "Learning Differentially
+Private Recurrent Language Models", ICLR 2018, algorithm 1.
+
+The size of a cohort is binomial with mean C*K, and a cohort may be empty. The number of clients is
+drawn first and then who they are, which has the same distribution and costs no more than a cohort.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from raysim.core.seeds import sample_cohort
+from raysim.core.selection import Sampling, Selection
+
+
+class Poisson(Selection):
+    """Draw each client by itself, with probability `fraction`: cohorts differ in size.
+
+    Differential privacy is accounted for by it. Clients that are away do not take part where the
+    server does not wait for them; `clock.extra` asks nobody on top.
+    """
+
+    may_be_empty: ClassVar[bool] = True
+
+    def select(self, now: Sampling) -> list[int]:
+        """Return clients, ascending; there may be none."""
+        generator = now.generator()
+        count = int(generator.binomial(now.clients, now.fraction))
+        drawn = sample_cohort(generator, now.clients, count)
+        if now.waits or not drawn:
+            return drawn
+        here = now.available(drawn)
+        return [client for client, yes in zip(drawn, here, strict=True) if yes]

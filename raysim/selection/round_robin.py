@@ -1,0 +1,37 @@
+"""Selection in turn: clients take part by their numbers, the first after the last.
+
+Source: Yang, Liu, Quek and Poor, "Scheduling Policies for Federated Learning in Wireless Networks",
+IEEE Transactions on Communications, 2020, round robin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from raysim.core.selection import Results, Sampling, Selection, State
+
+
+class RoundRobin(Selection):
+    """Take clients in turn, so that all have taken part before one does again.
+
+    Clients that are away miss their turn where the server does not wait for them.
+    """
+
+    def init(self, clients: int) -> State:
+        """Begin with client 0."""
+        return {"next": np.array(0)}
+
+    def select(self, now: Sampling) -> list[int]:
+        """Return the next clients."""
+        clients = now.candidates
+        first = np.searchsorted(clients, int(now.state["next"]))
+        found: list[int] = np.roll(clients, -first)[: now.wanted].tolist()
+        return found
+
+    def update(
+        self, now: Sampling, selected: Sequence[int], results: Results
+    ) -> tuple[State, Mapping[str, float]]:
+        """Go on after the last client, whether its result counts or not."""
+        return {"next": np.array((selected[-1] + 1) % now.clients)}, {}
