@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from raysim.config import Settings
 from raysim.core.errors import RunError, without_passwords
-from raysim.core.given import dotted, parse_json
+from raysim.core.given import canonical, parse_json
 from raysim.driver.listener import Listener, Started
 from raysim.storage.atomic import write_json
 from raysim.storage.schema import GRIDS
@@ -30,7 +30,7 @@ class Tracker(ABC):
         Args:
             known: Its id, of one that goes on.
             name: Its name, of a new one.
-            parameters: The settings by dotted key, of a new one.
+            parameters: The settings by canonical key, of a new one.
 
         Returns:
             Its id, and the last round that the tracker is known to have.
@@ -59,7 +59,7 @@ class TrackingListener(Listener):
     def __init__(self, name: str, tracker: Tracker, settings: Settings, listener: Listener) -> None:
         self._name = name
         self._tracker: Tracker | None = tracker
-        self._settings = dotted(settings.to_dict())
+        self._settings = canonical(settings.to_dict())
         self._listener = listener
         self._path = Path()
         self._run = ""
