@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from raysim.config import Settings
     from raysim.core.arrow import write_split
     from raysim.core.chain import chain
+    from raysim.core.channel import Received, Stage
     from raysim.core.client_indices import ClientIndices, ListedIndices
     from raysim.core.data import Dataset, Model, Partition, Split
     from raysim.core.errors import RaysimError, RunError, SettingsError
@@ -47,6 +48,7 @@ else:
         "raysim.config": ("Settings",),
         "raysim.core.arrow": ("write_split",),
         "raysim.core.chain": ("chain",),
+        "raysim.core.channel": ("Received", "Stage"),
         "raysim.core.client_indices": ("ClientIndices", "ListedIndices"),
         "raysim.core.data": ("Dataset", "Model", "Partition", "Split"),
         "raysim.core.errors": ("RaysimError", "RunError", "SettingsError"),
@@ -99,6 +101,7 @@ __all__ = [
     "Pass",
     "Passes",
     "RaysimError",
+    "Received",
     "Reduced",
     "Result",
     "Results",
@@ -113,6 +116,7 @@ __all__ = [
     "Settings",
     "SettingsError",
     "Split",
+    "Stage",
     "Started",
     "StudyTrials",
     "Task",

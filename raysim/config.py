@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from raysim.analysis import analysis_names
+from raysim.channel import STAGES, Stage
 from raysim.clock import CLOCKS, Clock
 from raysim.clock.none import NoClock
 from raysim.core.components import explain
@@ -35,7 +36,7 @@ from raysim.core.given import (
     parse_json,
     user_path,
 )
-from raysim.core.given.component_fields import component_field
+from raysim.core.given.component_fields import component_field, ordered_field
 from raysim.core.given.limits import (
     LARGEST,
     MOST,
@@ -169,6 +170,9 @@ class Settings(SettingsGroup):
     model: Annotated[Model, *component_field(MODELS)]
     method: Annotated[Method, *component_field(METHODS)]
     selection: Annotated[Selection, *component_field(SELECTIONS)] = Uniform()
+    channel: Annotated[Mapping[str, Stage], *ordered_field(STAGES, "channel")] = Field(
+        default={}, description="stages that uploads go through, in order, by name"
+    )
     clock: Annotated[Clock, *component_field(CLOCKS)] = NoClock()
     clients: Count = Field(default=100, description="number of clients K")
     rounds: Count = Field(default=100, description="maximum number of rounds")

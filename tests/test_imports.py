@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 UPPER = ("workloads", "tuning", "cluster")
 
 ENGINE = (
-    *("core", "config", "methods", "selection", "analysis", "clock", "storage"),
+    *("core", "config", "methods", "selection", "channel", "analysis", "clock", "storage"),
     *("federation", "training", "execution"),
 )
 ALLOWED: dict[str, tuple[str, ...]] = {
@@ -25,7 +25,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "analysis": ("core", "methods"),
     "clock": ("core",),
     "selection": ("core",),
-    "config": ("core", "analysis", "clock", "selection"),
+    "channel": ("core",),
+    "config": ("core", "analysis", "clock", "selection", "channel"),
     "methods": ("core",),
     "storage": ("core", "config"),
     "federation": ("core", "config"),

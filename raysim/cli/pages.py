@@ -52,13 +52,14 @@ def page_of(kind: str, name: str) -> RenderableType:
 def _registry(kind: str) -> Registry[Any]:
     """Return the registry of a kind of components, filled."""
     from raysim import methods, workloads  # noqa: F401 - registers the components
+    from raysim.channel import STAGES
     from raysim.clock import CLOCKS
     from raysim.core.data import DATASETS, MODELS, PARTITIONS
     from raysim.core.method import METHODS
     from raysim.selection import SELECTIONS
 
     components: tuple[Registry[Any], ...] = (METHODS, DATASETS, PARTITIONS, MODELS)
-    registries = (*components, SELECTIONS, CLOCKS)
+    registries = (*components, SELECTIONS, STAGES, CLOCKS)
     return next(registry for registry in registries if f"{registry.kind}s" == kind)
 
 
@@ -88,7 +89,7 @@ def component(registry: Registry[Any], name: str) -> RenderableType:
     settings = Table("setting", "default", "range", "description", box=None)
     for key, field in found.model_fields.items():
         default = json.dumps(field.get_default(call_default_factory=True), default=str)
-        settings.add_row(f"{registry.kind}.{key}", default, allowed(field), field.description or "")
+        settings.add_row(registry.setting(name, key), default, allowed(field), field.description or "")
     parts: list[RenderableType] = [Text(name, style="bold"), Text(_reflowed(found))]
     if found.model_fields:
         parts.append(settings)

@@ -55,7 +55,7 @@ C = TypeVar("C", bound=Component)
 _LOST = "a resumed run would lose"
 V = TypeVar("V")
 _NAMES: dict[str, str] = {}
-_KINDS: dict[type[Component], str] = {}
+_KEYS: dict[type[Component], str] = {}
 
 
 def name_of(component: type[Component]) -> str:
@@ -84,10 +84,17 @@ def look_up(kind: str, name: str, known: Mapping[str, V]) -> V:
 class Registry(Generic[C]):
     """Registered components of one kind, for example "method" or "dataset"."""
 
-    def __init__(self, kind: str, base: type[C]) -> None:
+    def __init__(self, kind: str, base: type[C], key: str = "") -> None:
+        """Begin without components.
+
+        Args:
+            kind: What they are called.
+            base: Their base class.
+            key: The setting that names one, with {} for its name; by default `kind.name={}`.
+        """
         self.kind = kind
         self.base = base
-        _KINDS[base] = kind
+        self._key = _KEYS[base] = key or f"{kind}.name={{}}"
         self._targets: dict[str, str] = {}
         self.default: str | None = None
         """Name of the component whose fields are meant where no name is given."""
@@ -99,6 +106,11 @@ class Registry(Generic[C]):
         self._targets.update(targets)
         _NAMES.update({target: name for name, target in targets.items()})
 
+    def setting(self, name: str, field: str) -> str:
+        """Return the key of a component's field in the settings."""
+        named = self._key.format(name)
+        return f"{named}.{field}" if "=" not in named else f"{self.kind}.{field}"
+
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._targets))
 
@@ -109,7 +121,7 @@ class Registry(Generic[C]):
             SettingsError: the name is unknown, or what it names is no component of this kind.
         """
         target = self._targets.get(name, name)
-        key = f"{self.kind}.name={visible(name)}"
+        key = self._key.format(visible(name))
         if name in self.moved:
             raise SettingsError(f"{key}: no such {self.kind} any more; {self.moved[name]}")
         if ":" not in target:
@@ -209,8 +221,8 @@ def shown(value: Any) -> str:
 
 def called(component: Component) -> str:
     """Return the setting that names a component, `method.name=fedavg`."""
-    kind = next(kind for base, kind in _KINDS.items() if isinstance(component, base))
-    return f"{kind}.name={component.title}"
+    key = next(key for base, key in _KEYS.items() if isinstance(component, base))
+    return key.format(component.title)
 
 
 def build_component(

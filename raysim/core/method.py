@@ -17,7 +17,8 @@ What methods use:
 - FedMA: several passes; `Upload.rows`, `personal` assignments; shapes of the deployed tensors grow
   and workers resize the network to them.
 - Ditto: a second pass trains each client's own model; `client_model` deploys it.
-- Noise and compression: `Round.generator`, `View.generator`, `Upload.bytes_up`.
+- Noise and compression of a method's own: `Round.generator`, `View.generator`, `Upload.bytes_up`;
+  those for all methods are stages of the channel, for which `Pass.bases` names what has moved.
 - FedBuff, FedAsync: `asynchrony` has rounds overlap, `discount` weighs stale updates.
 - FedAT: `asynchrony` with tiers, `Reduced.tiers`.
 """

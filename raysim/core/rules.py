@@ -24,6 +24,10 @@ from raysim.core.scoring import CLASSIFICATION, Scoring
 from raysim.core.tensors import Groups, Tensors, as_real, at_least_float32, nbytes
 
 Weighting = Literal["examples", "uniform"]
+Bases = Mapping[str, str]
+"""Per group of uploads, the broadcast group from which it has moved, or CHANGE."""
+CHANGE = ""
+"""Base of a group that is a change already."""
 
 
 class Outputs(NamedTuple):
@@ -102,6 +106,7 @@ class View:
             weight decay included: in a step in training mode with its random draws (dropout), in
             `finish` in evaluation mode; buffers are left alone.
         frozen: Names of the network's frozen parameters, which do not travel.
+        client: The client's number, for `finish` alone.
     """
 
     params: Tensors
@@ -115,6 +120,7 @@ class View:
     at: Callable[[Tensors, Tensor], Outputs]
     gradient: Callable[[Tensors, Batch], Tensors]
     frozen: frozenset[str] = frozenset()
+    client: int = -1
 
 
 @dataclass(frozen=True)
@@ -152,6 +158,8 @@ class Upload:
         scalars: Numbers for the server; they travel up, four bytes each, and are logged.
         metrics: Numbers for people; they are logged only.
         bytes_up: Bytes that a deployment would send, where that is less than the tensors hold.
+        dtypes: Dtypes of the means of tensors that are summed in float64, by `group/name`; of
+            others, that of the tensor.
     """
 
     sums: Groups = field(default_factory=dict)
@@ -161,6 +169,7 @@ class Upload:
     scalars: Mapping[str, float] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     bytes_up: int | None = None
+    dtypes: Mapping[str, torch.dtype] = field(default_factory=dict)
 
     def sent_bytes(self, frozen: Collection[str] = ()) -> int:
         """Return the bytes that travel up: `bytes_up`, or those of scalars and unfrozen tensors."""
@@ -259,6 +268,9 @@ class Pass:
         personal: Groups sent to one client alone.
         bytes_down: `bytes_down(client)`: bytes of the broadcast that one client receives, where a
             deployment would send less than what is broadcast here.
+        bases: Of the groups in uploads that stages of the channel change, the broadcast group from
+            which each has moved, or CHANGE if it is a change itself; others pass the stages by.
+            None: `model`, from the broadcast `model` if there is one.
         label: Name of columns of their own for its losses and bytes (`{label}_train_loss`, ...);
             the round's are then without the losses, but with the bytes. Empty: the round's alone.
     """
@@ -272,7 +284,15 @@ class Pass:
     weighting: Weighting | None = None
     personal: Mapping[int, Groups] = field(default_factory=dict)
     bytes_down: Callable[[int], int] | None = None
+    bases: Bases | None = None
     label: str = ""
+
+    @property
+    def moved_from(self) -> Bases:
+        """The bases of the groups in uploads that stages of the channel change."""
+        if self.bases is not None:
+            return self.bases
+        return {"model": "model"} if "model" in self.broadcast else {}
 
     def epochs_of(self, client: int) -> int:
         """Return the local epochs of one client."""

@@ -45,10 +45,13 @@ VERSIONED = ("raysim", "torch", "torchvision")
 """Packages whose code has a version or revision in an identity."""
 INITIAL_MODEL = "initial model"
 CLOCK, SELECTION = "revision of the clock", "revision of the selection"
+STAGES = "revisions of the channel's stages"
 ENVIRONMENTS = "environments"
 STACK = "number of stacked trials"
 SHOWN_DIGITS = 12
 NO_SAMPLES = "none"
+UNSEALED = {FORMULA: 1, CLOCK: 1, SELECTION: 1, STAGES: {}, LOCAL_TEST_SAMPLES: NO_SAMPLES}
+"""Parts that an identity of an earlier version is without."""
 
 
 def identity_of(
@@ -69,6 +72,7 @@ def identity_of(
         FORMULA: settings.method.revision,
         CLOCK: settings.clock.revision,
         SELECTION: settings.selection.revision,
+        STAGES: {name: stage.revision for name, stage in settings.channel.items()},
         "clients": len(federation.training_sizes),
         TRAINING_SAMPLES: _of_split(federation.train),
         TEST_SAMPLES: _of_split(federation.test),
@@ -127,7 +131,7 @@ def _difference(found: Checkpoint, own: Mapping[str, Any], context: RunContext) 
 
 def differing_parts(sealed: Mapping[str, Any], identity: Mapping[str, Any]) -> list[str]:
     """Return in words the parts of a run's identity that differ from those of a sealed one."""
-    sealed = {FORMULA: 1, CLOCK: 1, SELECTION: 1, LOCAL_TEST_SAMPLES: NO_SAMPLES, **sealed}
+    sealed = {**UNSEALED, **sealed}
     return [
         f"{name} was {_short(sealed[name])} (here {_short(value)})"
         for name, value in identity.items()

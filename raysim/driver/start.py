@@ -12,6 +12,7 @@ from raysim.core.given import resume_advice
 from raysim.core.steps import Steps
 from raysim.driver.analyses.run_analyses import Analyses
 from raysim.driver.asynchronous.opening import check_asynchrony
+from raysim.driver.channel import check_stages
 from raysim.driver.checks.preflight import check_space, initial_checkpoint
 from raysim.driver.context import CheckedRun, Result, RunContext
 from raysim.driver.evaluation import Evaluator
@@ -129,6 +130,7 @@ def check_run(
     analyses = Analyses(settings, federation, network, initial, note)
     check_asynchrony(settings, network, initial, federation.training_sizes, analyses.parts)
     clock = open_clock(settings, federation, network, states)
+    check_stages(settings, network, settings.method.deployed(initial.state))
     if settings.method.asynchrony(settings.cohort_size) is None:
         RoundSelection.of(settings, initial, federation.training_sizes, clock)
     return CheckedRun(

@@ -59,7 +59,7 @@ class PartialSum:
         """
         # By name: a resumed run has a state's tensors in another order than a network's.
         sums = dict(sorted(flatten(upload.sums).items()))
-        layout = Layout.of(sums)
+        layout = Layout.of(sums).with_dtypes(upload.dtypes)
         if self.sum and self.sum.layout != layout:
             other = _difference(layout, self.sum.layout)
             raise RunError(f"its upload has other tensors than the clients before it ({other})")

@@ -148,14 +148,15 @@ class Chain(FedAvg):
         passes = [member.training_pass(now, state) for member in self.methods.values()]
         changes: dict[str, Any] = {}
         for part in fields(Pass):
-            if part.name not in ("broadcast", "rules"):
+            if part.name not in ("broadcast", "rules", "bases"):
                 default = getattr(plain, part.name)
                 values = [getattr(work, part.name) for work in passes]
                 changed = [value for value in values if value != default]
                 if any(value != changed[0] for value in changed):
                     raise SettingsError(f"{KEY}: two methods each set the pass's {part.name}")
                 changes[part.name] = changed[0] if changed else default
-        return replace(plain, **changes)
+        bases = {group: base for work in passes for group, base in work.moved_from.items()}
+        return replace(plain, bases={**plain.moved_from, **bases}, **changes)
 
     def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:
         """Update the state by each method in turn; its mean model is the result of the one before.

@@ -16,7 +16,7 @@ from typing import ClassVar
 from torch import nn
 
 from raysim.core.method import Method, Metrics, Passes, Round, ServerState
-from raysim.core.rules import Pass, Reduced, Rules, Weighting
+from raysim.core.rules import Bases, Pass, Reduced, Rules, Weighting
 from raysim.core.tensors import Groups, state_of
 
 
@@ -30,6 +30,8 @@ class FedAvg(Method):
 
     weighting: ClassVar[Weighting | None] = None
     """Weights of the mean; None takes the run's `weighting`."""
+    bases: ClassVar[Bases | None] = None
+    """Bases of the groups that clients send; see `Pass.bases`."""
 
     def rules(self) -> Rules:
         """Return the rules of local training: plain SGD."""
@@ -61,6 +63,7 @@ class FedAvg(Method):
             now.epochs,
             now.lr,
             weighting=self.weighting,
+            bases=self.bases,
         )
 
     def round(self, now: Round, state: ServerState) -> Passes:

@@ -22,17 +22,18 @@ may differ in the last bit.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from pydantic import Field
 
 from raysim.core.given.limits import Count
 from raysim.core.method import Round, ServerState
-from raysim.core.rules import Pass, Reduced, Rules, Trained, Upload, View, Weighting
+from raysim.core.rules import CHANGE, Bases, Pass, Reduced, Rules, Trained, Upload, View, Weighting
 from raysim.core.tensors import as_real, nbytes
 from raysim.methods.asynchronous import AsynchronousAvg
 
-CHANGE = "change"
+UPDATE = "change"
 
 
 class FedBuff(AsynchronousAvg):
@@ -43,6 +44,7 @@ class FedBuff(AsynchronousAvg):
     are stale. Bytes of an update are FedAvg's.
     """
 
+    bases: ClassVar[Bases | None] = {UPDATE: CHANGE}
     buffer: Count | None = Field(
         default=None, description="K, updates that make a version; none: half of the concurrency"
     )
@@ -70,7 +72,7 @@ class FedBuff(AsynchronousAvg):
         """Move the model by the mean of the discounted changes."""
         moved = {}
         for name, tensor in state.groups["model"].items():
-            change = reduced.means[CHANGE][name]
+            change = reduced.means[UPDATE][name]
             step = self.lr_global * change if as_real(change).is_floating_point() else change
             moved[name] = (tensor + step).to(tensor.dtype)
         return state.replace(model=moved)
@@ -78,7 +80,7 @@ class FedBuff(AsynchronousAvg):
 
 def _send_change(view: View, trained: Trained) -> Upload:
     change = {n: _exact(tensor) - _exact(view.start[n]) for n, tensor in view.params.items()}
-    return Upload(sums={CHANGE: change}, bytes_up=nbytes({"model": view.params}, view.frozen))
+    return Upload(sums={UPDATE: change}, bytes_up=nbytes({"model": view.params}, view.frozen))
 
 
 def _exact(tensor: torch.Tensor) -> torch.Tensor:

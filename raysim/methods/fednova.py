@@ -16,13 +16,14 @@ steps; the paper's ||a_k||_1 for momentum is not used.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from pydantic import Field
 
 from raysim.core.given.limits import MOST
 from raysim.core.method import Round, ServerState
-from raysim.core.rules import Pass, Reduced, Rules, Trained, Upload, View
+from raysim.core.rules import CHANGE, Bases, Pass, Reduced, Rules, Trained, Upload, View
 from raysim.core.tensors import add_scaled, as_real
 from raysim.methods.fedavg import FedAvg
 
@@ -34,6 +35,7 @@ class FedNova(FedAvg):
     one number more than FedAvg's bytes up, and one pass over the parameters a round.
     """
 
+    bases: ClassVar[Bases | None] = {"d": CHANGE, "buffers": "model"}
     max_epochs: int = Field(
         default=0,
         ge=0,

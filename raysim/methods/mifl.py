@@ -60,7 +60,7 @@ from torch import Tensor
 from raysim.core.method import Passes, Round, ServerState
 from raysim.core.rules import Batch, Outputs, Pass, Rules, Trained, Upload, View
 from raysim.core.scoring import FORWARD_ROWS
-from raysim.core.tensors import Tensors, nbytes
+from raysim.core.tensors import Groups, Tensors, nbytes
 from raysim.methods.fedavg import FedAvg
 
 Objective = Literal["penalty", "mixture", "residual"]
@@ -114,7 +114,9 @@ class Mifl(FedAvg):
         pruned = pruned_at_each_end(self.prune, len(mi))
         order = np.argsort(mi, kind="stable")  # clients ascend, so ties stay in order of id
         averaged_clients = sorted(trained.clients[i] for i in order[pruned : len(mi) - pruned])
-        averaged = yield Pass(averaged_clients, {}, Rules(finish=_send_staged))
+        # Clients have the model that is named as the base of what they send.
+        rules = Rules(start=_stay, finish=_send_staged)
+        averaged = yield Pass(averaged_clients, work.broadcast, rules, bytes_down=_nothing)
         metrics = {
             "mi_mean": float(mi.mean()),
             "mi_low": float(mi[order[pruned]]),
@@ -194,6 +196,15 @@ def _probabilities(logits: Tensor) -> Tensor:
         return logits.softmax(-1)
     positive = logits.sigmoid()
     return torch.cat([1 - positive, positive], dim=-1)
+
+
+def _stay(broadcast: Groups, state: Groups, personal: Groups) -> Tensors:
+    """Load nothing: nobody trains."""
+    return {}
+
+
+def _nothing(client: int) -> int:
+    return 0
 
 
 def _send_staged(view: View, trained: Trained) -> Upload:

@@ -22,7 +22,7 @@ from pydantic import Field
 from torch import nn
 
 from raysim.core.method import ServerState
-from raysim.core.rules import Batch, Rules, Trained, Transform, Upload, View
+from raysim.core.rules import Bases, Batch, Rules, Trained, Transform, Upload, View
 from raysim.core.tensors import Groups, Tensors, add_scaled, parameter_names, zeros_like
 from raysim.methods.fedavg import FedAvg
 
@@ -35,6 +35,7 @@ class Momentum(FedAvg):
     """
 
     revision: ClassVar[int] = 2
+    bases: ClassVar[Bases | None] = {"model": "model", "d": "d"}
 
     gamma: float = Field(default=0.5, ge=0, lt=1, description="decay of the momentum")
 

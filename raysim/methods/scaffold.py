@@ -24,6 +24,8 @@ from torch import nn
 
 from raysim.core.method import Metrics, Round, ServerState
 from raysim.core.rules import (
+    CHANGE,
+    Bases,
     Batch,
     Reduced,
     Rules,
@@ -55,6 +57,7 @@ class Scaffold(FedAvg):
     revision: ClassVar[int] = 3
 
     weighting: ClassVar[Weighting | None] = "uniform"
+    bases: ClassVar[Bases | None] = {"model": "model", "c": CHANGE}
 
     lr_global: float = Field(default=1.0, gt=0, description="step of the server")
 

@@ -92,7 +92,8 @@ class ClientTraining:
         trained = Trained(len(sizes), self.job.lr, self.states, self.job.data)
         with torch.no_grad():
             gradient = partial(self.trainer.gradient, self.rules, self.view)
-            view = replace(self.view, generator=self.job.generator, gradient=gradient)
+            own = replace(self.view, generator=self.job.generator, client=self.job.client)
+            view = replace(own, gradient=gradient)
             upload = self.rules.finish(view, trained)
         if not sizes:
             return upload, LocalLosses.of(torch.empty(0), torch.empty(0), sizes)

@@ -21,7 +21,8 @@ import torch
 from torch import nn
 
 from raysim.config import LocalSettings
-from raysim.core.rules import Pass
+from raysim.core.differences import Differences
+from raysim.core.rules import Bases, Pass, Upload
 from raysim.core.tensors import CPU, Layout, flatten
 from raysim.core.tensors.torch_private import watch_operations, without_mkldnn
 from raysim.training.job import ClientJob, batch_bounds
@@ -56,11 +57,13 @@ class KindFlops:
         step: FLOPs of a step, by the samples of its batch.
         finish: FLOPs of what precedes and follows the steps, by the client's samples.
         bytes_up: Bytes that a client sends.
+        differences: Layout of what stages of the channel change of it.
     """
 
     step: Polynomial
     finish: Polynomial
     bytes_up: int
+    differences: Layout
 
     def epoch(
         self, sizes: npt.NDArray[np.int64], batch: int | Literal["full"], join: bool
@@ -97,23 +100,32 @@ class FlopCounter:
         key = _key(work, job)
         if key in self._known:
             return self._known[key]
-        found = self._counted(job)
+        found = self._counted(job, work.moved_from)
         if key is not None:
             self._known[key] = found
         return found
 
-    def _counted(self, job: ClientJob) -> KindFlops:
-        step, finish, bytes_up = [], [], 0
+    def _counted(self, job: ClientJob, bases: Bases) -> KindFlops:
+        step, finish, upload = [], [], Upload()
         for n in range(FEW, FEW + 3):
-            once, bytes_up = self._count(job, n, min(job.epochs, 1))
+            once, upload = self._count(job, n, min(job.epochs, 1))
             twice = self._count(job, n, 2)[0] if job.epochs else once
             step.append(twice - once)
             finish.append(once - (twice - once))
         (a, b, c), (d, e, f) = step, finish
-        return KindFlops(Polynomial((a, b, c)), Polynomial((d, e, f)), bytes_up)
+        frozen = self._trainer.network.frozen_names
+        differences = Differences.of(
+            upload.sums, bases, job.broadcast, frozen=frozen, params=self._trainer.network.tensors()
+        )
+        return KindFlops(
+            step=Polynomial((a, b, c)),
+            finish=Polynomial((d, e, f)),
+            bytes_up=upload.sent_bytes(frozen),
+            differences=differences.layout,
+        )
 
-    def _count(self, job: ClientJob, n: int, epochs: int) -> tuple[int, int]:
-        """Return the FLOPs of a job of n samples, and the bytes of its upload."""
+    def _count(self, job: ClientJob, n: int, epochs: int) -> tuple[int, Upload]:
+        """Return the FLOPs of a job of n samples, and its upload."""
         from torch.utils.flop_counter import flop_registry  # for runs with a clock alone
 
         counted = 0
@@ -129,7 +141,7 @@ class FlopCounter:
         # Not FlopCounterMode, which imports all of torch's compiler: 3 s.
         with watch_operations(count), without_mkldnn():
             upload, _ = self._trainer.run(replace(job, data=data, epochs=epochs, batches=generator))
-        return counted, upload.sent_bytes(self._trainer.network.frozen_names)
+        return counted, upload
 
 
 def _key(work: Pass, job: ClientJob) -> Hashable | None:
@@ -140,4 +152,5 @@ def _key(work: Pass, job: ClientJob) -> Hashable | None:
         return None
     groups = (job.broadcast, job.state, job.personal)
     layouts = tuple(Layout.of(flatten(each)).entries for each in groups)
-    return (rules, *ends, work.trainable, bool(job.epochs), layouts)
+    bases = tuple(sorted(work.moved_from.items()))
+    return (rules, *ends, work.trainable, bool(job.epochs), layouts, bases)

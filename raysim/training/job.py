@@ -39,6 +39,7 @@ class ClientJob:
     batches: np.random.Generator
     torch_seed: int
     generator: Callable[[str], torch.Generator]
+    client: int = -1
 
     @classmethod
     def of(
@@ -71,6 +72,7 @@ class ClientJob:
             batches=stream(seed, "batches", *places),
             torch_seed=torch_seed(seed, "training", *places),
             generator=partial(_generator, keys, device),
+            client=client,
             **opened,
         )
 

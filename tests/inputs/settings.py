@@ -73,6 +73,12 @@ ODD_CASES = [
     run(
         "selection.name=round_robin", "method.name=fedbuff", says=("selection.name=round_robin: ",)
     ),
+    run("channel.clop.norm=1", says=("channel.clop: no such stage; did you mean 'clip'?",)),
+    run("channel.clip.norm=-1", says=("channel.clip.norm=-1: must be greater than 0",)),
+    run("channel.clip.limit=1", says=("channel.clip.limit: no such setting",)),
+    run("channel.clip=3", says=("channel.clip=3: must be its settings; {} for its defaults",)),
+    run("channel=3", says=("channel=3: must map each stage to its settings",)),
+    run("channel.nowhere:Stage={}", says=("channel.nowhere:Stage: cannot be imported",)),
     run("clock.speed=0", "clock.name=devices", says=("clock.speed: no such setting",)),
     run("clock.kind=iot", says=("clock.kind: no such setting",)),
     run("clock.name=devices", "clock.table=nowhere.csv", says=("clock.table=", "as a table")),

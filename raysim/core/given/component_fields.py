@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BeforeValidator, PlainSerializer
+from pydantic import BeforeValidator, PlainSerializer, PlainValidator
 
 from raysim.core.components import C, Component, Registry, build_component
 from raysim.core.errors import SettingsError
@@ -31,3 +31,36 @@ def component_field(registry: Registry[C]) -> tuple[BeforeValidator, PlainSerial
         return build_component(registry.get(name), fields, f"{registry.kind}.", named=True)
 
     return BeforeValidator(build), PlainSerializer(lambda value: value.settings())
+
+
+def ordered_field(registry: Registry[C], group: str) -> tuple[PlainValidator, PlainSerializer]:
+    """Return the annotations of a field that maps names of components to them, in order.
+
+    Args:
+        registry: The components.
+        group: The field's name in the settings, as in `channel.clip.norm=1`.
+    """
+
+    def build(value: Any) -> dict[str, C]:
+        if value is None:
+            return {}  # the override `none`
+        if not isinstance(value, Mapping):
+            text = json.dumps(value, default=str)
+            raise SettingsError(f"{group}={text}: must map each {registry.kind} to its settings")
+        return {str(name): component(str(name), given) for name, given in value.items()}
+
+    def component(name: str, given: Any) -> C:
+        kind = registry.get(name)
+        if isinstance(given, kind):
+            return given
+        if not isinstance(given, Mapping):
+            text = json.dumps(given, default=str)
+            raise SettingsError(
+                f"{group}.{name}={text}: must be its settings; {{}} for its defaults"
+            )
+        return build_component(kind, given, f"{group}.{name}.")
+
+    def written(value: Mapping[str, C]) -> dict[str, Any]:
+        return {name: each.model_dump(mode="json") for name, each in value.items()}
+
+    return PlainValidator(build), PlainSerializer(written)

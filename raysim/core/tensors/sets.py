@@ -117,6 +117,17 @@ class Layout:
         """Return the layout of a set of tensors."""
         return cls(tuple((name, t.dtype, t.shape) for name, t in tensors.items()))
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensors."""
+        return sum(shape.numel() * dtype.itemsize for _, dtype, shape in self.entries)
+
+    def with_dtypes(self, dtypes: Mapping[str, torch.dtype]) -> Layout:
+        """Return this layout with other dtypes, by name."""
+        if not dtypes:
+            return self
+        return Layout(tuple((n, dtypes.get(n, dtype), shape) for n, dtype, shape in self.entries))
+
     def flats(self, tensors: Tensors) -> dict[torch.dtype, list[Tensor]]:
         """Return the tensors per dtype, flat and detached, copied only where not contiguous.
 

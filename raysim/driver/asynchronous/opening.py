@@ -20,6 +20,7 @@ from raysim.driver.asynchronous.checks import check_alike, check_pass
 from raysim.driver.asynchronous.plan import Plan
 from raysim.driver.asynchronous.rounds import AsynchronousRounds
 from raysim.driver.asynchronous.times import DeviceTimes, equal_devices
+from raysim.driver.channel import with_stages
 from raysim.driver.context import RunContext
 from raysim.driver.listener import Listener
 from raysim.driver.passes import PassContext, RoundRunner
@@ -119,7 +120,7 @@ def asynchronous_rounds(
     )
     queue = Queue.from_json(under_way.queue) if under_way else Queue()
     plan = Plan(asynchrony, tiers, queue, settings.rounds)
-    first = _pass_after(settings, run.network, run.initial, passes.sizes)
+    first = with_stages(settings, _pass_after(settings, run.network, run.initial, passes.sizes))
     return AsynchronousRounds(passes, plan, times, under_way, first)
 
 

@@ -15,6 +15,7 @@ from raysim.core.tensors import frozen_names
 from raysim.driver.analyses.round_analyses import RoundAnalyses
 from raysim.driver.asynchronous.opening import asynchronous_rounds
 from raysim.driver.asynchronous.rounds import AsynchronousRounds
+from raysim.driver.channel import Channel
 from raysim.driver.context import Result, RunContext
 from raysim.driver.evaluation import Evaluation
 from raysim.driver.listener import Started
@@ -225,9 +226,6 @@ class Run:
             selection = RoundSelection.of(self.settings, before, sizes, context.clock, clock)
             riders.append(selection)
             cohort = selection.cohort
-        analyses = RoundAnalyses(context.analyses, runner)
-        if self._is_due(before.number + 1):
-            riders.append(analyses)
         now = round_inputs(
             self.settings,
             context.network,
@@ -236,6 +234,11 @@ class Run:
             note=context.listener.note,
             cohort=cohort,
         )
+        analyses = RoundAnalyses(context.analyses, runner)
+        if self._is_due(before.number + 1):
+            riders.append(analyses)
+        if self.settings.channel:
+            riders.append(Channel(self.settings, now))
         return _Begun(now, runner, ridden(riders, run), analyses, selection, clock)
 
     def _after(

@@ -12,13 +12,14 @@ import numpy.typing as npt
 from torch import nn
 
 from raysim.config import Settings
+from raysim.core.channel import sent_bytes
 from raysim.core.rules import Pass
 from raysim.core.tensors import CPU, Groups, Tensors, frozen_names
 from raysim.driver.passes import RoundRunner
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
 from raysim.storage.client_states import ClientStates
-from raysim.training.flops import FlopCounter
+from raysim.training.flops import FlopCounter, KindFlops
 from raysim.training.job import ClientJob
 
 Floats = npt.NDArray[np.float64]
@@ -91,9 +92,17 @@ class WorkCosts:
             epochs=epochs,
             epoch=found.epoch(sizes, batch, self._counter.joins),
             finish=found.finish.at(sizes.astype(np.float64)),
-            bytes_up=np.full(len(clients), found.bytes_up),
+            bytes_up=self._bytes_up(found, clients),
             bytes_down=work.received_bytes(clients.tolist(), self._frozen),
         )
+
+    def _bytes_up(self, found: KindFlops, clients: Integers) -> Integers:
+        """Return the bytes that clients send [n], through the stages of the channel."""
+        stages = self._settings.channel
+        if not any(stage.declares_bytes() for stage in stages.values()):
+            return np.full(len(clients), found.bytes_up)
+        sent = partial(sent_bytes, stages, found.differences, found.bytes_up)
+        return np.fromiter(map(sent, clients.tolist()), np.int64)
 
     def _state(self, runner: RoundRunner, client: int) -> Groups:
         """Return the state that a client would find."""

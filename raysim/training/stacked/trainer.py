@@ -248,4 +248,5 @@ class _StackedTraining:
         tensors = {name: tensor[k].detach() for name, tensor in self.tensors.items()}
         view = self.step.view(tensors, self.given[k], step)
         gradient = partial(own.gradient, job.rules, view)
-        return replace(view, generator=job.generator, at=self.sequential.at, gradient=gradient)
+        view = replace(view, generator=job.generator, client=job.client)
+        return replace(view, at=self.sequential.at, gradient=gradient)

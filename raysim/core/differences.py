@@ -1,0 +1,124 @@
+"""Differences of uploads: what stages of the channel change, and how it is put back.
+
+A client sends `start + d`, in float64 into the exact sum, which is cast after the mean; a tensor
+whose difference is left as it was is sent as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from raysim.core.rules import CHANGE, Bases
+from raysim.core.tensors import Groups, Layout, Tensors, as_real, flatten, like
+
+NO_TENSORS: Tensors = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Differences:
+    """Differences of the tensors of some groups.
+
+    Attributes:
+        sums: The groups.
+        starts: The tensors from which those with a base have moved.
+        changes: The differences, in float64, complex ones as pairs of reals.
+        params: The client's parameters, in the dtypes in which a client sends.
+    """
+
+    sums: Groups
+    starts: Groups
+    changes: dict[str, dict[str, Tensor]]
+    params: Tensors
+
+    @classmethod
+    def of(
+        cls,
+        sums: Groups,
+        bases: Bases,
+        broadcast: Groups,
+        *,
+        frozen: Collection[str] = (),
+        params: Tensors = NO_TENSORS,
+    ) -> Differences:
+        """Return the differences of groups.
+
+        Args:
+            sums: The groups.
+            bases: Per group, the broadcast group from which it has moved, or CHANGE.
+            broadcast: The broadcast groups.
+            frozen: Names of the network's frozen parameters, which are left out.
+            params: The client's parameters, for the dtypes in which it sends.
+        """
+        starts = {group: broadcast.get(base, {}) for group, base in bases.items() if base != CHANGE}
+        changes: dict[str, dict[str, Tensor]] = {}
+        for group in sorted(sums.keys() & bases.keys()):  # draws are taken in this order
+            moved = {
+                name: _exact(tensor) - _exact(starts[group][name])
+                if group in starts
+                else _exact(tensor)
+                for name, tensor in sorted(sums[group].items())
+                if _has_difference(tensor)
+                and name not in frozen
+                and (group not in starts or name in starts[group])
+            }
+            if moved:
+                changes[group] = moved
+        return cls(sums, starts, changes, params)
+
+    @property
+    def layout(self) -> Layout:
+        """Layout of the tensors that have differences, as a client would send them.
+
+        A change may be in float64, so that its sum is exact; it is sent in the parameter's dtype.
+        """
+        entries = []
+        for group in sorted(self.changes):
+            for name in sorted(self.changes[group]):
+                tensor = self.sums[group][name]
+                dtype = self.params.get(name, tensor).dtype
+                entries.append((f"{group}/{name}", dtype, tensor.shape))
+        return Layout(tuple(entries))
+
+    def with_changes(self, changed: Groups) -> tuple[dict[str, Tensors], dict[str, torch.dtype]]:
+        """Return the groups with other differences, and the dtypes of tensors now in float64.
+
+        Args:
+            changed: The differences; those that are the same objects leave their tensors as they
+                were.
+        """
+        sums = {group: dict(tensors) for group, tensors in self.sums.items()}
+        dtypes: dict[str, torch.dtype] = {}
+        for group, moved in changed.items():
+            for name, difference in moved.items():
+                if difference is not self.changes[group][name]:
+                    was, value = self.sums[group][name], difference.double()
+                    if group in self.starts:
+                        value = _exact(self.starts[group][name]) + value
+                    sums[group][name] = like(value.contiguous(), was)
+                    dtypes[f"{group}/{name}"] = was.dtype
+        return dict(sums), dtypes
+
+
+def same_shapes(groups: Groups, others: Groups) -> bool:
+    """Return whether groups have the same names and shapes of floating-point tensors."""
+    one, other = flatten(groups), flatten(others)
+    return one.keys() == other.keys() and all(
+        isinstance(tensor, Tensor)
+        and tensor.shape == other[name].shape
+        and tensor.is_floating_point()
+        for name, tensor in one.items()
+    )
+
+
+def _has_difference(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _exact(tensor: Tensor) -> Tensor:
+    """Return a tensor in float64, a complex one as pairs of reals."""
+    return as_real(tensor.detach().resolve_conj()).double()

@@ -1,0 +1,211 @@
+"""The stages of the channel on a pass: behind a client's `finish`, and behind the aggregation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from raysim.config import Settings
+from raysim.core.channel import Received, Stage
+from raysim.core.components import ask, called, calling, shown
+from raysim.core.differences import Differences, same_shapes
+from raysim.core.errors import SettingsError
+from raysim.core.given.columns import OF_CLIENTS, check_names
+from raysim.core.method import Round
+from raysim.core.rules import Finish, Pass, Reduced, Trained, Upload, View
+from raysim.core.seeds import torch_generator
+from raysim.core.tensors import Groups, Tensors, flatten, parameter_names, unflatten
+from raysim.driver.riders import Rider
+
+SHOWN = 5
+"""Names that an error shows."""
+Named = tuple[tuple[str, Stage], ...]
+"""Stages by name, in order."""
+
+
+def with_stages(settings: Settings, work: Pass) -> Pass:
+    """Return a pass whose clients send through the stages of the channel."""
+    stages = tuple(settings.channel.items())
+    if not stages or not work.moved_from:
+        return work
+    finish = partial(_send, work.rules.finish, stages, tuple(work.moved_from.items()))
+    return replace(work, rules=replace(work.rules, finish=finish))
+
+
+@dataclass
+class Channel(Rider):
+    """The stages of the channel in one round.
+
+    Attributes:
+        settings: The run's settings.
+        now: The input of the method's round.
+    """
+
+    settings: Settings
+    now: Round
+    _passes: int = 0
+    _work: Pass | None = field(default=None, repr=False)
+
+    def dress(self, work: Pass) -> Pass:
+        """Return a pass whose clients send through the stages."""
+        self._work = work
+        return with_stages(self.settings, work)
+
+    def undress(self, reduced: Reduced) -> Reduced:
+        """Return the result behind the server's part of the stages."""
+        work, number = self._work, self._passes
+        self._passes += 1
+        if work and not reduced.means.keys() & work.moved_from and (reduced.means or reduced.rows):
+            self._note_that_nothing_changes(number)
+        stages = [(n, s) for n, s in self.settings.channel.items() if _has_server_part(s)]
+        if work is None or not stages:
+            return reduced
+        found = Differences.of(reduced.means, work.moved_from, work.broadcast)
+        given = replace(reduced, means=found.changes)
+        for name, stage in stages:
+            keys = (self.settings.seed, f"channel/{name}", self.now.number, number)
+            source = partial(_generator, keys)
+            now = Received(self.now.number, self.now.cohort, self.now.clients, source)
+            given = received_through(stage, now, given)
+        sums, dtypes = found.with_changes(given.means)
+        cast = {key: flatten(sums)[key].to(dtype) for key, dtype in dtypes.items()}
+        return replace(given, means=unflatten(flatten(sums) | cast))
+
+    def _note_that_nothing_changes(self, number: int) -> None:
+        """Tell the user, in the first round, of a pass that has nothing for the stages."""
+        if not self.now.number:
+            self.now.note(
+                f"channel: {called(self.settings.method)} sends no differences in pass {number + 1}"
+                " of a round: no stage changes what is sent"
+            )
+
+
+def _has_server_part(stage: Stage) -> bool:
+    return type(stage).receive is not Stage.receive
+
+
+def _generator(keys: tuple[int, str, int, int], purpose: str) -> Any:
+    seed, stage, *places = keys
+    return torch_generator(seed, f"{stage}/{purpose}", *places)
+
+
+def _send(
+    finish: Finish, stages: Named, bases: Sequence[tuple[str, str]], view: View, trained: Trained
+) -> Upload:
+    """Return the method's upload as it leaves the last stage."""
+    upload = finish(view, trained)
+    found = Differences.of(
+        upload.sums, dict(bases), view.broadcast, frozen=view.frozen, params=view.params
+    )
+    if not found.changes:
+        return upload
+    total, layout = upload.sent_bytes(view.frozen), found.layout
+    others, own, metrics = max(total - layout.nbytes, 0), layout.nbytes, dict(upload.metrics)
+    changes: Groups = found.changes
+    for name, stage in stages:
+        after = sent_through(name, stage, view, changes)
+        declared = stage.bytes_up(layout, view.client)
+        for size in (declared, after.bytes_up):  # what was sent, where a stage knows it
+            own = own if size is None else size
+        changes = after.sums
+        check_names(metrics, OF_CLIENTS, [*after.metrics], "its number")
+        metrics |= after.metrics
+    sums, dtypes = found.with_changes(changes)
+    return replace(upload, sums=sums, dtypes=dtypes, metrics=metrics, bytes_up=others + own)
+
+
+def sent_through(name: str, stage: Stage, view: View, changes: Groups) -> Upload:
+    """Return what a client sends through one stage.
+
+    Raises:
+        SettingsError: the stage fails, or returns other groups than it was given.
+    """
+    own = replace(view, generator=partial(_of_stage, view.generator, name))
+    with calling(stage, "send"):
+        after = stage.send(own, Upload(sums=changes))
+    if not isinstance(after, Upload) or not same_shapes(after.sums, changes):
+        raise _other_groups(stage, "send", after, "sums", changes)
+    return after
+
+
+def received_through(stage: Stage, now: Received, given: Reduced) -> Reduced:
+    """Return what the server goes on with behind one stage.
+
+    Raises:
+        SettingsError: the stage fails, or returns other groups than it was given.
+    """
+    with calling(stage, "receive"):
+        after = stage.receive(now, given)
+    if not isinstance(after, Reduced) or not same_shapes(after.means, given.means):
+        raise _other_groups(stage, "receive", after, "means", given.means)
+    return after
+
+
+def _other_groups(
+    stage: Stage, function: str, after: Any, part: str, given: Groups
+) -> SettingsError:
+    groups = getattr(after, part, None)
+    names = sorted(flatten(groups)) if isinstance(groups, Mapping) else shown(after)
+    return SettingsError(
+        f"{called(stage)}: the {part} that {function} returns must have the names and shapes of"
+        f" those that it is given, {sorted(flatten(given))[:SHOWN]}; has {names[:SHOWN]}"
+    )
+
+
+def _of_stage(generator: Callable[[str], torch.Generator], stage: str, purpose: str) -> Any:
+    return generator(f"channel/{stage}/{purpose}")
+
+
+def check_stages(settings: Settings, network: nn.Module, model: Tensors) -> None:
+    """Check each stage on a random change of the model, before anything starts.
+
+    Args:
+        settings: The run's settings.
+        network: The network as it was built.
+        model: The deployed tensors before the first round.
+
+    Raises:
+        SettingsError: a stage fails, or returns other groups than it was given.
+    """
+    draws = torch_generator(0, "channel/check")
+    moved = {
+        name: tensor + torch.randn(tensor.shape, generator=draws).to(tensor.dtype)
+        for name, tensor in model.items()
+        if tensor.is_floating_point() or tensor.is_complex()
+    }
+    groups = {"model": model}
+    found = Differences.of({"model": moved}, {"model": "model"}, groups, params=model)
+    view = View(
+        params=moved,
+        trainable=sorted(parameter_names(network)),
+        start=model,
+        broadcast=groups,
+        state={},
+        personal={},
+        temperature=settings.local.temperature,
+        generator=partial(torch_generator, 0),
+        at=_not_here,
+        gradient=_not_here,
+        client=0,
+    )
+    now = Received(0, (0,), settings.clients, partial(torch_generator, 0))
+    changes: Groups = found.changes
+    for name, stage in settings.channel.items() if changes else ():
+        ask(
+            stage,
+            "bytes_up",
+            *(found.layout, 0),
+            returns=lambda size: size is None or (isinstance(size, int) and size >= 0),
+            expected="a number of bytes, or None",
+        )
+        changes = sent_through(name, stage, view, changes).sums
+        received_through(stage, now, Reduced((0,), changes, {}, {}))
+
+
+def _not_here(*given: Any) -> Any:
+    raise SettingsError("a stage of the channel must not run the network")
