@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from raysim.config import Settings
+    from raysim.core.aggregation import Aggregation, Updates
     from raysim.core.arrow import write_split
     from raysim.core.chain import chain
     from raysim.core.channel import Received, Stage
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 else:
     _HOMES = {
         "raysim.config": ("Settings",),
+        "raysim.core.aggregation": ("Aggregation", "Updates"),
         "raysim.core.arrow": ("write_split",),
         "raysim.core.chain": ("chain",),
         "raysim.core.channel": ("Received", "Stage"),
@@ -88,6 +90,7 @@ else:
 
 __all__ = [
     "CLASSIFICATION",
+    "Aggregation",
     "Asynchrony",
     "Batch",
     "ClientIndices",
@@ -122,6 +125,7 @@ __all__ = [
     "Task",
     "Trained",
     "Transform",
+    "Updates",
     "Upload",
     "View",
     "chain",

@@ -21,6 +21,8 @@ from pydantic import (
     model_validator,
 )
 
+from raysim.aggregation import AGGREGATIONS, Aggregation
+from raysim.aggregation.mean import Mean
 from raysim.analysis import analysis_names
 from raysim.channel import STAGES, Stage
 from raysim.clock import CLOCKS, Clock
@@ -173,6 +175,7 @@ class Settings(SettingsGroup):
     channel: Annotated[Mapping[str, Stage], *ordered_field(STAGES, "channel")] = Field(
         default={}, description="stages that uploads go through, in order, by name"
     )
+    aggregation: Annotated[Aggregation, *component_field(AGGREGATIONS)] = Mean()
     clock: Annotated[Clock, *component_field(CLOCKS)] = NoClock()
     clients: Count = Field(default=100, description="number of clients K")
     rounds: Count = Field(default=100, description="maximum number of rounds")

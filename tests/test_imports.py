@@ -17,7 +17,8 @@ ROOT = Path(__file__).parent.parent
 UPPER = ("workloads", "tuning", "cluster")
 
 ENGINE = (
-    *("core", "config", "methods", "selection", "channel", "analysis", "clock", "storage"),
+    *("core", "config", "methods", "selection", "channel", "aggregation"),
+    *("analysis", "clock", "storage"),
     *("federation", "training", "execution"),
 )
 ALLOWED: dict[str, tuple[str, ...]] = {
@@ -26,7 +27,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "clock": ("core",),
     "selection": ("core",),
     "channel": ("core",),
-    "config": ("core", "analysis", "clock", "selection", "channel"),
+    "aggregation": ("core",),
+    "config": ("core", "analysis", "clock", "selection", "channel", "aggregation"),
     "methods": ("core",),
     "storage": ("core", "config"),
     "federation": ("core", "config"),

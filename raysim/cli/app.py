@@ -54,7 +54,7 @@ console = Console()
 
 KINDS = (
     *("presets", "methods", "datasets", "partitions", "models"),
-    *("selections", "stages", "clocks"),
+    *("selections", "stages", "aggregations", "clocks"),
     *("tables", "figures", "studies", "profiles", "manifests"),
 )
 
@@ -107,8 +107,8 @@ def list_(
     kind: Annotated[
         str,
         typer.Argument(
-            help="presets, methods, datasets, partitions, models, selections, stages, clocks,"
-            " tables, figures, studies, profiles or manifests"
+            help="presets, methods, datasets, partitions, models, selections, stages,"
+            " aggregations, clocks, tables, figures, studies, profiles or manifests"
         ),
     ] = "",
     name: Annotated[str, typer.Argument(help="name of one entry, to print its page")] = "",

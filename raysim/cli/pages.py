@@ -52,6 +52,7 @@ def page_of(kind: str, name: str) -> RenderableType:
 def _registry(kind: str) -> Registry[Any]:
     """Return the registry of a kind of components, filled."""
     from raysim import methods, workloads  # noqa: F401 - registers the components
+    from raysim.aggregation import AGGREGATIONS
     from raysim.channel import STAGES
     from raysim.clock import CLOCKS
     from raysim.core.data import DATASETS, MODELS, PARTITIONS
@@ -59,7 +60,7 @@ def _registry(kind: str) -> Registry[Any]:
     from raysim.selection import SELECTIONS
 
     components: tuple[Registry[Any], ...] = (METHODS, DATASETS, PARTITIONS, MODELS)
-    registries = (*components, SELECTIONS, STAGES, CLOCKS)
+    registries = (*components, SELECTIONS, STAGES, AGGREGATIONS, CLOCKS)
     return next(registry for registry in registries if f"{registry.kind}s" == kind)
 
 
@@ -89,7 +90,9 @@ def component(registry: Registry[Any], name: str) -> RenderableType:
     settings = Table("setting", "default", "range", "description", box=None)
     for key, field in found.model_fields.items():
         default = json.dumps(field.get_default(call_default_factory=True), default=str)
-        settings.add_row(registry.setting(name, key), default, allowed(field), field.description or "")
+        settings.add_row(
+            registry.setting(name, key), default, allowed(field), field.description or ""
+        )
     parts: list[RenderableType] = [Text(name, style="bold"), Text(_reflowed(found))]
     if found.model_fields:
         parts.append(settings)

@@ -1,8 +1,8 @@
 """Core: the interfaces that methods and workloads are written against, and what all packages share.
 
 - Methods: `method` and `rules`, the `chain` of rules, `scoring` of outputs, a network's `layers`.
-- Around a method: the `selection` of clients, and the `channel` of their uploads, whose stages
-  change `differences`.
+- Around a method: the `selection` of clients, the `channel` of their uploads, whose stages
+  change `differences`, and their `aggregation`.
 - Samples: `data` has the interfaces of datasets, partitions and models; `arrow` prepared samples on
   disk; `client_indices` the samples of each client.
 - Settings: `components` are what a name in the settings stands for, `given` what a user gives.

@@ -7,15 +7,18 @@ whose difference is left as it was is sent as it was.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from raysim.core.rules import CHANGE, Bases
+from raysim.core.rules import CHANGE, Bases, Upload
 from raysim.core.tensors import Groups, Layout, Tensors, as_real, flatten, like
 
+Values = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 NO_TENSORS: Tensors = MappingProxyType({})
 
 
@@ -102,6 +105,64 @@ class Differences:
                     sums[group][name] = like(value.contiguous(), was)
                     dtypes[f"{group}/{name}"] = was.dtype
         return dict(sums), dtypes
+
+
+def kept_apart(
+    upload: Upload, bases: Bases, broadcast: Groups, frozen: Collection[str]
+) -> tuple[Upload, dict[str, Tensor]]:
+    """Return an upload without the tensors that are kept one by one, and those, by `group/name`.
+
+    Args:
+        upload: The upload.
+        bases: The bases of the groups that are kept.
+        broadcast: The broadcast groups.
+        frozen: Names of the network's frozen parameters, which stay in the upload.
+    """
+    kept: dict[str, Tensor] = {}
+    sums: dict[str, Tensors] = {}
+    for group, tensors in upload.sums.items():
+        base = bases.get(group)
+        known = tensors if base == CHANGE else broadcast.get(base, {}) if base is not None else {}
+        moved = {
+            name
+            for name, tensor in tensors.items()
+            if name in known and name not in frozen and _has_difference(tensor)
+        }
+        kept |= {f"{group}/{name}": tensors[name] for name in moved}
+        sums[group] = {name: t for name, t in tensors.items() if name not in moved}
+    left = {key: dtype for key, dtype in upload.dtypes.items() if key not in kept}
+    sent = upload.sent_bytes(frozen)
+    ordered = dict(sorted(kept.items()))
+    return replace(upload, sums=sums, dtypes=left, bytes_up=sent), ordered
+
+
+def flat_values(tensors: Tensors, layout: Layout) -> Values:
+    """Return tensors as one vector [N], in float32, or in float64 where a dtype needs it.
+
+    Args:
+        tensors: The tensors, in the order of the layout.
+        layout: Their layout, as they would be sent: it says the dtypes to which they are cast.
+    """
+    wide = any(dtype in (torch.float64, torch.complex128) for _, dtype, _ in layout.entries)
+    kind = torch.float64 if wide else torch.float32
+    parts = [
+        as_real(tensors[name].detach().to(dtype).resolve_conj()).reshape(-1).to(kind).cpu()
+        for name, dtype, _ in layout.entries
+    ]
+    values: Values = torch.cat(parts).numpy() if parts else np.empty(0, np.float32)
+    return values
+
+
+def of_flat_values(values: Values, layout: Layout) -> dict[str, Tensor]:
+    """Return the tensors of a layout from one vector [N]."""
+    found, at = {}, 0
+    for name, dtype, shape in layout.entries:
+        size = shape.numel() * (2 if dtype.is_complex else 1)
+        part = torch.from_numpy(values[at : at + size].copy())
+        pairs = part.reshape(*shape, 2) if dtype.is_complex else part.reshape(shape)
+        found[name] = (torch.view_as_complex(pairs) if dtype.is_complex else pairs).to(dtype)
+        at += size
+    return found
 
 
 def same_shapes(groups: Groups, others: Groups) -> bool:

@@ -271,6 +271,8 @@ class Pass:
         bases: Of the groups in uploads that stages of the channel change, the broadcast group from
             which each has moved, or CHANGE if it is a change itself; others pass the stages by.
             None: `model`, from the broadcast `model` if there is one.
+        kept: Groups in uploads, with their bases, of which each client's update is kept one by one,
+            for an aggregation that takes the place of the mean; the engine sets it.
         label: Name of columns of their own for its losses and bytes (`{label}_train_loss`, ...);
             the round's are then without the losses, but with the bytes. Empty: the round's alone.
     """
@@ -285,6 +287,7 @@ class Pass:
     personal: Mapping[int, Groups] = field(default_factory=dict)
     bytes_down: Callable[[int], int] | None = None
     bases: Bases | None = None
+    kept: Bases = field(default_factory=dict)
     label: str = ""
 
     @property
@@ -332,6 +335,7 @@ class Reduced:
         scalars: Per name, one value per client, in the order of `clients`.
         staleness: Of asynchronous rounds, per client, the versions since its start.
         tiers: Of asynchronous rounds, per client, its tier; 0 is the fastest.
+        samples: Per client, its samples, in the order of `clients`.
     """
 
     clients: tuple[int, ...]
@@ -340,3 +344,4 @@ class Reduced:
     scalars: Mapping[str, npt.NDArray[np.float64]]
     staleness: Mapping[int, int] = field(default_factory=dict)
     tiers: Mapping[int, int] = field(default_factory=dict)
+    samples: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))

@@ -25,6 +25,7 @@ from raysim.storage.client_states import ClientStates
 from raysim.storage.environment import node_differences
 from raysim.storage.run_directory import RunDirectory
 from raysim.storage.trace import Stopwatch
+from raysim.storage.updates import UpdateFiles
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,13 @@ class CheckedRun:
     def spec(self) -> WorkerSpec:
         """Specification of its workers."""
         sets = self.evaluator.evaluated_sets
-        return WorkerSpec(self.settings, self.federation, self.states.folder, sets)
+        folders = (self.states.folder, self.updates.folder)
+        return WorkerSpec(self.settings, self.federation, *folders, sets)
+
+    @property
+    def updates(self) -> UpdateFiles:
+        """Files of updates that an aggregation sees one by one."""
+        return UpdateFiles(self.states.folder.with_name("updates"))
 
 
 @dataclass(frozen=True, kw_only=True)

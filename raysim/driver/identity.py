@@ -46,11 +46,16 @@ VERSIONED = ("raysim", "torch", "torchvision")
 INITIAL_MODEL = "initial model"
 CLOCK, SELECTION = "revision of the clock", "revision of the selection"
 STAGES = "revisions of the channel's stages"
+AGGREGATION = "revision of the aggregation"
 ENVIRONMENTS = "environments"
 STACK = "number of stacked trials"
 SHOWN_DIGITS = 12
 NO_SAMPLES = "none"
-UNSEALED = {FORMULA: 1, CLOCK: 1, SELECTION: 1, STAGES: {}, LOCAL_TEST_SAMPLES: NO_SAMPLES}
+UNSEALED = {
+    **dict.fromkeys((FORMULA, CLOCK, SELECTION, AGGREGATION), 1),
+    STAGES: {},
+    LOCAL_TEST_SAMPLES: NO_SAMPLES,
+}
 """Parts that an identity of an earlier version is without."""
 
 
@@ -72,6 +77,7 @@ def identity_of(
         FORMULA: settings.method.revision,
         CLOCK: settings.clock.revision,
         SELECTION: settings.selection.revision,
+        AGGREGATION: settings.aggregation.revision,
         STAGES: {name: stage.revision for name, stage in settings.channel.items()},
         "clients": len(federation.training_sizes),
         TRAINING_SAMPLES: _of_split(federation.train),

@@ -5,23 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from raysim.config import Settings
+from raysim.core.differences import flat_values, of_flat_values
 from raysim.core.errors import RunError, without_passwords
 from raysim.core.method import ServerState
 from raysim.core.rules import Pass, Reduced
 from raysim.core.steps import Steps
+from raysim.core.tensors import flatten, unflatten
 from raysim.driver.listener import Listener
 from raysim.driver.round_log import RoundLog
 from raysim.execution.base import Executor, Item, NextResult
-from raysim.execution.messages import FailedItem, Failure, PassMessage, WorkerResult
+from raysim.execution.messages import (
+    AggregationMessage,
+    FailedItem,
+    Failure,
+    PassMessage,
+    WorkerResult,
+)
 from raysim.execution.partial_sum import PartialSum, Sums, merge_sums
 from raysim.storage.atomic import writing
 from raysim.storage.client_states import StateVersion, Versions, latest_versions
 from raysim.storage.trace import Stopwatch
+from raysim.storage.updates import UpdateFiles, blocks_of
 from raysim.training.stacked.stack_size import stacks_of
 
 
@@ -36,6 +47,7 @@ class PassContext:
         watch: Times the driver's phases.
         listener: Receives progress and notes.
         errors: File for tracebacks of clients.
+        updates: Files of updates that an aggregation sees one by one.
         drop_advice: What a user types to go on without failing clients.
         stack_size: Clients that are trained stacked; 1 trains them one at a time.
         frozen: Names of the network's frozen parameters, which do not travel.
@@ -48,6 +60,7 @@ class PassContext:
     watch: Stopwatch
     listener: Listener
     errors: Path
+    updates: UpdateFiles
     drop_advice: str
     stack_size: int = 1
     frozen: frozenset[str] = frozenset()
@@ -112,6 +125,8 @@ class RoundRunner:
         with context.watch("reduction"):
             columns = total.columns()
             reduced = total.reduced(message.total_weight, columns)
+        if total.kept:
+            reduced = yield from self.aggregate(work, total, reduced)
         received = int(work.received_bytes(clients, context.frozen).sum())
         self.log.count(work, total.bytes_up, received, columns, self.passes)
         self._record_versions(total)
@@ -179,6 +194,50 @@ class RoundRunner:
             failed += yield from self.train(message, retried, sums, failed_at)
         self.log.dropped += failed
         return failed
+
+    def aggregate(self, work: Pass, total: PartialSum, reduced: Reduced) -> Steps[Reduced]:
+        """Return the result of a pass with the aggregate of the updates that were kept.
+
+        Raises:
+            RunError: clients kept other tensors than others, or the updates cannot be aggregated.
+        """
+        clients, executor = reduced.clients, self.context.executor
+        layouts = {kept.layout for kept in total.kept.values()}
+        if len(layouts) > 1 or len(total.kept) < len(clients):
+            raise RunError(f"round {self.number + 1}: clients uploaded different tensors")
+        layout = layouts.pop()
+        starts = {
+            f"{group}/{name}": tensor
+            for group, base in work.kept.items()
+            for name, tensor in work.broadcast.get(base, {}).items()
+        }
+        zeros = {n: torch.zeros(shape, dtype=d) for n, d, shape in layout.entries}
+        start = flat_values({**zeros, **{n: starts[n] for n in zeros if n in starts}}, layout)
+        message = AggregationMessage(
+            round_number=self.number,
+            pass_number=self.passes,
+            clients=clients,
+            samples=reduced.samples,
+            digests=tuple(total.kept[client].digests for client in clients),
+            start=start,
+        )
+        with self.context.watch("reduction"):
+            blocks = blocks_of(len(start))
+            executor.submit("aggregate", message, {(block,): 1.0 for block in range(blocks)})
+            results, found = executor.results("aggregate"), dict[int, Any]()
+            failed: list[FailedItem] = []
+            while (result := (yield NextResult(results))) is not None:
+                if isinstance(result, FailedItem):
+                    failed.append(result)
+                    continue
+                found |= result.blocks
+                self.log.spans.setdefault(result.worker, []).extend(result.spans)
+            if failed:
+                raise RunError(f"the updates cannot be aggregated: {failed[0].cause}")
+            values = np.concatenate([found[block] for block in range(blocks)])
+            means = flatten(reduced.means) | of_flat_values(values, layout)
+            self.context.updates.delete(self.number, self.passes)
+        return replace(reduced, means=unflatten(means))
 
     def finish(self) -> None:
         """Make the round state obsolete: it was for this round alone."""

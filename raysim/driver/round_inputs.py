@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,9 +18,13 @@ from raysim.core.method import Method, Metrics, Passes, Round, ServerState
 from raysim.core.rules import Pass, Reduced
 from raysim.core.seeds import sample_cohort, stream, torch_generator
 from raysim.core.steps import Steps, resumed
+from raysim.driver.riders import Rider
 from raysim.storage.checkpoints import Checkpoint
 from raysim.training.job import batch_bounds
 from raysim.training.network import has_batch_norm
+
+RunPass = Callable[[Pass], Steps[Reduced]]
+"""Runs a pass."""
 
 
 def round_inputs(
@@ -106,13 +110,14 @@ def passes_of(method: Method, now: Round, state: ServerState) -> Passes:
 
 
 def run_round(
-    passes: Passes, run: Callable[[Pass], Steps[Reduced]]
+    passes: Passes, run: RunPass, riders: Sequence[Rider] = ()
 ) -> Steps[tuple[ServerState, Metrics]]:
     """Run the passes of a round; return the next state and metrics.
 
     Args:
         passes: The passes, by `passes_of`.
         run: Runs one.
+        riders: Dress each pass, in this order, and undress its result in reverse.
     """
     value: Reduced | None = None
     error: BaseException | None = None
@@ -125,7 +130,11 @@ def run_round(
         finally:
             value = error = None
         try:
+            for rider in riders:
+                work = rider.dress(work)
             value = yield from run(work)
+            for rider in reversed(riders):
+                value = rider.undress(value)
         except BaseException as raised:  # goes to where the method yielded the pass
             error = raised
 

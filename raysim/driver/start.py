@@ -10,6 +10,7 @@ from typing import Any
 from raysim.config import Settings
 from raysim.core.given import resume_advice
 from raysim.core.steps import Steps
+from raysim.driver.aggregating import check_aggregation
 from raysim.driver.analyses.run_analyses import Analyses
 from raysim.driver.asynchronous.opening import check_asynchrony
 from raysim.driver.channel import check_stages
@@ -130,6 +131,7 @@ def check_run(
     analyses = Analyses(settings, federation, network, initial, note)
     check_asynchrony(settings, network, initial, federation.training_sizes, analyses.parts)
     clock = open_clock(settings, federation, network, states)
+    check_aggregation(settings)
     check_stages(settings, network, settings.method.deployed(initial.state))
     if settings.method.asynchrony(settings.cohort_size) is None:
         RoundSelection.of(settings, initial, federation.training_sizes, clock)

@@ -16,10 +16,10 @@ from raysim.execution.messages import FailedItem, WorkerResult
 from raysim.execution.process import configure, is_device_error
 from raysim.execution.worker import Worker, WorkerSpec
 
-Call = Literal["train", "evaluate"]
+Call = Literal["train", "evaluate", "aggregate"]
 """A method of `Worker` that takes a message and items."""
 Item = tuple[int, ...]
-"""A stack of clients, or a batch of an evaluated set."""
+"""A stack of clients, a batch of an evaluated set, or a block of updates."""
 
 
 def unnoticed(done: int) -> None:

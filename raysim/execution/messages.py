@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 
 from raysim.core.rules import Pass
@@ -112,6 +113,27 @@ class EvaluationMessage:
 
 
 @dataclass(frozen=True)
+class AggregationMessage:
+    """An aggregation of kept updates as it travels to the workers, once.
+
+    Attributes:
+        round_number: The round.
+        pass_number: The pass within the round.
+        clients: The clients, ascending [m].
+        samples: Their samples [m].
+        digests: Per client, the digests of its blocks.
+        start: Values from which the clients' tensors have moved [N].
+    """
+
+    round_number: int
+    pass_number: int
+    clients: tuple[int, ...]
+    samples: npt.NDArray[np.int64]
+    digests: tuple[tuple[bytes, ...], ...]
+    start: npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
 class Failure:
     """A client that failed, alone or with its stack.
 
@@ -138,6 +160,7 @@ class WorkerResult:
         worker: Host and process of the worker.
         sums: Sum and records of the clients whose uploads it accepted.
         scores: Scores of the batches that it evaluated.
+        blocks: Blocks that it aggregated, by number.
         failures: Clients that failed.
         failing: Whether the last stacks, two or more, failed in a row: the process may be broken.
         notes: Lines for the user; the driver shows each once.
@@ -147,6 +170,7 @@ class WorkerResult:
     worker: str
     sums: Sums = field(default_factory=dict)
     scores: Scores = field(default_factory=dict)
+    blocks: dict[int, npt.NDArray[np.float64]] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
     failing: bool = False
     notes: list[str] = field(default_factory=list)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,19 @@ from raysim.core.tensors.exact import Addend, ExactSum
 from raysim.core.tensors.packed import PackedTensors
 
 Columns = dict[str, npt.NDArray[np.float64]]
+EMPTY = np.empty(0, dtype=np.int64)
+
+
+class Kept(NamedTuple):
+    """A client's update, which is kept in a file.
+
+    Attributes:
+        layout: Layout of its tensors.
+        digests: Digests of its blocks.
+    """
+
+    layout: Layout
+    digests: tuple[bytes, ...]
 
 
 @dataclass
@@ -37,6 +51,7 @@ class PartialSum:
         bytes_up: Bytes that the clients sent.
         wrote_state: Digest of the client state of each client that wrote one.
         wrote_round_state: Digest of the round state of each client that wrote one.
+        kept: Per client, its update, where it is kept in a file.
     """
 
     clients: list[int] = field(default_factory=list)
@@ -48,6 +63,7 @@ class PartialSum:
     bytes_up: int = 0
     wrote_state: dict[int, int] = field(default_factory=dict)
     wrote_round_state: dict[int, int] = field(default_factory=dict)
+    kept: dict[int, Kept] = field(default_factory=dict)
 
     def check(self, upload: Upload) -> Addend:
         """Check that an upload can be added; return its sums, ready for `add`.
@@ -78,6 +94,7 @@ class PartialSum:
         *,
         discount: float = 1.0,
         digests: tuple[int, int] = (0, 0),
+        kept: Kept | None = None,
         frozen: Collection[str] = (),
     ) -> None:
         """Add one client's upload, which `check` has checked; this does not fail.
@@ -90,9 +107,12 @@ class PartialSum:
             total_weight: Weight of all clients of the pass.
             discount: Factor of its sums, at most 1, which does not count in the weight.
             digests: Of the files of its client state and its round state; 0 where it wrote none.
+            kept: The rest of its update, where it is kept in a file.
             frozen: Names of the network's frozen parameters, which are not counted as sent.
         """
         client = int(record["client"])
+        if kept:
+            self.kept[client] = kept
         self.sum = self.sum or ExactSum(addend.layout)
         self.sum.add(addend, weight / total_weight * discount)
         self.clients.append(client)
@@ -131,6 +151,7 @@ class PartialSum:
         self.bytes_up += other.bytes_up
         self.wrote_state |= other.wrote_state
         self.wrote_round_state |= other.wrote_round_state
+        self.kept |= other.kept
 
     def columns(self) -> Columns:
         """Return the records as columns [n], by client."""
@@ -146,6 +167,7 @@ class PartialSum:
             unflatten(means),
             {client: packed.open(CPU) for client, packed in self.rows.items()},
             {name: columns[name] for name in sorted(self.scalars)},
+            samples=columns["samples"].astype(np.int64) if "samples" in columns else EMPTY,
         )
 
 

@@ -20,14 +20,24 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from raysim.config import Settings
-from raysim.core.errors import MachineError, RaysimError, RunError
+from raysim.core.aggregation import Aggregation, Updates
+from raysim.core.components import ask, called
+from raysim.core.differences import flat_values, kept_apart
+from raysim.core.errors import MachineError, RaysimError, RunError, SettingsError
 from raysim.core.rules import Batch, Upload
-from raysim.core.tensors import Tensors
+from raysim.core.tensors import Layout, Tensors
 from raysim.execution.client_jobs import ClientJobs
-from raysim.execution.messages import EvaluationMessage, Failure, PassMessage, WorkerResult
-from raysim.execution.partial_sum import PartialSum
+from raysim.execution.messages import (
+    AggregationMessage,
+    EvaluationMessage,
+    Failure,
+    PassMessage,
+    WorkerResult,
+)
+from raysim.execution.partial_sum import Kept, PartialSum
 from raysim.execution.process import device_of, is_device_error
 from raysim.federation.evaluation_sets import EVALUATION_ROWS, EvaluationSet
 from raysim.federation.federation import Federation
@@ -35,11 +45,14 @@ from raysim.federation.opened import memory_cap
 from raysim.federation.samples import blaming_samples
 from raysim.storage.environment import environment
 from raysim.storage.trace import Stopwatch
+from raysim.storage.updates import BLOCK, Place, UpdateFiles
 from raysim.training.job import ClientJob, LocalLosses
 from raysim.training.network import Network, score
 from raysim.training.sequential import SequentialTrainer
 from raysim.training.stacked.trainer import StackedTrainer
 
+CALLS = ("train", "evaluate", "aggregate")
+"""Methods that an executor calls, whose results are taken."""
 TEST_SET = 0
 """The test set's number among the sets that are evaluated."""
 
@@ -52,12 +65,14 @@ class WorkerSpec:
         settings: The run's settings.
         federation: Its data and network.
         states: Folder of the client states.
+        updates: Folder of updates that an aggregation sees one by one.
         evaluated: The sets that are evaluated client by client, numbered from 1.
     """
 
     settings: Settings
     federation: Federation
     states: Path
+    updates: Path
     evaluated: tuple[EvaluationSet, ...] = ()
 
 
@@ -78,10 +93,11 @@ class Worker:
         network = Network(module).placed(self.device)
         self.sequential = SequentialTrainer(network, settings.local, settings.engine.precision)
         self._jobs = ClientJobs(settings, federation, spec.states, self.device)
+        self._updates = UpdateFiles(spec.updates)
         self._evaluated = spec.evaluated
         self._sizes = federation.training_sizes
         self._name = f"{socket.gethostname()} {os.getpid()}"
-        self._results = {name: WorkerResult(self._name) for name in ("train", "evaluate")}
+        self._results = {name: WorkerResult(self._name) for name in CALLS}
         self._failed_in_row: set[tuple[int, ...]] = set()
 
     @cached_property
@@ -175,6 +191,9 @@ class Worker:
         client = int(record["client"])
         entry = message.entry(client)
         partial_sum = self._results["train"].sums.setdefault(entry.round_number, PartialSum())
+        kept: Kept | None = None
+        if message.work.kept:
+            upload, kept = self._keep(message, client, upload)
         addend = partial_sum.check(upload)
         digests = (
             self._jobs.write(message, client, upload.state, in_round=False),
@@ -188,8 +207,54 @@ class Worker:
             total_weight=entry.total_weight,
             discount=entry.discount,
             digests=digests,
+            kept=kept,
             frozen=self.sequential.network.frozen_names,
         )
+
+    def _keep(
+        self, message: PassMessage, client: int, upload: Upload
+    ) -> tuple[Upload, Kept | None]:
+        """Write what is kept of an upload; return the rest of it, and how to find what is kept.
+
+        Raises:
+            RunError: a value is not finite; it names the tensor.
+        """
+        broadcast, frozen = self._jobs.open(message)[0], self.sequential.network.frozen_names
+        rest, tensors = kept_apart(upload, message.work.kept, broadcast, frozen)
+        if not tensors:
+            return upload, None
+        for name, tensor in tensors.items():
+            if not bool(tensor.isfinite().all()):
+                raise RunError(f"its update is not finite (tensor {name}): try a smaller local.lr")
+        layout = Layout.of(tensors).with_dtypes(upload.dtypes)
+        values = flat_values(tensors, layout)
+        place = Place(message.round_number, message.pass_number, client)
+        return rest, Kept(layout, self._updates.write(place, values))
+
+    def aggregate(self, message: AggregationMessage, blocks: Sequence[tuple[int, ...]]) -> None:
+        """Aggregate blocks of the updates of a pass; hold the results.
+
+        Args:
+            message: The clients of the pass, and their updates.
+            blocks: Each the number of a block.
+
+        Raises:
+            MachineError: an update is damaged or missing.
+            SettingsError: the aggregation fails.
+        """
+        number, pass_number, dtype = message.round_number, message.pass_number, message.start.dtype
+        places = [Place(number, pass_number, client) for client in message.clients]
+        files = [*zip(places, message.digests, strict=True)]
+        for (block,) in blocks:
+            with self.watch("reduction"):
+                start = message.start[block * BLOCK : (block + 1) * BLOCK].astype(np.float64)
+                differences = np.empty((len(files), len(start)))
+                for row, (place, digests) in zip(differences, files, strict=True):
+                    row[:] = self._updates.read(place, block, digests[block], dtype)
+                differences -= start
+                updates = Updates(torch.from_numpy(differences), message.samples)
+                found = combined(self._settings.aggregation, updates)
+                self._results["aggregate"].blocks[block] = start + found
 
     @cached_property
     def _stacked(self) -> StackedTrainer:
@@ -243,6 +308,26 @@ class Worker:
         if number == TEST_SET:
             return self._jobs.samples.test(batch * EVALUATION_ROWS, (batch + 1) * EVALUATION_ROWS)
         return self._jobs.samples.of_clients(self._evaluated[number - 1], batch)
+
+
+def combined(aggregation: Aggregation, updates: Updates) -> npt.NDArray[np.float64]:
+    """Return the aggregate of a block of updates [n].
+
+    Raises:
+        SettingsError: the aggregation fails, or returns something else.
+    """
+    shape = updates.differences.shape[1:]
+    found: Tensor = ask(
+        aggregation,
+        "combine",
+        updates,
+        returns=lambda found: isinstance(found, Tensor) and found.shape == shape,
+        expected=f"a tensor of the shape {[*shape]}",
+    )
+    values: npt.NDArray[np.float64] = found.detach().double().numpy()
+    if not np.isfinite(values).all():
+        raise SettingsError(f"{called(aggregation)}: combine returned a value that is not finite")
+    return values
 
 
 def _note(results: Mapping[str, WorkerResult], text: str) -> None:

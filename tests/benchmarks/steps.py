@@ -128,6 +128,7 @@ class Stepper:
             self.checkpoint,
             sizes=np.array([len(self.data.y)]),
             note=lambda note: None,
+            cohort=(0,),
         )
 
     def job(self, work: Pass) -> ClientJob:

@@ -27,7 +27,7 @@ from raysim.driver.analyses.riding import (
 from raysim.driver.analyses.run_analyses import Analyses
 from raysim.driver.evaluation import Evaluation
 from raysim.driver.passes import RoundRunner
-from raysim.driver.riders import Rider, ridden
+from raysim.driver.riders import Rider
 from raysim.driver.round_inputs import passes_of, round_inputs, run_round
 from raysim.driver.round_log import RoundLog
 from raysim.federation.federation import open_samples
@@ -216,7 +216,7 @@ class _Passes:
             cohort=(client,),
         )
         passes = passes_of(settings.method, now, self.after.state)
-        yield from run_round(passes, ridden([RoundStates()], run))
+        yield from run_round(passes, run, [RoundStates()])
         return found
 
     def _figures(

@@ -14,7 +14,7 @@ from raysim.core.components import ask
 from raysim.core.errors import SettingsError
 from raysim.core.method import Method, ServerState
 from raysim.core.selection import History, State
-from raysim.core.tensors import CPU
+from raysim.core.tensors import CPU, nbytes
 from raysim.driver.checks.model import check_model
 from raysim.driver.checks.samples import (
     check_labels,
@@ -160,4 +160,6 @@ def check_space(settings: Settings, states: ClientStates, state: ServerState) ->
     expected = round(clients * (1 - (1 - cohort / clients) ** settings.rounds))
     versions = min(2 * settings.checkpoint_every, settings.rounds) * cohort
     in_round = cohort * method.round_state_bytes(state)
+    if settings.aggregation.sees_updates:
+        in_round += cohort * nbytes({"model": method.deployed(state)})
     states.check_space((expected + versions) * method.client_bytes(state) + in_round)

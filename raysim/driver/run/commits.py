@@ -58,6 +58,7 @@ class Commits:
             save_tensors(context.run_dir.model, self._settings.method.deployed(found.state))
         number = self.committed.number
         on_disk = context.states.roll_back(number, self._clients)
+        context.updates.clear()
         if found and found.tables is None:
             self.committed = replace(self.committed, versions=on_disk)
         self._on_disk = number
@@ -165,6 +166,7 @@ class Commits:
         run_dir.check_place()
         deployed = self._settings.method.deployed(self.committed.state)
         self.recorder.close()
+        self._context.updates.clear()
         summary = summarise(self.recorder.rows, self._settings.target_accuracy)
         if self.committed.forced:
             summary["forced"] = [*self.committed.forced]

@@ -12,6 +12,7 @@ from raysim.core.given.columns import check_metrics
 from raysim.core.method import Metrics, Round, ServerState
 from raysim.core.steps import Steps
 from raysim.core.tensors import frozen_names
+from raysim.driver.aggregating import Aggregated
 from raysim.driver.analyses.round_analyses import RoundAnalyses
 from raysim.driver.asynchronous.opening import asynchronous_rounds
 from raysim.driver.asynchronous.rounds import AsynchronousRounds
@@ -20,8 +21,8 @@ from raysim.driver.context import Result, RunContext
 from raysim.driver.evaluation import Evaluation
 from raysim.driver.listener import Started
 from raysim.driver.passes import PassContext, RoundRunner
-from raysim.driver.riders import Rider, RunPass, ridden
-from raysim.driver.round_inputs import passes_of, round_inputs, run_round
+from raysim.driver.riders import Rider
+from raysim.driver.round_inputs import RunPass, passes_of, round_inputs, run_round
 from raysim.driver.run.commits import Commits
 from raysim.driver.selecting import RoundSelection
 from raysim.driver.stacking import decide_stack_size
@@ -42,7 +43,8 @@ class _Begun:
     Attributes:
         now: The input of the method's round.
         runner: Runs its passes.
-        run: Runs a pass of the method, with riders.
+        run: Runs a pass.
+        riders: Ride on the passes of the method.
         analyses: Its analyses.
         selection: The selection of its clients; None where rounds overlap.
         clock: The round in virtual time, or None.
@@ -51,6 +53,7 @@ class _Begun:
     now: Round
     runner: RoundRunner
     run: RunPass
+    riders: list[Rider]
     analyses: RoundAnalyses
     selection: RoundSelection | None
     clock: VirtualRound | None
@@ -156,6 +159,7 @@ class Run:
             watch=context.watch,
             listener=context.listener,
             errors=context.run_dir.errors,
+            updates=context.updates,
             drop_advice=context.resume_advice(on_client_error="drop"),
             stack_size=self.commits.committed.stack_size or 1,
             frozen=frozen_names(context.network),
@@ -176,7 +180,7 @@ class Run:
         if begun.now.cohort or self._asynchronous:
             with noted_if_lost(context.listener.note):
                 passes = passes_of(method, begun.now, before.state)
-                state, metrics = yield from run_round(passes, begun.run)
+                state, metrics = yield from run_round(passes, begun.run, begun.riders)
         if self._asynchronous and context.analyses.chosen and self._is_due(number):
             yield from self._asynchronous.train_all(runner)
         runner.finish()
@@ -239,7 +243,8 @@ class Run:
             riders.append(analyses)
         if self.settings.channel:
             riders.append(Channel(self.settings, now))
-        return _Begun(now, runner, ridden(riders, run), analyses, selection, clock)
+        riders.append(Aggregated(self.settings))
+        return _Begun(now, runner, run, riders, analyses, selection, clock)
 
     def _after(
         self, before: Checkpoint, state: ServerState, begun: _Begun

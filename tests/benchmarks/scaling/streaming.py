@@ -9,6 +9,7 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
+import raysim
 from raysim.core.method import Asynchrony
 from raysim.core.seeds import stream
 from raysim.driver.asynchronous.arrivals import Clock, Flight, Queue
@@ -73,8 +74,9 @@ class Fleet:
         clients = 4 * self.concurrency
         speeds = stream(0, "devices").lognormal(0, self.devices, clients)
         ticks = np.ceil(1e6 * self._work(clients) / speeds).astype(int)
+        settings = raysim.load_config("mnist-fedavg")
         clock = Clock(
-            Draws(0, np.arange(clients), always),
+            Draws(settings, ticks, np.arange(clients), ticks, always),
             lambda c, tick: (tick + int(ticks[c]), False),
             lambda t, b: 0,
         )

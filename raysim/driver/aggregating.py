@@ -1,0 +1,93 @@
+"""The aggregation on a pass: what it keeps of the clients, and the factor of the mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from raysim.config import Settings
+from raysim.core.aggregation import Updates
+from raysim.core.components import called
+from raysim.core.differences import Differences
+from raysim.core.errors import SettingsError
+from raysim.core.rules import Pass, Reduced
+from raysim.core.tensors import flatten, unflatten
+from raysim.driver.analyses.riding import GROUP
+from raysim.driver.riders import Rider
+from raysim.execution.worker import combined
+
+
+@dataclass
+class Aggregated(Rider):
+    """The aggregation of the passes of a round.
+
+    Attributes:
+        settings: The run's settings.
+    """
+
+    settings: Settings
+    _work: Pass | None = field(default=None, repr=False)
+
+    def dress(self, work: Pass) -> Pass:
+        """Return a pass whose updates are kept, where the aggregation sees them."""
+        aggregation = self.settings.aggregation
+        kept = work.moved_from if aggregation.sees_updates else {}
+        weighting = aggregation.weights or work.weighting
+        self._work = replace(work, kept=kept, weighting=weighting)
+        return self._work
+
+    def undress(self, reduced: Reduced) -> Reduced:
+        """Return the result with the factor of the mean.
+
+        Raises:
+            SettingsError: the aggregation cannot see what clients sent.
+        """
+        aggregation, work = self.settings.aggregation, self._work
+        if work is None:
+            return reduced
+        if aggregation.sees_updates:
+            self._check_groups(work, reduced)
+        expected = self.settings.fraction * self.settings.clients
+        factor = aggregation.factor(len(reduced.clients), expected)
+        if factor == 1:
+            return reduced
+        found = Differences.of(reduced.means, work.moved_from, work.broadcast)
+        changed = {g: {n: factor * d for n, d in of.items()} for g, of in found.changes.items()}
+        sums, dtypes = found.with_changes(changed)
+        cast = {key: flatten(sums)[key].to(dtype) for key, dtype in dtypes.items()}
+        return replace(reduced, means=unflatten(flatten(sums) | cast))
+
+    def _check_groups(self, work: Pass, reduced: Reduced) -> None:
+        """Check that an aggregation that sees updates has seen those of a pass."""
+        rows = {name for groups in reduced.rows.values() for name in groups}
+        unseen = sorted(name for name in rows if not name.startswith(GROUP))
+        if not reduced.means.keys() & work.kept.keys():
+            unseen += sorted(reduced.means)
+        if unseen:
+            raise SettingsError(
+                f"{called(self.settings.aggregation)}: does not go with"
+                f" {called(self.settings.method)}, whose clients send {unseen[0]!r} without a base"
+                " from which it has moved; choose mean"
+            )
+
+
+def check_aggregation(settings: Settings) -> None:
+    """Check, before anything starts, that an aggregation aggregates, and goes with the method.
+
+    Raises:
+        SettingsError: it does not.
+    """
+    aggregation = settings.aggregation
+    if not aggregation.sees_updates:
+        return
+    if settings.method.asynchrony(settings.cohort_size) is not None:
+        raise SettingsError(
+            f"{called(aggregation)}: does not go with {called(settings.method)}, whose rounds"
+            " overlap; choose mean"
+        )
+    draws = torch.Generator().manual_seed(0)
+    clients = settings.cohort_size
+    differences = torch.randn(clients, 5, generator=draws, dtype=torch.float64)
+    samples = torch.arange(1, clients + 1).numpy()
+    combined(aggregation, Updates(differences, samples))

@@ -1,0 +1,242 @@
+"""Aggregations in runs: against NumPy, on actors, after faults, and refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import raysim
+from raysim.core.differences import flat_values, of_flat_values
+from raysim.core.tensors import Layout
+from raysim.storage import updates
+from raysim.testing.contract import StopAfter
+from raysim.testing.tasks import SmallNet
+from tests.driver import test_channel
+from tests.driver.test_channel import SEEN, SIZES, Normalised
+from tests.tasks import Notes, make_settings, make_task, model_of
+
+HERE = "tests.driver.test_aggregation"
+WATCH = {"channel": {"tests.driver.test_channel:Watch": {}}}
+MEDIAN = {"aggregation.name": "median"}
+
+
+class Shape(raysim.Aggregation):
+    def combine(self, updates: raysim.Updates) -> torch.Tensor:
+        return updates.differences
+
+
+class NoNumber(raysim.Aggregation):
+    def combine(self, updates: raysim.Updates) -> torch.Tensor:
+        return updates.differences[0] / 0
+
+
+class Failing(raysim.Aggregation):
+    def combine(self, updates: raysim.Updates) -> torch.Tensor:
+        raise KeyError("nothing")
+
+
+class Largest(raysim.Aggregation):
+    """The update of the client with most samples."""
+
+    def combine(self, updates: raysim.Updates) -> torch.Tensor:
+        return updates.differences[int(updates.samples.argmax())]
+
+
+class Wide(SmallNet):
+    """More than one block of coordinates."""
+
+    def __init__(self) -> None:
+        super().__init__(width=updates.BLOCK // 12)
+
+
+class Broken(SmallNet):
+    """Fails on the samples of client 3, which are 17."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training and len(x) in (17, 1):
+            raise ValueError("broken")
+        return super().forward(x)
+
+
+def run(path, model=SmallNet, **more) -> raysim.Result:
+    return test_channel.run(path, model, **more)
+
+
+def median_of(group: str, name: str) -> Any:
+    return np.median([sums[group][name] for _, sums, _ in SEEN], axis=0)
+
+
+@pytest.mark.parametrize("fraction", [0.5, 0.7])
+@pytest.mark.parametrize("model", [SmallNet, Wide])
+def test_the_median_is_numpy_s(tmp_path, fraction, model):
+    """Of three and of four clients, in one block and in two."""
+    result = run(tmp_path, model, rounds=1, fraction=fraction, **MEDIAN, **WATCH)
+    assert len(SEEN) == round(6 * fraction)
+    for name, tensor in result.params.items():
+        expected = SEEN[0][2][name].astype(np.float64) + median_of("model", name)
+        np.testing.assert_array_equal(tensor.numpy(), expected.astype(np.float32))
+    assert not (tmp_path / "updates").exists()
+
+
+def test_all_changes_of_a_method_are_aggregated(tmp_path):
+    """SCAFFOLD's c moves by m/K of the median of its changes."""
+    result = run(tmp_path, rounds=1, **{"method.name": "scaffold"}, **MEDIAN, **WATCH)
+    c = {name: len(SEEN) / 6 * median_of("c", name) for name in SEEN[0][1]["c"]}
+    norm = np.sqrt(sum((each**2).sum() for each in c.values()))
+    assert result.metrics["c_norm"][0].as_py() == pytest.approx(norm, rel=1e-6)
+
+
+def test_what_is_no_difference_has_its_mean(tmp_path):
+    """FedNova's tau; BatchNorm's counter takes the maximum; bytes are those of the mean's run."""
+    own = {"method.name": "fednova", "rounds": 1}
+    result = run(tmp_path / "median", Normalised, **own, **MEDIAN, **WATCH)
+    steps = np.array([2 * -(-SIZES[client] // 8) for client, _, _ in SEEN])
+    weights = np.array([SIZES[client] for client, _, _ in SEEN])
+    tau = weights @ steps / weights.sum()
+    for name in SEEN[0][1]["d"]:
+        expected = SEEN[0][2][name] - tau * median_of("d", name)
+        np.testing.assert_allclose(result.params[name].numpy(), expected, rtol=1e-5, atol=1e-6)
+    mean = run(tmp_path / "mean", Normalised, **own)
+    counter = "hidden.1.num_batches_tracked"
+    assert torch.equal(result.params[counter], mean.params[counter])
+    for name in ("bytes_up", "bytes_down", "train_loss"):
+        assert result.metrics[name].to_pylist() == mean.metrics[name].to_pylist()
+
+
+def test_aggregations_know_the_samples_of_the_clients(tmp_path):
+    result = run(tmp_path, rounds=1, **{"aggregation.name": f"{HERE}:Largest"}, **WATCH)
+    largest = max(SEEN, key=lambda seen: SIZES[seen[0]])
+    for name, tensor in result.params.items():
+        expected = SEEN[0][2][name].astype(np.float64) + largest[1]["model"][name]
+        assert np.array_equal(tensor.numpy(), expected.astype(np.float32))
+
+
+def test_clients_that_are_dropped_have_no_part_in_it(tmp_path):
+    notes = Notes()
+    more = {"on_client_error": "drop", "fraction": 1.0, "local.batch_size": "full", **MEDIAN}
+    settings = make_settings(tmp_path / "run", rounds=1, **more, **WATCH)
+    SEEN.clear()
+    result = raysim.run(settings, make_task(SIZES, Broken), notes)
+    del SEEN[:1]
+    assert "client 3 was dropped" in notes.of_clients[0]
+    last = {client: (sums, start) for client, sums, start in SEEN}  # who was tried again is twice
+    assert {*last} == {0, 1, 2, 4, 5}
+    for name, tensor in result.params.items():
+        moved = np.median([sums["model"][name] for sums, _ in last.values()], axis=0)
+        expected = SEEN[0][2][name].astype(np.float64) + moved
+        assert np.array_equal(tensor.numpy(), expected.astype(np.float32))
+
+
+@pytest.mark.usefixtures("resident_actors")
+def test_the_same_bits_on_actors_and_after_an_interruption(tmp_path):
+    own = {"method.name": "scaffold", **MEDIAN}
+    run(tmp_path / "inline", Wide, **own)
+    run(tmp_path / "actors", Wide, **own, **{"engine.backend": "ray", "engine.actors": 2})
+    with pytest.raises(KeyboardInterrupt):
+        raysim.run(make_settings(tmp_path / "cut", **own), make_task(SIZES, Wide), StopAfter(2))
+    left = tmp_path / "cut/updates/round_000002_pass_0"
+    left.mkdir(parents=True)  # as if killed in the middle of a pass
+    (left / "0").write_bytes(b"half")
+    raysim.resume(tmp_path / "cut", make_task(SIZES, Wide))
+    assert model_of(tmp_path / "inline") == model_of(tmp_path / "actors")
+    assert model_of(tmp_path / "inline") == model_of(tmp_path / "cut")
+    assert not (tmp_path / "cut/updates").exists()
+
+
+@pytest.mark.parametrize("selection", ["uniform", "poisson"])
+def test_a_fixed_divisor_is_the_expected_number_of_clients(tmp_path, selection):
+    """w + sum d / (C*K), whatever the samples, and however many took part."""
+    own = {"aggregation.weighting": "fixed", "selection.name": selection, "fraction": 0.4}
+    result = run(tmp_path, rounds=1, **own, **WATCH)
+    assert len(SEEN) != 2.4
+    for name, tensor in result.params.items():
+        moved = sum(sums["model"][name] for _, sums, _ in SEEN) / 2.4
+        expected = SEEN[0][2][name].astype(np.float64) + moved
+        np.testing.assert_allclose(tensor.numpy(), expected, rtol=1e-6, atol=1e-6)
+
+
+REFUSED = {
+    f"{HERE}:Shape": "combine returned tensor",
+    f"{HERE}:NoNumber": "combine returned a value that is not finite",
+    f"{HERE}:Failing": "combine failed: KeyError",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_bad_aggregation_is_refused_before_anything_starts(tmp_path, name):
+    with pytest.raises(raysim.SettingsError) as caught:
+        run(tmp_path / "run", **{"aggregation.name": name})
+    assert str(caught.value).startswith(f"aggregation.name={name}: {REFUSED[name]}")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ("fedma", "whose clients send 'layer' without a base"),
+        ("fsvrg", "whose clients send 'gradient' without a base"),
+        ("fedbuff", "whose rounds overlap; choose mean"),
+    ],
+)
+def test_methods_whose_updates_it_cannot_see_are_refused(tmp_path, method, message):
+    with pytest.raises(raysim.SettingsError) as caught:
+        run(tmp_path, **{"method.name": method}, **MEDIAN)
+    begin = f"aggregation.name=median: does not go with method.name={method}, "
+    assert str(caught.value).startswith(begin + message)
+
+
+@pytest.mark.parametrize("fault", ["damaged", "gone"])
+def test_an_update_that_is_not_as_it_was_written_stops_the_run(tmp_path, monkeypatch, fault):
+    write = updates.UpdateFiles.write
+
+    def damaging(files: Any, place: Any, values: Any) -> Any:
+        digests = write(files, place, values)
+        path = next(files.folder.glob(f"*/{place.client}"))
+        path.write_bytes(bytes(8)) if fault == "damaged" else path.unlink()
+        return digests
+
+    monkeypatch.setattr(updates.UpdateFiles, "write", damaging)
+    with pytest.raises(raysim.RunError) as caught:
+        run(tmp_path, **MEDIAN)
+    said = {"damaged": "this update is damaged", "gone": "storage that all nodes share"}[fault]
+    assert said in str(caught.value) and len(str(caught.value).splitlines()) == 1
+
+
+def test_a_value_that_is_not_finite_is_the_client_s(tmp_path):
+    with pytest.raises(raysim.RunError, match=r"client \d: .*update is not finite \(tensor model/"):
+        run(tmp_path, **MEDIAN, **{"local.lr": 1e30})
+
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.complex64, torch.float16)
+
+
+@given(st.lists(st.tuples(st.sampled_from(DTYPES), st.integers(0, 5)), min_size=1, max_size=6))
+def test_flat_values_are_tensors_again(parts):
+    """In float32 where that holds all dtypes, else in float64."""
+    tensors = {
+        str(n): torch.randn(size, 2, dtype=torch.complex128 if dtype.is_complex else None).to(dtype)
+        for n, (dtype, size) in enumerate(parts)
+    }
+    layout = Layout.of(tensors)
+    values = flat_values(tensors, layout)
+    wide = any(dtype == torch.float64 for dtype, _ in parts)
+    assert values.dtype == (np.float64 if wide else np.float32)
+    found = of_flat_values(values, layout)
+    for name, tensor in tensors.items():
+        assert found[name].dtype == tensor.dtype and torch.equal(found[name], tensor)
+
+
+def test_a_stage_s_change_is_aggregated(tmp_path):
+    """What a client sends behind the stages, in the dtype in which it is sent."""
+    stages = {"tests.driver.test_channel:Double": {}, **WATCH["channel"]}
+    result = run(tmp_path, rounds=1, channel=stages, **MEDIAN)
+    for name, tensor in result.params.items():
+        start = SEEN[0][2][name].astype(np.float64)
+        sent = [(start + sums["model"][name]).astype(np.float32) for _, sums, _ in SEEN]
+        expected = np.median(np.array(sent, dtype=np.float64), axis=0).astype(np.float32)
+        np.testing.assert_array_max_ulp(tensor.numpy(), expected, 1)
