@@ -8,9 +8,10 @@ Save this beside `my_method.py` as `test_my_method.py`, and run `python -m pytes
         method = "my_method:ServerMomentum"
 
 They train four small networks, compare the bits of runs in one process, on two Ray actors and
-resumed, and check the files of a run and the refusal of bad settings.
+resumed, and check the files of a run and the refusal of bad settings. `ComponentContract` is for
+selections, stages of the channel and aggregations.
 """
 
-from raysim.testing.contract import MethodContract
+from raysim.testing.contract import ComponentContract, MethodContract
 
-__all__ = ["MethodContract"]
+__all__ = ["ComponentContract", "MethodContract"]

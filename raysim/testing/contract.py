@@ -1,4 +1,4 @@
-"""Tests that every federated method must pass, as a class that pytest collects from.
+"""Tests that components must pass, as classes that pytest collects from.
 
 Nothing here needs pytest itself: a test is a method that takes an empty folder.
 """
@@ -32,22 +32,18 @@ class StopAfter(raysim.Listener):
             raise KeyboardInterrupt
 
 
-class MethodContract:
-    """Tests that every federated method must pass; subclass it and name the method.
+class ComponentContract:
+    """Tests that what surrounds a method must pass; subclass it and name the component in settings.
+
+    Selections, stages of the channel and aggregations are held to it.
 
     Attributes:
         method: Value of `method.name`.
-        settings: Overrides that suit small networks, by dotted key.
-        unsupported: Model families that the method refuses before round 1, with a line that begins
-            `method.name=...: `.
-        models_sent: Models that a client receives and sends in a round of one pass over the cohort;
-            None where a method's own tests count its bytes.
+        settings: Overrides, by dotted key.
     """
 
-    method: ClassVar[str]
+    method: ClassVar[str] = "scaffold"
     settings: ClassVar[Mapping[str, Any]] = {}
-    unsupported: ClassVar[frozenset[str]] = frozenset()
-    models_sent: ClassVar[int | None] = 1
 
     def settings_for(self, out: Path, overrides: Mapping[str, Any]) -> raysim.Settings:
         """Return the settings of a short inline run, with overrides."""
@@ -63,6 +59,73 @@ class MethodContract:
             "out": str(out),
         }
         return raysim.load_config("mnist-fedavg", {**short, **self.settings, **overrides})
+
+    def test_loss_falls_on_separable_data(self, tmp_path: Path) -> None:
+        """Learn what a linear teacher knows."""
+        settings = self.settings_for(tmp_path / "run", {"rounds": 6, "local.epochs": 3})
+        result = raysim.run(settings, small_task("mlp", (40,) * 6))
+        first, *_, last = result.metrics.to_pylist()
+        require(last["test_loss"] < first["test_loss"], f"test_loss rises: {first}, {last}")
+
+    def test_same_bits_and_figures_on_two_actors(self, tmp_path: Path) -> None:
+        """Give the same model and tables inline and on Ray."""
+        self.assert_same_on_actors(tmp_path, "mlp", 2, {})
+
+    def test_resumed_run_has_the_same_bits(self, tmp_path: Path) -> None:
+        """Give the same model after an interruption."""
+        self.assert_resumes(tmp_path, "mlp", {})
+
+    def assert_same_on_actors(
+        self, folder: Path, family: str, actors: int, overrides: Mapping[str, Any]
+    ) -> None:
+        """Check that a run on actors has the bits and figures of an inline run."""
+        tables: list[list[dict[str, Any]]] = []
+        for backend in ("inline", "ray"):
+            engine = {"engine.backend": backend, "engine.actors": actors, "rounds": 3}
+            settings = self.settings_for(folder / backend, {**engine, **overrides})
+            rows = raysim.run(settings, small_task(family)).metrics.to_pylist()
+            tables.append([{k: v for k, v in r.items() if not k.endswith("seconds")} for r in rows])
+        require_same_model(folder / "inline", folder / "ray")
+        require(tables[0] == tables[1], f"inline: {tables[0]}\non actors: {tables[1]}")
+
+    def assert_resumes(
+        self, folder: Path, family: str, overrides: Mapping[str, Any], stop: int = 3
+    ) -> None:
+        """Check that a run that loses the checkpoint of its last round ends with the same bits."""
+        task = small_task(family)
+        longer = {"rounds": 4, **overrides}
+        whole = raysim.run(self.settings_for(folder / "straight", longer), task)
+        try:
+            raysim.run(self.settings_for(folder / "broken", longer), task, StopAfter(stop))
+        except KeyboardInterrupt:
+            checkpoints = folder / "broken" / "checkpoints"
+        else:
+            raise AssertionError(f"the run was not interrupted after round {stop}")
+        found = {path.name for path in checkpoints.iterdir()}
+        due = {f"round_{number:06d}" for number in (stop - 1, stop)}
+        require(found == due, f"checkpoints: {found}, expected {due}")
+        shutil.rmtree(checkpoints / f"round_{stop:06d}")  # as if killed before it wrote this
+        result = raysim.resume(folder / "broken", task)
+        require_same_model(folder / "straight", folder / "broken")
+        rounds = [run.metrics["round"].to_pylist() for run in (whole, result)]
+        require(rounds[0] == rounds[1], f"rounds of metrics.parquet: {rounds}")
+
+
+class MethodContract(ComponentContract):
+    """Tests that every federated method must pass; subclass it and name the method.
+
+    Attributes:
+        method: Value of `method.name`.
+        settings: Overrides that suit small networks, by dotted key.
+        unsupported: Model families that the method refuses before round 1, with a line that begins
+            `method.name=...: `.
+        models_sent: Models that a client receives and sends in a round of one pass over the cohort;
+            None where a method's own tests count its bytes.
+    """
+
+    method: ClassVar[str]
+    unsupported: ClassVar[frozenset[str]] = frozenset()
+    models_sent: ClassVar[int | None] = 1
 
     def test_trains_an_mlp(self, tmp_path: Path) -> None:
         """Train the family, with clients of one sample, or refuse it."""
@@ -89,14 +152,6 @@ class MethodContract:
         require(last["test_loss"] < first["test_loss"], f"test_loss rises: {first}, {last}")
         least = max(first["test_accuracy"], 0.6)
         require(last["test_accuracy"] > least, f"test_accuracy at most {least}: {last}")
-
-    def test_same_bits_and_figures_on_two_actors(self, tmp_path: Path) -> None:
-        """Give the same model and tables inline and on Ray."""
-        self.assert_same_on_actors(tmp_path, "mlp", 2, {})
-
-    def test_resumed_run_has_the_same_bits(self, tmp_path: Path) -> None:
-        """Give the same model after an interruption."""
-        self.assert_resumes(tmp_path, "mlp", {})
 
     def test_models_travel_up_and_down(self, tmp_path: Path) -> None:
         """Count the bytes that clients receive and send."""
@@ -148,41 +203,6 @@ class MethodContract:
         require(numbers == [1, 2], f"metrics.parquet has the rounds {numbers}")
         losses = [row["train_loss"] for row in rows if row["train_loss"] is not None]
         require(all(map(math.isfinite, losses)), f"train_loss: {rows}")
-
-    def assert_same_on_actors(
-        self, folder: Path, family: str, actors: int, overrides: Mapping[str, Any]
-    ) -> None:
-        """Check that a run on actors has the bits and figures of an inline run."""
-        tables: list[list[dict[str, Any]]] = []
-        for backend in ("inline", "ray"):
-            engine = {"engine.backend": backend, "engine.actors": actors, "rounds": 3}
-            settings = self.settings_for(folder / backend, {**engine, **overrides})
-            rows = raysim.run(settings, small_task(family)).metrics.to_pylist()
-            tables.append([{k: v for k, v in r.items() if not k.endswith("seconds")} for r in rows])
-        require_same_model(folder / "inline", folder / "ray")
-        require(tables[0] == tables[1], f"inline: {tables[0]}\non actors: {tables[1]}")
-
-    def assert_resumes(
-        self, folder: Path, family: str, overrides: Mapping[str, Any], stop: int = 3
-    ) -> None:
-        """Check that a run that loses the checkpoint of its last round ends with the same bits."""
-        task = small_task(family)
-        longer = {"rounds": 4, **overrides}
-        whole = raysim.run(self.settings_for(folder / "straight", longer), task)
-        try:
-            raysim.run(self.settings_for(folder / "broken", longer), task, StopAfter(stop))
-        except KeyboardInterrupt:
-            checkpoints = folder / "broken" / "checkpoints"
-        else:
-            raise AssertionError(f"the run was not interrupted after round {stop}")
-        found = {path.name for path in checkpoints.iterdir()}
-        due = {f"round_{number:06d}" for number in (stop - 1, stop)}
-        require(found == due, f"checkpoints: {found}, expected {due}")
-        shutil.rmtree(checkpoints / f"round_{stop:06d}")  # as if killed before it wrote this
-        result = raysim.resume(folder / "broken", task)
-        require_same_model(folder / "straight", folder / "broken")
-        rounds = [run.metrics["round"].to_pylist() for run in (whole, result)]
-        require(rounds[0] == rounds[1], f"rounds of metrics.parquet: {rounds}")
 
 
 def beyond(limit: Any) -> list[Any]:

@@ -1,0 +1,58 @@
+"""CONTRIBUTING's own selection, stage and aggregation, as they stand there, all in one run."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import ray
+
+PAGE = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+PIECES = [
+    block
+    for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    if "(raysim.Selection)" in block or "(raysim.Stage)" in block or "(raysim.Aggregation)" in block
+]
+SETTINGS = [
+    *("run", "mnist-noniid", "method.name=scaffold", "dataset.name=synthetic"),
+    *("dataset.users=8", "dataset.samples=30", "dataset.test_samples=20", "partition.name=iid"),
+    *("model.name=synthetic-mlp", "clients=8", "fraction=0.6", "target_accuracy=none"),
+    *("local.epochs=1", "checkpoint_every=1", "selection.name=my_selection:Stalest"),
+    *("channel.my_stage:RandomK.fraction=0.5", "aggregation.name=my_aggregation:Trimmed"),
+]
+
+
+def write_pieces(folder: Path) -> None:
+    for name, piece in zip(("selection", "stage", "aggregation"), PIECES, strict=True):
+        assert piece.count("\n") < 40
+        (folder / f"my_{name}.py").write_text(piece)
+
+
+def command(*more: str) -> list[str]:
+    return [str(Path(sys.executable).parent / "raysim"), *SETTINGS, *more]
+
+
+@pytest.mark.usefixtures("shared_ray")
+def test_own_components_in_one_run_on_two_actors_that_is_killed_and_resumed(tmp_path):
+    write_pieces(tmp_path)
+    joined = {**os.environ, "RAY_ADDRESS": ray.get_runtime_context().gcs_address}
+    inline = command("rounds=6", "engine.backend=inline", "out=inline")
+    subprocess.run(inline, cwd=tmp_path, env={**os.environ}, check=True, capture_output=True)
+    actors = command("rounds=6", "engine.backend=ray", "engine.actors=2", "out=actors")
+    with subprocess.Popen(
+        actors, cwd=tmp_path, env=joined, stdout=subprocess.PIPE, text=True
+    ) as begun:
+        assert begun.stdout
+        for line in begun.stdout:  # a line a round
+            if (tmp_path / "actors/checkpoints/round_000002").exists() or "round 2" in line:
+                begun.send_signal(signal.SIGKILL)
+                break
+    assert not (tmp_path / "actors/summary.json").exists()
+    subprocess.run(actors, cwd=tmp_path, env=joined, check=True, capture_output=True)
+    models = [(tmp_path / run / "model.safetensors").read_bytes() for run in ("inline", "actors")]
+    assert models[0] == models[1]
