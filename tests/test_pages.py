@@ -28,7 +28,7 @@ def test_links_lead_somewhere():
     assert len(links) > 10
     for page, target in links:
         path, _, heading = target.partition("#")
-        file = page.parent / path
+        file = page.parent / path if path else page
         assert file.exists(), f"{page}: {target}"
         if heading:
             titles = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)

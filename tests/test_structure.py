@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import raysim.driver
+import raysim
 from raysim.training.sgd import Sgd
 from tests.tasks import make_settings, make_task
 from tests.test_imports import ALLOWED, SOURCES, area, imports
@@ -142,9 +142,13 @@ def test_the_docstrings_of_large_folders_name_all_that_is_in_them():
 
 
 def test_the_walk_of_one_update_names_what_exists():
-    """The walk stands in the docstring of `driver/`."""
-    names = re.findall(r"`(\w+(?:\.\w+){2,})`", raysim.driver.__doc__ or "")
+    """Names of three parts and more; those of files end in `.py` or `.md`."""
+    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    names = re.findall(r"`(\w+(?:\.\w+){2,})`", page)
     assert len(names) > 20
+    files = re.findall(r"`((?:\w+/)+\w+\.py)`", page)
+    assert len(files) > 8
+    assert all((ROOT / file).exists() or (ROOT / "raysim" / file).exists() for file in files)
     missing = [name for name in names if not exists(f"raysim.{name}")]
     assert not missing
 
