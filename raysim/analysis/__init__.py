@@ -2,7 +2,7 @@
 
 `analysis=kl_activations,cka` asks for them; a run that asks for none does none of this.
 
-In: the deployed models before and after an evaluated round, and per client what was measured.
+In: the deployed models before and after an evaluated round, and the values of each client.
 Out: rows, which the driver writes to `analysis/NAME.parquet` of the run directory, with the round.
 Imported by `raysim.config` (names), the driver (`base`), `results` and the facade; imports core and
 methods.
@@ -13,13 +13,13 @@ An analysis is a component of one or two parts (`base.Analysis`):
   training ends. It rides on the method's own pass: the driver wraps `Rules.finish`, and takes the
   values out of `Reduced` before the method sees it. They are small tensors of each client, never a
   sum over clients, so that the order and the number of actors do not matter.
-- `rows(found)` runs in the driver after the evaluation and combines the values. With
-  `yield from` it may have `found.measure`, a pass of 0 epochs on the global model, or
-  `found.train`, a round of the method whose result is dropped. These passes come after the method's
-  own, which therefore keep their numbers, on which random draws depend.
+- `rows(evaluated)` runs in the driver after the evaluation and combines the values. With
+  `yield from` it may have `evaluated.measure`, a pass of 0 epochs on the global model, or
+  `evaluated.train`, a round of the method whose result is dropped. These passes come after the
+  method's own, which therefore keep their numbers, on which random draws depend.
 
-Rounds without evaluation (`evaluation.every`) measure nothing. What analyses send is left out of
-`bytes_up` and `bytes_down`. Values that are not finite are left out, with the client's row: they
+Rounds without evaluation (`evaluation.every`) measure nothing. `bytes_up` and `bytes_down` leave
+out the tensors of analyses. Values that are not finite are left out, with the client's row: they
 must not make a client fail.
 """
 

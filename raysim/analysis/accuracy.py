@@ -1,7 +1,7 @@
 """Accuracies of clients on their own test samples.
 
 Sources: FLex&Chill, figure 7 (accuracy before and after the aggregation); FedFusion, figure 6 (a
-client that joins). Own test samples are those of `evaluation.clients`.
+client that joins). `evaluation.clients` gives clients their own test samples.
 
 Legend: n clients.
 """
@@ -32,10 +32,10 @@ from raysim.core.steps import Steps
 from raysim.core.tensors import Tensors
 
 NEW_CLIENTS, EPOCHS = 3, (1, 2, 4, 8, 16, 32, 64, 128)
-"""Clients that join, drawn by the seed from those that never took part; their local epochs."""
+"""Clients that join, drawn by the seed among clients that never took part; their local epochs."""
 LEAST_EPOCHS, CONVERGED = 16, 0.01
-"""Epochs that are trained in any case, and the accuracy that is too little to train more for: of
-the last doubling, and between a mean accuracy and the largest."""
+"""Least number of epochs, and the gain of the mean accuracy below which training has converged: by
+the last doubling, and to the largest mean."""
 
 
 def _own_accuracy(view: View, trained: Trained) -> Tensors:
@@ -51,10 +51,10 @@ def _own_accuracy(view: View, trained: Trained) -> Tensors:
 class AggregationDrop(Analysis):
     """Accuracy of each client before and after the aggregation.
 
-    Before it a participant has the model that it has trained, another client the global model of
-    the round before; after it all have the new global model. Where clients keep models of their own
-    as well (Ditto), those are left out: they are not aggregated. A client of the cohort that was
-    dropped, or whose trained model could not be measured, has no row.
+    Before it, a participant has its trained model, any other client the global model of the
+    previous round; after it, all have the new global model. Models that clients keep for themselves
+    (Ditto) are left out: they are not aggregated. A client of the cohort that was dropped, or whose
+    trained model could not be measured, has no row.
     """
 
     needs: ClassVar[tuple[Need, ...]] = ("classes", "client_accuracy")
@@ -64,14 +64,14 @@ class AggregationDrop(Analysis):
         """Return the measurement of the trained model's accuracy."""
         return _own_accuracy
 
-    def rows(self, found: MeasuredRound) -> Steps[Columns]:
+    def rows(self, evaluated: MeasuredRound) -> Steps[Columns]:
         """Return a row per evaluated client: whether it took part, and both accuracies."""
-        after = yield from found.accuracy()
+        after = yield from evaluated.accuracy()
         participants = {
-            client: float(values["accuracy"]) for client, values in found.trained.items()
+            client: float(values["accuracy"]) for client, values in evaluated.trained.items()
         }
-        others = (yield from found.accuracy_before()).items()
-        before = participants | {c: value for c, value in others if c not in found.cohort}
+        others = (yield from evaluated.accuracy_before()).items()
+        before = participants | {c: value for c, value in others if c not in evaluated.cohort}
         clients = [client for client in sorted(after) if client in before]
         return {
             "client": np.array(clients),
@@ -84,41 +84,43 @@ class AggregationDrop(Analysis):
 class NewClient(Analysis):
     """Accuracy of clients that never took part, by the epochs that they train when they join.
 
-    A client starts from the global model and trains alone, by the method's own rules. Measured is
-    the model that is trained last, a client's own where the method trains one (Ditto). Numbers of
-    epochs double until the mean accuracy has converged. Where all have taken part there are no
-    rows.
+    A client starts from the global model and trains alone, by the method's own rules. The last
+    model that it trains is measured: its own where the method trains one (Ditto). The number of
+    epochs doubles until the mean accuracy has converged. There are no rows once all clients have
+    taken part.
     """
 
     needs: ClassVar[tuple[Need, ...]] = ("classes", "client_accuracy")
 
-    def rows(self, found: MeasuredRound) -> Steps[Columns]:
+    def rows(self, evaluated: MeasuredRound) -> Steps[Columns]:
         """Return a row per new client and number of epochs, from 0."""
-        clients = [*found.new_clients(NEW_CLIENTS)]
+        clients = [*evaluated.new_clients(NEW_CLIENTS)]
         if not clients:
             return {}
-        measured = yield from found.measure(_own_accuracy, clients, {}, ("own_test",))
-        shares = {(client, 0): float(each["accuracy"]) for client, each in measured.items()}
+        measured = yield from evaluated.measure(_own_accuracy, clients, {}, ("own_test",))
+        accuracies = {(client, 0): float(each["accuracy"]) for client, each in measured.items()}
         mean = math.nan
         for epochs in EPOCHS:
-            joined = yield from _joined(found, clients, epochs)
-            shares |= {(client, epochs): share for client, share in joined.items()}
+            joined = yield from _joined(evaluated, clients, epochs)
+            accuracies |= {(client, epochs): share for client, share in joined.items()}
             before, mean = mean, fmean(joined.values()) if joined else math.nan
             if epochs >= LEAST_EPOCHS and mean - before < CONVERGED:
                 break
-        keys = sorted(shares)
+        keys = sorted(accuracies)
         return {
             "client": np.array([client for client, _ in keys]),
             "epochs": np.array([epochs for _, epochs in keys]),
-            "accuracy": np.array([shares[key] for key in keys]),
+            "accuracy": np.array([accuracies[key] for key in keys]),
         }
 
 
-def _joined(found: MeasuredRound, clients: Sequence[int], epochs: int) -> Steps[dict[int, float]]:
-    """Return the accuracy of each client that joins after so many local epochs."""
+def _joined(
+    evaluated: MeasuredRound, clients: Sequence[int], epochs: int
+) -> Steps[dict[int, float]]:
+    """Return the accuracy of each client that joins, after `epochs` local epochs."""
     values: dict[int, float] = {}
     for client in clients:
-        trained = yield from found.train(_own_accuracy, client, epochs)
+        trained = yield from evaluated.train(_own_accuracy, client, epochs)
         if client in trained:
             values[client] = float(trained[client]["accuracy"])
     return values

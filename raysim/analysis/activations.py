@@ -33,8 +33,8 @@ SHOWN_SAMPLES = 20
 
 def _hidden(view: View, x: torch.Tensor) -> torch.Tensor:
     """Return the activations [n, F] of the client's trained model."""
-    found = [each.hidden for each in outputs(view, view.params, x)]
-    return torch.cat([at_least_float32(hidden) for hidden in found if hidden is not None])
+    batches = [each.hidden for each in outputs(view, view.params, x)]
+    return torch.cat([at_least_float32(hidden) for hidden in batches if hidden is not None])
 
 
 def _mean_activations(view: View, trained: Trained) -> Tensors:
@@ -57,12 +57,14 @@ class KlActivations(Analysis):
         """Return the measurement of the mean activations."""
         return _mean_activations
 
-    def rows(self, found: MeasuredRound) -> Columns:
+    def rows(self, evaluated: MeasuredRound) -> Columns:
         """Return a row per client: KL(mean || client) and KL(client || mean)."""
-        if not found.trained:
+        if not evaluated.trained:
             return {}
-        clients = sorted(found.trained)
-        means = np.stack([found.trained[client]["mean"].numpy() for client in clients])  # [n, F]
+        clients = sorted(evaluated.trained)
+        means = np.stack(
+            [evaluated.trained[client]["mean"].numpy() for client in clients]
+        )  # [n, F]
         common, own = log_softmax(means.mean(axis=0)), log_softmax(means)
         return {
             "client": np.array(clients),
@@ -80,13 +82,13 @@ class Activations(Analysis):
         """Return the measurement of some samples' activations."""
         return _some_activations
 
-    def rows(self, found: MeasuredRound) -> Columns:
+    def rows(self, evaluated: MeasuredRound) -> Columns:
         """Return a row per sample: client, label and activations."""
-        if not found.trained:
+        if not evaluated.trained:
             return {}
-        kept = [(client, found.trained[client]) for client in sorted(found.trained)]
+        values = [(client, evaluated.trained[client]) for client in sorted(evaluated.trained)]
         return {
-            "client": np.concatenate([np.full(len(t["labels"]), client) for client, t in kept]),
-            "label": np.concatenate([t["labels"].numpy() for _, t in kept]),
-            "activations": np.concatenate([t["activations"].numpy() for _, t in kept]),
+            "client": np.concatenate([np.full(len(t["labels"]), client) for client, t in values]),
+            "label": np.concatenate([t["labels"].numpy() for _, t in values]),
+            "activations": np.concatenate([t["activations"].numpy() for _, t in values]),
         }

@@ -44,10 +44,10 @@ class Measure(Protocol):
 
 
 class Train(Protocol):
-    """Runs a round of the method on one client and drops its result."""
+    """Runs a round of the method on one client, and drops the result."""
 
     def __call__(self, part: ClientPart, client: int, epochs: int) -> Steps[Mapping[int, Tensors]]:
-        """Return the values of the client part after the last training; it finds `own_test`."""
+        """Return the values of the client part after the last training; it may use `own_test`."""
         ...
 
 
@@ -57,7 +57,7 @@ class MeasuredRound:
 
     Attributes:
         number: The round, counted from 1.
-        first: Whether it is the first that is evaluated.
+        first: Whether it is the first evaluated round.
         lr: Its learning rate.
         cohort: The clients that were trained, ascending.
         clients: K, the number of clients in all.
@@ -70,11 +70,11 @@ class MeasuredRound:
         probe: Some test samples, the same in every round: inputs "x" and targets "y".
         predicted: Predictions [N] of the test set.
         targets: Targets [N] of the test set.
-        accuracy: Returns per client the accuracy of the global model on its own test samples, not
-            that of a model which it would deploy itself.
-        accuracy_before: Returns the same of the global model before the round.
+        accuracy: Returns per client the accuracy of the global model, not of the client's deployed
+            model, on the client's own test samples.
+        accuracy_before: Returns the same for the global model before the round.
         class_counts: Returns clients [n] and their samples per class [n, C].
-        new_clients: Returns some clients that never took part, at most a number of them.
+        new_clients: Returns clients that never took part, at most the given number.
         measure: Runs a client part on the global model.
         train: Runs a round of the method on one client.
     """
@@ -112,7 +112,7 @@ class Analysis(Component, ABC):
     """Samples for the client part: `view.broadcast["probe"]`, `own_test(view)`."""
 
     def client_part(self, network: nn.Module) -> ClientPart | None:
-        """Return what measures a client whose training has ended; None to measure none.
+        """Return the measurement of a client whose training has ended; None to measure no client.
 
         Args:
             network: The network's structure, as `MeasuredRound.network`.
@@ -120,21 +120,21 @@ class Analysis(Component, ABC):
         return None
 
     @abstractmethod
-    def rows(self, found: MeasuredRound) -> Columns | Steps[Columns]:
+    def rows(self, evaluated: MeasuredRound) -> Columns | Steps[Columns]:
         """Return the rows of a round, without the column `round`.
 
-        With `yield from` it gets what runs on workers: accuracies, `measure` and `train`.
+        `yield from` runs work on the workers: accuracies, `measure` and `train`.
         """
 
 
 def outputs(view: View, tensors: Tensors, x: torch.Tensor) -> Iterator[Outputs]:
-    """Yield the outputs of the network at any tensors, of some inputs [N, ...] at a time."""
+    """Yield the outputs of the network with the given tensors, for inputs [N, ...] in batches."""
     for rows in torch.split(x, FORWARD_ROWS):
         yield view.at(tensors, rows)
 
 
 def at_equal_distances(samples: Batch, most: int) -> Batch:
-    """Return at most so many samples, at equal distances."""
+    """Return at most `most` samples, at equal distances."""
     count = len(samples.y)
     chosen = torch.linspace(0, count - 1, min(count, most)).long().to(samples.y.device)
     return samples._replace(

@@ -42,9 +42,9 @@ def gram(features: Tensor) -> Tensor:
     """
     flat = as_real(features).flatten(1).double()
     centred = flat - flat.mean(dim=0)
-    found = centred @ centred.T
-    norm = found.norm()
-    return found / norm if norm > 0 else found
+    products = centred @ centred.T
+    norm = products.norm()
+    return products / norm if norm > 0 else products
 
 
 def cka(one: Values, other: Values) -> float:

@@ -1,8 +1,8 @@
 """Mutual information of labels and outputs, and of a client's trained and received model.
 
 Source: MIFL, sections 3.3 and 5.5, figures 6 and 7. The paper does not say how it computes the
-information of labels and outputs: here it is that of labels and predicted classes, in nats, whose
-greatest value is the entropy of the labels.
+information of labels and outputs: here it is the mutual information of labels and predicted
+classes, in nats, which is at most the entropy of the labels.
 
 Legend: n samples.
 """
@@ -23,7 +23,7 @@ from raysim.methods.mifl import logits_of
 from raysim.methods.mifl import mutual_information as gaussian_information
 
 MOST_CLIENTS = 1000
-"""Clients on whose training samples outputs are computed; of more, so many at equal distances."""
+"""Most clients on whose training samples outputs are computed; of more, at equal distances."""
 
 
 def _predictions(view: View, trained: Trained) -> Tensors:
@@ -40,15 +40,15 @@ def _information(view: View, trained: Trained) -> Tensors:
 
 
 class LabelInformation(Analysis):
-    """Mutual information of labels and predicted classes, of training and test samples."""
+    """Mutual information of labels and predicted classes, for training and test samples."""
 
     needs: ClassVar[tuple[Need, ...]] = ("classes",)
 
-    def rows(self, found: MeasuredRound) -> Steps[Columns]:
+    def rows(self, evaluated: MeasuredRound) -> Steps[Columns]:
         """Return one row: `train` and `test`, in nats."""
-        count = min(found.clients, MOST_CLIENTS)
-        clients = np.linspace(0, found.clients - 1, count).astype(np.int64).tolist()
-        measured = [*(yield from found.measure(_predictions, clients)).values()]
+        count = min(evaluated.clients, MOST_CLIENTS)
+        clients = np.linspace(0, evaluated.clients - 1, count).astype(np.int64).tolist()
+        measured = [*(yield from evaluated.measure(_predictions, clients)).values()]
         if not measured:
             return {}
         labels, predicted = (
@@ -57,7 +57,9 @@ class LabelInformation(Analysis):
         )
         return {
             "train": np.array([mutual_information(joint_counts(labels, predicted))]),
-            "test": np.array([mutual_information(joint_counts(found.targets, found.predicted))]),
+            "test": np.array(
+                [mutual_information(joint_counts(evaluated.targets, evaluated.predicted))]
+            ),
         }
 
 
@@ -70,12 +72,12 @@ class ClientInformation(Analysis):
         """Return the measurement of the information on the client's samples."""
         return _information
 
-    def rows(self, found: MeasuredRound) -> Columns:
+    def rows(self, evaluated: MeasuredRound) -> Columns:
         """Return a row per client."""
-        if not found.trained:
+        if not evaluated.trained:
             return {}
-        clients = sorted(found.trained)
+        clients = sorted(evaluated.trained)
         return {
             "client": np.array(clients),
-            "information": np.array([float(found.trained[k]["information"]) for k in clients]),
+            "information": np.array([float(evaluated.trained[k]["information"]) for k in clients]),
         }

@@ -17,10 +17,10 @@ class LabelHeatMap(Analysis):
 
     needs: ClassVar[tuple[Need, ...]] = ("classes",)
 
-    def rows(self, found: MeasuredRound) -> Columns:
+    def rows(self, evaluated: MeasuredRound) -> Columns:
         """Return a row per client and class that it holds, in the first evaluated round."""
-        if not found.first:
+        if not evaluated.first:
             return {}
-        clients, counts = found.class_counts()  # [n], [n, C]
+        clients, counts = evaluated.class_counts()  # [n], [n, C]
         held, labels = np.nonzero(counts)
         return {"client": clients[held], "label": labels, "samples": counts[held, labels]}

@@ -1,8 +1,9 @@
 """Layers compared: divergence of weights, and similarity of features.
 
 Sources: Divide-and-Conquer, section 4.2.2 and figures 5 and 7 (weight divergence; the reference is
-the model after a pre-pass, here that of the run `reference`); FLex&Chill, section 4.4, appendix E
-(linear CKA by layer, on test samples that the seed draws, before the activation function).
+the model after a pre-pass, here the model of the run `reference`); FLex&Chill, section 4.4,
+appendix E (linear CKA by layer, on test samples that the seed draws, before the activation
+function).
 
 Legend: N samples, L layers.
 """
@@ -27,7 +28,7 @@ from raysim.core.tensors import Tensors, flatten, unflatten
 from raysim.methods.divide_and_conquer import weight_divergence
 
 MOST_COMPARED = 20
-"""Clients of a cohort that are compared with each other, the first ones by number."""
+"""Most clients of a cohort that are compared with each other, in ascending order."""
 
 
 class WeightDivergence(Analysis):
@@ -39,15 +40,15 @@ class WeightDivergence(Analysis):
     needs: ClassVar[tuple[Need, ...]] = ("stages",)
     takes_reference: ClassVar[bool] = True
 
-    def rows(self, found: MeasuredRound) -> Columns:
+    def rows(self, evaluated: MeasuredRound) -> Columns:
         """Return a row per trained layer: W_d = (1 - cos(reference, model)) / ||reference||."""
-        layers = trained_layers(found.network)
-        reference = found.initial if found.reference is None else found.reference
+        layers = trained_layers(evaluated.network)
+        reference = evaluated.initial if evaluated.reference is None else evaluated.reference
         return {
             "layer": np.arange(1, len(layers) + 1),
             "path": np.array([layer.path for layer in layers]),
             "divergence": np.array(
-                [weight_divergence(layer, reference, found.after) for layer in layers]
+                [weight_divergence(layer, reference, evaluated.after) for layer in layers]
             ),
         }
 
@@ -55,8 +56,8 @@ class WeightDivergence(Analysis):
 class Cka(Analysis):
     """Linear CKA of each layer's outputs, between clients' trained and global models.
 
-    Compared are the models of the cohort's clients, the global model `before` and `after` the round
-    and, where a run is named, the `reference`.
+    The models are those of the cohort's clients, the global model `before` and `after` the round,
+    and the `reference` if a run is named.
     """
 
     needs: ClassVar[tuple[Need, ...]] = ("stages",)
@@ -67,21 +68,21 @@ class Cka(Analysis):
         """Return the measurement of the trained model's layers."""
         return partial(_grams_of_trained, network)
 
-    def rows(self, found: MeasuredRound) -> Steps[Columns]:
+    def rows(self, evaluated: MeasuredRound) -> Steps[Columns]:
         """Return a row per layer and pair of models."""
-        clients = sorted(found.trained)[:MOST_COMPARED]
-        grams = {f"client {client}": found.trained[client] for client in clients}
-        others = {"before": found.before, "after": found.after}
-        if found.reference is not None:
-            others["reference"] = found.reference
-        part = partial(_grams_of_groups, found.network, tuple(others))
-        sent = {"probe": found.probe, **others}
-        measured = yield from found.measure(part, found.cohort[:1], sent)
+        clients = sorted(evaluated.trained)[:MOST_COMPARED]
+        grams = {f"client {client}": evaluated.trained[client] for client in clients}
+        others = {"before": evaluated.before, "after": evaluated.after}
+        if evaluated.reference is not None:
+            others["reference"] = evaluated.reference
+        part = partial(_grams_of_groups, evaluated.network, tuple(others))
+        sent = {"probe": evaluated.probe, **others}
+        measured = yield from evaluated.measure(part, evaluated.cohort[:1], sent)
         for tensors in measured.values():
             for name, group in unflatten(tensors).items():
                 grams[name] = group
         pairs = [*combinations(grams, 2)]
-        paths = [layer.path for layer in trained_layers(found.network)]
+        paths = [layer.path for layer in trained_layers(evaluated.network)]
         return {
             "layer": np.repeat(np.arange(1, len(paths) + 1), len(pairs)),
             "path": np.repeat(np.array(paths), len(pairs)),
@@ -111,8 +112,8 @@ def _grams_of_groups(
 
 def _grams(network: nn.Module, tensors: Tensors, x: Tensor) -> Tensors:
     """Return the Gram matrix [N, N] of each layer's outputs, by path."""
-    found = layer_outputs(network, tensors, x)
-    return {path: gram(outputs) for path, outputs in found.items()}
+    by_path = layer_outputs(network, tensors, x)
+    return {path: gram(outputs) for path, outputs in by_path.items()}
 
 
 def trained_layers(network: nn.Module) -> list[WeightLayer]:
@@ -129,13 +130,13 @@ def trained_layers(network: nn.Module) -> list[WeightLayer]:
 
 
 def layer_outputs(network: nn.Module, tensors: Tensors, x: Tensor) -> dict[str, Tensor]:
-    """Return the outputs [N, ...] of each trained weight layer by path, at any tensors."""
-    seen: dict[str, Tensor] = {}
+    """Return the outputs [N, ...] of each trained weight layer by path, with the given tensors."""
+    by_path: dict[str, Tensor] = {}
     # Copies of what `forward` may change in place.
     buffers = {name: tensors[name].clone() for name, _ in network.named_buffers()}
 
     def note(path: str, module: nn.Module, given: Any, output: Any) -> None:
-        seen[path] = output[0] if isinstance(output, tuple) else output
+        by_path[path] = output[0] if isinstance(output, tuple) else output
 
     hooks = [
         network.get_submodule(layer.path).register_forward_hook(partial(note, layer.path))
@@ -147,4 +148,4 @@ def layer_outputs(network: nn.Module, tensors: Tensors, x: Tensor) -> dict[str, 
     finally:
         for hook in hooks:
             hook.remove()
-    return seen
+    return by_path

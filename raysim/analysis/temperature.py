@@ -1,7 +1,7 @@
 """Gradient norms, and distances to the decision boundary, under a temperature.
 
-Source: FLex&Chill, section 3.1, figures 1 and 2. The gradient is that of the loss at T of one
-sample, at the first weight layer's own tensors. The distance of a sample to the decision boundary
+Source: FLex&Chill, section 3.1, figures 1 and 2. The gradient is of one sample's loss at T, with
+respect to the first weight layer's own tensors. The distance of a sample to the decision boundary
 is the length of the shortest step along the sign of the loss's gradient at the input (Goodfellow et
 al., 2015) that changes the predicted class; it is measured before and after one step of SGD on that
 sample alone, without momentum and weight decay. Chosen here: the loss at the input is that of the
@@ -29,7 +29,7 @@ from raysim.core.steps import Steps
 from raysim.core.tensors import Tensors, at_least_float32
 
 SAMPLES, MOST_CLIENTS = 20, 20
-"""Samples of a client, and clients of a cohort, that are measured."""
+"""Numbers of samples of a client, and of clients of a cohort, that are measured."""
 SHORTEST, STEPS = -4, 100
 """Exponent of the shortest step along the gradient that is tried; number of steps up to 1."""
 Logits = Callable[[Tensors, Tensor], Tensor]
@@ -40,10 +40,10 @@ class Temperature(Analysis):
 
     needs: ClassVar[tuple[Need, ...]] = ("classes", "real_inputs")
 
-    def rows(self, found: MeasuredRound) -> Steps[Columns]:
+    def rows(self, evaluated: MeasuredRound) -> Steps[Columns]:
         """Return a row per sample of the cohort's clients, measured at the global model."""
-        part = partial(_measure, found.network, found.lr)
-        measured = yield from found.measure(part, found.cohort[:MOST_CLIENTS])
+        part = partial(_measure, evaluated.network, evaluated.lr)
+        measured = yield from evaluated.measure(part, evaluated.cohort[:MOST_CLIENTS])
         if not measured:
             return {}
         names = [*next(iter(measured.values()))]
@@ -59,11 +59,11 @@ def _measure(network: nn.Module, lr: float, view: View, trained: Trained) -> Ten
     data = at_equal_distances(trained.data, SAMPLES)
     tensors = {name: tensor.detach() for name, tensor in view.params.items()}
     logits = partial(_logits, network)
-    found = [
+    samples = [
         _of_sample(logits, tensors, view, lr=lr, x=data.x[n : n + 1], y=data.y[n : n + 1])
         for n in range(len(data.y))
     ]
-    return {name: torch.stack([each[name] for each in found]) for name in found[0]}
+    return {name: torch.stack([each[name] for each in samples]) for name in samples[0]}
 
 
 def _of_sample(
@@ -87,7 +87,7 @@ def _of_sample(
 
 
 def boundary_distance(logits: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Return the shortest of the steps that changes the class of one input x [1, ...]; 1 if none.
+    """Return the shortest step that changes the class of one input x [1, ...]; 1 if none does.
 
     Args:
         logits: `logits(x [B, ...])`: logits [B, C].
@@ -106,7 +106,7 @@ def boundary_distance(logits: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 def _logits(network: nn.Module, tensors: Tensors, x: Tensor) -> Tensor:
-    """Return the logits [B, C] of inputs; those of two classes where the network has one logit."""
+    """Return the logits [B, C] of inputs; of two classes where the network has one logit."""
     logits: Tensor = functional_call(network, dict(tensors), (x.clone(),))
     logits = at_least_float32(logits)
     return logits if logits.shape[-1] > 1 else torch.cat([-logits, logits], dim=-1) / 2
