@@ -39,7 +39,7 @@ class AnalysisMetric(Metric):
 
     Attributes:
         name: The analysis.
-        column: The value, of those in OF_ANALYSIS.
+        column: The value, one of OF_ANALYSIS.
     """
 
     def __str__(self) -> str:
@@ -100,14 +100,14 @@ class AnalysisMetric(Metric):
             return reached_at(means.items(), max(means.values(), default=0.0) - CONVERGED)
         if means and self._number not in means:
             raise SettingsError(f"{self}: {record.path} has {', '.join(map(str, means))}")
-        found = means.get(self._number)
-        return found if found is None or math.isfinite(found) else None
+        mean = means.get(self._number)
+        return mean if mean is None or math.isfinite(mean) else None
 
     def check(self, settings: Settings) -> None:
-        """Check, before it starts, that a run with the analysis will have the value.
+        """Check before its start that a run with the analysis will have the value.
 
         Raises:
-            SettingsError: it will not.
+            SettingsError: the run will not have it.
         """
         if self.name == "cka":
             if self._number > (layers := _count_layers(settings)):
@@ -127,7 +127,7 @@ class AnalysisMetric(Metric):
 
 
 def _count_layers(settings: Settings) -> int:
-    """Return the number of trained weight layers of the network; 0 of one without stages."""
+    """Return the number of trained weight layers of the network; 0 without stages."""
     from torch import nn
 
     from raysim.analysis.layers import trained_layers
@@ -137,7 +137,7 @@ def _count_layers(settings: Settings) -> int:
         settings.model,
         "build",
         *(settings.dataset.shape, settings.dataset.classes),
-        returns=lambda found: isinstance(found, nn.Module),
+        returns=lambda built: isinstance(built, nn.Module),
         expected="a torch.nn.Module",
     )
     return len(trained_layers(network)) if all(hasattr(network, name) for name in STAGES) else 0
@@ -147,7 +147,7 @@ def parse_analysis(text: str, name: str, value: str) -> AnalysisMetric:
     """Return the metric of an analysis.
 
     Raises:
-        SettingsError: there is none.
+        SettingsError: the analysis has no such metric.
     """
     if name not in OF_ANALYSIS:
         raise SettingsError(

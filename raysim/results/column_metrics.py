@@ -29,18 +29,18 @@ TARGETS: Mapping[str, tuple[str, str]] = {
     "hours_to": ("total_virtual_seconds", "virtual hours"),
     "joules_to": ("total_virtual_joules", "joules of all clients"),
 }
-"""Per name, the column that is read where a target is reached, and its words."""
+"""Per name, the column to read where a target is reached, and its words."""
 UNITS: Mapping[str, float] = {"hours_to": 3600.0}
-"""Per name, what a value of that column is divided by."""
+"""Per name, the divisor of values of that column."""
 NAMES = (*OF_COLUMN, *TARGETS)
 VIRTUAL = ("virtual_seconds", "virtual_joules", "lost_clients")
 """Columns of a run with a virtual clock."""
 COSTS = ("train_loss", "bytes_up", "bytes_down", "bytes", "total_seconds")
 """Columns of every run, besides the scores."""
 OF_CLIENTS = ("client_accuracy_", "local_test_", "personal_local_test_")
-"""Beginnings of the columns that are made of the scores of single clients."""
+"""Prefixes of the columns that summarise scores of single clients."""
 SMALLER = re.compile(r"loss|objective|seconds|joules|bytes|error|mae|mse|divergence|^lost_")
-"""Parts of the names of columns of which less is better."""
+"""Parts of the names of columns whose smaller value is better."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class Metric:
 
     Attributes:
         name: One of NAMES.
-        column: The column of which it is a value.
-        target: The value to be reached, of those in TARGETS.
+        column: The column from which the value is taken.
+        target: The value to be reached, for the names in TARGETS.
     """
 
     name: str
@@ -95,7 +95,7 @@ class Metric:
         return f"{self}: {text}."
 
     def of(self, record: RunRecord) -> float | None:
-        """Return the value of a run; None where it has none yet, or the target is not reached.
+        """Return the value of a run; None before the first, or if the target is not reached.
 
         Raises:
             SettingsError: the run has no such column.
@@ -109,18 +109,18 @@ class Metric:
                     + suggest(column, columns)
                 )
         points = record.points(self.column)
-        found = self._reached(record, points) if self.target is not None else self._value(points)
-        return found if found is None or math.isfinite(found) else None
+        value = self._reached(record, points) if self.target is not None else self._value(points)
+        return value if value is None or math.isfinite(value) else None
 
     def is_in(self, record: RunRecord) -> bool:
         """Return whether a run has the metric's columns."""
         return {self.column, self._place} <= {*record.metrics.column_names}
 
     def check(self, settings: Settings) -> None:
-        """Check, before it starts, that a run will have the metric's column, to its target.
+        """Check before its start that a run will have the metric's column and reach its target.
 
         Raises:
-            SettingsError: it will not, or stops before the target.
+            SettingsError: the run will lack the column, or stop before the target.
         """
         stop = settings.target_accuracy
         if self.column == "test_accuracy" and stop is not None and (self.target or 0) > stop:
@@ -144,10 +144,10 @@ class Metric:
             )
 
     def _is_of_clients(self, settings: Settings) -> bool:
-        """Return whether the column is of single clients; check that the run evaluates such sets.
+        """Return whether the column is of single clients; check that the run evaluates them.
 
         Raises:
-            SettingsError: it does not.
+            SettingsError: the run does not evaluate them.
         """
         needs = ""
         own = type(settings.partition).split_test is not Partition.split_test
@@ -170,7 +170,7 @@ class Metric:
 
     @property
     def _place(self) -> str:
-        """Column that is read where the target is reached; without a target the metric's own."""
+        """Column to read where the target is reached; without a target, the metric's own."""
         return self.column if self.target is None else TARGETS[self.name][0]
 
     @property
@@ -195,5 +195,5 @@ class Metric:
         places = dict(record.points(self._place))
         sign = 1 if self._is_gain else -1
         signed = ((places[number], sign * value) for number, value in points if number in places)
-        found = reached_at(signed, sign * self.target)
-        return None if found is None else found / UNITS.get(self.name, 1.0)
+        reached = reached_at(signed, sign * self.target)
+        return None if reached is None else reached / UNITS.get(self.name, 1.0)

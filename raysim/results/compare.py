@@ -25,22 +25,20 @@ STATES: Mapping[State, str] = {
     "diverged": "diverged: an update or a loss is not finite; the run has no values.",
     "failed": "failed: an error ended the run; it has no values.",
 }
-"""Per state that is to be said, its note."""
+"""Note of each state that needs one."""
 ENDED = ("diverged", "failed")
 COMPONENTS = ("dataset.name", "partition.name", "model.name", "method.name")
 
 
 @dataclass(frozen=True)
 class RunGroup:
-    """Runs of equal settings, apart from the seed; none of two has the same seed.
-
-    All of them have ended, or none has.
+    """Runs of equal settings and different seeds; all have ended, or none has.
 
     Attributes:
         label: Settings that differ from those of other groups.
-        settings: Settings on which the results depend, by dotted key.
+        settings: Settings that decide the results, by dotted key.
         records: The runs, by seed.
-        revision: Revision of their method's formula, if it is known.
+        revision: Revision of their method's formula; None if unknown.
     """
 
     label: str
@@ -73,10 +71,10 @@ class RunGroup:
 
 
 def check_comparable(records: Sequence[RunRecord]) -> None:
-    """Check that runs are of the same table, test samples and metric; some are of no table.
+    """Check that runs have the same table (or none), test samples and metric.
 
     Raises:
-        SettingsError: two are not; it names both runs.
+        SettingsError: two runs differ; the message names both.
     """
     checks = (
         ("table", _table),
@@ -107,19 +105,19 @@ def _dataset(record: RunRecord) -> str:
 
 
 def _own_test(record: RunRecord) -> str:
-    """Return the test samples of a task of its own; prepared files may differ by machine."""
+    """Return the test samples of a run's own task; prepared files may differ by machine."""
     digest = record.sealed(TEST_SAMPLES) if record.own_task else None
     return f"test samples {digest[:12]} of its own" if digest else ""
 
 
 def _client_tests(record: RunRecord) -> str:
-    """Return the test samples of the clients of a task of its own; "" of one without."""
+    """Return the clients' test samples of a run's own task; "" without any."""
     digest = record.sealed(LOCAL_TEST_SAMPLES) if record.own_task else None
     return f"client_tests {digest[:12]} of its own" if digest not in (None, "none") else ""
 
 
 def _measured(record: RunRecord) -> str:
-    """Return the metrics of the test set, accuracy alone where there is one; "" if no round is."""
+    """Return the metrics of the test set, only accuracy if it is one; "" before the first round."""
     names = [name for name in record.metrics.column_names if name.startswith("test_")]
     return "test_accuracy" if "test_accuracy" in names else ", ".join(sorted(names))
 
@@ -127,13 +125,13 @@ def _measured(record: RunRecord) -> str:
 def group_runs(records: Sequence[RunRecord], metrics: Sequence[Metric] = ()) -> list[RunGroup]:
     """Group runs by their settings; a second run of one seed is in another group.
 
-    So are runs in progress, because a mean of their values and of final ones would be neither, and
-    runs by another revision of their method's formula.
+    Runs in progress are in groups of their own, since their values and final ones have no common
+    mean; so are runs with another revision of their method's formula.
 
     Args:
         records: The runs.
-        metrics: Metrics of them; where one takes a reference, runs whose references have other
-            settings are apart.
+        metrics: Metrics of the comparison; if one takes a reference, runs whose references have
+            other settings are in other groups.
 
     Raises:
         SettingsError: the runs cannot be compared.
@@ -141,7 +139,7 @@ def group_runs(records: Sequence[RunRecord], metrics: Sequence[Metric] = ()) -> 
     check_comparable(records)
     by_reference = any(metric.takes_reference for metric in metrics)
     revisions = revisions_of(records)
-    found: dict[str, list[RunRecord]] = {}
+    runs: dict[str, list[RunRecord]] = {}
     settings: list[dict[str, Any]] = []
     for record in records:
         own = result_settings(record.settings) | (
@@ -150,12 +148,12 @@ def group_runs(records: Sequence[RunRecord], metrics: Sequence[Metric] = ()) -> 
         in_progress = record.state == RUNNING
         text = key_text(own, record.own_task, in_progress, revisions[record.path])
         key, again = text, 1
-        while any(other.seed == record.seed for other in found.get(key, ())):
+        while any(other.seed == record.seed for other in runs.get(key, ())):
             again += 1
             key = f"{text} {again}"
-        if key not in found:
+        if key not in runs:
             settings.append(own)
-        found.setdefault(key, []).append(record)
+        runs.setdefault(key, []).append(record)
     telling = _telling_keys(settings)
     groups = [
         RunGroup(
@@ -164,7 +162,7 @@ def group_runs(records: Sequence[RunRecord], metrics: Sequence[Metric] = ()) -> 
             tuple(sorted(each, key=lambda run: run.seed)),
             revisions[each[0].path],
         )
-        for values, each in zip(settings, found.values(), strict=True)
+        for values, each in zip(settings, runs.values(), strict=True)
     ]
     return _with_unique_labels(groups)
 
@@ -177,10 +175,10 @@ def compared_metrics(
     Args:
         groups: The groups.
         target: The accuracy to be reached; None takes the targets of the settings.
-        further: Metrics that were asked for.
+        further: Additional metrics.
 
     Raises:
-        SettingsError: a run lacks the column of one of `further`.
+        SettingsError: a run lacks the column of an additional metric.
     """
     records = [record for group in groups for record in group.records]
     measured = {name for record in records for name in record.metrics.column_names}
@@ -209,7 +207,7 @@ def compared_metrics(
 
 
 def comparison(groups: Sequence[RunGroup], columns: Iterable[tuple[str, Metric, str]]) -> Grid:
-    """Return the table of groups: a row per group, a column per metric."""
+    """Return the comparison as a grid: a row per group, a column per metric."""
     labels = tuple(group.label for group in groups)
     header, definitions, notes = ["run", "rounds"], list[str](), list[str]()
     rows = [[Entry(group.label), _progress(group)] for group in groups]
@@ -238,7 +236,7 @@ def comparison(groups: Sequence[RunGroup], columns: Iterable[tuple[str, Metric, 
 
 
 def _progress(group: RunGroup) -> Entry:
-    """Return the rounds of a group's runs, and the states of those that are not finished."""
+    """Return the rounds of a group's runs, and the states of unfinished runs."""
     rounds = [record.rounds for record in group.records]
     counts = Counter(record.state for record in group.records)
     text = "-".join(map(str, sorted({min(rounds), max(rounds)})))
@@ -249,7 +247,7 @@ def _progress(group: RunGroup) -> Entry:
 
 
 def _telling_keys(settings: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the keys that have several values; fields of one component alone tell nothing."""
+    """Return the keys with several values, without the fields of one component alone."""
     return [
         key
         for key in differing_keys(settings)
@@ -258,7 +256,7 @@ def _telling_keys(settings: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _label(settings: dict[str, Any], keys: Sequence[str]) -> str:
-    """Return the settings under some keys as they are typed; of components their names alone."""
+    """Return the settings under some keys as they are typed; components by their names alone."""
     words = [
         str(settings[key]) if key in COMPONENTS else override_text(key, settings[key])
         for key in keys
@@ -270,21 +268,21 @@ def _label(settings: dict[str, Any], keys: Sequence[str]) -> str:
 def _with_unique_labels(groups: Sequence[RunGroup]) -> list[RunGroup]:
     """Return groups whose labels differ.
 
-    Of equal ones, runs in progress and revisions of the formula say so; the rest have a number.
+    Equal labels get the formula's revision, "in progress", or else a number.
     """
     ended = {group.label for group in groups if not group.in_progress}
     revisions: dict[str, set[int | None]] = {}
     for group in groups:
         revisions.setdefault(group.label, set()).add(group.revision)
     seen: Counter[str] = Counter()
-    found = []
+    labelled = []
     for group in groups:
         label = group.label
         if len(revisions[label]) > 1:
             label += f", formula of revision {group.revision or 'unknown'}"
         label += ", in progress" if group.in_progress and group.label in ended else ""
         seen[label] += 1
-        found.append(
+        labelled.append(
             replace(group, label=label if seen[label] == 1 else f"{label} ({seen[label]})")
         )
-    return found
+    return labelled

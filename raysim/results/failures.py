@@ -1,7 +1,7 @@
-"""Failures of runs, as `failed.json` and `errors.log` in their directories tell.
+"""Failures of runs, read from `failed.json` and `errors.log` in their directories.
 
 A table writes `failed.json` into the directory of a run that failed in its slots, whatever the
-cause. A run logs the clients that failed, those that it drops and goes on without included.
+cause. A run logs the clients that failed, including dropped ones.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class Failure(NamedTuple):
 
 
 def read_failure(path: Path) -> RecordedFailure | None:
-    """Return the failure that a table recorded in a run directory; None where there is none."""
+    """Return the failure that a table recorded in a run directory, or None."""
     try:
-        found = dict(parse_json(RunDirectory(path).failed.read_text(encoding="utf-8")))
-        return RecordedFailure(str(found["error"]), dict(found.get("formula", {})))
+        record = dict(parse_json(RunDirectory(path).failed.read_text(encoding="utf-8")))
+        return RecordedFailure(str(record["error"]), dict(record.get("formula", {})))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, LookupError, TypeError):
@@ -54,11 +54,11 @@ def read_failure(path: Path) -> RecordedFailure | None:
 
 
 def failure_of(directory: RunDirectory, committed: int) -> Failure | None:
-    """Return how an unfinished run failed; None where nothing says that it did.
+    """Return the failure of an unfinished run; None if none is recorded.
 
     Args:
-        directory: Its directory.
-        committed: Rounds that it has committed: a client that failed in them was dropped.
+        directory: The run's directory.
+        committed: Number of committed rounds: a client that failed in them was dropped.
     """
     if recorded := read_failure(directory.path):
         return Failure(_state_after(recorded.error), recorded.error)

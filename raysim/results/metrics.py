@@ -5,8 +5,8 @@ Columns are those of `metrics.parquet`, and sums over the rounds so far: `bytes`
 `total_seconds`, with evaluation and checkpoints, and of a run with a virtual clock
 `total_virtual_seconds` and `total_virtual_joules`.
 
-Of an analysis, `analysis(cka, layer_2)`, `analysis(new_client, epochs)` and
-`analysis(new_client, epochs_4)` are values of the rows of the last evaluated round.
+Metrics of an analysis, as `analysis(cka, layer_2)`, `analysis(new_client, epochs)` and
+`analysis(new_client, epochs_4)`, are values of its rows of the last evaluated round.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def parse_metric(text: str) -> Metric:
     """Return the metric that a text names.
 
     Raises:
-        SettingsError: it names none.
+        SettingsError: the text names no metric.
     """
     shape = SHAPE.fullmatch(text)
     if shape is None:

@@ -1,6 +1,6 @@
-"""Origins of runs: what their results were made of besides settings, as run directories seal it.
+"""Origins of runs: samples, user modules and formulas behind their results, sealed by runs.
 
-Runs of equal settings repeat one experiment only where their origins are equal, too.
+Runs of equal settings repeat one experiment only if their origins are equal, too.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ OF_SAMPLES = ("dataset.", "partition.")
 
 
 class Origin(NamedTuple):
-    """Something that results were made of.
+    """Samples, module or formula that a result depends on.
 
     Attributes:
-        name: The name that is shown.
-        settings: The settings on which it depends, as text.
+        name: The displayed name.
+        settings: The settings that decide it, as text.
     """
 
     name: str
@@ -32,31 +32,31 @@ class Origin(NamedTuple):
 
 
 def origins_of(record: RunRecord) -> dict[Origin, str]:
-    """Return the versions of what a run was made of: those that its directory seals.
+    """Return the version of each origin of a run, as its directory seals them.
 
-    They are digests of the samples and of the sources of the user's own modules, and the revision
-    of the method's formula, "unknown" where a finished run has no checkpoint. A task of one's own
-    has no samples that follow from settings.
+    Versions are digests of the samples and of the sources of the user's own modules, and the
+    revision of the method's formula, "unknown" if a finished run has no checkpoint. The samples of
+    a user's own task do not follow from settings and are left out.
     """
-    found = {
+    versions = {
         Origin(f"source of {module}"): digest[:SHOWN_DIGITS]
         for module, digest in Plugins(record.path).sources().items()
     }
     if record.summary is not None:
         method = record.settings.get("method.name")
-        found[Origin(f"{FORMULA} {method}")] = str(record.revision or "unknown")
+        versions[Origin(f"{FORMULA} {method}")] = str(record.revision or "unknown")
     if not record.own_task:
         given = {k: v for k, v in record.settings.items() if k.startswith(OF_SAMPLES)}
         text = key_text(record.settings.get("clients"), given)
         for name in (TRAINING_SAMPLES, TEST_SAMPLES):
             if digest := record.sealed(name):
                 dataset = record.settings.get("dataset.name")
-                found[Origin(f"{name} of {dataset}", text)] = digest[:SHOWN_DIGITS]
-    return found
+                versions[Origin(f"{name} of {dataset}", text)] = digest[:SHOWN_DIGITS]
+    return versions
 
 
 def origin_notes(runs: Mapping[str, Mapping[Origin, str]]) -> list[str]:
-    """Return a line for each origin that is not the same in all runs that have it.
+    """Return a line for each origin whose version differs among the runs that have it.
 
     Args:
         runs: Origins of each run, by its label.
@@ -73,22 +73,22 @@ def origin_notes(runs: Mapping[str, Mapping[Origin, str]]) -> list[str]:
 
 
 def revisions_of(records: Sequence[RunRecord]) -> dict[Path, int | None]:
-    """Return the revision of each run's formula; that of others of its settings if it has none.
+    """Return the revision of each run's formula, if missing that of other runs of its settings.
 
-    A run that fails before its first checkpoint has sealed none. That of a finished run whose
-    checkpoints are gone stays unknown.
+    A run that fails before its first checkpoint has sealed no revision. The revision of a finished
+    run whose checkpoints are gone stays unknown.
     """
     found = {record.path: record.revision for record in records}
     settings = {record.path: key_text(result_settings(record.settings)) for record in records}
     known: dict[str, set[int]] = {}
-    for path, revision in found.items():
+    for path, revision in revisions.items():
         if revision is not None:
             known.setdefault(settings[path], set()).add(revision)
     for record in records:
         others = known.get(settings[record.path], set())
-        if found[record.path] is None and record.summary is None and len(others) == 1:
-            found[record.path] = min(others)
-    return found
+        if revisions[record.path] is None and record.summary is None and len(others) == 1:
+            revisions[record.path] = min(others)
+    return revisions
 
 
 def _of_version(item: tuple[str, list[str]]) -> str:

@@ -1,4 +1,4 @@
-"""References: the runs with whose models analyses of other runs compare."""
+"""References: runs whose models the analyses of other runs compare with."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from raysim.storage.checkpoints import REFERENCE
 from raysim.storage.sealed.models import read_model
 
 UNREAD = "reference.model"
-"""Key of the digest of a model whose settings are not known."""
+"""Key of the digest of a model with unknown settings."""
 SHOWN_DIGITS = 12
 
 
 def reference_settings(record: RunRecord) -> dict[str, Any]:
     """Return the settings of a run's reference by `reference.KEY`, the seed left out.
 
-    Where the reference cannot be read, or has another model by now, the digest of the model that
-    the run was compared with stands for them; its folder, where no digest is sealed. Without a
-    reference there are none.
+    If the reference cannot be read or has another model by now, the digest of the model that the
+    run was compared with replaces them, or its folder if no digest is sealed. A run without a
+    reference has none.
     """
     folder, digest = record.settings.get("reference"), record.sealed(REFERENCE)
     if folder is None:
@@ -33,11 +33,11 @@ def reference_settings(record: RunRecord) -> dict[str, Any]:
 
 
 def reference_notes(record: RunRecord, folder: str | None) -> list[str]:
-    """Return the line about a reference that is not now as the run was compared with it.
+    """Return a line if the reference has changed since the run was compared with it.
 
     Args:
         record: The run.
-        folder: Where its reference lies now; it may have been moved.
+        folder: The present folder of its reference, which may have been moved.
     """
     if folder is None or _with_model(Path(folder), record.sealed(REFERENCE)):
         return []
@@ -50,8 +50,8 @@ def reference_notes(record: RunRecord, folder: str | None) -> list[str]:
 def _with_model(folder: Path, digest: str | None) -> RunRecord | None:
     """Return the run in a folder if its model has a digest."""
     try:
-        found = read_run(folder)
+        record = read_run(folder)
         model = read_model(folder, lambda text: None)
     except RunError:
         return None
-    return found if tensors_digest(model) == digest else None
+    return record if tensors_digest(model) == digest else None

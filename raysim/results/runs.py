@@ -1,7 +1,6 @@
-"""Records of runs: what their directories hold, of runs that go on and of stopped ones too.
+"""Records of runs, read from the directories of running, stopped and finished runs.
 
-Settings are read as they were recorded and not validated: a class of the user's own that they name
-is not imported.
+Recorded settings are not validated, and a user's own class that they name is not imported.
 """
 
 from __future__ import annotations
@@ -39,24 +38,23 @@ CUMULATED: Mapping[str, tuple[str, ...]] = {
     "total_virtual_seconds": ("virtual_seconds",),
     "total_virtual_joules": ("virtual_joules",),
 }
-"""Columns that are added to those of `metrics.parquet`: sums of columns, cumulated over rounds."""
+"""Columns added to `metrics.parquet`: sums of columns, cumulated over rounds."""
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run, as its directory tells.
+    """Run, as recorded in its directory.
 
     Attributes:
         path: The run directory.
         settings: Values by dotted key, as `canonical` returns them.
         own_task: Whether the run has a task of its own.
         metrics: A row per committed round, with the columns of CUMULATED; empty before the first.
-        summary: `summary.json`; None of a run that is not finished.
-        state: "running" where no end is recorded: a killed run cannot be told from one that goes
-            on. "diverged" where a client's update or a loss is not finite, "failed" where another
-            error ended the run.
-        environment: `environment.json`; empty where it cannot be read.
-        notes: Lines about its failure, damaged files, clients that were dropped, and what a run was
+        summary: `summary.json`; None for an unfinished run.
+        state: "running" if no end is recorded, as of a killed run, which looks the same. "diverged"
+            if a client's update or a loss is not finite, "failed" if another error ended the run.
+        environment: `environment.json`; empty if it cannot be read.
+        notes: Lines about its failure, damaged files, dropped clients, and changes that the run was
             forced to accept.
     """
 
@@ -76,18 +74,18 @@ class RunRecord:
 
     @property
     def own_round(self) -> str:
-        """A round in words, where the method's is no communication round.
+        """The method's round in words if it is no communication round.
 
-        Empty for a class of the user's own, which is not imported.
+        Empty for a user's own class, which is not imported.
         """
         name = str(self.settings.get("method.name"))
         return METHODS.get(name).own_round if name in {*METHODS} else ""
 
     @property
     def revision(self) -> int | None:
-        """Revision of the method's formula, where a checkpoint seals it."""
-        found = _checkpoints(self.path)
-        return found.revision() if found else None
+        """Revision of the method's formula; None if no checkpoint seals it."""
+        checkpoints = _checkpoints(self.path)
+        return checkpoints.revision() if checkpoints else None
 
     @property
     def rounds(self) -> int:
@@ -96,20 +94,20 @@ class RunRecord:
 
     @property
     def digest(self) -> str | None:
-        """The sha256 of the model, None where there is none."""
+        """The sha256 of the model; None without a model."""
         path = RunDirectory(self.path).model
         return checksum(path) if path.is_file() else None
 
     @property
     def model_problem(self) -> str | None:
-        """Line about the model of a finished run that is damaged; None where nothing is wrong."""
+        """Line about a finished run's damaged model; None if the model is intact."""
         is_there = self.summary is not None and RunDirectory(self.path).model.exists()
         return model_problem(self.path) if is_there else None
 
     def sealed(self, name: str) -> str | None:
-        """Return what a checkpoint, where there is one, seals under a name of an identity."""
-        found = self._identity.get(name)
-        return None if found is None else str(found)
+        """Return the value that a checkpoint seals under a name of the identity, or None."""
+        value = self._identity.get(name)
+        return None if value is None else str(value)
 
     @cached_property
     def _identity(self) -> Mapping[str, Any]:
@@ -117,7 +115,7 @@ class RunRecord:
         return checkpoints.identity() if checkpoints else {}
 
     def points(self, column: str) -> list[tuple[int, float]]:
-        """Return round and value of a column, where it has one."""
+        """Return round and value of each value of a column."""
         if column not in self.metrics.column_names:
             return []
         values = self.metrics[column].to_pylist()
@@ -125,10 +123,10 @@ class RunRecord:
         return [(n, v) for n, v in zip(rounds, values, strict=True) if v is not None]
 
     def analysis(self, name: str) -> list[dict[str, Any]]:
-        """Return an analysis's rows of the last evaluated round; none where it has none there.
+        """Return an analysis's rows of the last evaluated round; empty without any.
 
         Raises:
-            RunError: its table is damaged.
+            RunError: the file of the analysis is damaged.
         """
         path, evaluated = self.path / ANALYSIS / f"{name}.parquet", self.points("test_loss")
         if not evaluated or not path.exists():
@@ -140,10 +138,10 @@ class RunRecord:
 
 
 def read_run(path: Path) -> RunRecord:
-    """Read a run directory; the files may be written while they are read.
+    """Read a run directory, even while its run writes to it.
 
     Raises:
-        RunError: the folder holds no run, or one of a newer version.
+        RunError: the folder holds no run, or a run of a newer version.
     """
     if not path.is_dir():
         raise RunError(f"{path}: there is no such folder")
@@ -157,7 +155,7 @@ def read_run(path: Path) -> RunRecord:
     notes += _dropped(path, metrics)
     checkpoints = _checkpoints(path)
     forced = (summary or {}).get("forced") or (checkpoints.forced() if checkpoints else ())
-    notes += [f"{path}: forced to go on {what}" for what in forced]
+    notes += [f"{path}: forced to go on {change}" for change in forced]
     return RunRecord(
         path=path,
         settings=settings,
@@ -174,17 +172,17 @@ def read_runs(paths: Iterable[Path]) -> list[RunRecord]:
     """Read run directories.
 
     Raises:
-        SettingsError: there are none, or one is given twice.
+        SettingsError: no path is given, or one is given twice.
         RunError: a folder holds no run.
     """
-    found: dict[Path, RunRecord] = {}
+    records: dict[Path, RunRecord] = {}
     for path in paths:
-        if (place := path.resolve()) in found:
+        if (place := path.resolve()) in records:
             raise SettingsError(f"{path}: is given twice")
-        found[place] = read_run(path)
-    if not found:
+        records[place] = read_run(path)
+    if not records:
         raise SettingsError("RUN: must be at least one run directory")
-    return list(found.values())
+    return list(records.values())
 
 
 def infinite_loss(path: Path) -> str | None:
@@ -197,7 +195,7 @@ def infinite_loss(path: Path) -> str | None:
 
 
 def result_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of settings by dotted key on which the model depends, the seed left out."""
+    """Return the settings by dotted key that decide the model, without the seed."""
     return {k: value for k, value in settings.items() if k != "seed" and decides_result(k)}
 
 
@@ -210,20 +208,20 @@ def _settings(directory: RunDirectory) -> tuple[dict[str, Any], bool]:
         raise RunError(f"{directory.path}: holds no run{_instead(directory.path)}")
     settings = canonical(current_settings(directory.config, values))
     own_task = bool(settings.pop("own_task"))
-    for key, what in (("seed", "seed"), ("rounds", "number of rounds")):
+    for key, meaning in (("seed", "seed"), ("rounds", "number of rounds")):
         if type(settings.get(key)) is not int:
-            raise RunError(f"{directory.config}: {key}={settings.get(key)!r} is no {what}")
+            raise RunError(f"{directory.config}: {key}={settings.get(key)!r} is no {meaning}")
     return settings, own_task
 
 
 def _checkpoints(path: Path) -> Checkpoints | None:
-    """Return the checkpoints of a run; None where a file is in place of their folder."""
+    """Return the checkpoints of a run; None if a file stands in place of their folder."""
     folder = RunDirectory(path).checkpoints
     return None if folder.is_file() else Checkpoints(folder)
 
 
 def _instead(path: Path) -> str:
-    """Return in words what a folder without a run holds: a failure, or runs of a table or study."""
+    """Describe a folder without a run: a failure, or runs of a table or study."""
     if failure := read_failure(path):
         return f", which failed before it had settings: {failure.error}"
     for kind, name in GRIDS.items():
@@ -248,7 +246,7 @@ def _metrics(directory: RunDirectory, rounds: int, note: Callable[[str], None]) 
 
 
 def _dropped(path: Path, metrics: pa.Table) -> list[str]:
-    """Return the line about clients that the means of a run's rounds lack."""
+    """Return a line about dropped clients, which the means of a run's rounds lack."""
     if DROPPED not in metrics.column_names:
         return []
     counts = metrics[DROPPED].drop_null().to_pylist()
@@ -257,7 +255,7 @@ def _dropped(path: Path, metrics: pa.Table) -> list[str]:
 
 
 def _table(path: Path, rounds: int) -> tuple[pa.Table | None, str]:
-    """Return a table of rounds, or None and what is wrong."""
+    """Return a table of rounds, or None and the problem."""
     try:
         return read_metrics(path, rounds), ""
     except (OSError, ValueError, pa.ArrowException) as error:
@@ -277,7 +275,7 @@ def _with_cumulated(table: pa.Table) -> pa.Table:
 
 
 def _end(directory: RunDirectory, metrics: pa.Table, *, finished: bool) -> tuple[State, str]:
-    """Return the state of a run, and the error that ended it, as far as one is recorded."""
+    """Return the state of a run and the recorded error that ended it, if any."""
     for column in LOSSES:
         values = metrics[column].to_pylist() if column in metrics.column_names else []
         if any(value is not None and not math.isfinite(value) for value in values[-1:]):

@@ -1,6 +1,6 @@
 """Statistics over seeds: mean, sample deviation, and a paired bootstrap.
 
-All are the same whatever the order of seeds and rows.
+No value depends on the order of seeds or rows.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 SEEDS_FOR_BOOTSTRAP = 5
-"""Seeds from which on rows are compared by the bootstrap."""
+"""Least number of seeds for comparing rows by the bootstrap."""
 FEW = 3
-"""Seeds below which a mean is marked."""
+"""Number of seeds below which a mean is marked."""
 CONFIDENCE, RESAMPLES, SEED = 0.95, 9_999, 0
 
 
@@ -23,12 +23,12 @@ def mean(values: Sequence[float]) -> float:
 
 
 def deviation(values: Sequence[float]) -> float | None:
-    """Return the sample deviation (n-1); None of fewer than two values."""
+    """Return the sample deviation (n-1); None for fewer than two values."""
     return statistics.stdev(values) if len(values) > 1 else None
 
 
 def is_separated(first: Sequence[float], second: Sequence[float]) -> bool:
-    """Tell whether the 95% interval of the mean difference of paired values leaves out 0.
+    """Return whether the 95% interval of the mean difference of paired values excludes 0.
 
     The interval is the percentile bootstrap's over pairs, with a fixed seed.
     """
@@ -49,14 +49,14 @@ def is_separated(first: Sequence[float], second: Sequence[float]) -> bool:
 
 
 def best_rows(rows: Mapping[str, Mapping[int, float]], *, larger: bool) -> frozenset[str]:
-    """Return the best row, and from five seeds on those that are not separated from it.
+    """Return the best row and, with at least five seeds, the rows not separated from it.
 
-    Rows of fewer seeds than others are left out. None is the best where no two are compared, or
-    where these have different seeds: their means would not be those of the cells.
+    Rows with fewer seeds than others are left out. No row is the best if fewer than two remain, or
+    if they have different seeds: means over shared seeds would not be the cells' means.
 
     Args:
         rows: Value by seed of each row.
-        larger: Whether the larger mean is the better.
+        larger: Whether the larger mean is better.
     """
     most = max(map(len, rows.values()), default=0)
     compared = {row: values for row, values in rows.items() if len(values) == most}
@@ -71,12 +71,12 @@ def best_rows(rows: Mapping[str, Mapping[int, float]], *, larger: bool) -> froze
 
 
 def shared_seeds(*rows: Mapping[int, float]) -> list[int]:
-    """Return the seeds of which all rows have a value, ascending."""
+    """Return the seeds for which all rows have a value, ascending."""
     return sorted(set.intersection(*map(set, rows))) if rows else []
 
 
 def _equals(row: Sequence[float], best: Sequence[float]) -> bool:
-    """Tell whether a row is the best one, or is not separated from it; both by the same seeds."""
+    """Return whether a row is the best or not separated from it, over the same seeds."""
     if row == best:
         return True
     if len(row) < SEEDS_FOR_BOOTSTRAP:

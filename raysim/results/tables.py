@@ -1,4 +1,4 @@
-"""Tables of results: cells of values by seed, beside published ones, without any formatting."""
+"""Tables of results: unformatted cells of values by seed, beside published values."""
 
 from __future__ import annotations
 
@@ -11,29 +11,28 @@ from raysim.results import statistics
 from raysim.results.metrics import Metric, parse_metric
 
 SCALES: Mapping[str, float] = {"%": 100.0, "KB": 1e-3, "MB": 1e-6, "GB": 1e-9}
-"""Factors from a metric's value to a unit; values of other units are shown as they are."""
+"""Factors from a metric's value to a unit; other units are not scaled."""
 
 
 @dataclass(frozen=True)
 class ResultCell:
-    """Values of one cell over seeds, and the published one.
+    """Values of one cell over seeds, and the published value.
 
     Attributes:
-        values: Value of the metric by seed; None where a run ended without one, as where it did not
-            reach the target.
-        diverged: Further seeds, whose runs diverged.
-        failed: Further seeds, whose runs failed by something else or were not started, as their
-            references failed.
+        values: Value of the metric by seed; None if a run ended without a value, for instance below
+            the target.
+        diverged: Number of further seeds, whose runs diverged.
+        failed: Number of further seeds, whose runs failed otherwise or were not started because
+            their references failed.
         published: The published value, in the cell's unit.
-        published_deviation: Its deviation.
+        published_deviation: The published deviation.
         suspect: Why the published value is suspect.
-        missing: The files of the user that the cell needs and that are not there.
-        differing: Settings that differ from those of the other rows, besides those that make the
-            row.
-        metric: The cell's metric where it is not the table's.
-        unit: Its unit where it is not the table's.
-        own_round: A round in words, where it is more than one trip of the model, as of a `Method`.
-        in_progress: Whether no end of its runs is recorded: values are those of the rounds so far.
+        missing: Files that the user must provide for the cell and that are missing.
+        differing: Settings that differ from the other rows', besides the settings of the row.
+        metric: The cell's metric if it is not the table's.
+        unit: The cell's unit if it is not the table's.
+        own_round: A round in words, if it is more than one trip of the model, as of a `Method`.
+        in_progress: Whether its runs have no recorded end: values are of the rounds so far.
     """
 
     values: Mapping[int, float | None] = field(default_factory=dict)
@@ -51,28 +50,28 @@ class ResultCell:
 
     @property
     def measured(self) -> dict[int, float]:
-        """Value by seed of the runs that have one."""
+        """Value by seed, of the runs with a value."""
         return {seed: value for seed, value in self.values.items() if value is not None}
 
     @property
     def seeds(self) -> int:
-        """Seeds in all, those included whose runs diverged or failed."""
+        """Number of seeds, including diverged and failed runs."""
         return len(self.values) + self.diverged + self.failed
 
     @property
     def is_complete(self) -> bool:
-        """True where the run of every seed has ended with a value."""
+        """True if the run of every seed has ended with a value."""
         return 0 < len(self.measured) == self.seeds and not self.in_progress
 
     @property
     def mean(self) -> float | None:
-        """Mean over the runs that have a value."""
+        """Mean over the runs with a value."""
         values = [*self.measured.values()]
         return statistics.mean(values) if values else None
 
     @property
     def deviation(self) -> float | None:
-        """Sample deviation over them, None of fewer than two."""
+        """Sample deviation over the runs with a value; None for fewer than two."""
         return statistics.deviation([*self.measured.values()])
 
 
@@ -83,14 +82,14 @@ class ResultTable:
     Attributes:
         title: Its title.
         metric: The metric of its cells, as in `parse_metric`.
-        unit: Unit in which values are shown: one of SCALES, or any word.
+        unit: Unit of displayed values: one of SCALES, or any word.
         rows: Names of the rows.
         columns: Names of the columns.
-        cells: Cell by row and column; one that is missing was not run.
-        notes: Lines that every output prints, as that rounds were shortened.
-        ratio_to: Row to whose mean the ratio is shown of cells that count rounds, bytes or seconds
-            to a target; "" shows none. It has cells also where it is not among the rows.
-        reference_row: Row with whose models the others are compared; it is never the best.
+        cells: Cell by row and column; a missing cell was not run.
+        notes: Lines that every output prints, for instance about shortened rounds.
+        ratio_to: Row whose mean is divided by the means of cells that count rounds, bytes or
+            seconds to a target; "" shows no ratios. It may have cells without being in `rows`.
+        reference_row: Row whose models the others are compared with; it is never the best.
     """
 
     title: str
@@ -104,7 +103,7 @@ class ResultTable:
     reference_row: str = ""
 
     def cell(self, row: str, column: str) -> ResultCell:
-        """Return a cell, an empty one where there is none."""
+        """Return a cell; an empty one if it is missing."""
         return self.cells.get((row, column), ResultCell())
 
     def metric_of(self, cell: ResultCell) -> Metric:
@@ -116,17 +115,17 @@ class ResultTable:
         return self.unit if cell.unit is None else cell.unit
 
     def own_round_of(self, cell: ResultCell) -> str:
-        """Return a round in words, where a cell has values in rounds of the method's own."""
+        """Return a round in words if the cell's values count the method's own rounds."""
         counts = cell.measured and self.metric_of(cell).counts_rounds
         return cell.own_round if counts else ""
 
     def best(self, column: str) -> frozenset[str]:
-        """Return the rows to be set in bold: of each metric, the best and its equals.
+        """Return the rows to set in bold: the best of each metric, and its equals.
 
-        Rows are compared in which every seed has a value, those of the most seeds if these are the
-        same; values in rounds of a method's own are compared with none, nor is `reference_row`.
+        Only rows in which every seed has a value are compared: those with the most seeds, if these
+        are the same. Values in a method's own rounds and `reference_row` are not compared.
         """
-        found: frozenset[str] = frozenset()
+        best: frozenset[str] = frozenset()
         cells = {row: self.cell(row, column) for row in self.rows}
         for metric in {self.metric_of(cell) for cell in cells.values()}:
             alike = {row: cell for row, cell in cells.items() if self.metric_of(cell) == metric}
@@ -134,14 +133,14 @@ class ResultTable:
                 alike = {row: cell for row, cell in alike.items() if not self.own_round_of(cell)}
             compared = {row: cell.measured for row, cell in alike.items() if cell.is_complete}
             compared.pop(self.reference_row, None)
-            found |= statistics.best_rows(compared, larger=metric.larger_is_better)
-        return found
+            best |= statistics.best_rows(compared, larger=metric.larger_is_better)
+        return best
 
     def ratio(self, row: str, column: str) -> float | None:
-        """Return how many times better a cell is than that of the row `ratio_to`.
+        """Return how many times better a cell is than the cell of the row `ratio_to`.
 
-        The ratio is that of the means over the seeds of both. Each must have a value of every seed:
-        the mean of those that reached a target is too good. Rounds of both must be alike.
+        The ratio divides the means over the seeds of both. Each must have a value for every seed,
+        since a mean over the runs that reached a target is too good, and count the same rounds.
         """
         cells = self.cell(row, column), self.cell(self.ratio_to, column)
         seeds = statistics.shared_seeds(*(cell.measured for cell in cells))
@@ -153,7 +152,7 @@ class ResultTable:
         return self._ratio(row, column, own, base)
 
     def published_ratio(self, row: str, column: str) -> float | None:
-        """Return the same of the published values."""
+        """Return the ratio of the published values."""
         own, base = (self.cell(each, column).published for each in (row, self.ratio_to))
         return self._ratio(row, column, own, base)
 
@@ -167,7 +166,7 @@ class ResultTable:
 
 
 def differing_keys(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the keys whose values are not equal in all settings, or are missing in some."""
+    """Return the keys whose values differ among the settings, or are missing in some."""
     keys = dict.fromkeys(key for each in settings for key in each)
     missing = object()
     return [
@@ -180,15 +179,15 @@ def differing_keys(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 def differing_settings(
     rows: Mapping[str, Mapping[str, Any]], expected: Mapping[str, Collection[str]]
 ) -> dict[str, dict[str, Any]]:
-    """Return, per row, the settings whose values are not those of most rows.
+    """Return, per row, the settings whose values differ from those of most rows.
 
-    Of more than two rows that all have values of their own, each differs.
+    If more than two rows all have different values, each of them differs.
 
     Args:
         rows: Settings by dotted key, by row.
-        expected: Keys that make a row, by row: they are left out of it.
+        expected: Keys that define a row, by row, to leave out.
     """
-    found: dict[str, dict[str, Any]] = {row: {} for row in rows}
+    differing: dict[str, dict[str, Any]] = {row: {} for row in rows}
     for key in differing_keys([*rows.values()]):
         holders = {row: settings[key] for row, settings in rows.items() if key in settings}
         counts = Counter(map(repr, holders.values()))
@@ -196,5 +195,5 @@ def differing_settings(
         all_differ = len(counts) == len(holders) > 2
         for row, value in holders.items():
             if (all_differ or repr(value) != usual) and key not in expected.get(row, ()):
-                found[row][key] = value
-    return found
+                differing[row][key] = value
+    return differing

@@ -36,13 +36,13 @@ th:first-child, td:first-child { text-align: left; }
 
 @dataclass(frozen=True)
 class _Terminal:
-    """A grid as wide as the terminal: columns that do not fit beside others follow below them."""
+    """Grid as wide as the terminal; columns that do not fit are printed below the others."""
 
     grid: Grid
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         grid, width = self.grid, options.max_width
-        yield Text(grid.title, "italic")  # of a Table it would be broken at the table's width
+        yield Text(grid.title, "italic")  # as a Table's title it would wrap at the table's width
         for columns in _blocks(grid, width):
             table = Table(box=None)
             for number in columns:
@@ -60,7 +60,7 @@ class _Terminal:
 
 
 def _blocks(grid: Grid, width: int) -> list[list[int]]:
-    """Return columns that fit beside each other, each time after that of the rows' names."""
+    """Return blocks of columns that fit side by side, after the column of the rows' names."""
     widths = [
         PADDING + max(cell_len(text) for text in (name, *(row[number].text for row in grid.rows)))
         for number, name in enumerate(grid.header)
@@ -77,7 +77,7 @@ def _blocks(grid: Grid, width: int) -> list[list[int]]:
 
 
 def to_rich(grid: Grid) -> RenderableType:
-    """Return a grid for the terminal; of more columns than fit there it prints several tables."""
+    """Return a grid for the terminal, as several tables if its columns do not fit side by side."""
     return _Terminal(grid)
 
 
@@ -101,7 +101,7 @@ def to_markdown(grid: Grid) -> str:
 
 
 def to_latex(grid: Grid) -> str:
-    """Return a grid as a LaTeX table environment; it needs no package."""
+    """Return a grid as a LaTeX table environment that needs no package."""
 
     def cell(entry: Entry) -> str:
         text = "".join(LATEX.get(character, character) for character in entry.text)
@@ -109,8 +109,8 @@ def to_latex(grid: Grid) -> str:
 
     def line(cells: list[str]) -> str:
         text = " & ".join(cells)
-        kept = "{}" if text.startswith(("[", "*")) else ""  # else `\\` takes it
-        return f"{kept}{text} \\\\"
+        guard = "{}" if text.startswith(("[", "*")) else ""  # else `\\` takes it as its argument
+        return f"{guard}{text} \\\\"
 
     title, *notes = [cell(Entry(note)) for note in (grid.title, *grid.notes)]
     return "\n".join(
@@ -132,7 +132,7 @@ def to_latex(grid: Grid) -> str:
 
 
 def html_table(grid: Grid) -> str:
-    """Return a grid as a table element and its notes; `data-value` holds what is sorted by."""
+    """Return a grid as a table element and its notes; `data-value` holds the sort key."""
 
     def cell(entry: Entry) -> str:
         value = "" if entry.value is None else f' data-value="{entry.value!r}"'

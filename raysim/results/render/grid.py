@@ -1,4 +1,4 @@
-"""Grids: tables laid out as plain text, with notes; the formats only escape them."""
+"""Grids: tables laid out as plain text with notes, which the formats escape."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Grid:
 
     Attributes:
         title: Its title.
-        header: Names of the columns, that of the rows' names first.
+        header: Names of the columns, starting with the column of the rows' names.
         rows: Entries of each row, its name first.
         notes: Lines below the table.
     """
@@ -75,7 +75,7 @@ class Footnotes:
     _marks: dict[str, str] = field(default_factory=dict)
 
     def mark(self, text: str) -> str:
-        """Return the letter of a note; "" of an empty one."""
+        """Return the letter of a note; "" for an empty note."""
         if not text:
             return ""
         count, letters = len(self._marks), len(ascii_lowercase)
@@ -92,7 +92,7 @@ def grid_of(table: ResultTable, footnotes: Footnotes | None = None) -> Grid:
 
     Args:
         table: The table.
-        footnotes: Those of tables beside it, whose letters go on.
+        footnotes: Footnotes shared with other tables, whose letters continue.
     """
     footnotes = footnotes or Footnotes()
     best = {column: table.best(column) for column in table.columns}
@@ -117,8 +117,8 @@ def shown(value: float, unit: str) -> str:
 
 
 def spread(cell: ResultCell, metric: Metric, unit: str) -> str:
-    """Return mean, deviation and number of seeds of a cell that was run."""
-    found = len(cell.measured)
+    """Return mean, deviation and number of seeds of a cell with runs."""
+    measured = len(cell.measured)
     if cell.mean is None:
         text = "-"
     else:
@@ -130,11 +130,11 @@ def spread(cell: ResultCell, metric: Metric, unit: str) -> str:
     lost = {
         "diverged": cell.diverged,
         "failed": cell.failed,
-        without: len(cell.values) - found,
+        without: len(cell.values) - measured,
     }
     words = [f"{number} {word}" for word, number in lost.items() if number]
-    count = ", ".join([f"{found}/{cell.seeds}", *words]) if words else f"n={found}"
-    return f"{text} ({count})" + ("*" if 0 < found < statistics.FEW else "")
+    count = ", ".join([f"{measured}/{cell.seeds}", *words]) if words else f"n={measured}"
+    return f"{text} ({count})" + ("*" if 0 < measured < statistics.FEW else "")
 
 
 def _cell_text(table: ResultTable, row: str, column: str, footnotes: Footnotes, common: str) -> str:
@@ -184,9 +184,9 @@ def _legend(table: ResultTable) -> Iterator[str]:
 
 
 def _common_difference(table: ResultTable, row: str) -> str:
-    """Return the differing settings of a row where all of its cells have the same ones."""
-    found = {_listed(table.cell(row, column).differing) for column in table.columns}
-    return found.pop() if len(found) == 1 else ""
+    """Return the differing settings of a row if they are the same in all of its cells."""
+    listed = {_listed(table.cell(row, column).differing) for column in table.columns}
+    return listed.pop() if len(listed) == 1 else ""
 
 
 def _listed(settings: Mapping[str, Any]) -> str:

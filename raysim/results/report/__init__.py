@@ -1,7 +1,7 @@
 """The page of `raysim report`: tables and charts of runs in one HTML file that loads nothing.
 
-The same runs give the same bytes. Names and settings of runs are text of others: Jinja2 and the
-charts escape them.
+The same runs give the same bytes. Names and settings of runs are untrusted text, which Jinja2 and
+the charts escape.
 """
 
 from raysim.results.report.page import check_extras, render, report, text_of

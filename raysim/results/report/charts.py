@@ -1,4 +1,4 @@
-"""Charts of the page: SVG by matplotlib, the same bytes every time, to be put into HTML.
+"""Charts of the page: reproducible SVG by matplotlib, to be put into HTML.
 
 Legend: K clients, C classes.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK = "#010203"
-"""Colour of text and axes in the SVG, to be replaced by that of the page's text."""
+"""Colour of text and axes in the SVG, to be replaced by the page's text colour."""
 SIZE = (5.4, 3.4)
 SHOWN_LABEL = 48
 COLOURS = 10
@@ -54,7 +54,7 @@ class Chart:
     Attributes:
         title: The title.
         svg: The element.
-        axes: Place of the axes within the element and their limits, as JSON; "" without any.
+        axes: Position of the axes within the element and their limits, as JSON; "" without axes.
     """
 
     title: str
@@ -66,11 +66,11 @@ def curves(groups: Sequence[RunGroup], column: str, against: str, name: str) -> 
     """Draw a column's curves: thin lines of all runs, the mean, and a band of one deviation."""
     label, scale = AGAINST[against]
 
-    def found(records: Sequence[RunRecord]) -> list[Curve]:
+    def scaled(records: Sequence[RunRecord]) -> list[Curve]:
         curves = [curve_of(record, column, against) for record in records]
         return [Curve(curve.x * scale, curve.y) for curve in curves if curve]
 
-    drawn = [(found(group.records), found(_averaged(group))) for group in groups]
+    drawn = [(scaled(group.records), scaled(_averaged(group))) for group in groups]
     if not any(every for every, _ in drawn):
         return None
     with style_of(name):
@@ -99,14 +99,14 @@ def _dashes(number: int) -> str:
 
 
 def _averaged(group: RunGroup) -> list[RunRecord]:
-    """Return the runs of which means are taken, as in the table: none that diverged or failed."""
+    """Return the runs to average, as in the table: without diverged and failed ones."""
     return [record for record in group.records if record.state not in ENDED]
 
 
 def _draw(
     axes: Axes, every: Sequence[Curve], averaged: Sequence[Curve], number: int, gid: str
 ) -> None:
-    """Draw all curves of a group and the mean of some of them; ids begin with `gid`."""
+    """Draw all curves of a group and the mean of the averaged ones; ids begin with `gid`."""
     look: dict[str, Any] = {"color": f"C{number % COLOURS}", "linestyle": _dashes(number)}
     alone = len(every) == len(averaged) == 1  # its mean is the run
     for k, curve in enumerate(map(thinned, () if alone else every)):
@@ -163,13 +163,13 @@ def heat_map(title: str, counts: npt.NDArray[Any], name: str) -> Chart:
 
 
 def times(groups: Sequence[RunGroup], name: str) -> Chart | None:
-    """Draw where the seconds of runs went, means over seeds."""
-    found = [_sums(group, TIMES) for group in groups]
-    return _bars("seconds of a run", groups, found, name)
+    """Draw the seconds of runs by activity, means over seeds."""
+    seconds = [_sums(group, TIMES) for group in groups]
+    return _bars("seconds of a run", groups, seconds, name)
 
 
 def phases(groups: Sequence[RunGroup], name: str) -> Chart | None:
-    """Draw the workers' seconds by phase of the runs that were traced, means over seeds."""
+    """Draw the workers' seconds by phase of traced runs, means over seeds."""
     columns = dict.fromkeys(
         column for g in groups for r in _averaged(g) for column in r.metrics.column_names
     )
@@ -178,7 +178,7 @@ def phases(groups: Sequence[RunGroup], name: str) -> Chart | None:
 
 
 def _sums(group: RunGroup, columns: Mapping[str, str]) -> dict[str, float]:
-    """Return the sums of columns over the rounds, means over seeds; of traced runs alone."""
+    """Return the sums of columns over the rounds, means over the seeds of traced runs."""
     runs = [r for r in _averaged(group) if columns and {*columns} <= {*r.metrics.column_names}]
     return {
         label: float(np.mean([sum(value for _, value in r.points(column)) for r in runs]))
@@ -188,16 +188,16 @@ def _sums(group: RunGroup, columns: Mapping[str, str]) -> dict[str, float]:
 
 
 def _bars(
-    title: str, groups: Sequence[RunGroup], found: Sequence[Mapping[str, float]], name: str
+    title: str, groups: Sequence[RunGroup], values: Sequence[Mapping[str, float]], name: str
 ) -> Chart | None:
-    parts = list(dict.fromkeys(part for sums in found for part in sums))
+    parts = list(dict.fromkeys(part for sums in values for part in sums))
     if not parts:
         return None
     with style_of(name):
         figure, axes = _axes("s", height=1.2 + 0.25 * len(groups))
         left = np.zeros(len(groups))
         for number, part in enumerate(parts):
-            widths = np.array([sums.get(part, 0.0) for sums in found])
+            widths = np.array([sums.get(part, 0.0) for sums in values])
             axes.barh(range(len(groups)), widths, left=left, color=f"C{number}", label=part)
             left += widths
         axes.set_yticks(range(len(groups)), [visible(g.label, SHOWN_LABEL) for g in groups])
@@ -207,9 +207,9 @@ def _bars(
 
 
 def style_of(name: str) -> Any:
-    """Return the context in which a chart is drawn, whatever styles a process or a user has set.
+    """Return the context for drawing a chart, independent of the process's and the user's styles.
 
-    Its ids depend on its name alone.
+    The chart's ids depend on its name alone.
     """
     from matplotlib import style
 

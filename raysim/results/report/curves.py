@@ -14,19 +14,19 @@ import numpy.typing as npt
 from raysim.results.runs import RunRecord
 
 POINTS = 300
-"""Most points of a curve; a chart is not wider in pixels that can be told apart."""
+"""Most points of a curve: more cannot be distinguished in a chart."""
 Values = npt.NDArray[Any]
 
 
 class Curve(NamedTuple):
-    """Points of a curve: places [n], ascending, and values [n]."""
+    """Points of a curve: ascending x [n] and values y [n]."""
 
     x: Values
     y: Values
 
 
 class MeanCurve(NamedTuple):
-    """Mean of curves at common places, and their sample deviation, all [n]."""
+    """Mean of curves at common x, and their sample deviation, all [n]."""
 
     x: Values
     mean: Values
@@ -34,7 +34,7 @@ class MeanCurve(NamedTuple):
 
 
 def curve_of(record: RunRecord, column: str, against: str) -> Curve | None:
-    """Return a run's curve of the finite values of a column; None without one."""
+    """Return a run's curve of the finite values of a column, or None without any."""
     places = dict(record.points(against))
     points = [(places[n], value) for n, value in record.points(column) if n in places]
     finite = [(x, y) for x, y in points if np.isfinite(x) and np.isfinite(y)]
@@ -48,7 +48,7 @@ def thinned(curve: Curve) -> Curve:
 
 
 def mean_curve(curves: Sequence[Curve]) -> MeanCurve | None:
-    """Return the mean of curves over the places that all of them cover; None where none is."""
+    """Return the mean of curves over the x that all of them cover; None without any."""
     low, high = max(c.x[0] for c in curves), min(c.x[-1] for c in curves)
     places = np.unique(np.concatenate([curve.x for curve in curves]))
     places = places[(places >= low) & (places <= high)]

@@ -1,4 +1,4 @@
-"""Page of a report: its tables, charts and facts, put into the template."""
+"""Page of a report: the template filled with tables, charts and facts."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from raysim.results.tables import differing_keys
 FILES = Path(__file__).parent
 EXTRAS = ("jinja2", "matplotlib")
 FACTS = ("python", "platform", "cpus", "gpus", "packages", "backend", "stack_size", "driver")
-"""Keys of `environment.json` that the page shows."""
+"""Keys of `environment.json` to show on the page."""
 COLUMNS = ("test_accuracy", "test_loss")
 PARTITION = ("dataset.", "partition.", "clients", "seed")
-"""Beginnings of the settings on which a partition depends."""
+"""Prefixes of the settings that decide a partition."""
 
 
 def check_extras() -> None:
     """Check that the packages of a report are installed.
 
     Raises:
-        SettingsError: one is missing; it says how to install it.
+        SettingsError: a package is missing; the message says how to install it.
     """
     missing = [name for name in EXTRAS if find_spec(name) is None]
     if missing:
@@ -71,9 +71,9 @@ def render(template: str, folder: Path = FILES, **values: Any) -> str:
     """Return a page that loads nothing.
 
     Args:
-        template: Its template, which extends `base.html`.
+        template: Name of the template, which extends `base.html`.
         folder: Folder of the template.
-        values: `title`, and what the template names; text is escaped.
+        values: `title` and the template's other variables; text is escaped.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -115,13 +115,13 @@ def _curves(groups: Sequence[RunGroup]) -> list[Chart]:
     )
 
 
-def _present(found: Sequence[Chart | None]) -> list[Chart]:
-    return [chart for chart in found if chart is not None]
+def _present(drawn: Sequence[Chart | None]) -> list[Chart]:
+    return [chart for chart in drawn if chart is not None]
 
 
 def _partitions(groups: Sequence[RunGroup], labels: Labels) -> list[Chart]:
     """Draw one heat map for each partition, of the first seed of its first group."""
-    found: dict[str, Chart] = {}
+    heat_maps: dict[str, Chart] = {}
     for group in groups:
         record = group.records[0]
         decisive = {k: v for k, v in record.settings.items() if k.startswith(PARTITION)}
@@ -130,8 +130,8 @@ def _partitions(groups: Sequence[RunGroup], labels: Labels) -> list[Chart]:
             continue
         named = "own task" if record.own_task else _partition_title(record.settings)
         title = f"{named}, seed {record.seed} ({record.path})"
-        found[key] = charts.heat_map(title, counts, f"partition{len(found)}")
-    return [*found.values()]
+        heat_maps[key] = charts.heat_map(title, counts, f"partition{len(heat_maps)}")
+    return [*heat_maps.values()]
 
 
 def _partition_title(settings: Mapping[str, Any]) -> str:
@@ -147,15 +147,15 @@ def _common(groups: Sequence[RunGroup]) -> list[tuple[str, str]]:
 
 def _environments(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
     """Return the distinct environments, each with the directories of its runs."""
-    found: dict[str, dict[str, Any]] = {}
+    environments: dict[str, dict[str, Any]] = {}
     for record in records:
-        known = record.environment
-        facts = [(name, text_of(known[name])) for name in FACTS if name in known]
-        if isinstance(actors := known.get("actors"), list):
+        recorded = record.environment
+        facts = [(name, text_of(recorded[name])) for name in FACTS if name in recorded]
+        if isinstance(actors := recorded.get("actors"), list):
             facts.append(("actors", str(len(actors))))
-        each = found.setdefault(json.dumps(facts), {"facts": facts, "runs": []})
+        each = environments.setdefault(json.dumps(facts), {"facts": facts, "runs": []})
         each["runs"].append(visible(str(record.path)))
-    return [*found.values()]
+    return [*environments.values()]
 
 
 def _runs(records: Sequence[RunRecord]) -> Grid:

@@ -1,4 +1,4 @@
-"""Samples of clients by class, for heat maps: as they were recorded, or counted again.
+"""Samples of clients by class for heat maps, as recorded or counted again.
 
 Legend: K clients, N samples, C classes.
 """
@@ -19,16 +19,16 @@ from raysim.storage.run_directory import RunDirectory
 
 Counts = npt.NDArray[np.int64]
 Labels = Callable[[RunRecord], "npt.NDArray[Any] | None"]
-"""Returns the labels [N] of a run's training samples, None where they are not at hand."""
+"""Returns the labels [N] of a run's training samples; None if they are not prepared here."""
 SHOWN_CLIENTS = 1_000
-"""Most clients of a heat map; of more, so many at equal distances."""
+"""Most clients of a heat map; of more, clients at equal distances are shown."""
 UNREADABLE = (OSError, ValueError, LookupError, pa.ArrowException)
 
 
 def class_counts(record: RunRecord, labels: Labels) -> Counts | None:
-    """Return samples by client and class [K, C], of at most SHOWN_CLIENTS; None where unknown."""
-    found = _recorded(record)
-    return _counted(record, labels) if found is None else found
+    """Return samples by client and class [K, C] of at most SHOWN_CLIENTS; None if unknown."""
+    recorded = _recorded(record)
+    return _counted(record, labels) if recorded is None else recorded
 
 
 def _recorded(record: RunRecord) -> Counts | None:
@@ -51,14 +51,16 @@ def _recorded(record: RunRecord) -> Counts | None:
 def _counted(record: RunRecord, labels: Labels) -> Counts | None:
     """Return the counts of the samples in `partition.arrow`."""
     path = RunDirectory(record.path).partition
-    if not path.is_file() or (found := labels(record)) is None:
+    if not path.is_file() or (classes_of_samples := labels(record)) is None:
         return None
     try:
         with pa.memory_map(str(path)) as source:
             lists = ipc.open_file(source).read_all()["samples"].combine_chunks()
             held = [lists[k].values.to_numpy() for k in _shown(len(lists)).tolist()]
-        classes = int(found.max()) + 1
-        return np.stack([np.bincount(found[samples], minlength=classes) for samples in held])
+        classes = int(classes_of_samples.max()) + 1
+        return np.stack(
+            [np.bincount(classes_of_samples[samples], minlength=classes) for samples in held]
+        )
     except UNREADABLE:
         return None
 

@@ -1,4 +1,4 @@
-"""Charts of a run's clients in virtual time: who worked when, in which round, and how stale."""
+"""Charts of a run's clients in virtual time: their passes by round, and staleness."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from raysim.results.runs import RunRecord
 from raysim.storage.rows.parted import read_table
 
 BARS = 200
-"""Most bars of a chart; more can not be told apart."""
+"""Most bars of a chart: more cannot be distinguished."""
 MOST_BARS = 50
 """Most bars of a histogram."""
 COLUMNS = ["round", "client", "virtual_start", "virtual_seconds"]
 
 
 def gantt_charts(groups: Sequence[RunGroup]) -> list[Chart]:
-    """Return a Gantt chart of the first seed of each group that has a virtual clock."""
+    """Return a Gantt chart of the first seed of each group with a virtual clock."""
     records = [group.records[0] for group in groups]
     timed = [record for record in records if "virtual_seconds" in record.metrics.column_names]
-    tables = [(record, _works(record)) for record in timed]
-    found = [(record, table) for record, table in tables if table is not None]
-    return [_gantt(record, table, f"gantt{number}") for number, (record, table) in enumerate(found)]
+    tables = [(record, _client_passes(record)) for record in timed]
+    drawn = [(record, table) for record, table in tables if table is not None]
+    return [_gantt(record, table, f"gantt{number}") for number, (record, table) in enumerate(drawn)]
 
 
-def _works(record: RunRecord) -> pa.Table | None:
-    """Return the works of a run's clients; None where no result counted."""
+def _client_passes(record: RunRecord) -> pa.Table | None:
+    """Return the rows of `clients.parquet`, a client's pass each; None if no result counted."""
     path = record.path / "clients.parquet"
     table = read_table(path) if path.exists() else None
     return table if table is not None and {*COLUMNS} <= {*table.column_names} else None
 
 
 def staleness_charts(groups: Sequence[RunGroup]) -> list[Chart]:
-    """Return a histogram of the staleness of updates, of each group with asynchronous rounds."""
+    """Return a histogram of the updates' staleness for each group with asynchronous rounds."""
     records = [group.records[0] for group in groups]
     stale = [record for record in records if "staleness_mean" in record.metrics.column_names]
     return [_histogram(record, f"staleness{number}") for number, record in enumerate(stale)]
 
 
 def _histogram(record: RunRecord, name: str) -> Chart:
-    """Draw how many updates have each staleness; above MOST_BARS bars are of several."""
+    """Draw the number of updates by staleness; above MOST_BARS, a bar covers several values."""
     from matplotlib.figure import Figure
 
     path = record.path / "clients.parquet"
@@ -62,9 +62,9 @@ def _histogram(record: RunRecord, name: str) -> Chart:
 
 
 def _gantt(record: RunRecord, table: pa.Table, name: str) -> Chart:
-    """Draw the first BARS works of clients whose results counted.
+    """Draw the first BARS passes of clients whose results counted.
 
-    Colours are rounds; of asynchronous rounds, the versions from which clients start.
+    Colours are rounds; in asynchronous rounds, the versions from which clients start.
     """
     from matplotlib.figure import Figure
 
