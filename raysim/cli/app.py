@@ -67,7 +67,7 @@ def run(
     profile: ProfileName = None,
 ) -> None:
     """Run a preset or a settings file; resume an unfinished run with the same `out`."""
-    import raysim.driver.start  # takes seconds, in which there is nothing to lose
+    import raysim.driver.start  # the import takes seconds, with nothing to save yet
     from raysim.storage.run_directory import RunDirectory
     from raysim.workloads.presets import PRESETS
 
@@ -83,7 +83,7 @@ def run(
 def resume(run_dir: RunDir, overrides: Overrides = None, *, force: Force = False) -> None:
     """Resume a run that was interrupted or killed."""
     leave_out_working_directory(run_dir)  # before packages try optional imports
-    import raysim.driver.start  # takes seconds, in which there is nothing to lose
+    import raysim.driver.start  # the import takes seconds, with nothing to save yet
 
     options: dict[str, Any] = {"overrides": changes(overrides, None), "force": force}
     _follow(lambda listener: raysim.resume(run_dir, None, listener, **options), run_dir, {})
@@ -184,12 +184,12 @@ def tune(
     from raysim.tuning.studies import find
 
     with resumable(console, lambda: "interrupted; the same command resumes the study"):
-        found = find(study)
+        definition = find(study)
         command.tune(
             name or Path(study).stem,
-            found,
+            definition,
             changes(overrides, profile),
-            found.options(sampler, pruner, objectives, seeds, stack),
+            definition.options(sampler, pruner, objectives, seeds, stack),
             console,
             trials=trials,
             jobs=jobs,

@@ -1,4 +1,4 @@
-"""The command line: `raysim data fetch`, `show` and `list`."""
+"""Commands `raysim data fetch`, `show` and `list`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raysim.cli.options import Overrides, path_option
 from raysim.core.exits import interruptible
 
 data = typer.Typer(
-    no_args_is_help=True, help="Fetch datasets, see which are there, and how a preset splits them."
+    no_args_is_help=True, help="Fetch and list datasets, and show how a preset splits them."
 )
 console = Console()
 
@@ -44,11 +44,11 @@ def show(
         typer.Option(
             parser=path_option("--out"),
             metavar="PATH",
-            help="write a heat map of clients and classes there (PNG)",
+            help="file of a heat map of clients and classes (PNG)",
         ),
     ] = None,
 ) -> None:
-    """Show which client holds what: samples, classes, and how many of each label."""
+    """Show each client's samples and classes, and its number of samples per label."""
     from raysim.cli import data_page
     from raysim.cli.live_view import make_listener
     from raysim.config import parse_override

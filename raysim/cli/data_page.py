@@ -34,9 +34,9 @@ class ClientCounts:
 
     Attributes:
         sizes: Samples per client [K].
-        clients: Clients whose classes were counted [n]: all, or evenly spaced ones of many.
-        counts: Their samples per class [n, C].
-        samples: Samples of the training set.
+        clients: Clients whose classes were counted [n]: all, or evenly spaced ones if too many.
+        counts: Samples per class of `clients` [n, C].
+        samples: Number of samples of the training set.
     """
 
     sizes: Indices
@@ -46,7 +46,7 @@ class ClientCounts:
 
 
 def count(client_indices: ClientIndices, labels: Indices, classes: int) -> ClientCounts:
-    """Count the samples of all clients, and those per class of at most COUNTED_CLIENTS clients."""
+    """Count the samples of all clients, and per class of at most COUNTED_CLIENTS clients."""
     total = len(client_indices.sizes)
     clients = np.arange(total)
     if total > COUNTED_CLIENTS:
@@ -66,7 +66,7 @@ def title(settings: Settings) -> str:
 
 
 def page(heading: str, held: ClientCounts) -> RenderableType:
-    """Return the table of clients, with quantiles if it does not show all."""
+    """Return the table of clients, with quantiles if it does not show all clients."""
     parts: list[RenderableType] = [Text(heading, style="bold"), _clients(held)]
     total = len(held.sizes)
     if total > SHOWN_CLIENTS:
@@ -116,7 +116,7 @@ def check_drawing(path: Path) -> None:
     """Check that a heat map can be drawn to a path.
 
     Raises:
-        SettingsError: it is not a .png file in an existing folder, or matplotlib is missing.
+        SettingsError: the path is no .png file in an existing folder, or matplotlib is missing.
     """
     if path.suffix != ".png" or path.is_dir() or not path.parent.is_dir():
         raise SettingsError(f"--out={path}: must be a .png file in an existing folder")

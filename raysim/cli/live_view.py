@@ -83,7 +83,7 @@ class PlainOutput(Listener):
 
 
 class LiveView(PlainOutput):
-    """Table of the last rounds above a progress bar of the current round, redrawn in place."""
+    """Live table of the last rounds, above a progress bar of the current round."""
 
     def __init__(self, console: Console, published: Mapping[str, float]) -> None:
         super().__init__(console, published)
@@ -138,7 +138,7 @@ def _loss(value: float | None) -> str:
 
 
 def _accuracy(row: Mapping[str, Any]) -> dict[str, str]:
-    """Return a round's accuracy as shown; nothing of a task that is no classification."""
+    """Return a round's accuracy as shown; empty for a task that is no classification."""
     if "test_accuracy" not in row:
         return {}
     accuracy = row["test_accuracy"]
@@ -148,7 +148,7 @@ def _accuracy(row: Mapping[str, Any]) -> dict[str, str]:
 def closing_lines(
     summary: Mapping[str, Any], run: Started | None, published: Mapping[str, float]
 ) -> list[str]:
-    """Return the final lines of a run: its values, beside the published ones."""
+    """Return the final lines of a run: its values beside the published values."""
     lines = []
     text = None
     if summary["final_accuracy"] is not None:

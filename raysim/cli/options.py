@@ -29,7 +29,7 @@ def path_option(name: str) -> Callable[[str], Path]:
 
 
 def _study_name(text: str) -> str:
-    """Return the name of a study, after which its folder is called."""
+    """Return the name of a study, checked as the name of its folder."""
     from raysim.core.given import user_path
 
     user_path(text, "--name")
@@ -37,7 +37,7 @@ def _study_name(text: str) -> str:
 
 
 def changes(overrides: list[str] | None, profile: str | None) -> dict[str, Any]:
-    """Return the overrides of a profile, updated by those of the command line."""
+    """Return the overrides of a profile, updated by the overrides of the command line."""
     from raysim.cluster.profiles import find
     from raysim.config import parse_override
 
@@ -46,11 +46,11 @@ def changes(overrides: list[str] | None, profile: str | None) -> dict[str, Any]:
 
 
 UsageError: Any = typer.BadParameter.__base__
-"""Error of a command line; typer names only this subclass of it."""
+"""Error of a command line, the only name that typer has for it."""
 
 
 def usage_error(error: Any) -> RaysimError:
-    """Return a UsageError in one line, with the words given; typer would print a box."""
+    """Return a UsageError in one line with the given arguments, where typer would print a box."""
     given = visible(shlex.join(sys.argv[1:]))
     return RaysimError(f"{error.format_message()} Given: {given}")
 
@@ -81,8 +81,8 @@ Rounds = Annotated[
     typer.Option(
         min=1,
         max=10**9,
-        help="rounds of the longest run, in a table of each column, others of it in proportion; at"
-        " most the rounds in full",
+        help="rounds of the longest run (in a table, of each column), the others in proportion; at"
+        " most the full number of rounds",
     ),
 ]
 StudyName = Annotated[

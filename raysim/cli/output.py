@@ -1,4 +1,4 @@
-"""Standard output that may be closed, full or gone, as behind `head` or on a full disk."""
+"""Standard output that may be closed or full, as behind `head` or on a full disk."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class _Stdout(io.FileIO):
         self.needed = True
 
     def write(self, data: Any) -> int:
-        """Write to stdout; end the command where that fails and its output is needed.
+        """Write to stdout; end the command if that fails and its output is needed.
 
         Raises:
             MachineError: stdout cannot be written.
-            SystemExit: its reader has gone, and has read what it wanted.
+            SystemExit: the reader has closed the pipe, having read enough.
         """
         if self._lost:
             return len(data)
@@ -46,17 +46,17 @@ class _Stdout(io.FileIO):
 
 
 class _Masking(io.TextIOWrapper):
-    """Stderr, to which libraries write too: their messages may quote a URL with its password."""
+    """Stderr without passwords, which messages of libraries may quote in a URL."""
 
     def write(self, text: str) -> int:
-        """Write a text without the passwords that were given."""
+        """Write a text without the given passwords."""
         return super().write(without_given_passwords(text))
 
 
 def open_streams() -> None:
-    """Have stdout stand a failure, stderr mask passwords, and closed streams lead nowhere.
+    """Let stdout survive failures, mask passwords on stderr, and open closed streams as /dev/null.
 
-    Otherwise the next file that is opened takes the number of a closed stdout, and its output.
+    Otherwise the next opened file would take the number of a closed stdout, and its output.
     """
     for number in range(3):
         try:
@@ -76,7 +76,7 @@ def open_streams() -> None:
 
 @contextmanager
 def resumable(console: Console, hint: Callable[[], str]) -> Iterator[None]:
-    """Run work whose results are in files; after an interruption, print how to go on with it."""
+    """Run a body whose results are in files; after an interruption, print how to resume it."""
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     if isinstance(raw, _Stdout):
         raw.needed = False
@@ -90,6 +90,6 @@ def resumable(console: Console, hint: Callable[[], str]) -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """Print one line to stderr, which may be gone, too."""
+    """Print one line to stderr, which may be closed, too."""
     with suppress(OSError):
         print(f"raysim: {without_passwords(text)}", file=sys.stderr, flush=True)

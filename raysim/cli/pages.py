@@ -19,7 +19,7 @@ from raysim.core.components import Component, Registry, look_up
 from raysim.core.given import override_text
 
 FORMULA = 4 * " "
-"""Indentation of formulas, which are not reflowed."""
+"""Indentation of formulas, whose lines are not joined."""
 BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 
 
@@ -50,7 +50,7 @@ def page_of(kind: str, name: str) -> RenderableType:
 
 
 def _registry(kind: str) -> Registry[Any]:
-    """Return the registry of a kind of components, filled."""
+    """Return the filled registry of a kind of components."""
     from raysim import methods, workloads  # noqa: F401 - registers the components
     from raysim.aggregation import AGGREGATIONS
     from raysim.channel import STAGES
@@ -73,7 +73,7 @@ def components(registry: Registry[Any]) -> RenderableType:
 
 
 def presets(known: Mapping[str, Any]) -> RenderableType:
-    """Return the table of all presets, with the tables and figures that publish them."""
+    """Return the table of all presets, with their published tables and figures."""
     table = _empty("presets", "name", "description", "published in")
     for name, preset in known.items():
         table.add_row(name, preset.about, preset.source)
@@ -84,11 +84,11 @@ def component(registry: Registry[Any], name: str) -> RenderableType:
     """Return the page of one component: description, cost, settings and source.
 
     Raises:
-        SettingsError: there is no such component.
+        SettingsError: no component has this name.
     """
-    found: type[Component] = registry.get(name)
+    described: type[Component] = registry.get(name)
     settings = Table("setting", "default", "range", "description", box=None)
-    for key, field in found.model_fields.items():
+    for key, field in described.model_fields.items():
         default = json.dumps(field.get_default(call_default_factory=True), default=str)
         settings.add_row(
             registry.setting(name, key), default, allowed(field), field.description or ""
@@ -96,7 +96,7 @@ def component(registry: Registry[Any], name: str) -> RenderableType:
     parts: list[RenderableType] = [Text(name, style="bold"), Text(_reflowed(found))]
     if found.model_fields:
         parts.append(settings)
-    parts.append(Text(_reflowed(inspect.getmodule(found))))
+    parts.append(Text(_reflowed(inspect.getmodule(described))))
     return Group(*(Padding(part, (0, 0, 1, 0)) for part in parts))
 
 
@@ -116,22 +116,22 @@ def preset(known: Mapping[str, Any], name: str) -> RenderableType:
     """Return the page of one preset: its paper, the origin of its settings, and all settings.
 
     Raises:
-        SettingsError: there is no such preset.
+        SettingsError: no preset has this name.
     """
-    found = look_up("preset", name, known)
-    lines = [found.about, found.source]
-    if found.paper:
-        lines.append(found.paper.citation)
-    if found.published:
-        values = ", ".join(f"{key} {value:g}" for key, value in found.published.items())
+    described = look_up("preset", name, known)
+    lines = [described.about, described.source]
+    if described.paper:
+        lines.append(described.paper.citation)
+    if described.published:
+        values = ", ".join(f"{key} {value:g}" for key, value in described.published.items())
         lines.append(f"published: {values}")
-    if found.note:
-        lines.append(found.note)
+    if described.note:
+        lines.append(described.note)
     parts: list[RenderableType] = [
         Text(name, style="bold"),
         Text("\n".join(lines)),
-        _origins(found),
-        JSON.from_data(found.settings.to_dict()),
+        _origins(described),
+        JSON.from_data(described.settings.to_dict()),
     ]
     return Group(*(Padding(part, (0, 0, 1, 0)) for part in parts))
 
@@ -155,7 +155,7 @@ def allowed(field: FieldInfo) -> str:
 
 
 def _range(kind: Any, limits: Sequence[Any]) -> str:
-    """Return the range of a type with these limits; "" if it has none."""
+    """Return the range of a type with these limits; "" without limits."""
     if get_origin(kind) is Literal:
         return " | ".join(str(choice) for choice in get_args(kind))
     if get_origin(kind) is Annotated:

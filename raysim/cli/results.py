@@ -1,4 +1,4 @@
-"""The command line: `raysim compare` and `raysim report`."""
+"""Commands `raysim compare` and `raysim report`."""
 
 from __future__ import annotations
 
@@ -82,13 +82,13 @@ def _table(
 
 
 class _NotPreparedError(Exception):
-    """Preparing a dataset would fetch or convert it."""
+    """Error raised when preparing a dataset would fetch or convert it."""
 
 
 def _labels(record: RunRecord) -> npt.NDArray[Any] | None:
-    """Return the labels of a run's training samples, where its dataset is prepared here.
+    """Return the labels of a run's training samples; None if its dataset is not prepared here.
 
-    A dataset of the user's own is not imported, and none is fetched.
+    A user's own dataset is not imported, and no dataset is fetched.
     """
     from raysim import workloads  # noqa: F401 - registers the datasets
     from raysim.core.arrow import open_split

@@ -49,7 +49,7 @@ def table(
 def table_options(
     only: list[str] | None, rounds: int | None, seeds: int | None, overrides: dict[str, Any]
 ) -> TableOptions:
-    """Return the options of a table as a plan takes them."""
+    """Return the options of a table's plan."""
     from raysim.tuning.tables.plan import TableOptions
 
     return TableOptions(tuple(only or ()), rounds, seeds, overrides)
