@@ -1,7 +1,7 @@
 """Availability of clients: always, an on/off renewal process, or a table of daily windows.
 
 All are pure functions of seed, client and instant, in ticks since the start of the run. A day of a
-renewal process begins with its stationary law, so that any day is drawn without those before it.
+renewal process begins with its stationary law, so that a day is drawn without the previous ones.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from raysim.core.errors import DataError, RunError
 TICKS_PER_SECOND = 1_000_000
 DAY = 24 * 3600 * TICKS_PER_SECOND
 MOST_DAYS = 3_660
-"""Days that are searched for a client's next window."""
+"""Number of days to search for a client's next on period."""
 Flags = npt.NDArray[np.bool_]
 
 
 class Availability(Protocol):
-    """Rule that says when clients are available."""
+    """Rule that decides when clients are available."""
 
     def available(self, clients: Integers, ticks: Integers) -> Flags:
         """Return whether clients [n] are available at their instants [n]."""
@@ -79,16 +79,16 @@ class Renewal:
         """Return the first instants from `ticks` [n] on that lie in on periods.
 
         Raises:
-            RunError: a client has none for years.
+            RunError: a client has no on period for years.
         """
-        found = ticks.copy()
-        waiting = np.arange(len(found))
+        instants = ticks.copy()
+        waiting = np.arange(len(instants))
         for _ in range(MOST_DAYS):
-            on, end = self._periods(clients[waiting], found[waiting])
-            found[waiting] = np.where(on, found[waiting], end)
+            on, end = self._periods(clients[waiting], instants[waiting])
+            instants[waiting] = np.where(on, instants[waiting], end)
             waiting = waiting[~on & (end % DAY == 0)]  # at midnight the state is drawn anew
             if not len(waiting):
-                return found
+                return instants
         raise RunError(
             f"clock.off_hours: client {clients[waiting[0]]} is not available for {MOST_DAYS} days"
         )
@@ -97,7 +97,7 @@ class Renewal:
         """Return the first instant from `tick` on that lies in an on period of one of the clients.
 
         Raises:
-            RunError: none has one for years.
+            RunError: no client has an on period for years.
         """
         for _ in range(MOST_DAYS):
             on, ends = self._periods(clients, np.full(len(clients), tick))
@@ -110,7 +110,7 @@ class Renewal:
         raise RunError(f"clock.off_hours: no client is available for {MOST_DAYS} days")
 
     def _periods(self, clients: Integers, ticks: Integers) -> tuple[Flags, Integers]:
-        """Return of the periods in which instants [n] lie the state, on or off, and the end [n].
+        """Return state (on or off) and end [n] of the periods that contain instants [n].
 
         The end is at most the next midnight.
         """
@@ -134,7 +134,7 @@ class Windows:
 
     Attributes:
         starts: Beginnings of the windows, `client * DAY + tick of the day` [W], ascending.
-        ends: Their ends, likewise [W]; an end is no part of its window.
+        ends: Ends of the windows, likewise [W]; exclusive.
     """
 
     starts: Integers
@@ -144,8 +144,8 @@ class Windows:
         """Return whether clients [n] are in a window at their instants [n]."""
         at = clients * DAY + ticks % DAY
         last = np.searchsorted(self.starts, at, side="right") - 1
-        found: Flags = (last >= 0) & (at < self.ends[np.maximum(last, 0)])
-        return found
+        inside: Flags = (last >= 0) & (at < self.ends[np.maximum(last, 0)])
+        return inside
 
     def next_available(self, clients: Integers, ticks: Integers) -> Integers:
         """Return the first instants from `ticks` [n] on that lie in windows."""
@@ -155,8 +155,8 @@ class Windows:
         padded = np.append(self.starts, np.iinfo(np.int64).max)
         today = padded[following] < (clients + 1) * DAY
         begins = np.where(today, padded[following], padded[first] + DAY)
-        found: Integers = np.where(self.available(clients, ticks), ticks, ticks + begins - at)
-        return found
+        instants: Integers = np.where(self.available(clients, ticks), ticks, ticks + begins - at)
+        return instants
 
     def first_available(self, clients: Integers, tick: int) -> int:
         """Return the first instant from `tick` on that lies in a window of one of the clients."""
@@ -167,7 +167,7 @@ def read_windows(path: Path, clients: int) -> Windows:
     """Read a user's table of windows: `client`, `start`, `end` in seconds of the day.
 
     Raises:
-        DataError: the file cannot be read, a window is none, or a client has none.
+        DataError: the file cannot be read, a window is invalid, or a client has no window.
     """
     table = read_table(path, "clock.windows")
     key = f"clock.windows={path}"
@@ -191,5 +191,5 @@ def read_windows(path: Path, clients: int) -> Windows:
     order = np.lexsort((first, client))
     base = client[order].astype(np.int64) * DAY
     starts, ends = (base + ticks[order].astype(np.int64) for ticks in (first, last))
-    # Windows that overlap are one: an end counts as late as those before it.
+    # Overlapping windows are one: an end is never before an earlier window's end.
     return Windows(starts, np.maximum.accumulate(ends))

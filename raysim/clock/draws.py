@@ -1,8 +1,9 @@
 """Draws keyed by client: one value per key, without a generator or a loop per client.
 
-`core.seeds.stream` makes a generator a key, which takes 20 us; a fleet draws for a million clients
-at once. A value is a hash of its key by the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast
-splittable pseudorandom number generators", OOPSLA 2014), so it depends on its key alone.
+`core.seeds.stream` makes a generator per key, which takes 20 us; a fleet draws for a million
+clients at once. A value is a hash of its key by the finaliser of SplitMix64 (Steele, Lea and
+Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014), so it depends on its key
+alone.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def uniforms(seed: int, purpose: str, *keys: Any) -> Floats:
 
     Args:
         seed: The run's seed.
-        purpose: Names the stream.
+        purpose: Name of the stream.
         keys: Whole numbers from 0, or arrays [n] of them: clients, days, ...
     """
     state = np.array([torch_seed(seed, f"clock/{purpose}")], dtype=np.uint64)
@@ -38,11 +39,11 @@ def uniforms(seed: int, purpose: str, *keys: Any) -> Floats:
 
 
 def normals(seed: int, purpose: str, *keys: Any) -> Floats:
-    """Return standard normal numbers, one for each key, as `uniforms` does."""
+    """Return standard normal numbers, one for each key; arguments as of `uniforms`."""
     from scipy.special import ndtri  # 0.2 s, for runs with a clock
 
-    found: Floats = ndtri(uniforms(seed, purpose, *keys))
-    return found
+    values: Floats = ndtri(uniforms(seed, purpose, *keys))
+    return values
 
 
 def _mixed(state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

@@ -1,8 +1,8 @@
 """Fleet: the devices, networks and availability of all clients, and the cost of their work.
 
-Everything is a pure function of seed, settings and client, computed for the clients that are asked
-for, so a fleet of a million clients costs nothing until it is asked. Time is in whole ticks of a
-microsecond since the start of the run.
+All values are pure functions of seed, settings and client, computed on demand for some clients, so
+a fleet of a million clients costs nothing in advance. Time is in whole ticks of a microsecond since
+the start of the run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from raysim.clock.profiles import DROPOUT, Profiles, ProfileSource
 from raysim.core.errors import SettingsError
 
 MOST_SECONDS = 1e12
-"""Longest work of a client: sums of such ticks fit into 64 bits."""
+"""Longest pass of a client: sums of such ticks fit into 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Fleet:
 
     Attributes:
         source: The clients' profiles.
-        availability: When they are available.
-        dropout: Probability that a client drops out of a round, where no table says it.
+        availability: Decides when clients are available.
+        dropout: Probability that a client drops out of a round, unless the table has it.
     """
 
     source: ProfileSource
@@ -40,7 +40,7 @@ class Fleet:
         return self.source.of(_integers(clients))
 
     def ticks(self, clients: Any, flops: Any, bytes_up: Any, bytes_down: Any) -> Integers:
-        """Return the ticks that work takes clients [n]: flops/speed + bytes/bandwidth + latency.
+        """Return the ticks of a pass of clients [n]: flops/speed + bytes/bandwidth + latency.
 
         Args:
             clients: The clients [n].
@@ -53,7 +53,7 @@ class Fleet:
         """
         clients = _integers(clients)
         device = self.profiles(clients)
-        with np.errstate(over="ignore"):  # such work is refused below
+        with np.errstate(over="ignore"):  # refused below
             seconds = flops / device.speed + bytes_up / device.up + bytes_down / device.down
         seconds = seconds + device.latency
         if (late := np.flatnonzero(~(seconds <= MOST_SECONDS))).size:
@@ -61,21 +61,21 @@ class Fleet:
                 f"clock: client {clients[late[0]]} would need {seconds[late[0]]:g} seconds for its"
                 f" work; must be at most {MOST_SECONDS:g}: raise its speed or bandwidth"
             )
-        found: Integers = np.ceil(seconds * TICKS_PER_SECOND).astype(np.int64)
-        return found
+        ticks: Integers = np.ceil(seconds * TICKS_PER_SECOND).astype(np.int64)
+        return ticks
 
     def joules(self, clients: Any, flops: Any, bytes_up: Any, bytes_down: Any) -> Floats:
-        """Return the joules that work takes clients [n]: watts*flops/speed + joules of its bytes.
+        """Return the joules of a pass of clients [n]: watts*flops/speed + joules of its bytes.
 
-        Arguments are those of `ticks`.
+        The arguments are the same as of `ticks`.
         """
         device = self.profiles(clients)
         sent = np.asarray(bytes_up) + bytes_down
-        found: Floats = device.watts * flops / device.speed + device.joules_per_byte * sent
-        return found
+        joules: Floats = device.watts * flops / device.speed + device.joules_per_byte * sent
+        return joules
 
     def available(self, clients: Any, tick: Any) -> Flags:
-        """Return whether clients [n] are available at an instant, or at theirs [n]."""
+        """Return whether clients [n] are available at one instant, or at an instant each [n]."""
         clients = _integers(clients)
         return self.availability.available(clients, _instants(clients, tick))
 
@@ -83,7 +83,7 @@ class Fleet:
         """Return the first instants [n] from `tick` on at which clients [n] are available.
 
         Raises:
-            RunError: one is not available for years.
+            RunError: a client is not available for years.
         """
         clients = _integers(clients)
         return self.availability.next_available(clients, _instants(clients, tick))
@@ -92,16 +92,16 @@ class Fleet:
         """Return the first instant from `tick` on at which one of the clients [n] is available.
 
         Raises:
-            RunError: none is for years.
+            RunError: no client is available for years.
         """
         return self.availability.first_available(_integers(clients), tick)
 
     def dropouts(self, clients: Any, *keys: int) -> Floats:
-        """Return the fraction of its work after which each client [n] drops out; inf: it does not.
+        """Return the fraction of the pass after which each client [n] drops out; inf: it does not.
 
         Args:
             clients: The clients [n].
-            keys: Of the round, or of whatever else a client drops out of.
+            keys: Keys of the round, or of anything else that a client drops out of.
         """
         clients = _integers(clients)
         rate = self.source.columns.get(DROPOUT)

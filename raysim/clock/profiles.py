@@ -7,13 +7,13 @@ WWW 2021; github.com/PKU-Chengxu/FLASH, commit 55cbede):
 
 - `speed`: `device_util.py` has the measured time of a training step of its FEMNIST network on three
   phones (1642, 588 and 179 ms for 10 samples, that is 1.02 GFLOP) and the number of clients of its
-  trace that have each (18820, 16428 and 159). Median and sigma are those of the logarithms of the
-  resulting speeds, 0.62, 1.73 and 5.70 GFLOP/s, weighted by these numbers.
+  measurements that have each (18820, 16428 and 159). Median and sigma are those of the logarithms
+  of the resulting speeds, 0.62, 1.73 and 5.70 GFLOP/s, weighted by these numbers.
 - `down`, `up`: `speed_distri.json` has the mean speed of 19 measured networks in KiB/s; median and
   sigma are the mean and the deviation of their logarithms.
 
-Everything else is a round number of ours, not of a trace: latency and energy of `phones`, and all
-of `cross-silo` (a server with a GPU, 1 Gbit/s) and `iot` (a small board on 2 Mbit/s).
+All other numbers are round ones of ours, not measured: latency and energy of `phones`, and all of
+`cross-silo` (a server with a GPU, 1 Gbit/s) and `iot` (a small board on 2 Mbit/s).
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from raysim.core.errors import DataError
 
 
 class LogNormal(NamedTuple):
-    """A log-normal distribution; sigma is the deviation of the natural logarithm."""
+    """Log-normal distribution; sigma is the deviation of the natural logarithm."""
 
     median: float
     sigma: float
 
 
 class Profiles(NamedTuple):
-    """Devices of n clients, a value each.
+    """Device properties of n clients.
 
     Attributes:
         speed: Training speed in FLOP/s [n].
         down: Bytes received per second [n].
         up: Bytes sent per second [n].
         latency: Seconds of a trip to the client and back, on top [n].
-        watts: Power while it trains [n].
+        watts: Power while training [n].
         joules_per_byte: Energy of a byte, sent or received [n].
     """
 
@@ -90,13 +90,13 @@ DROPOUT = "dropout"
 
 @dataclass(frozen=True)
 class ProfileSource:
-    """Source of the clients' profiles: columns of a table, and draws for those that it lacks.
+    """Source of the clients' profiles: columns of a table, and draws for missing columns.
 
     Attributes:
         seed: The run's seed.
         kind: One of KINDS.
         spread: Factor of all sigmas; 0 makes all devices equal.
-        columns: The table's columns [K] by quantity; empty without a table.
+        columns: Columns [K] of the table, by quantity; empty without a table.
     """
 
     seed: int
@@ -118,17 +118,17 @@ class ProfileSource:
 
 
 def read_columns(path: Path, clients: int) -> dict[str, Floats]:
-    """Read a user's table of devices: `client`, and any quantities of Profiles, and `dropout`.
+    """Read a user's table of devices: `client`, and any of `dropout` and the fields of Profiles.
 
     Args:
         path: CSV with a header, or Parquet, with a row per client.
-        clients: K, the number of clients; rows of others are ignored.
+        clients: K, the number of clients; rows of further clients are ignored.
 
     Returns:
         The columns [K] by quantity.
 
     Raises:
-        DataError: the file cannot be read, a client is missing or twice in it, or a value is out of
+        DataError: the file cannot be read, lacks a client or has it twice, or a value is out of
             range; the message names the client.
     """
     table = read_table(path, "clock.table")
@@ -155,26 +155,27 @@ def read_columns(path: Path, clients: int) -> dict[str, Floats]:
 
 
 def read_table(path: Path, setting: str) -> dict[str, np.ndarray]:
-    """Read the columns of a CSV or Parquet file, all of numbers, one of them `client`.
+    """Read the columns of a CSV or Parquet file: numbers only, with a column `client`.
 
     Raises:
-        DataError: it cannot be read, is no such table, or a client is not a whole number from 0.
+        DataError: the file cannot be read, is no such table, or a client is not a whole number
+            from 0.
     """
-    import pyarrow as pa  # a fleet without tables needs none of this
+    import pyarrow as pa  # not needed by a fleet without tables
     import pyarrow.csv
     import pyarrow.parquet as pq
 
     try:
         read = pyarrow.csv.read_csv if path.suffix == ".csv" else pq.read_table
         table: pa.Table = read(path)
-        found = [column.to_numpy() for column in table.columns]
+        arrays = [column.to_numpy() for column in table.columns]
     except (OSError, ValueError, pa.ArrowException) as error:
         cause = " ".join(str(error).split())
         raise DataError(f"{setting}={path}: cannot be read as a table: {cause}") from error
     names = table.column_names
     if twice := [name for name in names if names.count(name) > 1]:
         raise DataError(f"{setting}={path}: column {twice[0]!r} is there twice")
-    columns = dict(zip(names, found, strict=True))
+    columns = dict(zip(names, arrays, strict=True))
     if "client" not in columns or not len(columns["client"]):
         raise DataError(f"{setting}={path}: must have a column `client`, and a row per client")
     for name, values in columns.items():
@@ -194,8 +195,8 @@ def read_table(path: Path, setting: str) -> dict[str, np.ndarray]:
 def _rows_of(path: Path, listed: np.ndarray, clients: int) -> Integers:
     """Return the row of each client [K]."""
     order = np.argsort(listed, kind="stable")
-    found = np.searchsorted(listed[order], np.arange(clients))
-    rows: Integers = order[np.minimum(found, len(order) - 1)]
+    positions = np.searchsorted(listed[order], np.arange(clients))
+    rows: Integers = order[np.minimum(positions, len(order) - 1)]
     if len(missing := np.flatnonzero(listed[rows] != np.arange(clients))):
         raise DataError(
             f"clock.table={path}: client {missing[0]} is missing ({len(missing)} of {clients} are)"
