@@ -1,4 +1,4 @@
-"""Test samples of single clients of a user's own task: `Task.client_tests`, read and checked."""
+"""Reading and checks of `Task.client_tests`, the test samples of single clients."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ PARTS = {"x": "inputs", "y": "targets"}
 
 
 def names_of(client_tests: Sequence[Any] | None, clients: int) -> dict[int, str]:
-    """Return what the test samples of each client that has some are called in errors.
+    """Return the names in errors of the clients' test samples, by client with test samples.
 
     Args:
         client_tests: Per client, samples or None; empty where no client has any.
         clients: Number of clients K.
 
     Raises:
-        DataError: they are not one entry a client.
+        DataError: there is not one entry per client.
     """
     if client_tests is None:
         return {}
@@ -42,28 +42,28 @@ def names_of(client_tests: Sequence[Any] | None, clients: int) -> dict[int, str]
 def local_test_of(
     names: Mapping[int, str], sets: Mapping[str, Split], train: Split, clients: int
 ) -> LocalTest | None:
-    """Return the test samples that clients have of their own; None where none is given.
+    """Return the clients' own test samples; None if none are given.
 
     Args:
-        names: Names of those sets, by client.
+        names: Names of the sets of test samples, by client.
         sets: Samples by name.
-        train: The training samples of all clients, which these must be like.
+        train: The training samples of all clients, whose shapes and dtypes the test samples need.
         clients: Number of clients K.
 
     Raises:
-        DataError: they are not like the training samples, or all empty.
+        DataError: shapes or dtypes differ from the training samples', or all sets are empty.
     """
     if not names:
         return None
     filled = {name: sets[name] for name in names.values() if len(sets[name])}
     if not filled:
         raise DataError(f"{NAME}: no client has a sample; leave it out, or give one client some")
-    for name, found in filled.items():
-        for part, what in PARTS.items():
-            each, like = getattr(found, part), getattr(train, part)
+    for name, samples in filled.items():
+        for part, title in PARTS.items():
+            each, like = getattr(samples, part), getattr(train, part)
             if (each.shape[1:], each.dtype.kind) != (like.shape[1:], like.dtype.kind):
                 raise DataError(
-                    f"{name}: {what} {each.dtype}{[*each.shape[1:]]} a sample; must be"
+                    f"{name}: {title} {each.dtype}{[*each.shape[1:]]} a sample; must be"
                     f" {like.dtype}{[*like.shape[1:]]}, as in Task.clients"
                 )
     x, y = (np.concatenate([getattr(each, part) for each in filled.values()]) for part in PARTS)

@@ -1,9 +1,9 @@
 """Evaluation sets: samples on which the global model is evaluated client by client.
 
-They are chosen once, before the first round, and travel to the workers with the federation. Of a
-large population a seeded sample of clients stands for all, which bounds the cost of evaluation.
+They are chosen once, before the first round, and travel to the workers with the federation. In a
+large population, a seeded sample of clients stands for all, which bounds the cost of evaluation.
 
-Legend: n clients, N' samples of theirs.
+Legend: n clients, N' samples of these clients.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from raysim.core.seeds import stream
 from raysim.federation.federation import LocalTest
 
 EVALUATION_ROWS = 1000
-"""Samples of an evaluated batch, the unit of work of a worker."""
+"""Most samples of an evaluated batch, a worker's unit of work."""
 MOST_CLIENTS = 5_000
-"""Most clients that are evaluated; of a larger population so many are drawn by the seed."""
+"""Most clients to evaluate; from a larger population, this number is drawn by the seed."""
 SplitName = Literal["train", "test", "local"]
 
 
@@ -38,12 +38,12 @@ class EvaluationSet:
     """Samples of some clients, cut into batches of whole clients.
 
     Attributes:
-        split: Where they are from: held-out training samples ("train"), test samples ("test"), or
+        split: Origin of the samples: held-out training samples ("train"), test samples ("test"), or
             test samples of `LocalTest` ("local").
         clients: The clients [n], ascending; each has at least one sample.
         samples: Per client, by position in `clients`, the indices of its samples.
-        cuts: Positions in `clients` where batches begin and end; a batch has at most
-            EVALUATION_ROWS samples, or one client.
+        cuts: Positions in `clients` of the batches' bounds; a batch has at most EVALUATION_ROWS
+            samples, or one client.
     """
 
     split: SplitName
@@ -65,10 +65,10 @@ class EvaluationSet:
 
 
 def held_out_set(client_indices: ClientIndices, holdout: Holdout) -> EvaluationSet:
-    """Return the samples that clients hold out.
+    """Return the clients' held-out samples.
 
     Raises:
-        SettingsError: there are none.
+        SettingsError: no client holds out a sample.
     """
     chosen = _chosen(len(client_indices.sizes), holdout.seed)
     per_client = [_held_out(client_indices[k], holdout, k) for k in chosen.tolist()]
@@ -85,7 +85,7 @@ def _held_out(indices: Indices, holdout: Holdout, client: int) -> Indices:
 
 
 def local_test_set(local_test: LocalTest, seed: int) -> EvaluationSet:
-    """Return the test samples that clients have of their own."""
+    """Return the clients' own test samples."""
     indices = local_test.indices
     filled = np.flatnonzero(indices.sizes)
     chosen = filled[_chosen(len(filled), seed)]
@@ -96,7 +96,7 @@ def local_test_set(local_test: LocalTest, seed: int) -> EvaluationSet:
 def client_test_set(
     client_indices: ClientIndices, train: Indices, test: Indices, seed: int
 ) -> EvaluationSet:
-    """Return test samples for each client, drawn in the class proportions of all that it holds.
+    """Return test samples for each client, drawn in the class proportions of its samples.
 
     Args:
         client_indices: The training samples that each client holds.
@@ -105,7 +105,7 @@ def client_test_set(
         seed: The run's seed.
 
     Raises:
-        DataError: a client trains on a class of which the test set has no sample.
+        DataError: a client trains on a class without a sample in the test set.
     """
     chosen = _chosen(len(client_indices.sizes), seed)
     classes = 1 + int(max(train.max(), test.max()))
@@ -118,7 +118,7 @@ def client_test_set(
 
 
 def _chosen(clients: int, seed: int) -> Indices:
-    """Return the clients that are evaluated, ascending."""
+    """Return the clients to evaluate, ascending."""
     if clients <= MOST_CLIENTS:
         return np.arange(clients)
     generator = stream(seed, "evaluated-clients")
@@ -126,7 +126,7 @@ def _chosen(clients: int, seed: int) -> Indices:
 
 
 def _cuts(offsets: Indices) -> Indices:
-    """Cut clients whose samples lie between offsets [n+1] into batches of whole clients."""
+    """Return the bounds of batches of whole clients, whose samples begin at offsets [n+1]."""
     cuts, n = [0], len(offsets) - 1
     while cuts[-1] < n:
         room = offsets[cuts[-1]] + EVALUATION_ROWS

@@ -1,7 +1,7 @@
 """The federation of a run: samples, client indices and a network.
 
-A federation is built once by the driver and opened by every worker: prepared data travels as
-paths to memory-mapped files, a user's own arrays through the object store, never per client.
+The driver builds a federation once, and every worker opens it: prepared data travels as paths to
+memory-mapped files, a user's own arrays through the object store, never per client.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ CLIENT_TESTS = "Task.client_tests"
 
 @dataclass(frozen=True)
 class LocalTest:
-    """Test samples that clients have of their own.
+    """The clients' own test samples.
 
     Attributes:
-        indices: Per client, the indices of its samples; some clients may have none.
-        samples: The samples that they index; None: the federation's test samples.
+        indices: Per client, the indices of its samples; may be empty for some clients.
+        samples: The indexed samples; None: the federation's test samples.
     """
 
     indices: ListedIndices
@@ -58,16 +58,16 @@ class Federation:
 
     Attributes:
         train: The training samples, or the path of their prepared file.
-        test: The test samples, or the path of their prepared file; of a task without, no samples.
+        test: The test samples, or the path of their prepared file; empty for a task without any.
         client_indices: The training samples that each client holds.
         inputs: Turns raw inputs into inputs of the network.
         build: Builds the network.
-        prepare: Prepares the files on a node and returns them by split, where there are any.
+        prepare: Prepares the files on a node and returns them by split; None without files.
         scoring: Loss and metrics.
-        holdout: Divides a client's samples into those trained on and those held out.
-        local_test: Test samples of single clients, on which they are evaluated, if there are any.
-        labels: The words that a task's class numbers stand for, where its labels are words.
-        default_dtype: torch's where the federation was made, in which each process builds.
+        holdout: Divides a client's samples into training samples and held-out samples.
+        local_test: Test samples of single clients, for their evaluation, if there are any.
+        labels: The word of each class number, if a task's labels are words.
+        default_dtype: torch's default dtype in the driver, with which each process builds.
     """
 
     train: Split | Path
@@ -84,22 +84,22 @@ class Federation:
 
     @property
     def has_test(self) -> bool:
-        """True if there is a test set; a task may have none."""
+        """True if there is a test set, which a task may lack."""
         return isinstance(self.test, Path) or len(self.test) > 0
 
     @property
     def training_sizes(self) -> Indices:
-        """Samples that each client trains on [K]."""
+        """Number of training samples of each client [K]."""
         return self.holdout.training_sizes(self.client_indices.sizes)
 
     def on_this_node(self) -> Federation:
         """Return this federation with paths that exist on this node.
 
-        These are the driver's paths where the node sees them, else paths under the node's own data
+        They are the driver's paths if the node sees them, else paths under the node's own data
         root. The first process to ask prepares the files, the others wait.
 
         Raises:
-            DataError: they cannot be prepared; it names the node.
+            DataError: the files cannot be prepared; the message names the node.
         """
         paths = [split for split in (self.train, self.test) if isinstance(split, Path)]
         if all(path.exists() for path in paths):
@@ -117,10 +117,10 @@ class Federation:
     def for_network(self, network: nn.Module) -> Federation:
         """Return this federation with floating-point samples in the type of a network's parameters.
 
-        Samples of a task's own are cast once, those of files as they are decoded.
+        Samples of a user's own task are cast once, samples of files when they are decoded.
 
         Raises:
-            DataError: a value is beyond that type.
+            DataError: a value is out of range for that type.
         """
         dtype = sample_dtype(network)
         train, test = (
@@ -135,7 +135,7 @@ class Federation:
         return replace(self, train=train, test=test, local_test=local, inputs=inputs)
 
     def place(self, split: str, row: int) -> str:
-        """Return what a sample of a task is called in errors: `client 3, sample 5`."""
+        """Return the name of a task's sample in errors: `client 3, sample 5`."""
         name = "Task.test"
         if split == "local" and self.local_test:
             client, row = owner_of(self.local_test.indices, row)
@@ -158,9 +158,9 @@ class Federation:
 
 
 def sample_dtype(network: nn.Module) -> torch.dtype:
-    """Return the type of floating-point samples: float64 where all real parameters are, or float32.
+    """Return the type of floating-point samples: float64 if all real parameters are, else float32.
 
-    Modules whose parameters are of several types, or complex, cast their inputs themselves.
+    Modules with parameters of several types, or complex ones, cast their inputs themselves.
     """
     types = {each.dtype for each in network.parameters() if each.is_floating_point()}
     return torch.float64 if types == {torch.float64} else torch.float32
@@ -170,11 +170,11 @@ S = TypeVar("S", Split, Split | Path)
 
 
 def _cast(split: S, dtype: torch.dtype, place_of: Callable[[int], str]) -> S:
-    """Return samples in memory with floating-point values of a type."""
+    """Return samples in memory with their floating-point values in a type."""
     if isinstance(split, Path):
         return split
     wanted = np.float64 if dtype == torch.float64 else np.float32
-    with np.errstate(over="ignore"):  # it is found below
+    with np.errstate(over="ignore"):  # checked below
         x, y = (
             values.astype(wanted, copy=False) if values.dtype.kind == "f" else values
             for values in (split.x, split.y)
@@ -194,7 +194,7 @@ class _Build:
         shape: tuple[int, ...] = ask(
             dataset,
             "shape",
-            returns=lambda found: isinstance(found, tuple) and all(map(_is_count, found)),
+            returns=lambda returned: isinstance(returned, tuple) and all(map(_is_count, returned)),
             expected=f"a tuple of whole numbers from 1 to {MOST}",
         )
         classes: int = ask(
@@ -207,7 +207,9 @@ class _Build:
             self.settings.model,
             "build",
             *(shape, classes),
-            returns=lambda found: any(weights.requires_grad for weights in found.parameters()),
+            returns=lambda returned: any(
+                weights.requires_grad for weights in returned.parameters()
+            ),
             expected="a torch.nn.Module with parameters that are trained",
         )
         return built
@@ -227,15 +229,15 @@ class _Prepare:
 
 
 def from_settings(settings: Settings, root: Callable[[], Path], progress: Progress) -> Federation:
-    """Prepare the dataset, split it, and return the federation of a run.
+    """Prepare and split the dataset, and return the federation of a run.
 
     Args:
         settings: The run's settings.
-        root: Returns the data root of the node where it is called.
+        root: Returns the data root of the node that calls it.
         progress: Called as the work proceeds.
 
     Raises:
-        DataError: the data cannot be fetched, is damaged, or cannot be split as the settings say.
+        DataError: the data cannot be fetched, is damaged, or cannot be split by these settings.
         SettingsError: dataset or partition fails.
     """
     paths = prepared(settings.dataset, root(), progress)
@@ -248,7 +250,7 @@ def from_settings(settings: Settings, root: Callable[[], Path], progress: Progre
     scoring: Scoring = ask(
         settings.dataset,
         "scoring",
-        returns=lambda found: isinstance(found, Scoring),
+        returns=lambda returned: isinstance(returned, Scoring),
         expected="a raysim.Scoring",
     )
     return Federation(

@@ -1,7 +1,7 @@
 """Input pipelines, from stored raw inputs to the inputs of training and evaluation.
 
-Stored inputs are shared, and often mapped from a file: written to, the process would end. What a
-dataset or a partition is given is therefore a copy, as it may change that in place.
+Stored inputs are shared and often mapped from a file, where a write would end the process. Datasets
+and partitions, which may change their inputs in place, therefore get copies.
 
 Legend: n samples.
 """
@@ -22,16 +22,16 @@ from raysim.core.seeds import torch_generator
 
 @dataclass(frozen=True, kw_only=True)
 class InputPipeline:
-    """Input pipeline; that of a `Task` only casts its inputs [n, ...].
+    """Input pipeline of a `Task`, which only casts its inputs [n, ...]; base of the other.
 
     Attributes:
-        dtype: Type of the floating-point inputs that it returns: that of the network's parameters.
+        dtype: Type of the returned floating-point inputs: the type of the network's parameters.
     """
 
     dtype: torch.dtype = torch.float32
 
     def cast(self, x: Tensor) -> Tensor:
-        """Return floating-point values in the network's type, others as they are."""
+        """Return floating-point values in the network's type, other values unchanged."""
         return x.to(self.dtype) if x.is_floating_point() else x
 
     @property
@@ -40,7 +40,7 @@ class InputPipeline:
         return False
 
     def decode(self, x: Tensor) -> Tensor:
-        """Decode inputs that are the same for all clients."""
+        """Decode inputs that do not differ between clients."""
         return self.cast(x)
 
     def client(self, x: Tensor, rows: Tensor, client: int) -> Tensor:
@@ -56,10 +56,10 @@ class InputPipeline:
         return x
 
     def check(self, x: Tensor, rows: Tensor) -> None:
-        """Check that a few inputs, samples `rows` [n], come through.
+        """Try the pipeline on a few inputs, samples `rows` [n].
 
         Raises:
-            SettingsError: dataset or partition fails, or returns something else than inputs.
+            SettingsError: dataset or partition fails, or does not return inputs.
         """
 
 
@@ -106,8 +106,10 @@ class PreparedPipeline(InputPipeline):
         settings = self.settings
         dataset, partition, seed = settings.dataset, settings.partition, settings.seed
 
-        def are_inputs(found: object) -> bool:
-            return isinstance(found, Tensor) and found.dim() > 0 and len(found) == len(rows)
+        def are_inputs(returned: object) -> bool:
+            return (
+                isinstance(returned, Tensor) and returned.dim() > 0 and len(returned) == len(rows)
+            )
 
         expected = "a tensor with one row per input"
         decoded = ask(dataset, "decode", x.clone(), returns=are_inputs, expected=expected)

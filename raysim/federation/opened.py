@@ -22,14 +22,14 @@ from raysim.federation.evaluation_sets import EvaluationSet
 from raysim.federation.federation import Federation, open_samples
 
 RESIDENT_FRACTION = 0.15
-"""Fraction of this process's GPU memory that a set of samples may take to stay there."""
+"""Largest fraction of this process's GPU memory for keeping a set of samples there."""
 
 
 class OpenedSamples:
     """Samples of a federation as tensors in one process, read-only.
 
     Attributes:
-        runs: Runs that share this process, each with samples of its own.
+        runs: Number of runs that share this process, each with its own samples.
     """
 
     runs: ClassVar[int] = 1
@@ -50,17 +50,17 @@ class OpenedSamples:
                 self._splits[name] = _resident(split, _room(device, self.runs), device)
 
     def client(self, client: int) -> Batch:
-        """Return the samples that one client trains on, decoded."""
+        """Return one client's training samples, decoded."""
         whole = self._whole(client)
         if not self._holdout.fraction:
             return whole
         return _selected(whole, self._holdout.divide(client, len(whole.y))[0])
 
     def check(self) -> None:
-        """Check that there are test samples, and that two come through the input pipeline.
+        """Check that there are test samples, and try the input pipeline on two of them.
 
         Raises:
-            DataError: there are none.
+            DataError: there are no test samples.
             SettingsError: dataset or partition fails.
         """
         x, _ = self._shown.take(slice(0, 2), self._device)
@@ -69,12 +69,12 @@ class OpenedSamples:
         self._inputs.check(x, torch.arange(len(x)))
 
     def first(self, count: int) -> Batch:
-        """Return the first test samples, or of a task without the first training samples."""
+        """Return the first test samples, or the first training samples if there are none."""
         x, y = self._shown.take(slice(0, count), self._device)
         return self._batch(self._inputs.test(x, torch.arange(len(y))), y)
 
     def of_clients(self, samples: EvaluationSet, number: int) -> Batch:
-        """Return the samples of one of the batches that are evaluated client by client."""
+        """Return the samples of one batch of an evaluation set."""
         first, last = samples.cuts[number : number + 2].tolist()
         split = self._splits[samples.split]
         if not self._inputs.per_client:
@@ -86,7 +86,7 @@ class OpenedSamples:
         return self._batch(torch.cat([data.x for data in seen]), torch.cat([d.y for d in seen]))
 
     def test(self, start: int, stop: int) -> Batch:
-        """Return a range of test samples, decoded: inputs of a task's own are its array."""
+        """Return a range of test samples, decoded; of a task, its own array of inputs."""
         x, y = self._splits["test"].take(slice(start, stop), self._device)
         return self._batch(self._inputs.test(x, torch.arange(start, start + len(y))), y)
 
@@ -119,13 +119,13 @@ def _selected(whole: Batch, positions: Indices) -> Batch:
 
 
 def _rows(values: Tensor, rows: Tensor) -> Tensor:
-    """Return rows of a tensor; indexing took 28 times as long on 600 images in bytes."""
+    """Return rows of a tensor; indexing took 28 times as long on 600 images of bytes."""
     return values.index_select(0, rows)
 
 
 @dataclass(frozen=True)
 class _Samples:
-    """Raw inputs [N, ...] and targets [N, ...]; inputs in pieces on disk are read on demand."""
+    """Raw inputs [N, ...] and targets [N, ...]; inputs in several files are read on demand."""
 
     x: Tensor | ConcatArray
     y: Tensor
@@ -133,7 +133,7 @@ class _Samples:
     def take(self, rows: slice | Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return the inputs and targets of some samples, on the device.
 
-        Inputs are aligned: where a user's own array begins differs from process to process.
+        Inputs are aligned, as the address of a user's own array differs from process to process.
         """
         if isinstance(rows, slice):
             x = as_tensor(self.x[rows]) if isinstance(self.x, ConcatArray) else self.x[rows]
@@ -148,24 +148,24 @@ class _Samples:
 
 
 def _open(split: Split | Path) -> _Samples:
-    found = open_samples(split)
-    x: Any = found.x  # an array, or `ConcatArray`
-    return _Samples(x if isinstance(x, ConcatArray) else as_tensor(x), as_tensor(found.y))
+    opened = open_samples(split)
+    x: Any = opened.x  # an array, or `ConcatArray`
+    return _Samples(x if isinstance(x, ConcatArray) else as_tensor(x), as_tensor(opened.y))
 
 
 def memory_cap(device: torch.device) -> int:
-    """Return the bytes of a GPU that this process's tensors may take; a worker's set-up caps it."""
+    """Return the most bytes of a GPU for this process's tensors; a worker's set-up caps it."""
     total = torch.cuda.get_device_properties(device).total_memory
     return int(torch.cuda.get_per_process_memory_fraction(device) * total)
 
 
 def _room(device: torch.device, runs: int) -> float:
-    """Return the bytes of a GPU that a set of samples of one of some runs may take."""
+    """Return the most bytes of a GPU for a set of samples of one of `runs` runs."""
     cap, (free, _) = memory_cap(device), torch.cuda.mem_get_info(device)
     return min(RESIDENT_FRACTION * cap / runs, cap - torch.cuda.memory_allocated(device), free)
 
 
 def _resident(split: _Samples, room: float, device: torch.device) -> _Samples:
-    """Move samples to the device where they take no more than `room` bytes of its memory."""
+    """Move samples to the device if they take at most `room` bytes of its memory."""
     fits = math.prod(split.x.shape) * split.x.dtype.itemsize <= room
     return _Samples(*split.take(slice(None), device)) if fits else split

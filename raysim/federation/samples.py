@@ -1,6 +1,6 @@
-"""Samples as users of Python have them, read into arrays: pairs, datasets and loaders of torch.
+"""Reading of a user's samples into arrays: pairs, datasets and loaders of torch.
 
-What cannot be read is refused in one line that names the client and the sample.
+An error is one line that names the client and the sample.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def read_pair(name: str, given: Any) -> tuple[Any, Any]:
     """Return inputs [N, ...] and targets [N, ...] as arrays.
 
     Args:
-        name: What they are, for errors: `client 3`.
-        given: A pair of both, a torch `Dataset` of such pairs, or a `DataLoader`.
+        name: Name of the samples in errors: `client 3`.
+        given: A pair of inputs and targets, a torch `Dataset` of such pairs, or a `DataLoader`.
 
     Raises:
-        DataError: they cannot be read, do not match, or are not finite.
+        DataError: the samples cannot be read, do not match, or are not finite.
     """
     parts = _parts(name, given).items()
     x, y = (_as_torch_has(_stacked(name, part, values)) for part, values in parts)
@@ -62,14 +62,14 @@ def not_finite(
     """Return the place of the first value that is not finite; empty if all are.
 
     Args:
-        part: What the values are, for errors.
+        part: Name of the values in errors.
         values: The values [N, ...].
-        place_of: Returns what a row is called.
+        place_of: Returns the name of a row.
     """
     if values.dtype.kind not in "fc" or not values.size:
         return ""
     extremes = values if values.dtype.kind == "c" else np.array([values.min(), values.max()])
-    if np.isfinite(extremes).all():  # the least is NaN where one is
+    if np.isfinite(extremes).all():  # the minimum is NaN if any value is
         return ""
     row, *place = np.argwhere(~np.isfinite(values))[0].tolist()
     column = f", column {place[0] if len(place) == 1 else place}" if place else ""
@@ -79,12 +79,12 @@ def not_finite(
 
 @contextmanager
 def blaming_samples(samples: Batch) -> Iterator[None]:
-    """Name a sample that is not finite where the body refuses what was trained on it.
+    """Name a sample that is not finite if the body refuses the result of training.
 
-    Samples on disk are not checked before: of a dataset larger than memory that takes long.
+    Samples on disk are not checked in advance, which takes long for a dataset larger than memory.
 
     Raises:
-        DataError: there is one.
+        DataError: a sample is not finite.
     """
     try:
         yield
@@ -123,7 +123,7 @@ def _parts(name: str, given: Any) -> dict[str, Any]:
 
 
 def _dataset_of(loader: DataLoader[Any]) -> Dataset[Any] | None:
-    """Return the samples of a loader in their own order; None where its batches must be read."""
+    """Return the samples of a loader in their own order; None if its batches must be read."""
     if loader.batch_size is None and loader.batch_sampler is None:  # it gives single samples
         order: Any = loader.sampler
         whole = isinstance(loader.dataset, IterableDataset)
@@ -143,13 +143,13 @@ def _samples_of(name: str, given: Any) -> Iterator[Any]:
     """Yield the samples of a dataset.
 
     Raises:
-        DataError: it has no length, or fails; it names the sample.
+        DataError: the dataset has no length, or fails; the message names the sample.
     """
     if isinstance(given, IterableDataset):
         yield from given
         return
     try:
-        # A dataset need not have an end for a `for` loop: `__getitem__` may take any number.
+        # Not a `for` loop, which may have no end: `__getitem__` may take any number.
         size = len(given)
     except (TypeError, NotImplementedError) as error:
         raise DataError(f"{name}: the {type(given).__name__} has no length") from error
@@ -157,8 +157,8 @@ def _samples_of(name: str, given: Any) -> Iterator[Any]:
         try:
             sample = given[row]
         except Exception as error:  # a user's dataset may raise anything
-            found = f"{type(error).__name__}: {visible(' '.join(str(error).split()))}"
-            raise DataError(f"{name}, sample {row}: cannot be read: {found}") from error
+            reason = f"{type(error).__name__}: {visible(' '.join(str(error).split()))}"
+            raise DataError(f"{name}, sample {row}: cannot be read: {reason}") from error
         yield sample
 
 
@@ -177,7 +177,7 @@ def _stacked(name: str, part: str, values: Any) -> Array:
     """Return values of samples as one array.
 
     Raises:
-        DataError: they are no array; it names the first sample that differs.
+        DataError: the values are no array; the message names the first sample that differs.
     """
     _check_dense(name, part, values)
     if isinstance(values, Mapping):
@@ -190,17 +190,19 @@ def _stacked(name: str, part: str, values: Any) -> Array:
         if isinstance(values, Sequence) and any(isinstance(each, Tensor) for each in values):
             values = [as_array(each) for each in values]
         mixed = isinstance(values, Sequence) and len({isinstance(v, str) for v in values}) > 1
-        found = np.array(values, object) if mixed else as_array(values)  # NumPy makes 0 a word, too
+        array = (
+            np.array(values, object) if mixed else as_array(values)
+        )  # NumPy would make words of numbers
     except (ValueError, TypeError, RuntimeError) as error:
         raise DataError(_uneven(name, part, values) or f"{name}: {part}: {error}") from error
-    if found.dtype == object and found.ndim:
-        if problem := _uneven(name, part, found):
+    if array.dtype == object and array.ndim:
+        if problem := _uneven(name, part, array):
             raise DataError(problem)
-        if not any(isinstance(value, str) for value in found.flat):
-            found = np.array([*map(as_array, found)]) if found.ndim == 1 else found
-        if found.dtype == object and all(map(_is_number, found.flat)):
-            found = found.astype(np.float64)
-    return found
+        if not any(isinstance(value, str) for value in array.flat):
+            array = np.array([*map(as_array, array)]) if array.ndim == 1 else array
+        if array.dtype == object and all(map(_is_number, array.flat)):
+            array = array.astype(np.float64)
+    return array
 
 
 def _check_dense(name: str, part: str, values: Any) -> None:
@@ -212,7 +214,7 @@ def _check_dense(name: str, part: str, values: Any) -> None:
 
 
 def _not_dense(values: Any) -> str:
-    """Return why values are no dense array, which NumPy would take for something else."""
+    """Return why values are no dense array, as NumPy would misread them; empty if they are."""
     kind = type(values).__name__
     if isinstance(values, np.ma.MaskedArray) and len(places := np.argwhere(values.mask)):
         first = f", the first in sample {places[0][0]}" if values.ndim > 1 else ""
@@ -228,10 +230,10 @@ def _not_dense(values: Any) -> str:
 
 
 def _as_torch_has(values: Array) -> Array:
-    """Return numbers in a type that torch has: no longer ones, and in this machine's byte order."""
+    """Return numbers in a type that torch has, in this machine's byte order."""
     dtype = values.dtype
     if dtype.kind in "fc" and dtype.itemsize > (8 if dtype.kind == "f" else 16):
-        with np.errstate(over="ignore"):  # it is found as infinite
+        with np.errstate(over="ignore"):  # checked as infinite
             return values.astype(np.float64 if dtype.kind == "f" else np.complex128)
     return values if dtype.isnative else values.astype(dtype.newbyteorder("="))
 
@@ -246,7 +248,7 @@ def as_array(values: Any) -> Array:
 
 
 def _uneven(name: str, part: str, values: Any) -> str:
-    """Return in which sample values have another shape than in the first; empty if in none."""
+    """Describe the first sample whose values differ in shape from sample 0's; empty if none."""
     shapes = []
     for row, value in enumerate(values):
         try:

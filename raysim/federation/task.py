@@ -1,4 +1,4 @@
-"""Tasks: federations of a user's own arrays and module, given from Python."""
+"""Tasks: federations of a user's own arrays and module."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ class Task:
 
         task = raysim.Task(model, clients, test, raysim.Scoring(squared_error, {"mae": mae}))
 
-    Its floating-point targets [N] or [N, D], as all floating-point inputs, reach model and loss in
-    the type of the model's parameters: float64 where all are of that type, else float32. The run
+    Floating-point targets [N] or [N, D] and inputs reach model and loss in the type of the model's
+    parameters: float64 if all are of that type, else float32. The run
     records `test_loss` and `test_mae` instead of `test_accuracy`; it takes no `target_accuracy`, no
     `evaluation.clients` and no `local.temperature`.
 
     Attributes:
-        model: Builds the network, or is a module to be copied; its weights are the first global
-            model.
+        model: Function that builds the network, or a module to copy; its weights are the first
+            global model.
         clients: Per client, its inputs [n_k, ...] and targets [n_k, ...], as tensors, arrays, lists
             or a DataFrame with a Series; or a torch `Dataset` of such pairs, or a `DataLoader`,
             which is read once.
-        test: The test inputs [N, ...] and targets [N, ...], given alike, or None.
-        client_tests: Per client, test inputs and targets of its own, on which it is evaluated with
-            the model that it deploys; None where it has none. Empty: no client has any.
+        test: The test inputs [N, ...] and targets [N, ...] in one of these forms, or None.
+        client_tests: Per client, its own test inputs and targets, on which its deployed model is
+            evaluated; None for a client without any. Empty: no client has any.
         scoring: Loss and metrics; by default cross-entropy, accuracy and macro F1.
     """
 
@@ -69,7 +69,7 @@ class Task:
         """Check that the clients can be counted and read more than once.
 
         Raises:
-            DataError: they cannot.
+            DataError: `clients` is no sequence.
         """
         given: Any = self.clients
         if not isinstance(given, Sequence):
@@ -79,7 +79,7 @@ class Task:
 
 @dataclass(frozen=True)
 class _Builder:
-    """Builder of a task's network: a call of the user's function, or a copy of the module."""
+    """Builder of a task's network: calls the user's function, or copies the module."""
 
     model: Callable[[], Any] | nn.Module
 
@@ -87,7 +87,7 @@ class _Builder:
         """Build the network.
 
         Raises:
-            DataError: that fails, or what is built is no module.
+            DataError: the user's function fails, or does not return a module.
         """
         try:
             built = deepcopy(self.model) if isinstance(self.model, nn.Module) else self.model()
@@ -96,8 +96,8 @@ class _Builder:
         except Exception as error:  # a user's function may raise anything
             raise DataError(f"Task.model: cannot be built: {cause(error)}") from error
         if not isinstance(built, nn.Module):
-            found = visible(repr(built))
-            raise DataError(f"Task.model: must build a torch.nn.Module; what it built is {found}")
+            shown = visible(repr(built))
+            raise DataError(f"Task.model: must build a torch.nn.Module; what it built is {shown}")
         return built
 
 
@@ -106,7 +106,7 @@ def from_task(task: Task, note: Callable[[str], None] = lambda text: None) -> Fe
 
     Args:
         task: The task.
-        note: Called with a line where labels in words are numbered.
+        note: Called with a line if labels in words are numbered.
 
     Raises:
         DataError: clients hold no samples, or inputs and targets do not match.
@@ -149,7 +149,7 @@ def from_task(task: Task, note: Callable[[str], None] = lambda text: None) -> Fe
 
 
 def _alike(inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Return inputs in one type: where some sets have whole numbers only, in that of the others."""
+    """Return inputs in one type: sets of whole numbers take the type of the others."""
     kinds = {x.dtype.kind for x in inputs.values()}
     if len(kinds) == 1 or not kinds & {*"fc"}:
         return dict(inputs)
@@ -161,7 +161,7 @@ def _check_alike(clients: Sequence[Split], test: Split | None) -> None:
     """Check that samples of all clients have one shape, and targets of all sets one dtype too.
 
     Raises:
-        DataError: they have not, or the test set is empty.
+        DataError: shapes or dtypes differ, or the test set is empty.
     """
     if len({each.x.shape[1:] for each in clients}) > 1:
         raise DataError("Task.clients: inputs of all clients must have the same shape")

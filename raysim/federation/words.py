@@ -11,17 +11,17 @@ from raysim.core.errors import DataError, visible
 from raysim.federation.samples import Array
 
 WORDS = "UO"
-"""Kinds of arrays of words; pandas has them as objects."""
+"""Kinds of arrays of words, which pandas holds as objects."""
 
 
 def number_words(targets: Mapping[str, Array]) -> tuple[dict[str, Array], tuple[str, ...]]:
     """Number labels in words, the same for all sets of samples.
 
     Args:
-        targets: Labels [N] of each set, by what the set is called in errors.
+        targets: Labels [N] of each set, by the name of the set in errors.
 
     Returns:
-        Class numbers, and the words in their order; none where labels are numbers.
+        Class numbers, and the words in the order of their numbers; empty if labels are numbers.
 
     Raises:
         DataError: some labels are words and some are numbers.
@@ -44,7 +44,7 @@ def _are_words(name: str, y: Array) -> bool:
     """Return whether labels are words.
 
     Raises:
-        DataError: some are, or one is neither a word nor a number.
+        DataError: only some labels are words, or one is neither a word nor a number.
     """
     if y.dtype.kind not in WORDS or not y.size:
         return False
