@@ -1,9 +1,9 @@
-"""Tensors of a module as the engine holds them, and what `forward` binds in their place.
+"""Bindings of a module's buffers: the engine's tensors, and new ones that `forward` binds.
 
-A `forward` may bind a buffer to a new tensor (`self.mean = ...`), where the engine holds the one
-before: `Bindings.rebound` finds the new ones, `settle` writes their values into the engine's. What
-a buffer that is not persistent is bound to for one batch, a mask of its shape, is forgotten. A
-buffer that `forward` registers is one that was None.
+A `forward` may bind a buffer to a new tensor (`self.mean = ...`), while the engine holds the old
+one: `Bindings.rebound` finds the new tensors, `settle` writes their values into the engine's. New
+tensors of buffers that are not persistent, such as masks of one batch, are dropped. `forward` may
+register a buffer only where it was None.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _ASSIGNS = "the model's forward assigns the buffer"
 
 
 class Slot(NamedTuple):
-    """A place in a module that holds a buffer.
+    """Attribute of a module that holds a buffer.
 
     Attributes:
-        path: Its own name.
-        name: That of the engine's tensor, another one where two places hold one tensor; of none
-            where the place is empty.
-        owner: The module, and the attribute of it.
-        key: See `owner`.
-        read: Returns what is there.
+        path: Dotted name of the attribute.
+        name: Name of the engine's tensor: differs from `path` if two slots share one tensor, and
+            names no tensor if the slot is empty.
+        owner: The module that has the attribute.
+        key: The attribute's name in `owner`.
+        read: Returns the slot's present value.
         transient: Whether the buffer is not persistent.
     """
 
@@ -47,8 +47,8 @@ class Bindings:
     """Parameters and buffers of a module, by name.
 
     Attributes:
-        tensors: The engine's.
-        buffers: Names of the buffers among them.
+        tensors: The engine's tensors.
+        buffers: Names of the buffers among `tensors`.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -71,31 +71,31 @@ class Bindings:
         self.buffers = [*buffers]
 
     def rebound(self) -> dict[str, Tensor]:
-        """Return the tensors to which `forward` has bound buffers anew; bind the engine's again.
+        """Return the new tensors of buffers that `forward` has bound; bind the engine's again.
 
         Raises:
-            RunError: one is no tensor of the buffer's shape and dtype.
+            RunError: a new value is no tensor of the buffer's shape and dtype.
         """
         bound = self.tensors
-        found = [(s, now) for s in self._slots if (now := s.read()) is not bound.get(s.name)]
-        found += self._registered()
-        if not found:
+        changed = [(s, now) for s in self._slots if (now := s.read()) is not bound.get(s.name)]
+        changed += self._registered()
+        if not changed:
             return {}
         self.restore()
-        return self._accepted(found, bound)
+        return self._accepted(changed, bound)
 
     def places(self, tensors: Tensors) -> dict[str, Tensor]:
-        """Return tensors by name, and again by the other names that a buffer has."""
+        """Return tensors by name, and shared buffers also by their further names."""
         return {**tensors, **{s.path: tensors[s.name] for s in self._slots if s.name in tensors}}
 
     def rebound_among(self, places: Tensors, tensors: Tensors) -> dict[str, Tensor]:
-        """Return what `rebound` does, of a call of the module at other tensors than its own.
+        """Return what `rebound` does, after a call of the module with tensors other than its own.
 
         Args:
-            places: What `places` returned, after the call.
-            tensors: Those that it was given.
+            places: Result of `places`, after the call.
+            tensors: Argument of `places`.
         """
-        found = [
+        changed = [
             (slot, now)
             for slot in self._slots
             for now, before in (
@@ -105,24 +105,26 @@ class Bindings:
             )
             if now is not before
         ]
-        found += self._registered()
-        self.restore()  # those that the call was not given
-        accepted = self._accepted(found, self.tensors | dict(tensors)) if found else {}
+        changed += self._registered()
+        self.restore()  # the buffers that were no argument of the call
+        accepted = self._accepted(changed, self.tensors | dict(tensors)) if changed else {}
         return {name: tensor for name, tensor in accepted.items() if name in tensors}
 
     def settle(self, rebound: Tensors) -> dict[str, Tensor]:
-        """Copy the values of buffers that are bound anew into the engine's; return the engine's."""
+        """Copy the values of rebound buffers into the engine's tensors, and return these."""
         with torch.no_grad():
-            values = {name: tensor.clone() for name, tensor in rebound.items()}  # of each other too
+            values = {
+                name: tensor.clone() for name, tensor in rebound.items()
+            }  # one may be the old tensor of another
             for name, value in values.items():
                 self.tensors[name].copy_(value)
         return {name: self.tensors[name] for name in rebound}
 
     def check_parameters(self, detached: Tensors) -> None:
-        """Check that parameters are what they were, and lie where their aliases do.
+        """Check that parameters are the same tensors, and share the memory of their aliases.
 
         Raises:
-            RunError: `forward` replaced one, whose steps are then lost.
+            RunError: `forward` replaced a parameter, whose steps would be lost.
         """
         for name, owner, key in self._parameter_slots:
             now = getattr(owner, key)
@@ -146,12 +148,12 @@ class Bindings:
         """Check that a call of the module registered no buffer.
 
         Raises:
-            RunError: it did.
+            RunError: the call registered a buffer.
         """
         self._accepted(self._registered(), {})
 
     def _registered(self) -> list[tuple[Slot, object]]:
-        """Return the places of buffers that `forward` has registered, and what is there."""
+        """Return the slots of buffers that `forward` has registered, with their values."""
         return [
             (slot, slot.read())
             for path, owner, held, keys in self._keys
@@ -160,12 +162,14 @@ class Bindings:
             if slot.key not in keys
         ]
 
-    def _accepted(self, found: Iterable[tuple[Slot, object]], bound: Tensors) -> dict[str, Tensor]:
-        """Return what buffers are bound to, by the engine's names, if it can take their place."""
-        now = {slot.path: value for slot, value in found}
-        assigned = {slot.name: slot.path for slot, _ in found}
+    def _accepted(
+        self, changed: Iterable[tuple[Slot, object]], bound: Tensors
+    ) -> dict[str, Tensor]:
+        """Return new tensors by the engine's names, if they can replace the engine's tensors."""
+        now = {slot.path: value for slot, value in changed}
+        assigned = {slot.name: slot.path for slot, _ in changed}
         accepted: dict[str, Tensor] = {}
-        for slot, value in found:
+        for slot, value in changed:
             before = bound.get(slot.name)
             if before is not None and _are_alike(value, before):
                 accepted[slot.name] = value  # type: ignore[assignment]
@@ -186,7 +190,7 @@ class Bindings:
 
 
 def _slots(prefix: str, owner: nn.Module, names: dict[int, str]) -> list[Slot]:
-    """Return the places of a module's own buffers.
+    """Return the slots of a module's own buffers.
 
     Args:
         prefix: The module's name.
@@ -205,12 +209,12 @@ def _slots(prefix: str, owner: nn.Module, names: dict[int, str]) -> list[Slot]:
     return slots
 
 
-def _are_alike(found: object, bound: Tensor) -> bool:
-    same = isinstance(found, Tensor) and (found.shape, found.dtype) == (bound.shape, bound.dtype)
+def _are_alike(value: object, bound: Tensor) -> bool:
+    same = isinstance(value, Tensor) and (value.shape, value.dtype) == (bound.shape, bound.dtype)
     return bool(same)
 
 
-def _shown(found: object) -> str:
-    if isinstance(found, Tensor):
-        return f"{str(found.dtype).removeprefix('torch.')}{[*found.shape]}"
-    return type(found).__name__
+def _shown(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{[*value.shape]}"
+    return type(value).__name__

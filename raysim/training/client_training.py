@@ -1,4 +1,4 @@
-"""The training of one client: its steps, and what they need of the trainer's resident network."""
+"""Training of one client: its steps on the trainer's resident network."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:  # which imports this module
 
 
 class ClientTraining:
-    """The training of one client.
+    """Training of one client.
 
-    Its batches are copies already; where rules and further passes read them after the network,
-    which may change its input in place, it is run on copies of these.
+    Batches are copies of the samples. If rules or further passes read a batch after the network,
+    which may change its input in place, the network runs on a copy of the batch.
     """
 
     def __init__(self, trainer: SequentialTrainer, job: ClientJob) -> None:
@@ -40,7 +40,7 @@ class ClientTraining:
         self.tensors = tensors = network.tensors()
         self.names = network.trainable_names(job.trainable)
         self.params = [tensors[name] for name in self.names]
-        # The same memory: a step that autograd need not note took 2% less time.
+        # The same memory: steps without autograd's bookkeeping took 2% less time.
         self.detached_params = [tensor.detach() for tensor in self.params]
         self.view = View(
             params=tensors,
@@ -72,7 +72,7 @@ class ClientTraining:
         self.guarded = GuardedView(**vars(self.view)) if self.recorded else self.view
 
     def recorded_steps(self, transforms: Sequence[Transform]) -> ClientSteps | None:
-        """Return what takes steps by script, with these transforms as part of them."""
+        """Return the client's recorded steps, which include these transforms, or None."""
         if self.trainer.recorded is None:
             return None
         return self.trainer.recorded.of(self.rules, self.job.trainable, self.view, transforms)
@@ -132,29 +132,29 @@ class ClientTraining:
             return loss, reported_objective(self.rules, self.states, value)
 
     def plain_direction(self, batch: Batch, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return what `direction` does; the gradient alone is taken by script where it has one."""
+        """Return what `direction` does, with only the gradient recorded if it can be."""
         taken = self.recorded and self.recorded.take(self.guarded_gradient, batch)
         taken = taken or self.differentiate(self.view, batch)
         return self.direction(self.view, taken, batch, states)
 
     def guarded_direction(self, batch: Batch, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return what `direction` does, of a view whose other parts cannot be read."""
+        """Return what `direction` does, for a view that refuses reads of its other parts."""
         return self.direction(self.guarded, self.guarded_gradient(batch), batch, states)
 
     def guarded_gradient(self, batch: Batch, states: Sequence[Tensor] = ()) -> tuple[Tensor, ...]:
-        """Return what `differentiate` does, of such a view."""
+        """Return what `differentiate` does, for such a view."""
         return self.differentiate(self.guarded, batch)
 
     def direction(
         self, view: View, taken: Sequence[Tensor], batch: Batch, states: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
-        """Return loss, objective, the direction up to the momentum, and the transforms' states.
+        """Return loss, objective, the direction before the momentum, and the transforms' states.
 
         Args:
-            view: The client's.
+            view: The client's view.
             taken: Loss, objective and gradient.
-            batch: That of the step.
-            states: Those of the transforms before the momentum, in the order of `keys`.
+            batch: The step's batch.
+            states: States of the transforms before the momentum, in the order of `keys`.
         """
         loss, value, *gradients = taken
         named: dict[str, dict[str, Tensor]] = {t.name: {} for t in self.before_momentum}
@@ -183,11 +183,11 @@ class ClientTraining:
         return [named[name] for name in self.names]
 
     def differentiate(self, view: View, batch: Batch) -> tuple[Tensor, ...]:
-        """Return the loss at T=1, the objective, and the gradient at the parameters."""
+        """Return the loss at T=1, the objective, and its gradient at the parameters."""
         outputs = self.trainer.outputs(batch.x.clone() if self.copies else batch.x)
         bindings = self.trainer.network.bindings
         if rebound := bindings.rebound():
-            self.tensors.update(rebound)  # which the view shows
+            self.tensors.update(rebound)  # the view's tensors
         value = objective(self.rules, view, outputs, batch)
         gradients = gradients_of(value, self.params)
         if rebound:  # not before the backward pass, which may need the old values
@@ -198,14 +198,14 @@ class ClientTraining:
             return loss, value, *gradients
 
     def gradient(self, tensors: Tensors, batch: Batch) -> dict[str, Tensor]:
-        """Return the gradient of the objective at any tensors, with this step's random draws."""
+        """Return the gradient of the objective at given tensors, with this step's random draws."""
         network, before = self.trainer.network, self.trainer.rng_state()
-        own = network.tensors().items()  # their memory format is the fast one
+        own = network.tensors().items()  # in the fast memory format
         with torch.no_grad():
             copies = {name: torch.empty_like(t).copy_(tensors[name]) for name, t in own}
         points = [copies[name] for name in self.names]
         self.trainer.set_rng_state(self.rng)
-        with torch.enable_grad():  # some kernels are others without it
+        with torch.enable_grad():  # without it, some kernels differ
             taken = self.recorded and self.recorded.take_at([*copies.values()], batch)
             gradients = taken[2:] if taken else self.gradients_at(copies, batch)
         self.trainer.set_rng_state(before)
@@ -214,7 +214,7 @@ class ClientTraining:
             return dict(zip(self.names, decayed, strict=True))
 
     def gradients_at(self, tensors: Tensors, batch: Batch) -> list[Tensor]:
-        """Return the gradients of the objective at tensors of the client's own, by autograd."""
+        """Return the gradients of the objective at the client's own tensors, by autograd."""
         points = [tensors[name].requires_grad_() for name in self.names]
         with self.trainer.autocast():
             outputs = self.trainer.network.at(tensors, batch.x.clone()).in_float32()

@@ -1,11 +1,11 @@
-"""FLOPs of local work: torch's formulas, on each kind of pass once, with few samples.
+"""FLOPs of local training: counted by torch's formulas, once per kind of pass, on few samples.
 
 The sequential trainer takes the steps, so frozen groups, second streams and further gradients are
 counted as the method runs them; `Rules.finish` is counted with its client's samples. torch counts
-matrix products and convolutions, of a matrix of M x K and one of K x N as 2*M*K*N.
+matrix products and convolutions, an M x K matrix times a K x N matrix as 2*M*K*N.
 
-The FLOPs of a step are a polynomial of second degree in its batch (a loss that compares all pairs
-of samples), those of `finish` in the client's samples: three counts give it for any number.
+The FLOPs of a step are a quadratic polynomial in the batch size (a loss may compare all pairs of
+samples), the FLOPs of `finish` in the client's samples: three counts determine it.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Polynomial:
-    """Polynomial of second degree through its values at FEW, FEW + 1 and FEW + 2."""
+    """Quadratic polynomial through its values at FEW, FEW + 1 and FEW + 2."""
 
     values: tuple[int, int, int]
 
     def at(self, n: Floats) -> Floats:
-        """Return its values at n [...], by Newton's forward differences."""
+        """Return the values at n [...], by Newton's forward differences."""
         first, second, third = self.values
         d, x = second - first, n - FEW
-        found: Floats = first + x * d + x * (x - 1) / 2 * (third - second - d)
-        return found
+        values: Floats = first + x * d + x * (x - 1) / 2 * (third - second - d)
+        return values
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class KindFlops:
 
     Attributes:
         step: FLOPs of a step, by the samples of its batch.
-        finish: FLOPs of what precedes and follows the steps, by the client's samples.
+        finish: FLOPs before and after the steps, by the client's samples.
         bytes_up: Bytes that a client sends.
         differences: Layout of what stages of the channel change of it.
     """
@@ -73,7 +73,7 @@ class KindFlops:
         Args:
             sizes: The clients' samples.
             batch: `local.batch_size`.
-            join: Whether a trailing batch of one sample joins the one before it.
+            join: Whether a trailing batch of one sample joins the previous batch.
         """
         distinct, inverse = np.unique(sizes, return_inverse=True)
         batches = [np.diff(batch_bounds(n, batch, join)) for n in distinct.tolist()]
@@ -87,23 +87,23 @@ class FlopCounter:
         whole = local.model_copy(update={"batch_size": "full"})
         placed = Network(copy.deepcopy(network)).placed(CPU)
         self._trainer = SequentialTrainer(placed, whole, "fp32")
-        self._trainer.recorded = None  # a script's steps are no calls that torch counts
+        self._trainer.recorded = None  # torch does not count a script's operations
         self._known: dict[Hashable, KindFlops] = {}
 
     @property
     def joins(self) -> bool:
-        """True where a trailing batch of one sample joins the one before it."""
+        """True if a trailing batch of one sample joins the previous batch."""
         return self._trainer.network.has_batchnorm
 
-    def kind(self, work: Pass, job: ClientJob) -> KindFlops:
-        """Return the FLOPs of a pass's kind, counted on one of its clients where it is new."""
-        key = _key(work, job)
+    def kind(self, pass_: Pass, job: ClientJob) -> KindFlops:
+        """Return the FLOPs of a pass's kind; a new kind is counted on one of its clients."""
+        key = _key(pass_, job)
         if key in self._known:
             return self._known[key]
         found = self._counted(job, work.moved_from)
         if key is not None:
-            self._known[key] = found
-        return found
+            self._known[key] = flops
+        return flops
 
     def _counted(self, job: ClientJob, bases: Bases) -> KindFlops:
         step, finish, upload = [], [], Upload()
@@ -144,10 +144,10 @@ class FlopCounter:
         return counted, upload
 
 
-def _key(work: Pass, job: ClientJob) -> Hashable | None:
-    """Return the key of a pass's kind; None where its rules have none."""
-    rules = key_of_rules(work.rules, work.rules.transforms)
-    ends = [key_of_function(function) for function in (work.rules.start, work.rules.finish)]
+def _key(pass_: Pass, job: ClientJob) -> Hashable | None:
+    """Return the key of a pass's kind; None if its rules have no key."""
+    rules = key_of_rules(pass_.rules, pass_.rules.transforms)
+    ends = [key_of_function(function) for function in (pass_.rules.start, pass_.rules.finish)]
     if rules is None or None in ends:
         return None
     groups = (job.broadcast, job.state, job.personal)

@@ -1,11 +1,11 @@
-"""Running a network, at its own tensors or at any others, and the outputs of its stages.
+"""Network of a run: runs at its own tensors or at given ones, with the outputs of its stages.
 
-A module's own `forward` decides what it computes. Where that is proven to be its three stages and
-no more, they are run instead, which saves the wrappers of nested modules.
+A module's own `forward` decides the outputs. If it is proven to be just its three stages, these
+run instead, which saves the wrappers of nested modules.
 
-A `forward` may change its input in place, which others read: where this may be, it is run on a
-copy. It may also bind a buffer to a new tensor (`self.mean = ...`), where the engine holds the one
-before: see `bindings`.
+A `forward` may change its input in place: it runs on a copy if others may read the input. It may
+also bind a buffer to a new tensor (`self.mean = ...`), while the engine holds the old one: see
+`bindings`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STAGES = ("features", "hidden", "head")
 
 
 class Network(nn.Module):
-    """A user's module; it gives the outputs of the stages where it has them."""
+    """A user's module that returns the outputs of its stages, if it has any."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -50,9 +50,9 @@ class Network(nn.Module):
         self._trains: tuple[frozenset[str] | None] | None = None
 
     def placed(self, device: torch.device) -> Network:
-        """Move to a device, in the memory layout in which its convolutions are fastest there.
+        """Move to a device, in the memory layout with the fastest convolutions there.
 
-        On a CPU channels-last takes a quarter off a step of a plain CNN and adds a fifth to one of
+        On a CPU channels-last saves a quarter of a plain CNN's step and adds a fifth to a step of
         ResNet-18 (`tests/benchmarks/layout.py`), whose 512 channels on maps of one pixel it slows.
         """
         convolves = any(isinstance(m, nn.Conv2d) for m in self.module.modules())
@@ -76,7 +76,7 @@ class Network(nn.Module):
         return Outputs(*outputs)
 
     def _forward_own(self, x: Tensor) -> Outputs:
-        """Run the module's own forward, and note what its stages give on the way."""
+        """Run the module's own forward, and keep the outputs of its stages."""
         seen: dict[str, Tensor] = {}
 
         def note(stage: str, module: nn.Module, given: Any, output: Tensor) -> None:
@@ -100,7 +100,7 @@ class Network(nn.Module):
         return x
 
     def load(self, tensors: Tensors) -> None:
-        """Copy tensors into the module; parameters and buffers take new shapes where given."""
+        """Copy tensors into the module; parameters and buffers take their shapes."""
         with torch.no_grad():
             self.bindings.restore()
             for name, target in self.bindings.tensors.items():
@@ -117,7 +117,7 @@ class Network(nn.Module):
                 self.bindings.tensors[name].copy_(tensors[name])
 
     def laid_out(self, tensors: Tensors) -> dict[str, Tensor]:
-        """Return tensors in the memory layout of the module's own, copied where it is another."""
+        """Return tensors in the memory layout of the module's tensors, copied if theirs differs."""
         own = self.tensors()
         return {
             name: torch.empty_like(own[name]).copy_(tensor)
@@ -131,7 +131,7 @@ class Network(nn.Module):
         return dict(self.bindings.tensors)
 
     def trainable_names(self, trainable: frozenset[str] | None) -> list[str]:
-        """Return the names of the parameters that are trained: of all, or of those given."""
+        """Return the names of the trained parameters, all or only the given ones."""
         return [
             name
             for name, tensor in self.tensors().items()
@@ -146,7 +146,7 @@ class Network(nn.Module):
     def train_only(self, trainable: frozenset[str] | None) -> None:
         """Enter training mode; modules whose own parameters are all frozen stay in evaluation."""
         if self._trains == (trainable,):
-            return  # it saves a walk through all modules for every client
+            return  # saves a walk through all modules for every client
         self.train()
         self._trains = (trainable,)
         if trainable is None:
@@ -158,14 +158,14 @@ class Network(nn.Module):
                 module.eval()
 
     def at(self, tensors: Tensors, x: Tensor) -> Outputs:
-        """Return the outputs at any tensors, in this module's present mode."""
+        """Return the outputs at given tensors, in this module's present mode."""
         return self.at_with_rebound(tensors, x)[0]
 
     def at_with_rebound(self, tensors: Tensors, x: Tensor) -> tuple[Outputs, dict[str, Tensor]]:
-        """Return the outputs at any tensors, and the buffers that `forward` has bound anew.
+        """Return the outputs at given tensors, and the new tensors of buffers that `forward` binds.
 
         Raises:
-            RunError: one of these is no tensor of the buffer's shape and dtype.
+            RunError: a new value is no tensor of the buffer's shape and dtype.
         """
         named = {f"module.{n}": tensor for n, tensor in self.bindings.places(tensors).items()}
         outputs: Outputs = functional_call(self, named, (x,))
@@ -182,7 +182,7 @@ class Network(nn.Module):
         copied = Network(copy.deepcopy(self.module)).eval()
         for each in copied.modules():
             if isinstance(each, nn.RNNBase) and not each.dropout:
-                each.train()  # the same outputs, and cuDNN has a backward pass in this mode alone
+                each.train()  # the same outputs; cuDNN has a backward pass only in this mode
         return copied
 
     def _resize(self, name: str, tensor: Tensor) -> None:
@@ -208,9 +208,8 @@ def has_batch_norm(module: nn.Module) -> bool:
 def is_composition(module: nn.Module) -> bool:
     """Return whether a module's forward is proven to be head(hidden(features(x))).
 
-    Its code names the stages and nothing else, so no test of a type or a mode. It is run on
-    stand-ins, which can do nothing but go through the stages: what comes out went through each
-    once, in this order.
+    Its code names the stages and nothing else, so it tests no type or mode. It runs on stand-ins
+    that can only go through the stages: its result went through each once, in this order.
     """
     forward = type(module).forward
     code = getattr(forward, "__code__", None)
@@ -228,7 +227,7 @@ def is_composition(module: nn.Module) -> bool:
     stand_in = SimpleNamespace(**{s: partial(run, number) for number, s in enumerate(STAGES)})
     try:
         output = forward(stand_in, values[0])
-    except Exception:  # of any kind: it does more than to call its stages
+    except Exception:  # of any kind: it does more than call its stages
         return False
     return output is values[-1] and calls == [*range(len(STAGES))]
 
@@ -236,8 +235,8 @@ def is_composition(module: nn.Module) -> bool:
 def _chain(module: nn.Module) -> list[Callable[[Tensor], Tensor]]:
     """Return the functions that a module applies in turn.
 
-    Of a small network's step 6% were the wrappers of nested modules' calls, which do nothing for
-    modules without hooks.
+    The wrappers of nested modules' calls, which do nothing without hooks, took 6% of a small
+    network's step.
     """
     if type(module) is nn.Sequential and not has_hooks(module):
         return [function for child in module for function in _chain(child)]
@@ -245,15 +244,15 @@ def _chain(module: nn.Module) -> list[Callable[[Tensor], Tensor]]:
 
 
 def lacking_stages(module: nn.Module, needed: Iterable[str]) -> list[str]:
-    """Return the stages that a method needs and a module does not have."""
+    """Return the stages that a method needs and a module lacks."""
     return [s for s in needed if not isinstance(getattr(module, s, None), nn.Module)]
 
 
 def score(network: Network, samples: Batch) -> tuple[float, npt.NDArray[Any]]:
     """Return the sum of the losses, and the predictions [n, ...].
 
-    A device is waited for once, at the end: between batches it would stand still. The network runs
-    on copies, which took 1% of the time of a network of two layers.
+    The device is waited for once, at the end, so that it does not idle between batches. The network
+    runs on copies, which took 1% of the time of a network of two layers.
     """
     losses: list[Tensor] = []
     predicted: list[Tensor] = []

@@ -1,4 +1,4 @@
-"""The operations that a step runs below autograd, as source of TorchScript."""
+"""Operations of a step below autograd, as source of TorchScript."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ READS = frozenset(
         *(Tensor.apply_, Tensor.map_, Tensor.map2_),
     }
 )
-"""Ways for Python to see or set a tensor's values that are no operations.
+"""Functions by which Python reads or sets a tensor's values without an operation.
 
-Further ones are known by what they return: words, bytes, an array.
+Further ones are recognised by their result: a string, bytes or an array.
 """
 SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]
-"""Puts other memory in the place of a tensor's, which is no operation either."""
+"""Replaces the memory of a tensor, which is no operation either."""
 SPLITS = frozenset({torch.tensor_split, Tensor.tensor_split})
-"""They read a tensor of places, and leave no trace of it below autograd."""
+"""Functions that read a tensor of positions without an operation below autograd."""
 PACKS = "aten::_pack_padded_sequence"
-"""Returns sizes of batches that recurrent layers read; torch does not tag it."""
+"""Returns batch sizes that recurrent layers read; torch does not tag it."""
 VALUE_DEPENDENT = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
-"""Operations with these tags return a number, or a shape, that depends on values."""
+"""Tags of operations that return a number or a shape that depends on values."""
 ALIASES = frozenset({"aten::alias", "aten::detach"})
-"""Operations that return what they are given."""
+"""Operations that return their argument."""
 ELEMENTWISE = frozenset({"aten::add", "aten::sub", "aten::mul", "aten::div"})
 """Operations that can write their result over their first argument, under a name that ends in _.
 
@@ -44,18 +44,18 @@ CONSTANT = bool | int | float | str | torch.dtype | torch.layout | torch.memory_
 
 
 class UnrecordableError(Exception):
-    """A step does something that cannot be recorded."""
+    """Error of a step that cannot be recorded."""
 
 
 def source_of(step: Callable[[], Sequence[Tensor]], given: Sequence[Tensor]) -> str:
     """Take a step and return the source of a function `step` that does the same.
 
     Args:
-        step: It returns tensors.
-        given: The tensors that it may read, which the function takes in this order.
+        step: Function that takes the step and returns tensors.
+        given: The tensors that the step may read, in the order of the function's arguments.
 
     Raises:
-        UnrecordableError: see there.
+        UnrecordableError: the step cannot be recorded.
     """
     script = _ScriptSource(given)
     with _ReadGuard(script), watch_operations(script.write):
@@ -70,7 +70,7 @@ def source_of(step: Callable[[], Sequence[Tensor]], given: Sequence[Tensor]) -> 
 
 @dataclass
 class _Call:
-    """A call below autograd: its source, and the tensors in it."""
+    """Call below autograd: its source, and its tensors."""
 
     name: str
     arguments: str
@@ -86,7 +86,7 @@ class _Call:
         return f"{result}{function}({self.arguments})"
 
     def may_overwrite(self) -> bool:
-        """Return whether the first argument may hold the result, where nobody reads it later."""
+        """Return whether the result may overwrite the first argument, if unused later."""
         if self.name not in ELEMENTWISE or self.args[0] is not self.given[0]:
             return False
         first, *others = self.given
@@ -95,17 +95,19 @@ class _Call:
 
 
 class _ScriptSource:
-    """The calls of a step, and the names of the tensors in them."""
+    """Calls of a step, and the names of their tensors."""
 
     def __init__(self, given: Sequence[Tensor]) -> None:
         self.unsupported_reason: str | None = None
         self._calls: list[_Call] = []
-        self._named: dict[int, tuple[str, Tensor]] = {}  # a tensor that is kept keeps its id
+        self._named: dict[
+            int, tuple[str, Tensor]
+        ] = {}  # holds the tensors, so that their ids stay theirs
         for tensor in given:
             self._name(tensor)
 
     def write(self, function: Any, args: Any, kwargs: Mapping[str, Any], out: Any) -> None:
-        """Add a call and what it returned."""
+        """Add a call and its result."""
         name = function.name().partition(".")[0]
         if name in ALIASES:
             self._named[id(out)] = (self.argument(args[0]), out)
@@ -131,10 +133,10 @@ class _ScriptSource:
         self._calls.append(_Call(name, ", ".join(given), returned, args, tensors, outs))
 
     def lines(self, kept: Sequence[Tensor]) -> list[str]:
-        """Return a line for each call; all tensors but those that are kept may be written over.
+        """Return a line for each call; all tensors but the kept ones may be overwritten.
 
-        An elementwise call whose first argument nobody reads after it takes that memory for its
-        result: the same bits, and a new tensor's memory is not in the cache.
+        An elementwise call writes its result over its first argument if no later call reads that:
+        the same bits, and the memory of a new tensor would not be in the cache.
         """
         last_use: dict[int, int] = {}
         for number, call in enumerate(self._calls):
@@ -175,12 +177,12 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 def _memory(tensor: Tensor) -> int:
-    """Return what identifies the memory of a tensor, which views share, while it is kept."""
+    """Return the identity of a tensor's memory, which views share, while the tensor exists."""
     return tensor.untyped_storage().data_ptr()
 
 
 class _ReadGuard(TorchFunctionMode):
-    """Notes what reads or sets values without an operation."""
+    """Mode that notes functions which read or set values without an operation."""
 
     def __init__(self, script: _ScriptSource) -> None:
         super().__init__()
@@ -191,8 +193,8 @@ class _ReadGuard(TorchFunctionMode):
     ) -> Any:
         if function == SET_DATA:
             self._script.unsupported_reason = "the memory of a tensor is replaced"
-        found = function(*args, **(kwargs or {}))
+        result = function(*args, **(kwargs or {}))
         splits = function in SPLITS and len(_tensors([*args, *(kwargs or {}).values()])) > 1
-        if function in READS or splits or isinstance(found, str | bytes | np.ndarray):
+        if function in READS or splits or isinstance(result, str | bytes | np.ndarray):
             self._script.unsupported_reason = f"{function.__name__} reads values"
-        return found
+        return result

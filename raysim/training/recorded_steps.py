@@ -1,19 +1,19 @@
-"""Recorded steps: on a CPU a step's operations are noted once, then run without autograd.
+"""Recorded steps: on a CPU, a step's operations are recorded once, then run without autograd.
 
-Of a small network's step a third is Python and autograd's bookkeeping. Below them runs a list of
-operations that is the same in every step on a batch of the same shape. It is written down as
-TorchScript and run by torch's interpreter: the same kernels in the same order, so the same bits.
+A third of a small network's step is Python and autograd's bookkeeping. The operations below are
+the same in every step on a batch of the same shape. They are written as TorchScript and run by
+torch's interpreter: the same kernels in the same order, so the same bits.
 
-That holds where a step is a function of tensors, of torch's generator and of shapes alone, as is
-all that does not depend on which worker took which step before. What can be seen to break it is
-not recorded: a value that Python reads from a tensor, or prints, a tensor from elsewhere, another
-generator, a counter in a module, a script that does not return the step's very bits, on the batch
-that it is written on and on the next one. Then nothing changes.
+This requires a step to be a function of tensors, torch's generator and shapes alone, independent
+of the worker's earlier steps. Steps that visibly break this are not recorded: Python reads or
+prints a value of a tensor, a tensor comes from elsewhere, another generator is drawn from, a module
+has a counter, or the script does not return the step's very bits, on the recorded batch or on the
+next one. Such steps run as without recording.
 
-The criterion and the penalties of a method are part of a step, and so are its transforms as far as
-they come before the momentum: a script of one serves all rules of the same key (`rule_keys`) on
-groups of tensors of the same layout. A transform that asks for another gradient is not recorded;
-the script is then of the two gradients alone.
+The criterion and the penalties of a method are part of a step, and so are its transforms before
+the momentum: one script serves all rules of the same key (`rule_keys`) on groups of tensors of the
+same layout. A transform that computes another gradient is not recorded; the script then covers
+only the two gradients.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ Step = Callable[[Batch, Sequence[Tensor]], Sequence[Tensor]]
 Script = Callable[..., Sequence[Tensor]]
 
 STEPS_BEFORE = 100
-"""Steps on batches of a shape before they have a script: to write one takes what so many save."""
+"""Steps on batches of one shape before a script is written, which costs what they would save."""
 MAX_KINDS = 32
-"""Kinds of steps whose scripts are kept; FedMA's growing layers make new ones every round."""
+"""Most kinds of steps to keep scripts of; FedMA's growing layers add kinds every round."""
 
 
 class RecordedSteps:
-    """The scripts of a network's steps, by rules, what is trained and the shapes of all tensors."""
+    """Scripts of a network's steps, by rules, trained parameters and the shapes of all tensors."""
 
     def __init__(
         self, modules: Callable[[], list[nn.Module]], generators: Sequence[torch.Generator]
     ) -> None:
-        """Take what steps use besides tensors.
+        """Prepare for steps that use these modules and generators.
 
         Args:
             modules: Returns all modules that a step may call.
@@ -57,7 +57,7 @@ class RecordedSteps:
         self._modules, self._generators = modules, generators
         self._kinds: dict[Hashable, StepsOfKind] = {}
         self._rules: Rules | None = None
-        self._keys: dict[int, Hashable] = {}  # of these rules, by how many transforms are part
+        self._keys: dict[int, Hashable] = {}  # of these rules, by the number of recorded transforms
 
     def of(
         self,
@@ -66,13 +66,13 @@ class RecordedSteps:
         view: View,
         transforms: Sequence[Transform],
     ) -> ClientSteps | None:
-        """Return what takes a client's steps by script, or None where its rules have no key.
+        """Return a client's recorded steps, or None if its rules have no key.
 
         Args:
             rules: The rules.
-            trainable: What is trained.
+            trainable: Names of the trained parameters; None for all.
             view: The client's view.
-            transforms: Those of its transforms that are part of the step.
+            transforms: The transforms that are part of the step.
         """
         if self._rules is not rules:  # once a pass
             self._rules, self._keys = rules, {}
@@ -100,7 +100,7 @@ class RecordedSteps:
 
 
 class ClientSteps:
-    """The steps of one client, taken by script where there is one."""
+    """Steps of one client, taken by script if there is one."""
 
     def __init__(self, kind: StepsOfKind, tensors: Sequence[Tensor]) -> None:
         self._kind, self._tensors = kind, tensors
@@ -109,19 +109,19 @@ class ClientSteps:
     def take(
         self, step: Step, batch: Batch, states: Sequence[Tensor] = ()
     ) -> Sequence[Tensor] | None:
-        """Take a step by its script and return what it returns; None where it has none."""
+        """Take a step by its script and return the result; None without a script."""
         script = self._kind.find(step, batch, self._tensors, states)
         return script(batch.x, batch.y, *self._detached, *states) if script else None
 
     def take_at(self, points: Sequence[Tensor], batch: Batch) -> Sequence[Tensor] | None:
-        """Take a step by its script with other tensors as the network's; None without a script."""
+        """Take a step by its script at other tensors than the network's; None without a script."""
         script = self._kind.scripts.get((batch.x.shape,))
         others = self._detached[len(points) :]
         return script(batch.x, batch.y, *points, *others) if script else None
 
 
 class GuardedView(View):
-    """A view for a step that is recorded: what its script could not follow cannot be read."""
+    """View for a recorded step, which refuses reads that its script could not follow."""
 
     READABLE = frozenset(
         {"params", "trainable", "start", "broadcast", "state", "personal", "temperature", "at"}
@@ -135,7 +135,7 @@ class GuardedView(View):
 
 
 class StepsOfKind:
-    """The scripts of steps on batches of several shapes."""
+    """Scripts of one kind of steps, on batches of several shapes."""
 
     def __init__(
         self, modules: Callable[[], list[nn.Module]], generators: Sequence[torch.Generator]
@@ -144,22 +144,22 @@ class StepsOfKind:
         self._steps: Counter[Hashable] = Counter()
         self._tried: dict[Hashable, Script] = {}
         self.scripts: dict[Hashable, Script | None] = {}
-        """By the shape of the batch and the strides of the states."""
+        """Scripts by the shape of the batch and the strides of the states."""
 
     def find(
         self, step: Step, batch: Batch, tensors: Sequence[Tensor], states: Sequence[Tensor]
     ) -> Script | None:
-        """Return a script of a step, or None where the step is to be taken.
+        """Return a script of a step, or None if the step itself must be taken.
 
         Args:
-            step: It depends on the batch, the states, the tensors and the generators alone.
-            batch: What it is to be taken on next.
-            tensors: Those that it may read and change, besides the batch.
-            states: What the step before returned of its own; of the same shapes in every step.
+            step: The step, a function of batch, states, tensors and generators alone.
+            batch: The next batch.
+            tensors: The tensors that the step may read and change, besides the batch.
+            states: States returned by the previous step; of the same shapes in every step.
 
         Returns:
-            A function of `batch.x`, `batch.y`, the tensors, detached, and the states. It changes
-            the tensors, and returns, what the step does.
+            A function of `batch.x`, `batch.y`, the detached tensors and the states. It changes the
+            same tensors and returns the same values as the step.
         """
         shape = (batch.x.shape, *(state.stride() for state in states))
         if shape not in self.scripts:
@@ -171,7 +171,7 @@ class StepsOfKind:
                 if script is not None:
                     self._tried[shape] = script
                     return script
-            else:  # a value that was taken for a constant is another one on another batch
+            else:  # a recorded constant may differ on another batch
                 script = self._tried.pop(shape)
                 agrees = self._agrees(script, step, batch, tensors, states)
                 script = script if agrees else None
@@ -186,7 +186,7 @@ class StepsOfKind:
         tensors: Sequence[Tensor],
         states: Sequence[Tensor],
     ) -> bool:
-        """Return whether a script does what the step does; all is left as it was."""
+        """Return whether a script agrees with the step; restore all tensors and generators."""
         own = [state.detach() for state in states]
         given = [batch.x, batch.y, *tensors, *own]
         before = _StepSnapshot(self._modules(), self._generators, given)
@@ -203,7 +203,7 @@ class StepsOfKind:
     def _script(
         self, step: Step, batch: Batch, tensors: Sequence[Tensor], states: Sequence[Tensor]
     ) -> Script | None:
-        """Write a script and compare it with the step on a batch; leave all as it was."""
+        """Write a script and compare it with the step on a batch; restore everything."""
         own = [state.detach() for state in states]  # a first state may be one of the tensors
         given = [batch.x, batch.y, *tensors, *own]
         before = _StepSnapshot(self._modules(), self._generators, given)
@@ -213,14 +213,14 @@ class StepsOfKind:
             script: Script = compile_script(source, "step")
             before.restore()
             return script if self._agrees(script, step, batch, tensors, states) else None
-        except Exception:  # of any kind: the step is taken next, and its own errors come again
+        except Exception:  # of any kind: the step itself is taken next and raises its own errors
             return None
         finally:
             before.restore()
 
 
 class _StepSnapshot:
-    """Snapshot of everything that a step may read and change."""
+    """Snapshot of the state that a step may read and change."""
 
     def __init__(
         self,
@@ -239,16 +239,16 @@ class _StepSnapshot:
         return [*(tensor.clone() for tensor in self._tensors), *states]
 
     def check_python(self) -> None:
-        """Check that nothing changed of which no operation tells.
+        """Check that nothing changed without an operation.
 
         Raises:
-            UnrecordableError: a module's attribute did, or another generator was drawn from.
+            UnrecordableError: a module's attribute changed, or another generator was drawn from.
         """
         if repr(self._python_now()) != repr(self._python):
             raise UnrecordableError("it changes more than tensors")
 
     def restore(self) -> None:
-        """Set everything back."""
+        """Restore the snapshot."""
         tensors, states = self._before[: len(self._tensors)], self._before[len(self._tensors) :]
         for given, tensor, value in zip(self._given, self._tensors, tensors, strict=True):
             if given.data_ptr() != tensor.data_ptr():

@@ -1,7 +1,7 @@
 """Keys of rules: equal for rules that do the same, in every pass and process.
 
-A function's key names its code and its settings. What has no key (a closure, a lambda, a method of
-an object that is no component) may do anything, so nothing that was recorded of it is used again.
+A function's key names its code and its settings. Functions without a key (a closure, a lambda, a
+method of an object that is no component) may do anything, so their recordings are not reused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from raysim.core.rules import Rules, Transform
 
 
 def key_of_rules(rules: Rules, transforms: Sequence[Transform] = ()) -> Hashable | None:
-    """Return the key of what rules and transforms add to a step; None has no key."""
+    """Return the key of the functions that rules and transforms add to a step, or None."""
     keys = [key_of_function(function) for function in functions_of_step(rules, transforms)]
     if any(key is None for key in keys):
         return None
@@ -30,7 +30,7 @@ def key_of_rules(rules: Rules, transforms: Sequence[Transform] = ()) -> Hashable
 def functions_of_step(
     rules: Rules, transforms: Sequence[Transform] = ()
 ) -> list[Callable[..., Any]]:
-    """Return the functions that a step calls, those before autograd and those of transforms."""
+    """Return the functions that a step calls: before autograd, and of the transforms."""
     criterion = [rules.criterion] if rules.criterion else []
     return [*criterion, *rules.penalties, *(transform.update for transform in transforms)]
 
@@ -53,16 +53,16 @@ def key_of_function(function: Any) -> Hashable | None:
 
 
 def _path(thing: Any) -> tuple[str, str] | None:
-    """Return the module and the name by which a class or function is found."""
+    """Return module and qualified name of a class or function; None if they do not lead to it."""
     try:
-        found = attrgetter(thing.__qualname__)(sys.modules[thing.__module__])
-    except (AttributeError, KeyError):  # it is local to a function
+        named = attrgetter(thing.__qualname__)(sys.modules[thing.__module__])
+    except (AttributeError, KeyError):  # local to a function
         return None
-    return (thing.__module__, thing.__qualname__) if found is thing else None
+    return (thing.__module__, thing.__qualname__) if named is thing else None
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether a value is a constant whose `repr` tells all of it."""
+    """Return whether a value is a constant that its `repr` describes completely."""
     if isinstance(value, tuple):
         return all(map(_is_plain, value))
     return value is None or type(value) in {bool, int, float, str}

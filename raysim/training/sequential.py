@@ -1,7 +1,7 @@
 """Local training, one client at a time.
 
-A real module with autograd, in-place updates of all parameters at once and one gather an epoch; on
-a CPU, steps that repeat are run as scripts, which do the same without autograd. The network stays
+A real module with autograd, in-place updates of all parameters at once and one gather per epoch; on
+a CPU, repeated steps run as scripts, which do the same without autograd. The network stays
 resident; a client costs a copy of the broadcast model into it.
 """
 
@@ -36,8 +36,8 @@ class SequentialTrainer:
         self._buffer: Batch | None = None
         self._device = next((p.device for p in network.parameters()), CPU)
         self._bf16 = precision == "bf16"
-        # The generators that a module may draw from. Not torch.manual_seed: where there is no
-        # CUDA it keeps a record of every call, for the day when CUDA is there.
+        # The generators that a module may draw from. Not torch.manual_seed, which without CUDA
+        # records every call for a later initialisation of CUDA.
         self._generators = [torch.default_generator]
         if self._device.type == "cuda":
             self._generators.append(torch.cuda.default_generators[torch.cuda.current_device()])
@@ -49,7 +49,7 @@ class SequentialTrainer:
         return [*self.network.modules(), *frozen]
 
     def run(self, job: ClientJob) -> tuple[Upload, LocalLosses]:
-        """Train one client and return what its rules give back, with its figures."""
+        """Train one client; return its upload and its losses."""
         before = self.rng_state()
         self.seed(job.torch_seed)
         try:
@@ -58,18 +58,18 @@ class SequentialTrainer:
             self.set_rng_state(before)
 
     def outputs(self, x: Tensor) -> Outputs:
-        """Return the resident network's outputs; logits are in float32 whatever the precision."""
+        """Return the resident network's outputs; logits are in float32 at any precision."""
         if not self._bf16:
-            return self.network.forward(x)  # not __call__: a wrapper of ours has no hooks
+            return self.network.forward(x)  # not __call__: the wrapper has no hooks
         with self.autocast():
             return self.network(x).in_float32()  # type: ignore[no-any-return]
 
     def autocast(self) -> Any:
-        """Return the context in which forward passes run."""
+        """Return the context of forward passes."""
         return torch.autocast(self._device.type, torch.bfloat16) if self._bf16 else nullcontext()
 
     def buffer(self, data: Batch) -> Batch:
-        """Return a resident buffer for samples like these, in which each epoch is laid out."""
+        """Return a resident buffer for the ordered samples of an epoch, for samples like these."""
         n = len(data.y)
         if self._buffer is None or len(self._buffer.y) < n:
             self._buffer = data._replace(x=torch.empty_like(data.x), y=torch.empty_like(data.y))
@@ -77,19 +77,19 @@ class SequentialTrainer:
 
     @property
     def frozen(self) -> Network:
-        """A copy of the network in evaluation mode, run at tensors that are given."""
+        """Copy of the network in evaluation mode, to run at given tensors."""
         if self._frozen is None:
             self._frozen = self.network.frozen()
         return self._frozen
 
     def at(self, tensors: Tensors, x: Tensor) -> Outputs:
-        """Return the outputs at any tensors, in evaluation mode, without gradient."""
+        """Return the outputs at given tensors, in evaluation mode, without gradient."""
         with torch.no_grad(), self.autocast():
             laid_out = self.network.laid_out(self.frozen.aside(tensors))
             return self.frozen.at(laid_out, x.clone()).in_float32()
 
     def gradient(self, rules: Rules, view: View, tensors: Tensors, batch: Batch) -> Tensors:
-        """Return the gradient of the objective at any tensors, in evaluation mode."""
+        """Return the gradient of the objective at given tensors, in evaluation mode."""
         points = {n: t.detach().clone() for n, t in tensors.items()}
         trainable = [points[name].requires_grad_() for name in view.trainable]
         with torch.enable_grad():

@@ -1,4 +1,4 @@
-"""The objective of a local step, and steps of SGD."""
+"""Objective of a local step, and steps of SGD."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from raysim.core.tensors.torch_private import foreach_add, foreach_add_, foreach
 
 
 def objective(rules: Rules, view: View, outputs: Outputs, batch: Batch) -> Tensor:
-    """Return what is minimised: the criterion at logits / T, plus the penalties."""
+    """Return the objective to minimise: the criterion at logits / T, plus the penalties."""
     temperature = view.temperature
     at_one = not isinstance(temperature, Tensor) and temperature == 1
     scaled = outputs if at_one else outputs.scaled(temperature)
@@ -24,7 +24,7 @@ def objective(rules: Rules, view: View, outputs: Outputs, batch: Batch) -> Tenso
 
 
 def reported_objective(rules: Rules, states: Mapping[str, Tensors], value: Tensor) -> Tensor:
-    """Return the objective plus the terms whose gradients the transforms added."""
+    """Return the objective plus the terms whose gradients the transforms add."""
     for transform in rules.transforms:
         if transform.term:
             value = value + states[transform.name][transform.term]
@@ -39,19 +39,19 @@ class Sgd:
     """
 
     def __init__(self, local: LocalSettings, lr: float) -> None:
-        """Take the momentum and the weight decay of local settings, and a learning rate."""
+        """Set momentum and weight decay by the local settings, and the learning rate."""
         self._local, self._lr = local, lr
         self.velocity: list[Tensor] = []
 
     def add_weight_decay(self, gradients: list[Tensor], params: list[Tensor]) -> list[Tensor]:
-        """Return the gradients with those of the weight decay added."""
+        """Return the gradients plus those of the weight decay."""
         decay = self._local.weight_decay
         if not decay:
             return gradients
         return foreach_add(gradients, params, decay)
 
     def apply_momentum(self, gradients: list[Tensor]) -> list[Tensor]:
-        """Take the gradients into the momentum; return the direction of the step."""
+        """Update the momentum by the gradients; return the direction of the step."""
         local = self._local
         if not local.momentum:
             return gradients

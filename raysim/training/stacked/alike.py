@@ -1,4 +1,4 @@
-"""Networks, runs and passes whose clients can be stacked, and in what two of them differ."""
+"""Networks, runs and passes whose clients can be stacked, and differences that prevent it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def unsupported_reason(network: nn.Module) -> str | None:
 
 
 def differing_module(first: nn.Module, second: nn.Module) -> str | None:
-    """Return in which module two networks differ besides the values of their tensors, or None."""
+    """Return the module in which two networks differ besides tensor values, or None."""
     one, other = ([*module.named_modules()] for module in (first, second))
     if len(one) != len(other):
         return "number of modules"
@@ -39,13 +39,13 @@ def differing_module(first: nn.Module, second: nn.Module) -> str | None:
 
 
 def _plain(module: nn.Module) -> dict[str, Any]:
-    """Return a module's own numbers and words, but for its mode, which each pass sets."""
+    """Return a module's own numbers and strings, without its mode, which each pass sets."""
     own = {key: value for key, value in vars(module).items() if key != "training"}
     return {key: value for key, value in own.items() if isinstance(value, int | float | str)}
 
 
 def why_apart(first: Settings, second: Settings) -> str | None:
-    """Return in what two runs differ so that their clients cannot be stacked, or None."""
+    """Return the difference of two runs that prevents stacking their clients, or None."""
     for name in SHARED:
         if getattr(first, name) != getattr(second, name):
             return f"{name} differs"
@@ -58,19 +58,19 @@ def why_apart(first: Settings, second: Settings) -> str | None:
 
 
 def groups_of(passes: Sequence[Pass]) -> list[list[int]]:
-    """Return the numbers of the passes in groups in which clients do what differs in numbers."""
+    """Group the positions of passes whose rules differ only in numbers."""
     groups: list[list[int]] = []
-    for number, work in enumerate(passes):
-        found = next((each for each in groups if _is_alike(passes[each[0]], work)), None)
-        if found is None:
+    for number, pass_ in enumerate(passes):
+        group = next((each for each in groups if _is_alike(passes[each[0]], pass_)), None)
+        if group is None:
             groups.append([number])
         else:
-            found.append(number)
+            group.append(number)
     return groups
 
 
 def _is_alike(first: Pass, second: Pass) -> bool:
-    common = [(work.trainable, in_common(work.rules)) for work in (first, second)]
+    common = [(each.trainable, in_common(each.rules)) for each in (first, second)]
     try:
         merge(common, [], "pass")
     except UnstackableError:

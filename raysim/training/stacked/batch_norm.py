@@ -1,7 +1,7 @@
-"""Padding of stacked clients, and BatchNorm that leaves it out.
+"""Padding of stacked clients, and BatchNorm that ignores it.
 
 torch's own BatchNorm updates its statistics in place and knows no padding. This one computes the
-same from its tensors alone and hands the new statistics to the caller of the step.
+same as a function of tensors and returns the new statistics to the caller of the step.
 
 Legend: B batch, C channels.
 """
@@ -35,7 +35,7 @@ class Padding:
 
     @contextmanager
     def of(self, weights: Tensor | None) -> Iterator[dict[str, Tensor]]:
-        """Share the weights of a batch for a pass; yield its updates. Nothing is kept after it."""
+        """Share the weights of a batch for a forward pass, and yield the pass's updates."""
         self.weights, self.updates = weights, {}
         try:
             yield self.updates
@@ -44,7 +44,7 @@ class Padding:
 
 
 class PaddedBatchNorm(nn.Module):
-    """A BatchNorm layer of the same tensors."""
+    """BatchNorm that shares the tensors of a layer and ignores padding."""
 
     weight: Tensor | None
     bias: Tensor | None
@@ -63,12 +63,12 @@ class PaddedBatchNorm(nn.Module):
         self.train(layer.training)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise inputs x [B, C, ...] by the batch, in evaluation mode by what was recorded."""
+        """Normalise inputs x [B, C, ...] by the batch, or in evaluation mode by the statistics."""
         if not self.training and self.running_mean is not None:
             return F.batch_norm(
                 x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
             )
-        shape = (1, -1, *(1,) * (x.dim() - 2))  # of a value per channel
+        shape = (1, -1, *(1,) * (x.dim() - 2))  # of one value per channel
         axes = (0, *range(2, x.dim()))
         values, weights = at_least_float32(x), self._padding.weights
         per_sample = values[0, 0].numel()

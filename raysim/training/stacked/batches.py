@@ -1,4 +1,4 @@
-"""Batches of several clients as one, padded where clients have fewer samples than others.
+"""Batches of several clients as one, padded for clients with fewer samples.
 
 Legend: K clients, S steps, B batch, n samples.
 """
@@ -22,16 +22,16 @@ def stacked_batches(
 ) -> Iterator[tuple[dict[str, Tensor], Sequence[int], int]]:
     """Yield the batches [K, B, ...] of all steps, with each client's number of samples.
 
-    Where clients have fewer samples than others there are `weights` [K, B], 1 for a sample;
-    where they have none left in this epoch, `active` [K] is false for them. The last number
-    that is yielded is how many batches of such shapes there are in all.
+    If some clients have fewer samples, `weights` [K, B] is 1 for a sample and 0 for padding; if
+    some have none left in this epoch, `active` [K] is false for these. The last yielded number
+    counts the batches of the same shapes in all.
 
     Args:
         jobs: The clients' jobs, of the same number of epochs.
         size: Batch size B; see `batch_bounds`.
         join_single: See `batch_bounds`.
-        rows: Number of samples to which every batch is padded, with `weights` whatever the clients
-            have; 0 pads none more than it must.
+        rows: Number of samples to which every batch is padded, always with `weights`; 0 pads only
+            as needed.
     """
     bounds = [batch_bounds(len(job.data.y), size, join_single) for job in jobs]
     sizes = batch_sizes(bounds)
@@ -54,11 +54,11 @@ def stacked_batches(
             if idle:
                 batch["active"] = active[step]
             yield batch, sizes[step].tolist(), jobs[0].epochs * repeats[shape]
-        del x  # before the next epoch's are made
+        del x  # before the next epoch's inputs are allocated
 
 
 def batch_sizes(bounds: Sequence[Bounds]) -> npt.NDArray[np.int64]:
-    """Return the number of samples [S, K] in each client's batches, 0 where it has no more."""
+    """Return the number of samples [S, K] in each client's batches; 0 after its last."""
     sizes = np.zeros((max(map(len, bounds)), len(bounds)), dtype=np.int64)
     for k, own in enumerate(bounds):
         sizes[: len(own), k] = [stop - start for start, stop in own]
@@ -66,7 +66,7 @@ def batch_sizes(bounds: Sequence[Bounds]) -> npt.NDArray[np.int64]:
 
 
 def batch_shapes(sizes: npt.NDArray[np.int64], rows: int) -> list[tuple[int, bool, bool]]:
-    """Return, for each step, B and whether clients have fewer samples, and whether some have none.
+    """Return, for each step, B, whether clients have fewer samples, and whether some have none.
 
     Args:
         sizes: Numbers of samples [S, K].
@@ -88,9 +88,9 @@ def sample_numbers(
 
     Args:
         orders: Per client, the order of its samples [n].
-        bounds: Per client, its batches. Samples are numbered through, client after client.
-        is_sample: False for padding [S, K, B], whose number is that of the client's first sample,
-            so that a value that is not finite stays within its client.
+        bounds: Per client, its batches. Samples are numbered client after client.
+        is_sample: False for padding [S, K, B], which repeats the client's first sample, so that a
+            value that is not finite stays within its client.
     """
     index = np.zeros(is_sample.shape, dtype=np.int64)
     first = 0

@@ -1,7 +1,7 @@
-"""CUDA graphs: a step that repeats is recorded once, and then takes one launch, not hundreds.
+"""CUDA graphs: a repeated step is recorded once and then needs one launch instead of hundreds.
 
-A recorded step reads and writes the tensors that it was recorded with: all that it changes it
-changes in place, and its inputs are copied to where the recording reads them.
+A recorded step reads and writes the tensors of its recording: it changes tensors in place, and its
+inputs are copied into the recorded ones.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ Outputs = tuple[Tensor, ...]
 Step = Callable[[Inputs], Outputs]
 
 CALLS_BEFORE = 3
-"""Calls with inputs of the same shapes before they are recorded: kernels are chosen in them."""
+"""Calls with inputs of the same shapes before a recording: they choose the kernels."""
 MIN_REPLAYS = 12
-"""Calls that must be left to be played: to record a step costs as much as to take it a few times.
+"""Least number of expected replays: to record a step costs as much as to take it a few times.
 
-They may be those of later groups: as many are expected as there were.
+Replays may be in later groups: as many calls are expected as there were.
 """
 
 
 WAITS = "called a synchronizing CUDA operation"
-"""torch's words in the error of an operation that waits for the device, where that is refused."""
+"""torch's message when a refused operation waits for the device."""
 NO_MEMORY = "there is no memory for what they keep"
 
 
 class GraphRecorder:
-    """Records steps as CUDA graphs until one recording fails; its remains are not defined.
+    """Records steps as CUDA graphs until one recording fails, whose tensors are then undefined.
 
     Attributes:
-        stream_context: Returns the context in which a group is trained.
+        stream_context: Returns the context for training a group.
         works: Whether steps are still recorded.
     """
 
@@ -53,32 +53,32 @@ class GraphRecorder:
         stream_context: Callable[[], AbstractContextManager[None]] = nullcontext,
         free: Callable[[], None] | None = None,
     ) -> None:
-        """Take what records.
+        """Create a recorder.
 
         Args:
             record: Returns a recording of the step on inputs like these, without taking the step.
-                Raises RuntimeError if it does something that cannot be recorded.
+                Raises RuntimeError if the step cannot be recorded.
             note: Shows the user why steps are not recorded.
             stream_context: See above.
-            free: Gives up memory that is kept for later recordings, if any is.
+            free: Frees memory kept for later recordings, if any.
         """
         self._record, self._note, self.stream_context = record, note, stream_context
         self._free, self.works = free, True
 
     def __call__(self, step: Step, inputs: Inputs) -> Step:
-        """Return a recording of a step, or the step where it cannot be recorded."""
+        """Return a recording of a step, or the step if it cannot be recorded."""
         if self.works:
             try:
                 return self._record(step, inputs)
             except torch.OutOfMemoryError:
                 reason = NO_MEMORY
-            except RuntimeError as error:  # it waits for the device, say
+            except RuntimeError as error:  # for example, it waits for the device
                 reason = " ".join(str(error).split())
             self.give_up(reason)
         return step
 
     def give_up(self, reason: str) -> None:
-        """Record no more steps, and say why."""
+        """Stop recording steps, and note the reason."""
         self.works = False
         if self._free:
             self._free()
@@ -86,23 +86,23 @@ class GraphRecorder:
 
 
 class GraphedSteps:
-    """Takes the steps of groups of a kind, or plays recordings of them where shapes repeat."""
+    """Takes the steps of groups of one kind, and replays recordings for repeated shapes."""
 
     def __init__(self, step: Step, recorder: GraphRecorder | None) -> None:
         """Wrap a step.
 
         Args:
-            step: It must do the same with inputs of the same shapes, whatever is in them.
-            recorder: Records it; None takes every step as it is.
+            step: The step, which must run the same operations on all inputs of the same shapes.
+            recorder: Records the step; None takes every step without recording.
         """
         self._step, self._recorder = step, recorder
         self._calls: Counter[str] = Counter()
         self._recordings: dict[str, Step] = {}
 
     def __call__(self, inputs: Inputs, repeats: int) -> Outputs:
-        """Take a step on inputs whose shapes come so many times in this group.
+        """Take a step on inputs whose shapes occur `repeats` times in this group.
 
-        What is returned holds until the next call.
+        The result is valid until the next call.
         """
         if self._recorder is None:
             return self._step(inputs)
@@ -116,15 +116,15 @@ class GraphedSteps:
 
 
 class CudaRecording:
-    """A step as it ran on inputs of some shapes on the current stream, a side stream."""
+    """Recording of a step on inputs of some shapes, on the current side stream."""
 
     def __init__(self, step: Step, inputs: Inputs, pool: Any) -> None:
         """Record a step in a memory pool; see `GraphRecorder`.
 
         Raises:
-            RuntimeError: see there.
-            MachineError: CUDA gave the recording up. torch takes it for one that still goes on,
-                and gives back nothing that it caches where memory is short.
+            RuntimeError: the step cannot be recorded.
+            MachineError: CUDA invalidated the recording. torch treats it as still running, and
+                frees none of its cached memory when memory is short.
         """
         self._inputs = {name: tensor.clone() for name, tensor in inputs.items()}
         self.graph = torch.cuda.CUDAGraph()
@@ -148,15 +148,15 @@ class CudaRecording:
         self.graph.capture_end()
 
     def _end(self) -> None:
-        """End a recording that did not come to its end.
+        """End an incomplete recording.
 
-        `capture_end`, the only way of older torch, also instantiates it, which fails where memory
-        is short, though the recording has ended as it should.
+        `capture_end`, the only way in older torch, also instantiates the graph, which fails if
+        memory is short, although the recording has ended properly.
         """
         getattr(self.graph, "capture_end_pre", self.graph.capture_end)()
 
     def __call__(self, inputs: Inputs) -> Outputs:
-        """Take the step; return tensors that the next one overwrites."""
+        """Take the step; return tensors that the next step overwrites."""
         for name, tensor in inputs.items():
             self._inputs[name].copy_(tensor)
         self.graph.replay()
@@ -165,12 +165,12 @@ class CudaRecording:
 
 @contextmanager
 def waiting_refused() -> Iterator[None]:
-    """Have torch raise an error with `WAITS` where the body waits for the device.
+    """Let torch raise an error with `WAITS` if the body waits for the device.
 
-    It does so before CUDA is called, which would give a recording up. It sees what passes
-    `memcpy_and_sync` and `stream_synchronize` of c10/cuda/CUDAFunctions.h, as reading a value does;
-    not `torch.cuda.synchronize`, events, sparse tensors, copies to memory that is not pinned with
-    `non_blocking=True`, nor other libraries.
+    It is raised before the call of CUDA, which would invalidate a recording, for calls through
+    `memcpy_and_sync` and `stream_synchronize` of c10/cuda/CUDAFunctions.h, such as reading a value;
+    not for `torch.cuda.synchronize`, events, sparse tensors, copies to memory that is not pinned
+    with `non_blocking=True`, nor other libraries.
     """
     before = torch.cuda.get_sync_debug_mode()
     _refuse_waiting("error")
@@ -181,12 +181,12 @@ def waiting_refused() -> Iterator[None]:
 
 
 def _refuse_waiting(mode: int | str) -> None:
-    with warnings.catch_warnings(action="ignore"):  # torch's own, that it does not see all
+    with warnings.catch_warnings(action="ignore"):  # torch warns that it does not see all
         torch.cuda.set_sync_debug_mode(mode)
 
 
 def _caller(error: BaseException) -> str:
-    """Return the innermost function outside torch that led to an error, and its place."""
+    """Return the innermost function outside torch that raised an error, and its position."""
     own = str(Path(torch.__file__).parent)
     calls = [
         (frame.f_code, number)
@@ -209,7 +209,7 @@ def side_stream(device: torch.device) -> torch.cuda.Stream:
 class CudaGraphs:
     """Records steps on a CUDA device, all on one stream and in one memory pool.
 
-    A pool dies with the last graph in it, and its handle is then of no use: so the last graph is
+    A pool is destroyed with its last graph, after which its handle is invalid: so the last graph is
     kept.
     """
 
@@ -221,7 +221,7 @@ class CudaGraphs:
 
     @contextmanager
     def stream_context(self) -> Iterator[None]:
-        """Work on the stream on which steps are recorded."""
+        """Run the body on the stream for recording steps."""
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         try:
@@ -234,13 +234,14 @@ class CudaGraphs:
         """Record a step; see `GraphRecorder`."""
         with suppress(torch.OutOfMemoryError):
             return self._recorded(step, inputs)
-        # A recording cannot use memory that is freed but cached, nor that of the last graph's pool.
+        # A recording can use neither freed but cached memory, nor the memory of the last graph's
+        # pool.
         self.free()
         torch.cuda.empty_cache()
         return self._recorded(step, inputs)
 
     def free(self) -> None:
-        """Give up the last graph, without which its pool is dead."""
+        """Free the last graph, and with it the pool."""
         self._last, self._pool = None, torch.cuda.graph_pool_handle()
 
     def _recorded(self, step: Step, inputs: Inputs) -> Step:
@@ -250,7 +251,7 @@ class CudaGraphs:
 
 
 def recorder_on(device: torch.device, note: Callable[[str], None]) -> GraphRecorder | None:
-    """Return what records steps on a device; nothing does on a CPU."""
+    """Return the recorder of steps on a device; None on a CPU."""
     if device.type != "cuda":
         return None
     graphs = CudaGraphs(device)

@@ -1,7 +1,7 @@
-"""Numbers in which the clients of a stack differ, as those of several trials of a study do.
+"""Numbers in which the clients of a stack differ, for instance in several trials of a study.
 
-Values of several trials are merged into one value, in which each number that differs is a tensor:
-in a step under `vmap`, that of the client. All that is no such number must be equal.
+Values of several trials are merged into one value, in which each differing number is a tensor: in a
+step under `vmap`, the client's. Everything else must be equal.
 
 Legend: K clients.
 """
@@ -22,32 +22,32 @@ from raysim.config import LocalSettings
 from raysim.core.rules import Rules
 
 Build = Callable[[Sequence[Any]], Any]
-"""Returns a merged value, given a number for each column."""
+"""Function that returns a merged value, given a number for each column."""
 PLAIN = (bool, int, float, str, frozenset, type(None), FunctionType, type)
 """Types whose values are compared with `==`."""
 
 
 SHOWN = 40
-"""Characters of a value in a message."""
+"""Most characters of a value in a message."""
 
 
 class UnstackableError(Exception):
-    """Values differ in more than numbers; the message says in which."""
+    """Error of values that differ in more than numbers; the message names the difference."""
 
 
 def merge(
     values: Sequence[Any], columns: list[list[float]], name: str, equal: bool = False
 ) -> Build:
-    """Return what builds one value of several that differ in numbers alone.
+    """Return the builder of one value from several values that differ in numbers alone.
 
     Args:
         values: The value of each client: settings, functions of rules, containers of these.
-        columns: The numbers [K] that differ are added to it.
+        columns: List to which the differing numbers [K] are appended.
         name: Name of the value in messages.
         equal: Whether equal numbers become columns too.
 
     Raises:
-        UnstackableError: they differ in something else.
+        UnstackableError: the values differ in something else.
     """
     first = values[0]
     same_type = len({type(value) for value in values}) == 1
@@ -71,7 +71,7 @@ def merge(
 
 
 def _parts_of(value: Any) -> dict[Any, Any] | None:
-    """Return the parts of a value by name; None where its parts are not known."""
+    """Return the parts of a value by name; None if it has no known parts."""
     match value:
         case partial():
             return {"func": value.func, "args": value.args, "keywords": value.keywords}
@@ -87,7 +87,7 @@ def _parts_of(value: Any) -> dict[Any, Any] | None:
 
 
 def _of_parts(like: Any, parts: dict[Any, Any]) -> Any:
-    """Return a value of these parts; settings derive anew what they have derived of others."""
+    """Return a value of these parts; settings compute their derived fields again."""
     match like:
         case partial():
             return partial(parts["func"], *parts["args"], **parts["keywords"])
@@ -101,7 +101,7 @@ def _of_parts(like: Any, parts: dict[Any, Any]) -> Any:
 
 
 class Step(NamedTuple):
-    """Part of the rules and local settings that a step needs."""
+    """Parts of the rules and local settings that a step needs."""
 
     rules: Rules
     temperature: float | Tensor
@@ -112,7 +112,7 @@ class StepNumbers:
     """Rules and local settings of a stack's clients, merged.
 
     Attributes:
-        columns: The numbers that differ, each [K] in float32, in which a step computes.
+        columns: The differing numbers, each [K] in float32, in which a step computes.
     """
 
     def __init__(
@@ -122,10 +122,10 @@ class StepNumbers:
         device: torch.device,
         equal: bool = False,
     ) -> None:
-        """Merge what K clients have, also their equal numbers if `equal`.
+        """Merge the rules and settings of K clients; with `equal`, their equal numbers too.
 
         Raises:
-            UnstackableError: it differs in more than numbers.
+            UnstackableError: they differ in more than numbers.
         """
         columns: list[list[float]] = []
         self._rules = rules[0]
@@ -135,7 +135,7 @@ class StepNumbers:
         ]
 
     def at(self, numbers: Sequence[Tensor]) -> Step:
-        """Return what a step has, given a client's number of each column."""
+        """Return the parts for a step, given a client's number of each column."""
         criterion, penalties, updates, (temperature, weight_decay), _ = self._build(numbers)
         if not self.columns:
             return Step(self._rules, temperature, weight_decay)
@@ -153,7 +153,7 @@ class StepNumbers:
 
 
 def in_common(rules: Rules) -> tuple[Any, ...]:
-    """Return what the clients of a stack must have in common of their rules, but for numbers."""
+    """Return the parts of rules that must be equal in a stack, except for numbers."""
     transforms = [(t.name, t.term, t.after_momentum, t.update) for t in rules.transforms]
     return rules.criterion, rules.penalties, transforms
 

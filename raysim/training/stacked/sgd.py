@@ -1,4 +1,4 @@
-"""SGD on stacked parameters, whose clients may differ in its numbers.
+"""SGD on stacked parameters, with different numbers for each client if needed.
 
 Legend: K clients.
 """
@@ -16,9 +16,9 @@ from raysim.training.sgd import Sgd
 
 
 class StackedSgd(Sgd):
-    """Steps of SGD on tensors [K, ...]; where all clients have the same number, it is one number.
+    """Steps of SGD on tensors [K, ...]; numbers that all clients share are scalars.
 
-    All of them have momentum, or none.
+    Either all clients have momentum, or none.
     """
 
     def __init__(
@@ -28,9 +28,9 @@ class StackedSgd(Sgd):
         device: torch.device,
         equal: bool = False,
     ) -> None:
-        """Take the local settings and the learning rate of each client.
+        """Set local settings and learning rate of each client.
 
-        With `equal`, each has its own numbers although they are equal.
+        With `equal`, equal numbers are kept per client, too.
         """
         super().__init__(local[0], rates[0])
         own = partial(_own_numbers, device=device, equal=equal)
@@ -39,13 +39,13 @@ class StackedSgd(Sgd):
         self._decays = own([each.weight_decay for each in local])
 
     def add_weight_decay(self, gradients: list[Tensor], params: list[Tensor]) -> list[Tensor]:
-        """Return the gradients with those of the weight decay added."""
+        """Return the gradients plus those of the weight decay."""
         if self._decays is None:
             return super().add_weight_decay(gradients, params)
         return _added(gradients, params, self._decays)
 
     def apply_momentum(self, gradients: list[Tensor]) -> list[Tensor]:
-        """Take the gradients into the momentum; return the direction of the step."""
+        """Update the momentum by the gradients; return the direction of the step."""
         if self._momenta is None or not self._local.momentum:
             return super().apply_momentum(gradients)
         if not self.velocity:
@@ -67,18 +67,18 @@ class StackedSgd(Sgd):
 
 
 def _own_numbers(numbers: Sequence[float], device: torch.device, equal: bool) -> Tensor | None:
-    """Return the number of each client [K], or None where all have the same one."""
+    """Return the number of each client [K], or None if all are equal."""
     if len({*numbers}) == 1 and not equal:
         return None
     return torch.tensor(numbers, dtype=torch.float64, device=device)
 
 
 def _beside(numbers: Tensor, tensor: Tensor) -> Tensor:
-    """Return numbers [K] in the shape of a tensor [K, ...]."""
+    """Return numbers [K] in a shape that broadcasts to a tensor [K, ...]."""
     return numbers.to(tensor.dtype).view(-1, *(1,) * (tensor.dim() - 1))
 
 
 def _added(tensors: list[Tensor], others: list[Tensor], factors: Tensor) -> list[Tensor]:
-    """Return `tensor + factor * other` of every pair."""
+    """Return `tensor + factor * other` for each pair."""
     pairs = zip(tensors, others, strict=True)
     return [torch.addcmul(a, b, _beside(factors, b)) for a, b in pairs]

@@ -1,8 +1,8 @@
-"""Size of a stack (`engine.vectorize`), and which clients share one.
+"""Size of a stack (`engine.vectorize`), and the division of clients into stacks.
 
-Both follow from settings, network and cohort, so that the groups, and with them a run's result, are
-the same wherever it runs. Only the size that "auto" finds depends on the machine: on the memory of
-the actors and, unless `engine.actors` says it, on their number.
+Both follow from settings, network and cohort, so that the stacks, and with them a run's result, are
+the same on any machine. Only the size of "auto" depends on the machine: on the memory of the actors
+and, unless `engine.actors` sets it, on their number.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ MAX_STACK = 256
 MODEL_COPIES = 8
 """Parameters, start, gradients, momentum, states of transforms and their temporaries."""
 KEPT_COPIES = 4
-"""Those that kept steps of other stacks and passes hold (`KeptSteps`): of FedAvg 3, SCAFFOLD 7,
-Ditto 11 a client; what goes beyond is of the memory that `MEMORY_FRACTION` leaves."""
+"""Copies that kept steps of other stacks and passes hold (`KeptSteps`): 3 per client for FedAvg, 7
+for SCAFFOLD, 11 for Ditto; `MEMORY_FRACTION` leaves memory for more."""
 ACTIVATION_COPIES = 3
 """A layer's output, its gradient, and a kernel's workspace."""
 SAMPLE_COPIES = 3
-"""A client's samples as it sees them, altered for an epoch, and in a row with those of others."""
+"""A client's samples: decoded, altered for an epoch, and concatenated with other clients'."""
 MEMORY_FRACTION = 0.6
-"""Of the memory that an actor's tensors may take, the part for the clients of a stack."""
+"""Fraction of the memory for an actor's tensors that the clients of a stack may take."""
 
 
 def stack_size(
@@ -44,13 +44,13 @@ def stack_size(
     module: nn.Module,
     describe: Callable[[], dict[str, Any]],
 ) -> tuple[int, str | None]:
-    """Return how many clients are stacked, and why no more where the network is the reason.
+    """Return the number of clients in a stack, and the reason if the network prevents stacking.
 
     Args:
         settings: The run's settings.
         federation: Its samples and client indices.
         module: The network.
-        describe: Returns where the workers are; called only for "auto".
+        describe: Returns the description of the workers; called only for "auto".
     """
     requested = settings.engine.vectorize
     if requested in {0, 1}:
@@ -60,34 +60,34 @@ def stack_size(
     if requested != "auto":
         return requested, None
     memories = [actor.get("memory") for actor in describe()["actors"]]
-    asked = settings.engine.actors  # where nodes are started for them, few may be there yet
+    asked = settings.engine.actors  # an autoscaler may not have started them yet
     if not all(memories):
-        return 1, None  # on a CPU clients one at a time are faster
+        return 1, None  # on a CPU, one client at a time is faster
     samples = int(federation.training_sizes.max())
     rows = largest_batch(settings.local, samples)
     x = OpenedSamples(federation, CPU).first(1).x
     actors = len(memories) if asked == "auto" else asked
-    per_actor = math.ceil(settings.cohort_size / actors)  # so that no actor goes without
+    per_actor = math.ceil(settings.cohort_size / actors)  # so that every actor has clients
     return min(fitting(module, x, rows, samples, min(memories)), per_actor), None
 
 
 def largest_batch(local: LocalSettings, samples: int) -> int:
-    """Return the samples in a batch of a client that has so many."""
+    """Return the most samples in a batch of a client with `samples` samples."""
     return samples if local.batch_size == "full" else min(local.batch_size, samples)
 
 
 def fitting(module: nn.Module, x: Tensor, rows: int, samples: int, memory: int) -> int:
-    """Return how many clients fit in so many bytes of a device's memory; see `client_bytes`."""
+    """Return the number of clients that fit in `memory` bytes; see `client_bytes`."""
     each = client_bytes(module, x, rows, samples)
     return max(1, min(MAX_STACK, int(MEMORY_FRACTION * memory // each)))
 
 
 def client_bytes(module: nn.Module, x: Tensor, rows: int, samples: int) -> int:
-    """Return the bytes that a client of a stack takes in training, as estimated.
+    """Estimate the bytes that a client of a stack takes in training.
 
     Args:
         module: The network.
-        x: Inputs [1, ...] like those of the clients.
+        x: Example of the clients' inputs [1, ...].
         rows: Samples in a batch.
         samples: Samples of a client.
     """
@@ -116,6 +116,6 @@ def client_bytes(module: nn.Module, x: Tensor, rows: int, samples: int) -> int:
 def stacks_of(
     clients: Sequence[int], sizes: npt.NDArray[np.int64], size: int
 ) -> list[tuple[int, ...]]:
-    """Return stacks of clients of like numbers of samples [K], the largest first."""
+    """Return stacks of clients with similar numbers of samples [K], the largest first."""
     ordered = sorted(clients, key=lambda client: (-sizes[client], client))
     return [tuple(ordered[start : start + size]) for start in range(0, len(ordered), size)]

@@ -22,16 +22,16 @@ Tree = Mapping[str, Any]
 
 
 def split_by_layout(jobs: Sequence[ClientJob]) -> list[list[int]]:
-    """Return the numbers of the jobs that can share a stack.
+    """Group the positions of the jobs that can share a stack.
 
-    They have the same epochs, and their clients' own tensors, and those that they are sent, the
-    same names and shapes.
+    They have the same epochs, and the names and shapes of their clients' own tensors and of the
+    broadcast ones are equal.
     """
 
     def kind(number: int) -> str:
         job = jobs[number]
         groups = (flatten(group) for group in (job.state, job.personal, job.broadcast))
-        # By name: what is read from a file is in another order than what a network began with.
+        # By name: tensors read from a file are in another order than the network's.
         layouts = [Layout.of(dict(sorted(tensors.items()))) for tensors in groups]
         return repr([job.epochs, layouts])
 
@@ -41,9 +41,9 @@ def split_by_layout(jobs: Sequence[ClientJob]) -> list[list[int]]:
 def stack_trees(
     trees: Sequence[Tree], equal: bool = False
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Stack trees of tensors; return them with their axes.
+    """Stack trees of tensors; return the stacks with their axes.
 
-    What all share is stacked only if `equal`.
+    Tensors that all trees share are stacked only if `equal`.
     """
     stacked: dict[str, Any] = {}
     axes: dict[str, Any] = {}
@@ -59,7 +59,7 @@ def stack_trees(
 
 
 def leaves(tree: Tree, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Tensor]]:
-    """Yield the paths and tensors of a tree; numbers beside them are left out."""
+    """Yield the paths and tensors of a tree, without its numbers."""
     for key, value in tree.items():
         if isinstance(value, Mapping):
             yield from leaves(value, (*path, key))
@@ -68,7 +68,7 @@ def leaves(tree: Tree, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
 
 
 def copy_tree(tree: Tree, copies: dict[int, Tensor] | None = None) -> dict[str, Any]:
-    """Return a tree with copies of its tensors; what is one tensor in it is one in the copy."""
+    """Return a tree with copies of its tensors; a tensor used twice is copied once."""
     copies = {} if copies is None else copies
     copied: dict[str, Any] = {}
     for key, value in tree.items():
@@ -82,12 +82,12 @@ def copy_tree(tree: Tree, copies: dict[int, Tensor] | None = None) -> dict[str, 
 
 
 def stack_named(sets: Sequence[Tensors], name: str) -> Tensor:
-    """Return a new tensor [K, ...] of what K sets hold under a name."""
+    """Return a new tensor [K, ...] that stacks the tensors of one name in K sets."""
     return torch.stack([tensors[name].detach() for tensors in sets])
 
 
 def stack_sets(sets: Sequence[Tensors]) -> dict[str, Tensor]:
-    """Return new tensors [K, ...] of all that K sets hold."""
+    """Return new tensors [K, ...] that stack all tensors of K sets."""
     return {name: stack_named(sets, name) for name in sets[0]}
 
 
@@ -104,7 +104,7 @@ class Shape:
     Attributes:
         clients: Number of clients.
         rows: Samples in a batch.
-        places: Place of each job in the stack.
+        places: Position of each job in the stack.
     """
 
     clients: int
@@ -115,7 +115,7 @@ class Shape:
 def spread(
     jobs: Sequence[tuple[ClientJob, SequentialTrainer]], places: Sequence[int], count: int
 ) -> list[tuple[ClientJob, SequentialTrainer]]:
-    """Return so many jobs, those given at their places; elsewhere copies, with the same draws."""
+    """Pad the jobs to `count`: each at its place, copies with the same draws elsewhere."""
     given = dict(zip(places, jobs, strict=True))
     job, trainer = jobs[0]
     return [

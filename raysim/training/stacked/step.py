@@ -1,8 +1,8 @@
-"""The part of a stack's step that comes before the momentum, as a function of tensors.
+"""Part of a stack's step before the momentum, as a function of tensors.
 
-All that differs between groups of one kind lies in tensors, so what was recorded for one group can
-be played for the next ones, once their tensors are copied to where it reads them. The momentum and
-the move itself, by a rate that rounds change, are a few launches and not part of it.
+Groups of one kind differ only in tensors, so the recording of one group can be replayed for the
+next ones, once their tensors are copied into the recorded ones. The momentum and the move itself,
+whose rate changes by round, are a few launches and not recorded.
 
 Legend: K clients.
 """
@@ -34,11 +34,11 @@ from raysim.training.stacked.sgd import StackedSgd
 from raysim.training.stacked.stacks import Tree, assign, copy_tree, leaves
 
 MAX_KINDS = 8
-"""Kinds of steps whose tensors and recordings are kept."""
+"""Most kinds of steps to keep, with their tensors and recordings."""
 
 
 class _Stacked(Batch):
-    """One client's batch among those of others; its loss needs no index, padded or not."""
+    """One client's batch in a stack; its loss needs no indexing, padded or not."""
 
     def loss(self, logits: Tensor) -> Tensor:
         return self.mean(self.losses(logits))
@@ -46,24 +46,24 @@ class _Stacked(Batch):
 
 @dataclass
 class StackedStep:
-    """The tensors of K clients, and what a step does with them before the momentum.
+    """Tensors of K clients, and the part of their step before the momentum.
 
     Attributes:
-        sequential: Runs networks at any tensors, and has the generators of a step.
-        network: The network, without its own BatchNorm.
-        padding: What its layers share in a pass.
+        sequential: Runs networks at given tensors, and has the generators of a step.
+        network: The network, with BatchNorm replaced.
+        padding: Padding and statistics that its layers share in a forward pass.
         rules: The rules of one of the clients.
-        numbers: The rules and settings of all.
-        trainable: What is trained, and the names of that.
-        names: See `trainable`.
+        numbers: Merged rules and settings of all clients.
+        trainable: Setting of the trained parameters, as of a pass.
+        names: Names of the trained parameters.
         sgd: Adds the weight decay.
-        momentum: Whether transforms behind the momentum are left to the caller.
+        momentum: Whether transforms after the momentum are left to the caller.
         scoring: Compares outputs with targets.
-        loss_is_objective: Whether the loss at T=1 is what is minimised.
+        loss_is_objective: Whether the loss at T=1 is the objective.
         tensors: Parameters and buffers, each [K, ...].
-        fixed: What no step changes.
-        axes: The axes along which that is stacked.
-        states: Those of the transforms.
+        fixed: Tensors that no step changes.
+        axes: The axes along which `fixed` is stacked.
+        states: States of the transforms.
         buffers: Names of the buffers whose new values a step returns.
     """
 
@@ -85,7 +85,7 @@ class StackedStep:
     buffers: Sequence[str] = ()
 
     def key(self) -> Hashable | None:
-        """Return what is equal for steps that differ in values of tensors alone, or None."""
+        """Return a key that is equal for steps that differ only in values of tensors, or None."""
         rules = key_of_rules(self.rules, self.rules.transforms)
         if rules is None or self.numbers.columns:
             return None
@@ -100,7 +100,7 @@ class StackedStep:
         return {"tensors": self.tensors, "fixed": self.fixed, "states": self.states}
 
     def on_its_own(self) -> StackedStep:
-        """Return this step on tensors that nothing else reads."""
+        """Return this step on copies of its tensors."""
         return replace(
             self,
             tensors=copy_tree(self.tensors),
@@ -109,7 +109,7 @@ class StackedStep:
         )
 
     def take_in(self, other: StackedStep) -> None:
-        """Copy the tensors of another step with the same key."""
+        """Copy the tensors of another step with the same key into this step's."""
         with torch.no_grad():
             for (_, own), (_, its) in zip(
                 leaves(self._trees()), leaves(other._trees()), strict=True
@@ -135,16 +135,16 @@ class StackedStep:
         return losses, objectives, *steps, *buffers.values()
 
     def _rng_at_start(self) -> list[Tensor]:
-        """Return the states of the generators; in a recording they count from its beginning."""
+        """Return the states of the generators; in a recording, relative to its beginning."""
         if self.rules.transforms:
-            with suppress(RuntimeError):  # torch before 2.10 tells none there, nor to `_gradient`
+            with suppress(RuntimeError):  # torch before 2.10 has none there, nor in `_gradient`
                 return self.sequential.rng_state()
         return []
 
     def transform(
         self, after: bool, gradients: list[Tensor], batch: Tree, rng: Sequence[Tensor]
     ) -> list[Tensor]:
-        """Apply the transforms behind the momentum, or those before it; assign their states.
+        """Apply the transforms before or after the momentum, and assign their states.
 
         The generators had the states `rng` at the start of the step.
         """
@@ -175,25 +175,25 @@ class StackedStep:
         return every(self.tensors, self.fixed, *stacked)
 
     def _forward(self, tensors: Tensors, fixed: Tree, batch: Tree) -> tuple[Tensor, Any, Tensors]:
-        """Return what is differentiated, the loss at T=1 and the objective, and new statistics."""
+        """Return the value to differentiate, loss at T=1 and objective, and new statistics."""
         samples, step = self._samples(batch), self._step_of(fixed)
         outputs, buffers = self._outputs(tensors, samples)
         value = objective(step.rules, self.view(tensors, fixed, step), outputs, samples)
         with torch.no_grad():
-            found = value.detach()
-            loss = found if self.loss_is_objective else samples.loss(outputs.logits)
-            return value, (loss, found), buffers
+            detached = value.detach()
+            loss = detached if self.loss_is_objective else samples.loss(outputs.logits)
+            return value, (loss, detached), buffers
 
     def _samples(self, batch: Tree) -> Batch:
         return _Stacked(**batch, scoring=self.scoring)
 
     def _outputs(self, tensors: Tensors, batch: Batch) -> tuple[Outputs, Tensors]:
-        """Return outputs in training mode, and what BatchNorm records or `forward` binds anew."""
+        """Return outputs in training mode, and buffers that BatchNorm or `forward` changes."""
         with self.padding.of(batch.weights) as updates, self.sequential.autocast():
             reads = functions_of_step(self.rules, self.rules.transforms)  # `forward` may change x
             x = batch.x.clone() if reads else batch.x
             outputs, rebound = self.network.at_with_rebound(tensors, x)
-            # Copies, as one may be another buffer's tensor before this step.
+            # Copies, as a new value may be the old tensor of another buffer.
             copies = {name: tensor.detach().clone() for name, tensor in rebound.items()}
             return outputs.in_float32(), updates | copies
 
@@ -201,7 +201,7 @@ class StackedStep:
         return self.numbers.at(fixed["numbers"])
 
     def view(self, tensors: Tensors, fixed: Tree, step: Step, rng: Sequence[Tensor] = ()) -> View:
-        """Return a client's view, of its part of the tensors."""
+        """Return a client's view of its slice of the tensors."""
         return View(
             params=tensors,
             trainable=self.names,
@@ -217,9 +217,9 @@ class StackedStep:
         )
 
     def _at(self, tensors: Tensors, x: Tensor) -> Outputs:
-        """Return the outputs at any tensors, as `SequentialTrainer.at`.
+        """Return the outputs at given tensors, as `SequentialTrainer.at`.
 
-        Not in a memory layout of their own: tensors of a stack cannot be copied into another.
+        Without a change of memory layout, for which tensors of a stack cannot be copied.
         """
         frozen = self.sequential.frozen
         with torch.no_grad(), self.sequential.autocast():
@@ -228,7 +228,7 @@ class StackedStep:
     def _gradient(
         self, fixed: Tree, rng: Sequence[Tensor], tensors: Tensors, batch: Batch
     ) -> Tensors:
-        """Return the gradient of the objective at any tensors, with this step's random draws."""
+        """Return the gradient of the objective at given tensors, with this step's random draws."""
         step = self._step_of(fixed)
 
         def value(points: dict[str, Tensor]) -> Tensor:
@@ -250,16 +250,16 @@ class StackedStep:
 
 
 class KeptSteps:
-    """Steps whose tensors stay where they are, from group to group, with their recordings."""
+    """Steps kept from group to group, with their tensors and recordings."""
 
     def __init__(self, recorder: GraphRecorder | None) -> None:
         self._recorder = recorder
         self._kinds: dict[Hashable, tuple[StackedStep, GraphedSteps]] = {}
 
     def of(self, step: StackedStep) -> tuple[StackedStep, GraphedSteps]:
-        """Return a step that does the same on tensors of the same values, and what takes it.
+        """Return a kept step with this step's values, and the `GraphedSteps` that takes it.
 
-        It is the step itself where nothing is recorded, or its rules have no key.
+        It is the step itself if nothing is recorded, or its rules have no key.
         """
         if self._recorder and not self._recorder.works:
             self._kinds.clear()
@@ -277,7 +277,7 @@ class KeptSteps:
         return self._kinds[key]
 
     def give_up(self) -> bool:
-        """Free what is kept and record no more: memory is short. Return whether that may help."""
+        """Free the kept steps and stop recording; return whether that may free memory."""
         if self._recorder is None or not (self._kinds or self._recorder.works):
             return False
         self._kinds.clear()

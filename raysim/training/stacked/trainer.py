@@ -1,8 +1,8 @@
-"""Local training of several clients at once: their tensors stacked, one step for all of them.
+"""Local training of several clients at once, with stacked tensors and common steps.
 
 For devices on which a small network's step is launch-bound: K clients cost about as many launches
-as one. Steps and batches that a client lacks are padded and masked, so a client's result is that of
-the sequential trainer up to rounding. With dropout it is another draw of the same distribution.
+as one. Missing steps and batches of a client are padded and masked, so its result equals the
+sequential trainer's up to rounding. With dropout it is another draw of the same distribution.
 
 Legend: K clients, S steps, B batch.
 """
@@ -60,13 +60,13 @@ class StackedTrainer:
         *,
         shape: Shape | None = None,
     ) -> list[tuple[Upload, LocalLosses]]:
-        """Train clients; return what each gives back, with its figures.
+        """Train clients; return each one's upload and losses.
 
         Args:
-            jobs: Those of one pass, or of passes of several runs that differ in numbers alone.
-            trainers: The trainer of each client's run, which has its local settings; none where all
-                are of the run of this one.
-            shape: One shape of all stacks, so that no client's bits depend on those beside it.
+            jobs: Jobs of one pass, or of passes of several runs that differ in numbers alone.
+            trainers: The trainer of each client's run, which has its local settings; empty if all
+                clients are of this trainer's run.
+            shape: Common shape of all stacks, so that no client's bits depend on the others.
 
         Raises:
             UnstackableError: rules or local settings differ in more than numbers, or steps of
@@ -98,7 +98,7 @@ class StackedTrainer:
         places: Sequence[int],
         shape: Shape | None,
     ) -> list[tuple[Upload, LocalLosses]]:
-        """Train a group; where memory is short, again without anything that is kept."""
+        """Train a group; if memory is short, again without kept steps."""
         drawn = [copy.deepcopy(job.batches) for job, _ in own]
         rng = self.sequential.rng_state()
         try:
@@ -125,7 +125,7 @@ class StackedTrainer:
 
 
 class _StackedTraining:
-    """The training of clients whose tensors have the same names and shapes."""
+    """Training of clients whose tensors have the same names and shapes."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class _StackedTraining:
         fixed, axes = stack_trees(self.given, equal)
         self.sgd = StackedSgd(local, rates, device, equal)
         scaled = equal or any(each.temperature != 1 for each in local)
-        self.tensors = stack_sets(starts)  # which the views below are of
+        self.tensors = stack_sets(starts)  # the views below are views of these
         own = self.step = StackedStep(
             sequential=self.sequential,
             network=trainer.network,
@@ -160,7 +160,7 @@ class _StackedTraining:
             numbers=numbers,
             trainable=job.trainable,
             names=trainer.network.trainable_names(job.trainable),
-            # Not self.sgd: a kept step outlives the group, and would hold its velocities.
+            # Not self.sgd: a kept step outlives the group, and would keep its velocities.
             sgd=StackedSgd(local, rates, device, equal),
             momentum=bool(self.local.momentum),
             scoring=job.data.scoring,
@@ -194,7 +194,7 @@ class _StackedTraining:
             objectives.append(value)
             for own, size in zip(batch_sizes, sizes, strict=True):
                 own.append(size)
-        if self.is_kept:  # the next group's come to lie there
+        if self.is_kept:  # the next group overwrites them
             self.tensors, self.states = copy_tree(self.tensors), copy_tree(self.states)
         both = torch.stack([torch.stack(losses), torch.stack(objectives)]).cpu()  # [2, S, K]
         return [self._finish(k, both[:, :, k], batch_sizes[k]) for k in places]
@@ -212,7 +212,7 @@ class _StackedTraining:
         return upload, LocalLosses.of(loss, value, [sizes[step] for step in own])
 
     def _take(self, inputs: Tensors, repeats: int) -> tuple[Tensor, Tensor]:
-        """Take a step; clients that have no samples left in this epoch stay as they are."""
+        """Take a step; clients without samples left in this epoch do not change."""
         batch = dict(inputs)
         active = batch.pop("active", None)
         if active is None:
