@@ -1,7 +1,7 @@
-"""Client indices: which samples each client holds, trains on, and is evaluated on.
+"""Client indices: the samples that each client holds, trains on, and is evaluated on.
 
-Everything that is drawn depends on the seed and the client alone, so it can be drawn when it is
-asked for, and a population costs nothing until its clients train.
+Draws depend on the seed and the client alone, so they are made on demand, and a population costs
+nothing until its clients train.
 
 Legend: N samples, K clients, C classes, n clients or samples of a client.
 """
@@ -23,11 +23,11 @@ Indices = npt.NDArray[np.int64]
 
 
 class ClientIndices(Protocol):
-    """The samples that clients hold: `sizes` [K] and, per client, the indices of its samples."""
+    """Samples of clients: `sizes` [K] and, per client, the indices of its samples."""
 
     @property
     def sizes(self) -> Indices:
-        """Samples per client [K]; clients of one size may give a broadcast view."""
+        """Samples per client [K]; a broadcast view if all clients have the same size."""
         ...
 
     def __getitem__(self, client: int) -> Indices:
@@ -47,22 +47,22 @@ class ListedIndices:
         """Build client indices from one array of sample indices per client.
 
         Raises:
-            DataError: a client has no samples, or some that are no whole numbers.
+            DataError: a client has no samples, or indices that are no whole numbers.
         """
-        found = cls.of_some(per_client)
-        if len(empty := np.flatnonzero(found.sizes == 0)):
+        indices = cls.of_some(per_client)
+        if len(empty := np.flatnonzero(indices.sizes == 0)):
             raise DataError(
                 f"client {empty[0]} has no samples ({len(empty)} of {len(per_client)} clients have"
                 " none): use fewer clients or another partition"
             )
-        return found
+        return indices
 
     @classmethod
     def of_some(cls, per_client: Sequence[npt.NDArray[Any]]) -> ListedIndices:
         """Build client indices from one array of sample indices per client; some may be empty.
 
         Raises:
-            DataError: a client's are no whole numbers.
+            DataError: a client's indices are no whole numbers.
         """
         held = [as_indices(f"client {client}", given) for client, given in enumerate(per_client)]
         offsets = np.cumsum([0, *map(len, held)], dtype=np.int64)
@@ -94,12 +94,12 @@ class ListedIndices:
 
 @dataclass(frozen=True)
 class DrawnIndices:
-    """Client indices that are drawn when they are asked for.
+    """Client indices that are drawn on demand.
 
     Attributes:
         clients: Number of clients K.
         size: Samples per client [K], or one number [] or [1] for all clients.
-        draw: `draw(client)`: the indices of one client's samples.
+        draw: `draw(client)` returns the indices of one client's samples.
     """
 
     clients: int
@@ -121,38 +121,38 @@ def as_indices(name: str, given: Any) -> Indices:
     """Return a client's samples as indices [n].
 
     Args:
-        name: Whose they are, for errors: `client 3`.
+        name: Name of their owner in errors: `client 3`.
         given: An array or a list of whole numbers; these may be floats.
 
     Raises:
-        DataError: they are no whole numbers, as a mask or names.
+        DataError: the samples are no whole numbers, for instance a mask or names.
     """
     try:
-        found = np.asarray(given)
-    except ValueError as error:  # lists in it differ in length
+        values = np.asarray(given)
+    except ValueError as error:  # nested lists differ in length
         raise DataError(f"{name}: samples {type(given).__name__}: {error}") from error
-    if found.ndim != 1 or found.dtype.kind not in "iuf":
-        shape = [*found.shape]
-        raise DataError(f"{name}: samples {found.dtype}{shape}; must be whole numbers [n]")
-    if found.dtype.kind == "f":
-        wrong = found[(np.rint(found) != found) | (abs(found) >= 2.0**63)]
+    if values.ndim != 1 or values.dtype.kind not in "iuf":
+        shape = [*values.shape]
+        raise DataError(f"{name}: samples {values.dtype}{shape}; must be whole numbers [n]")
+    if values.dtype.kind == "f":
+        wrong = values[(np.rint(values) != values) | (abs(values) >= 2.0**63)]
         if len(wrong):
             raise DataError(f"{name}: sample {wrong[0]} is no whole number")
-    return found.astype(np.int64, copy=False)
+    return values.astype(np.int64, copy=False)
 
 
 def owner_of(indices: ListedIndices, sample: int) -> tuple[int, int]:
-    """Return the first client that holds a sample, and the place among that client's."""
+    """Return the first client that holds a sample, and the position among its samples."""
     at = int(np.flatnonzero(indices.indices == sample)[0])
     client = int(np.searchsorted(indices.offsets, at, side="right")) - 1
     return client, at - int(indices.offsets[client])
 
 
 def held_problem(indices: ClientIndices, clients: int, samples: int) -> str | None:
-    """Return why client indices cannot be those of K clients of N samples; None if they can.
+    """Return the problem of client indices for K clients and N samples; None if they are valid.
 
-    Of indices that are drawn when they are asked for (`CheckedIndices`), the first and the last
-    client's are drawn, twice.
+    Of indices that are drawn on demand (`CheckedIndices`), the first and the last client's are
+    drawn, twice.
     """
     sizes: Any = indices.sizes
     if not isinstance(sizes, np.ndarray) or sizes.dtype.kind not in "iu" or sizes.ndim != 1:
@@ -175,7 +175,7 @@ def _differs(indices: ClientIndices, client: int) -> bool:
 
 
 def limited(whole: ClientIndices, limit: int, seed: int) -> ClientIndices:
-    """Return client indices of which each client keeps at most `limit`, in their order."""
+    """Return client indices with at most `limit` samples per client, in their order."""
     clients, draw = len(whole.sizes), partial(_draw_limited, whole, limit, seed)
     if isinstance(whole, ListedIndices):
         return ListedIndices.of([draw(client) for client in range(clients)])
@@ -184,13 +184,13 @@ def limited(whole: ClientIndices, limit: int, seed: int) -> ClientIndices:
 
 @dataclass(frozen=True)
 class Holdout:
-    """The rule that divides each client's samples into those trained on and those held out.
+    """Rule that divides each client's samples into training samples and held-out samples.
 
-    Of n samples round(h*n) are held out (half to even), at least one where h > 0 and n > 1, and
-    never all of them. Where clients share samples, others may train on what one holds out.
+    Of n samples round(h*n) are held out (half to even), at least one if h > 0 and n > 1, and never
+    all of them. If clients share samples, others may train on a client's held-out samples.
 
     Attributes:
-        fraction: The fraction h that is held out.
+        fraction: The held-out fraction h.
         seed: The run's seed.
     """
 
@@ -198,12 +198,12 @@ class Holdout:
     seed: int = 0
 
     def training_sizes(self, sizes: Indices) -> Indices:
-        """Return how many of their samples [K] clients train on [K]."""
+        """Return the number of training samples [K] of clients with `sizes` samples [K]."""
         distinct = _distinct(sizes)
         return np.broadcast_to(distinct - self._held_out(distinct), sizes.shape)
 
     def divide(self, client: int, n: int) -> tuple[Indices, Indices]:
-        """Return the positions among a client's n samples trained on, and held out, ascending."""
+        """Return the positions of a client's training and held-out samples among n, ascending."""
         count = int(self._held_out(np.array([n]))[0])
         held_out = np.zeros(n, dtype=bool)
         generator = stream(self.seed, "holdout", client)
@@ -211,7 +211,7 @@ class Holdout:
         return np.flatnonzero(~held_out), np.flatnonzero(held_out)
 
     def _held_out(self, sizes: Indices) -> Indices:
-        """Return how many samples clients of `sizes` [n] hold out [n]."""
+        """Return the number of held-out samples [n] of clients with `sizes` samples [n]."""
         wanted = np.maximum(np.rint(self.fraction * sizes), 1 if self.fraction else 0)
         held_out: Indices = np.minimum(wanted, sizes - 1).astype(np.int64)
         return held_out
@@ -223,13 +223,13 @@ NO_HOLDOUT = Holdout()
 def class_counts(
     client_indices: ClientIndices, labels: Indices, classes: int, clients: Indices
 ) -> Indices:
-    """Return the samples of each of C classes that clients hold [n, C].
+    """Return the number of samples of each client and class [n, C].
 
     Args:
         client_indices: The samples of all clients.
         labels: The samples' class numbers [N], below C.
         classes: Number of classes C.
-        clients: The clients that are counted [n].
+        clients: The clients to count [n].
 
     Raises:
         DataError: the labels are no class numbers below C.
@@ -250,11 +250,11 @@ def client_test_indices(
 
     A client of N samples (`train_counts` [K, C]) gets round(ratio*N) test samples, at least one, at
     most as many as its classes allow without a sample twice, rounded by largest remainder. `ratio`
-    is mostly the size of the test set (`test_labels`) over that of the training set. Clients may
-    share test samples.
+    is mostly the size of the test set (`test_labels`) divided by the size of the training set.
+    Clients may share test samples.
 
     Raises:
-        DataError: a client trains on a class of which the test set has no sample.
+        DataError: a client trains on a class without a sample in the test set.
     """
     of_class = [np.flatnonzero(test_labels == c) for c in range(train_counts.shape[1])]  # [C]
     available = np.array([len(members) for members in of_class])  # [C]
@@ -285,12 +285,12 @@ def _draw_limited(whole: ClientIndices, limit: int, seed: int, client: int) -> I
 def _draw_of_classes(
     of_class: Sequence[Indices], counts: Indices, seed: int, client: int
 ) -> Indices:
-    """Draw as many indices of each class [C] as `counts` [K, C] says of a client."""
+    """Draw indices of each class [C], in the numbers of `counts` [K, C] for a client."""
     generator = stream(seed, "client-test", client)
     wanted = zip(of_class, counts[client], strict=True)
     return np.concatenate([generator.choice(own, n, replace=False) for own, n in wanted])
 
 
 def _distinct(sizes: Indices) -> Indices:
-    """Return sizes [K], or [1] where one number is broadcast to all clients."""
+    """Return sizes [K], or [1] if one number is broadcast to all clients."""
     return sizes[:1] if sizes.strides == (0,) else sizes

@@ -38,9 +38,9 @@ if TYPE_CHECKING:  # `raysim list presets` reads names of components alone, with
 class Split:
     """Samples of a training or test set: raw inputs x [N, ...] and targets y [N, ...].
 
-    Targets are class numbers [N], or what the dataset's scoring takes. Arrays are read-only views
-    of memory-mapped files or of shared memory where they can be; inputs on disk in several pieces
-    are a `ConcatArray` (raysim.core.arrow), indexed alike. `columns` holds further values per
+    Targets are class numbers [N], or others that the dataset's scoring takes. Arrays are read-only
+    views of memory-mapped files or of shared memory if possible; inputs in several files are a
+    `ConcatArray` (raysim.core.arrow), indexed like an array. `columns` holds further values per
     sample (a writer, a role, an age group) for partitions.
     """
 
@@ -53,11 +53,11 @@ class Split:
 
 
 Progress = Callable[[str, int, int], None]
-"""Callback (description, units done, units in all); units are bytes or steps."""
+"""Callback (description, units done, total units); units are bytes or steps."""
 
 
 class Dataset(Component, ABC):
-    """A dataset: the origin of its files, their checks, and their decoding."""
+    """Dataset: origin, checks and decoding of its files."""
 
     @property
     @abstractmethod
@@ -67,33 +67,32 @@ class Dataset(Component, ABC):
     @property
     @abstractmethod
     def classes(self) -> int:
-        """Number of classes C; of a network's outputs where targets are no class numbers."""
+        """Number of classes C; of a network's outputs if targets are no class numbers."""
 
     @property
     def scoring(self) -> Scoring:
-        """Loss and metrics; the default is that of a classification."""
+        """Loss and metrics; by default those of a classification."""
         from raysim.core.scoring import CLASSIFICATION
 
         return CLASSIFICATION
 
     def check_files(self, root: Path) -> None:
-        """Check that the published files which cannot be fetched are in the data root.
+        """Check that published files which cannot be fetched are in the data root.
 
         Raises:
-            DataError: one is missing; the message names it, its folder and its source.
+            DataError: a file is missing; the message names it, its folder and its source.
         """
 
     @abstractmethod
     def prepare(self, root: Path, progress: Progress) -> Mapping[str, Path]:
-        """Fetch what is missing, check it, and return prepared Arrow files by split.
+        """Fetch and check missing files, and return prepared Arrow files by split.
 
-        The files of "train" and "test" are written by `raysim.write_split`, which takes a
-        `raysim.Split` of inputs, targets and further columns: `partition.name=by_key` reads clients
-        from one of these.
+        `raysim.write_split` writes the files of "train" and "test" from a `raysim.Split` of inputs,
+        targets and further columns, from one of which `partition.name=by_key` reads clients.
 
         Args:
             root: The data root, which holds a folder per dataset.
-            progress: Called as the work proceeds.
+            progress: Called with the progress of the preparation.
 
         Raises:
             DataError: a file is missing and cannot be fetched, or is damaged.
@@ -104,10 +103,10 @@ class Dataset(Component, ABC):
         return x
 
     def augment(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Return randomly altered decoded inputs [n, ...] of one client, anew for each epoch.
+        """Return randomly altered decoded inputs [n, ...] of one client, again for each epoch.
 
         Args:
-            x: Inputs, left as they are.
+            x: Inputs, not to be changed.
             generator: Source of all draws, on the inputs' device; keyed by seed, round and client.
         """
         return x
@@ -124,7 +123,9 @@ def prepared(dataset: Dataset, root: Path, progress: Progress) -> Mapping[str, P
         dataset,
         "prepare",
         *(root, progress),
-        returns=lambda found: all(isinstance(found[split], Path) for split in ("train", "test")),
+        returns=lambda returned: all(
+            isinstance(returned[split], Path) for split in ("train", "test")
+        ),
         expected='a mapping of "train" and "test" to a Path each',
     )
     return paths
@@ -132,12 +133,12 @@ def prepared(dataset: Dataset, root: Path, progress: Progress) -> Mapping[str, P
 
 @dataclass(frozen=True)
 class CheckedIndices:
-    """Client indices of a user's own rule, each client's checked whenever it is asked for.
+    """Client indices of a user's own rule, checked whenever a client's are read.
 
     Attributes:
         drawn: The client indices.
-        samples: Number of samples N that they may index.
-        owner: The setting that they come from, for errors.
+        samples: Number N of samples in the data.
+        owner: The setting that names the rule, for errors.
     """
 
     drawn: ClientIndices
@@ -153,27 +154,28 @@ class CheckedIndices:
         """Return the indices of one client's samples.
 
         Raises:
-            DataError: they cannot be drawn, or are not as many of the samples as `sizes` says.
+            DataError: the indices cannot be drawn, are out of range, or their number differs from
+                `sizes`.
         """
         where = f"{self.owner}: client {client}"
         try:
-            found = np.asarray(self.drawn[client])
+            indices = np.asarray(self.drawn[client])
         except (RaysimError, MemoryError, OSError):
             raise
         except Exception as error:  # a user's rule may raise anything
             raise DataError(f"{where}: its samples cannot be drawn: {cause(error)}") from error
-        found, size = as_indices(where, found), int(self.sizes[client])
-        if len(found) != size:
-            raise DataError(f"{where}: {len(found)} samples are drawn; `sizes` says {size}")
-        if len(wrong := found[(found < 0) | (found >= self.samples)]):
+        indices, size = as_indices(where, indices), int(self.sizes[client])
+        if len(indices) != size:
+            raise DataError(f"{where}: {len(indices)} samples are drawn; `sizes` says {size}")
+        if len(wrong := indices[(indices < 0) | (indices >= self.samples)]):
             raise DataError(
                 f"{where}: sample {wrong[0]}; the data has samples 0 to {self.samples - 1}"
             )
-        return found
+        return indices
 
 
 class Partition(Component, ABC):
-    """A rule that assigns samples to clients: a pure function of data, clients and seed."""
+    """Rule that assigns samples to clients: a pure function of data, clients and seed."""
 
     limit: Count | None = Field(
         default=None,
@@ -184,14 +186,16 @@ class Partition(Component, ABC):
         """Return the samples that each client holds, within the limit.
 
         Raises:
-            DataError: the data cannot be split so, or the rule gives samples that there are not.
+            DataError: the data cannot be split so, or the rule gives samples outside the data.
             SettingsError: the rule fails.
         """
         whole: ClientIndices = ask(
             self,
             "split",
             *(data, clients, seed),
-            returns=lambda found: hasattr(found, "sizes") and hasattr(found, "__getitem__"),
+            returns=lambda returned: (
+                hasattr(returned, "sizes") and hasattr(returned, "__getitem__")
+            ),
             expected="client indices, such as ListedIndices.of([indices of client 0, ...])",
         )
         if not isinstance(whole, ListedIndices):
@@ -203,25 +207,26 @@ class Partition(Component, ABC):
     def local_test_indices(
         self, train: Split, test: Split, held: ClientIndices
     ) -> ListedIndices | None:
-        """Return the test samples that each client has of its own; None where no client has any.
+        """Return each client's own test samples; None if no client has any.
 
         Raises:
-            DataError: the rule gives samples that there are not.
+            DataError: the rule gives samples outside the test set.
             SettingsError: the rule fails.
         """
         clients = len(held.sizes)
-        found: Sequence[npt.NDArray[Any]] | None = ask(
+        returned: Sequence[npt.NDArray[Any]] | None = ask(
             self,
             "split_test",
             *(train, test, held),
-            returns=lambda found: (
-                found is None or (len(found) == clients and all(each.ndim == 1 for each in found))
+            returns=lambda returned: (
+                returned is None
+                or (len(returned) == clients and all(each.ndim == 1 for each in returned))
             ),
             expected=f"None, or {clients} arrays of indices, one a client",
         )
-        if found is None or not any(map(len, found)):
+        if returned is None or not any(map(len, returned)):
             return None
-        indices = ListedIndices.of_some(found)
+        indices = ListedIndices.of_some(returned)
         wrong = indices.indices[(indices.indices < 0) | (indices.indices >= len(test))]
         if len(wrong):
             raise DataError(
@@ -241,9 +246,9 @@ class Partition(Component, ABC):
     def split_test(
         self, train: Split, test: Split, held: ClientIndices
     ) -> Sequence[Indices] | None:
-        """Return, per client, the indices of the test samples that are its own.
+        """Return, per client, the indices of its own test samples.
 
-        A client may have none (an empty array). By default no test sample is a client's own: None.
+        A client may have none (an empty array). By default no client has any: None.
 
         Args:
             train: The training set.
@@ -256,8 +261,8 @@ class Partition(Component, ABC):
         """Transform decoded training inputs [n, ...] for one client.
 
         Args:
-            x: The inputs of the samples `rows` [n] of the training set, left as they are.
-            rows: Their indices.
+            x: The inputs of the samples `rows` [n] of the training set, not to be changed.
+            rows: Indices of the samples.
             client: The client.
             seed: The run's seed.
         """
@@ -266,11 +271,11 @@ class Partition(Component, ABC):
     def test_view(self, x: Tensor, rows: Tensor, clients: int, seed: int) -> Tensor:
         """Transform decoded test inputs [n, ...] for the evaluation of the global model.
 
-        The result depends on a sample's index, not on the batch that it comes in.
+        The result depends on a sample's index, not on its batch.
 
         Args:
-            x: The inputs of the samples `rows` [n] of the test set, left as they are.
-            rows: Their indices.
+            x: The inputs of the samples `rows` [n] of the test set, not to be changed.
+            rows: Indices of the samples.
             clients: Number of clients K.
             seed: The run's seed.
         """
@@ -278,7 +283,7 @@ class Partition(Component, ABC):
 
 
 class Model(Component, ABC):
-    """A network description that builds a module from its fields."""
+    """Network description that builds a module from its fields."""
 
     @abstractmethod
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:

@@ -1,8 +1,8 @@
 """Errors that a user can correct.
 
-Each carries one line that names the setting, file, client or tensor, its value, and the allowed
-values or the next step. The command line prints this line without a traceback and exits with the
-error's exit code.
+Each has a message of one line that names the setting, file, client or tensor, its value, and the
+allowed values or the next step. The command line prints this line without a traceback and exits
+with the error's exit code.
 """
 
 import os
@@ -16,21 +16,21 @@ OPTION = re.compile(
     r"([?&][\w.-]*(?:password|passwd|pwd|secret|token)[\w.-]*=)([^&\s]*)", re.IGNORECASE
 )
 PASSWORDS = (re.compile(r"(:/{1,2}(?!/)[^\s/@:]*:)\S*(?=@)"), OPTION)
-"""Passwords of URLs: after the user, and among the options."""
+"""Passwords of URLs: after the user name, and in the query."""
 URL = re.compile(r"(?:--?[\w-]+=|[\w.]+=)?(?:[a-z][\w+.-]*:/|[^\s/:@=]+:(?!/))", re.IGNORECASE)
-"""Start of a word that is a URL, perhaps of an option or a setting, perhaps without its scheme."""
+"""Start of a URL in a word: alone or as value of an option or setting, with or without scheme."""
 SHORTEST_PIECE = 3
-"""Fewest characters of a piece of a password that is masked wherever it stands."""
+"""Fewest characters of a piece of a password to mask anywhere."""
 _READ: set[str] = set()
 LONGEST_VALUE, LONGEST_MESSAGE = 200, 2_000
 """Most characters of a value in a message, and of a message."""
 
 
 def without_passwords(text: str) -> str:
-    """Return a text with the passwords of its URLs masked, and those that were given.
+    """Return a text with the passwords of its URLs and the given passwords masked.
 
-    A library that cannot read a URL quotes pieces of it: what it took for the port may be the end
-    of a password. Passwords of the command line, of environment variables and of files of URLs are
+    A library that cannot read a URL quotes pieces of it: its supposed port may be the end of a
+    password. Passwords of the command line, of environment variables and of files of URLs are
     masked in pieces, too.
     """
     for pattern in PASSWORDS:
@@ -39,8 +39,10 @@ def without_passwords(text: str) -> str:
 
 
 def without_given_passwords(text: str) -> str:
-    """Return a text in which the passwords given to this process are masked, in pieces too."""
-    lists = {name for name in os.environ if name.endswith("PATH")}  # of folders, parted by ":"
+    """Return a text with the passwords given to this process masked, also in pieces."""
+    lists = {
+        name for name in os.environ if name.endswith("PATH")
+    }  # lists of folders, separated by ":"
     variables = (os.environ[name] for name in os.environ.keys() - lists)
     with_scheme = (value for value in variables if ":/" in value)
     words = (*sys.argv[1:], *with_scheme, os.environ.get("RAYSIM_STORAGE", ""), *_READ)
@@ -51,7 +53,7 @@ def without_given_passwords(text: str) -> str:
 
 
 def remember_password(url: str) -> None:
-    """Mask the password of a URL from here on, which a file or a caller gave."""
+    """Mask the password of a URL from a file or a caller from now on."""
     _READ.add(url)
 
 
@@ -61,12 +63,12 @@ def _pieces(url: str) -> set[str]:
     given = [before_host.partition(":")[2], *(value for _, value in OPTION.findall(url))]
     passwords = {*given, *map(unquote, given)}
     split = {piece for word in passwords for piece in re.split(r"[\s@:/?#&=]+", word)}
-    found = passwords | split | {" ".join(word.split()) for word in given}
-    return {piece for piece in found if len(piece) >= SHORTEST_PIECE}
+    pieces = passwords | split | {" ".join(word.split()) for word in given}
+    return {piece for piece in pieces if len(piece) >= SHORTEST_PIECE}
 
 
 def visible(text: str, most: int = LONGEST_VALUE) -> str:
-    """Return a text on one line: what cannot be printed escaped, the middle of a long one cut."""
+    """Return a text on one line, unprintable characters escaped, a long one cut in the middle."""
     if len(text) > most:
         text = f"{text[: most // 2]}...{text[-most // 4 :]}"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -105,4 +107,4 @@ class MovedError(MachineError):
 
 
 class DamagedStateError(MachineError):
-    """Error of a client's state that is not on disk as it was written; an earlier one may be."""
+    """Error of a client's damaged state on disk; an earlier state may be intact."""

@@ -1,7 +1,7 @@
 """Values that a user gives: limits of numbers, overrides, settings files and paths.
 
-Free of heavy imports: the command line finds out whether the working directory is a run directory
-(`run_folders`) before it imports anything else.
+Without heavy imports: before the command line imports anything else, it checks whether the working
+directory is a run directory (`run_folders`).
 """
 
 from raysim.core.given.decisive import decides_result, may_change

@@ -1,4 +1,4 @@
-"""Columns of the engine's tables, whose names methods and tasks leave to it."""
+"""Columns of the engine's files, whose names methods and tasks must not use."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ OF_ROUNDS = re.compile(
     r"|client_accuracy_(mean|d[1-9])|(test|holdout)_(loss|accuracy|macro_f1)"
     r"|train_loss|objective|bytes_up|bytes_down|clients|(worker|driver)_.*_seconds"
 )
-"""Columns of `metrics.parquet`, those that are derived from it included."""
+"""Columns of `metrics.parquet`, including derived ones."""
 OF_CLIENTS = re.compile(
     r"round|client|samples|steps|train_loss|objective|pass|version|staleness"
     r"|virtual_(start|seconds|joules)"
 )
 """Columns of `clients.parquet`."""
 OF_ANALYSES = re.compile("round")
-"""Columns of `analysis/NAME.parquet` that an analysis does not give."""
+"""Columns of `analysis/NAME.parquet` that the engine adds."""
 
 
 def check_metrics(given: Mapping[str, Any], row: Iterable[str], whose: str) -> None:
-    """Check that a method's metrics of a round are numbers of their own names.
+    """Check that a method's metrics of a round are numbers, under names other than the engine's.
 
     Args:
         given: The metrics.
@@ -36,7 +36,7 @@ def check_metrics(given: Mapping[str, Any], row: Iterable[str], whose: str) -> N
         whose: The setting that names the method.
 
     Raises:
-        SettingsError: a name is none, or the engine's; a value is no number.
+        SettingsError: a name is no text, or the engine's; a value is no number.
     """
     check_names(given, OF_ROUNDS, row, f"{whose}: the metric")
     for name, value in given.items():
@@ -45,16 +45,16 @@ def check_metrics(given: Mapping[str, Any], row: Iterable[str], whose: str) -> N
 
 
 def check_names(given: Iterable[Any], own: re.Pattern[str], more: Iterable[str], what: str) -> None:
-    """Check that names of columns are none of the engine's.
+    """Check that names of columns are not the engine's.
 
     Args:
         given: The names.
-        own: The names of the engine.
+        own: Pattern of the engine's names.
         more: Further names of the engine.
-        what: What is named, for the error.
+        what: The named thing, for the error.
 
     Raises:
-        SettingsError: one is, or is no name.
+        SettingsError: a name is the engine's, or no text.
     """
     known = {*more}
     for name in given:

@@ -1,21 +1,21 @@
-"""Settings that decide results, and those that may change when a run is resumed, by dotted key."""
+"""Settings, by dotted key, that decide results or may change when a run is resumed."""
 
 from __future__ import annotations
 
 ENGINE = ("deterministic", "precision", "threads_per_actor", "vectorize")
-"""Settings of `engine` that change results; the others change only where they are computed."""
+"""Settings of `engine` that change results; the others decide only on which machine they run."""
 FREE = ("on_client_error", "out", "reference", "trace", "tracker")
 """Settings outside `engine` that may change when a run is resumed. `reference` may name another
 folder, but with the same model: its digest is sealed."""
 DECISIVE = ("on_client_error",)
 """Settings that may change when a run is resumed although they decide its results."""
 KEPT = ("analysis", "checkpoint_every")
-"""Settings that change no result but must not change when a run is resumed: its tables and
+"""Settings that change no result but must not change when a run is resumed, since its metrics and
 checkpoints depend on them."""
 
 
 def may_change(key: str) -> bool:
-    """Return whether a setting may differ from the recorded one when a run is resumed."""
+    """Return whether a setting may differ from its recorded value when a run is resumed."""
     group, _, name = key.partition(".")
     return name not in ENGINE if group == "engine" and name else key in FREE
 

@@ -8,13 +8,13 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field
 
 MOST = 10**9
-"""Upper limit of counts: the product of two, as of samples and epochs, fits in 64 bits."""
+"""Largest count: a product of two, as of samples and epochs, fits in 64 bits."""
 LARGEST = (2 - 2**-23) * 2.0**127
 """Largest number in float32, in which clients train."""
 Count = Annotated[int, Field(ge=1, le=MOST)]
-"""A number of clients, samples, rounds, epochs or steps."""
+"""Number of clients, samples, rounds, epochs or steps."""
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
-"""A seed; tables and other tools read it as a 64-bit integer."""
+"""Seed; Parquet files and other tools hold it as a 64-bit integer."""
 SMALLEST_RESOURCE = 0.0001
 """Ray counts CPUs and GPUs in ten-thousandths."""
 _NAME = r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
@@ -37,6 +37,6 @@ def _labels(value: Any) -> Any:
 
 
 RayName = Annotated[str, AfterValidator(_ray_name)]
-"""Name that Ray has for a type of GPU."""
+"""Ray's name of a type of GPU."""
 NodeLabels = Annotated[dict[str, str], BeforeValidator(_labels)]
-"""Labels of a node with their values; not with the operators of Ray's selectors, as `!spot`."""
+"""Labels of a node with their values, without operators of Ray's selectors such as `!spot`."""

@@ -1,4 +1,4 @@
-"""Paths that a user gives: expanded, and checked before a file is made or read."""
+"""Expansion and checks of a user's paths, before a file is written or read."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from pathlib import Path
 from raysim.core.errors import SettingsError, visible
 
 NAME_BYTES = 255
-"""Most bytes of a name in a path, of all common file systems."""
+"""Most bytes of a name in a path on common file systems."""
 PATH_BYTES = 3_500
-"""Most bytes of a path: Linux takes 4,096, and names are added for what lies below."""
+"""Most bytes of a path: Linux takes 4,096, less the names of the files below."""
 
 
 def portable_name(text: str) -> str:
-    """Return a text as a name of a folder, of characters that every file system takes."""
+    """Return a text as the name of a folder, in characters that every file system accepts."""
     return re.sub(r"[^a-z0-9.=]+", "-", text.lower()).strip("-.") or "-"
 
 
 def check_inside(name: str, setting: str, folder: str, other: str) -> None:
-    """Check that a name leads to a place inside a folder, after which the place is called.
+    """Check that a name is the path of a folder inside `folder`.
 
     Args:
-        name: The name as it was given.
+        name: The given name.
         setting: The setting or option that gives it, for errors.
         folder: The folder.
-        other: The option that takes any path.
+        other: The option that accepts any path.
 
     Raises:
-        SettingsError: it leads elsewhere.
+        SettingsError: the name leads elsewhere.
     """
     path = user_path(name, setting)
     if path.is_absolute() or ".." in path.parts or not path.parts:
@@ -43,11 +43,11 @@ def user_path(text: str | Path, setting: str = "") -> Path:
     """Return a path with the `~` of a home directory expanded.
 
     Args:
-        text: The path as it was given.
+        text: The given path.
         setting: The setting or option that gives it, for errors.
 
     Raises:
-        SettingsError: it is empty, too long, has a control character, or names no user.
+        SettingsError: the path is empty, too long, has a control character, or names no user.
     """
     given = f"{setting}={visible(str(text))}" if setting else visible(str(text))
     if not str(text):

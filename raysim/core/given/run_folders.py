@@ -1,4 +1,4 @@
-"""Recognition of run directories: code that lies in one is not executed."""
+"""Recognition of run directories, whose code is not executed."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from pathlib import Path
 
 
 def run_directory_of(path: Path) -> Path | None:
-    """Return the run directory that a path is, or lies in, if it does."""
+    """Return the run directory that is or contains a path, or None."""
     ways = (path.absolute(), path.resolve())
     places = dict.fromkeys(place for way in ways for place in (way, *way.parents))
     return next((place for place in places if _is_run_directory(place)), None)
 
 
 def _is_run_directory(folder: Path) -> bool:
-    """Tell whether a folder has the settings of a run, or its checkpoints."""
+    """Return whether a folder has the settings of a run, or its checkpoints."""
     try:
         if any(folder.glob("checkpoints/*round_*/state.json")):
             return True
         config = folder / "config.json"
-        # Not by `parse_json`: with a key twice it is a run directory all the same.
+        # Not by `parse_json`: settings with a repeated key are a run directory's, too.
         values = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else None
     except (OSError, ValueError, RecursionError):
         return False

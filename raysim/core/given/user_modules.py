@@ -1,9 +1,9 @@
-"""A user's own modules: their sources, and the working directory as the last place to find some.
+"""User's own modules: their sources, and the working directory as the last place to import from.
 
-A module that settings name, `method.name=my_method:Class`, is found in the working directory, and
-so is what its sources import. Nothing else is: libraries try to import packages that are not
-installed (pyarrow asks for pandas), and a file of that name must not be executed. Nothing comes
-from a run directory, which may be anyone's.
+A module named in settings, `method.name=my_method:Class`, is imported from the working directory,
+and so are the modules that its sources import. No others are: libraries try to import packages that
+are not installed (pyarrow tries pandas), and a file of that name must not be executed. No module
+is imported from a run directory, which may come from someone else.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from raysim.core.given.run_folders import run_directory_of
 
 INSTALLED = {"site-packages", "dist-packages"}
 OWN = {"raysim", "__main__"}
-"""Top-level modules that are there before settings are read."""
+"""Top-level modules that are imported before settings are read."""
 
 
 class NamedModules(MetaPathFinder):
-    """Finder of named modules in some folders, asked after all others.
+    """Finder of named modules in some folders, after all other finders.
 
     Attributes:
-        folders: The folders; none where nothing is to be found so.
-        names: Top-level modules that may come from there.
+        folders: The folders; empty to find nothing.
+        names: Top-level modules that may come from them.
     """
 
     def __init__(self) -> None:
@@ -39,45 +39,45 @@ class NamedModules(MetaPathFinder):
         self.names: set[str] = set()
 
     def serve(self, folders: Iterable[str], names: Iterable[str] = ()) -> None:
-        """Find modules in other folders from here on."""
+        """Set the folders and names to serve."""
         self.folders, self.names = list(folders), {*self.names, *names}
         sys.meta_path[:] = [*(each for each in sys.meta_path if each is not self), self]
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec of a named top-level module; those within a package have its path."""
+        """Return the spec of a named top-level module; submodules are found by their package."""
         if path is not None or fullname not in self.names:
             return None
         return PathFinder.find_spec(fullname, self.folders)
 
 
 FINDER = NamedModules()
-"""That of this process."""
+"""Finder of this process."""
 
 
 def take_working_directory_off() -> None:
-    """Take the working directory off the module path, where Python and Ray put it first."""
+    """Remove the working directory from the module path, where Python and Ray put it first."""
     here = Path.cwd().resolve()
     sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != here]
     FINDER.folders = []
 
 
 def find_named_modules() -> None:
-    """Find what settings name in the working directory, unless it lies in a run directory."""
+    """Serve named modules of the working directory, unless it lies in a run directory."""
     take_working_directory_off()
     if run_directory_of(Path.cwd()) is None:
         FINDER.serve([str(Path.cwd())])
 
 
 def leave_out_working_directory(folder: Path) -> None:
-    """Find nothing in the working directory where it lies in a folder."""
+    """Serve no modules of the working directory if it lies in a folder."""
     if Path.cwd().resolve().is_relative_to(folder.resolve()):
         take_working_directory_off()
 
 
 def allow(module: str) -> None:
-    """Let a module that settings name, and what it imports, be found by `FINDER`."""
+    """Let `FINDER` find a module named in settings, and the modules that it imports."""
     top = module.partition(".")[0]
     if FINDER.folders and top not in OWN:
         imported = (name for path in sources(module).items() for name in _imports(*path))
@@ -85,7 +85,7 @@ def allow(module: str) -> None:
 
 
 def spec_of(module: str) -> ModuleSpec | None:
-    """Return the spec of a module's outermost package; to find it, nothing is executed."""
+    """Return the spec of a module's outermost package, without executing code."""
     top = module.partition(".")[0]
     try:
         return find_spec(top) or PathFinder.find_spec(top, FINDER.folders)
@@ -94,9 +94,9 @@ def spec_of(module: str) -> ModuleSpec | None:
 
 
 def sources(module: str) -> dict[str, Path]:
-    """Return the source files of a module and of what it imports beside it, by module.
+    """Return the source files of a module and of the modules beside it that it imports, by module.
 
-    Beside it are its packages, and where it is not installed, the folder that holds it.
+    Beside it are the modules of its packages and, if it is not installed, of its folder.
     """
     top = _Top(module)
     files: dict[str, Path] = {}
@@ -112,7 +112,7 @@ def sources(module: str) -> dict[str, Path]:
 
 
 class _Top:
-    """Place of a module's outermost package, or of the module itself where it is in none."""
+    """Location of a module's outermost package, or of a module without package."""
 
     def __init__(self, module: str) -> None:
         self._name = module.partition(".")[0]
@@ -121,7 +121,7 @@ class _Top:
         self._places = [Path(place) for place in places]
 
     def file(self, module: str) -> Path | None:
-        """Return the source of a module; None for one that is not beside this."""
+        """Return the source of a module; None if it is not in this package or folder."""
         first, *others = module.split(".")
         for place in self._places:
             if first != self._name and (first in OWN or INSTALLED.intersection(place.parts)):
@@ -142,29 +142,29 @@ def _with_packages(module: str) -> Iterator[str]:
 
 
 def _imports(module: str, path: Path) -> list[str]:
-    """Return the modules that a source may import; a source that cannot be read imports none."""
+    """Return the modules that a source may import; empty if it cannot be read."""
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     return _imports_of(path.read_bytes(), package)
 
 
 @lru_cache(maxsize=100)
 def _imports_of(source: bytes, package: str) -> list[str]:
-    """Return the modules that a source in a package may import; a run asks several times."""
-    found = []
+    """Return the modules that a source in a package may import; cached, as runs ask repeatedly."""
+    modules = []
     try:
         nodes = [*ast.walk(ast.parse(source))]
     except (SyntaxError, ValueError):
         return []
     for node in nodes:
         if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
+            modules += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and (package or not node.level):
-            with suppress(ImportError):  # of a package above the outermost one
+            with suppress(ImportError):  # relative import above the outermost package
                 base = resolve_name("." * node.level + (node.module or ""), package or None)
-                found += [f"{base}.{alias.name}" for alias in node.names]
+                modules += [f"{base}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Call):
-            found += _imported_by_call(node)
-    return found
+            modules += _imported_by_call(node)
+    return modules
 
 
 def _imported_by_call(node: ast.Call) -> list[str]:
@@ -179,7 +179,7 @@ def _imported_by_call(node: ast.Call) -> list[str]:
 
 
 def unnamed(module: str) -> str:
-    """Return in words that the working directory has a module that no source names, or nothing."""
+    """Return an advice if the working directory has a module that no source names, else ""."""
     if module in FINDER.names or not PathFinder.find_spec(module, FINDER.folders):
         return ""
     return (

@@ -1,4 +1,4 @@
-"""Nested values and settings files that a user gives."""
+"""Nested values and settings files of a user."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _NO_KEYS = re.compile(
     r"""|\"(?:\\.|[^\\"\n])*+\"?|'[^'\n]*+'?|\#[^\n]*+""",
     re.DOTALL,
 )
-"""Texts and comments of TOML; a text of several lines may end in two quotes of its own."""
+"""Strings and comments of TOML; a multi-line string may end in two quotes of its own."""
 _DEEP_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{LEVELS}}}")
-"""Key of more parts than values may have levels, in TOML without texts."""
+"""Key with more parts than the allowed levels, in TOML without strings."""
 
 
 def check_plain(values: Mapping[str, Any]) -> None:
-    """Check that nested values are few levels deep, and that their text is text.
+    """Check the depth of nested values, and that strings are valid UTF-8.
 
     Raises:
-        SettingsError: they are not; pydantic and JSON would fail on them.
+        SettingsError: values are invalid, on which pydantic and JSON would fail.
     """
     left: list[tuple[str, int, Any]] = [("", 0, values)]
     while left:
@@ -119,7 +119,7 @@ def parse_json(text: str | bytes) -> Any:
 
     Raises:
         RepeatedKeyError: an object has a key twice.
-        ValueError: it is no JSON, or nested too deeply.
+        ValueError: the text is no JSON, or nested too deeply.
     """
     try:
         return json.loads(text, object_pairs_hook=_of_pairs)
@@ -131,9 +131,9 @@ def parse_toml(text: str) -> dict[str, Any]:
     """Parse TOML.
 
     Raises:
-        ValueError: it is none, or nested too deeply.
+        ValueError: the text is no TOML, or nested too deeply.
     """
-    # `tomllib` takes the square of a key's parts: a minute for 100,000.
+    # The time of `tomllib` is quadratic in a key's parts: a minute for 100,000.
     if _DEEP_KEY.search(_NO_KEYS.sub("x", text)):
         raise ValueError(f"a key is nested in more than {LEVELS} levels")
     try:
@@ -143,15 +143,15 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def _of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    values = dict(pairs)
+    if len(values) < len(pairs):
         [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
         raise RepeatedKeyError(f"the key {visible(twice)!r} is given twice")
-    return found
+    return values
 
 
 def or_none(value: Any) -> Any:
-    """Return None for the word `none`, which stands for it in TOML; else the value."""
+    """Return None for the word `none`, its spelling in TOML; else the value."""
     return None if isinstance(value, str) and value.lower() == "none" else value
 
 
@@ -167,12 +167,12 @@ def override_text(key: str, value: Any) -> str:
 def resume_advice(
     run: Path, *, own_task: bool, force: bool = False, overrides: Mapping[str, Any] | None = None
 ) -> str:
-    """Return what a user types to resume a run, or calls where the run has a task of its own.
+    """Return the command that resumes a run, or the Python call if the run has its own task.
 
     Args:
         run: The run directory.
-        own_task: Whether the run has a task of its own, which no command line can give.
-        force: Whether another identity is to be accepted.
+        own_task: Whether the run has its own task, which the command line cannot give.
+        force: Whether to accept another identity.
         overrides: Settings to change, by dotted key.
     """
     changed = overrides or {}
@@ -184,7 +184,7 @@ def resume_advice(
 
 
 def _is_plain(text: str) -> bool:
-    """Return whether a text without quotes is read as itself, not as a number or the like."""
+    """Return whether an unquoted text is read as itself, not as a number or another value."""
     try:
         parse_json(text)
     except RepeatedKeyError:
@@ -198,11 +198,11 @@ def read_text(path: Path) -> str:
     """Read a settings file, which may begin with a byte-order mark.
 
     Raises:
-        OSError: it cannot be read, or is no file.
-        ValueError: it has more than FILE_BYTES, or is no text.
+        OSError: the path cannot be read, or is no file.
+        ValueError: the file has more than FILE_BYTES, or is no text.
     """
     if path.exists() and not path.is_file() and not path.is_dir():
-        raise OSError("is no file")  # of a pipe, reading would wait
+        raise OSError("is no file")  # reading a pipe would wait
     with path.open("rb") as file:
         content = file.read(FILE_BYTES + 1)
     if len(content) > FILE_BYTES:

@@ -1,7 +1,7 @@
-"""Tensors: named sets of them, packed for travel, added exactly; and torch's private parts.
+"""Tensors: named sets, packing for transport, exact sums; and torch's private parts.
 
 In: tensors of methods and networks. Out: sets, flat buffers and sums, the same bits in any order.
-Imported by all of raysim; knows nothing but errors.
+Imported by all of raysim; imports only errors.
 """
 
 from raysim.core.tensors.sets import (

@@ -1,14 +1,14 @@
 """Exact sums, independent of order, chunking and number of workers.
 
 Floating-point addition is not associative, integer addition is. Each client's contribution is
-rounded once, to round(p * value * 2^46) in int64, p being its fraction of the weight; these
-integers are added exactly. The resolution is 2^-46 = 1.4e-14. The weight that arrived is an integer
-too and is divided out once, so dropped clients need no second pass.
+rounded once, to round(p * value * 2^46) in int64, where p is its fraction of the weight; these
+integers are added exactly. The resolution is 2^-46 = 1.4e-14. The arrived weight is an integer,
+too, and is divided out once, so dropped clients need no second pass.
 
-A magnitude above 1.3e5 would overflow. It is added to a coarser sum of its tensor: to that of the
-least k with |value| <= 1.3e5 * 2^(16k), as round(p * value * 2^(46 - 16k)). The fractions add up to
-1, so that none of these sums overflows; each exists only where it is needed, and the mean adds them
-up in ascending order of k. Every finite value has a sum; each share is rounded to 2^-46 of its
+A magnitude above 1.3e5 would overflow. It is added to a coarser sum of its tensor, the one with the
+least k such that |value| <= 1.3e5 * 2^(16k), as round(p * value * 2^(46 - 16k)). The fractions add
+up to 1, so no sum overflows; a coarser sum exists only if needed, and the mean adds the sums in
+ascending order of k. Every finite value has a sum; each contribution is rounded to 2^-46 of its
 value or better.
 
 Complex tensors are summed as pairs of reals; integer tensors (BatchNorm's counters) take the
@@ -36,12 +36,12 @@ from raysim.core.tensors.six_bytes import Parts, join, split
 Array = npt.NDArray[np.int64]
 SCALE = 2.0**46
 BLOCK = 32_768
-"""Values that are rounded or scaled at a time on a CPU, so that intermediate values stay in cache.
+"""Number of values to round or scale at a time on a CPU, so that intermediate values stay in cache.
 
-All at once, 0.2M values took 1.2 times as long, 11M 2.3 times.
+All at once, 0.2M values took 1.2 times as long, 11M values 2.3 times.
 """
 ROUNDER = 1.5 * 2.0**52
-"""Added to a float64 x, |x| at most 2^51, it leaves x rounded to an integer in the last bits.
+"""Addend that rounds a float64 x, |x| at most 2^51, to an integer in the last bits of the sum.
 
 The bits, taken as an integer, are then those of ROUNDER plus that integer; ties go to even.
 """
@@ -53,8 +53,8 @@ class Coarse(NamedTuple):
 
     Attributes:
         dtype: The tensor's dtype.
-        start: Its place in the flat buffer of this dtype.
-        k: The sum is that of round(p * value * 2^(46 - 16k)).
+        start: Position of the tensor in the flat buffer of this dtype.
+        k: Exponent of the sum, which adds round(p * value * 2^(46 - 16k)).
     """
 
     dtype: torch.dtype
@@ -67,10 +67,10 @@ class Addend:
     """Checked tensors of one client, not copied: valid until they change.
 
     Attributes:
-        layout: Their layout.
-        flats: Per dtype, flat tensors [n] in the order of the layout; of complex tensors the reals.
-        largest: The greatest magnitude in them.
-        coarse: Values of greater magnitude, by sum: a tensor's, with zeros for its other values.
+        layout: Layout of the tensors.
+        flats: Per dtype, flat tensors [n] in the order of the layout; complex ones as reals.
+        largest: Largest magnitude in `flats`.
+        coarse: Larger values by coarser sum, with zeros for the other values of the tensor.
     """
 
     layout: Layout
@@ -83,7 +83,7 @@ class Addend:
         """Check that one client's tensors can be added.
 
         Raises:
-            RunError: a value is not finite; it names the tensor.
+            RunError: a value is not finite; the message names the tensor.
         """
         parts = flats = {d: [*map(_reals, flat)] for d, flat in layout.flats(tensors).items()}
         if any(tensor.device.type != "cpu" for tensor in tensors.values()):
@@ -99,18 +99,18 @@ class Addend:
 
 
 class ExactSum:
-    """The weighted sum of sets of tensors of one layout, exact whatever the order of adding.
+    """Weighted sum of sets of tensors of one layout, exact in any order of adding.
 
     Attributes:
         layout: The layout.
-        leaves_node: Whether it is pickled for the network, in six bytes a total.
+        leaves_node: Whether it is pickled for another node, in six bytes per total.
     """
 
     def __init__(self, layout: Layout) -> None:
         self.layout, self.leaves_node = layout, False
         self._totals: dict[torch.dtype, Tensor] = {}
         self._coarse: dict[Coarse, Tensor] = {}
-        self._rounders: Counter[torch.dtype] = Counter()  # that are in the totals
+        self._rounders: Counter[torch.dtype] = Counter()  # the number of them in the totals
 
     def add(self, addend: Addend, fraction: float) -> None:
         """Add one client's tensors with its fraction p of the total weight, 0 < p <= 1."""
@@ -131,9 +131,9 @@ class ExactSum:
             _add(self._coarse, key, _rounded(values, fraction * SCALE * 2.0 ** (-STEP * key.k)))
 
     def totals(self) -> dict[torch.dtype, Tensor]:
-        """Return the sum per dtype: int64 [n], of floats times SCALE, of integers the maximum.
+        """Return the total per dtype, int64 [n]: sums of floats times SCALE, maxima of integers.
 
-        Tensors lie in it as `Layout.flats` lays them out, with zeros for values above LIMIT.
+        Tensors are laid out as by `Layout.flats`, with zeros for values above LIMIT.
         """
         for dtype, times in self._rounders.items():
             surplus = (times * ROUNDER_BITS + 2**63) % 2**64 - 2**63  # as int64 wraps around
@@ -142,7 +142,7 @@ class ExactSum:
         return self._totals
 
     def finish(self) -> None:
-        """Move the totals to the CPU; on a GPU, what is under way ends before this can."""
+        """Move the totals to the CPU, which waits for a GPU's pending operations."""
         self._totals = {dtype: flat.cpu() for dtype, flat in self.totals().items()}
         self._coarse = {key: flat.cpu() for key, flat in self._coarse.items()}
 
@@ -157,7 +157,7 @@ class ExactSum:
             _add(self._coarse, key, flat)
 
     def __getstate__(self) -> tuple[Layout, dict[torch.dtype, Parts], dict[Coarse, Array]]:
-        """Return layout and totals; Ray's object store maps arrays without a copy, tensors not."""
+        """Return layout and totals as arrays, which Ray's object store maps without a copy."""
         self.finish()
         arrays = {dtype: flat.numpy() for dtype, flat in self._totals.items()}
         parts = {d: split(a) if self.leaves_node else (a,) for d, a in arrays.items()}
@@ -176,8 +176,9 @@ class ExactSum:
         """Return the mean, in the tensors' own dtypes.
 
         Args:
-            arrived: The weight that was added.
-            total: The weight that the fractions p refer to; `arrived` is less after drops.
+            arrived: The weight of the added clients.
+            total: The weight of all clients, to which the fractions p refer; more than `arrived` if
+                clients were dropped.
         """
         scale = total / arrived / SCALE
         buffers = {
@@ -189,16 +190,16 @@ class ExactSum:
             values = self._totals[dtype][at].to(torch.float64) * scale
             for k in sorted(sums):
                 values += sums[k].to(torch.float64) * (scale * 2.0 ** (STEP * k))
-            largest = torch.finfo(dtype).max  # of which rounding may have gone beyond
+            largest = torch.finfo(dtype).max  # rounding may have exceeded it
             buffers[dtype][at] = values.clamp(-largest, largest)
         return self.layout.unpack({dtype: flat.view(dtype) for dtype, flat in buffers.items()})
 
     def _coarse_by_tensor(self) -> dict[tuple[torch.dtype, int, int], dict[int, Tensor]]:
-        """Return the coarser sums by dtype, start and size of their tensor, and by k."""
-        found: dict[tuple[torch.dtype, int, int], dict[int, Tensor]] = {}
+        """Return the coarser sums by k, by dtype, start and size of their tensor."""
+        by_tensor: dict[tuple[torch.dtype, int, int], dict[int, Tensor]] = {}
         for (dtype, start, k), flat in self._coarse.items():
-            found.setdefault((dtype, start, len(flat)), {})[k] = flat
-        return found
+            by_tensor.setdefault((dtype, start, len(flat)), {})[k] = flat
+        return by_tensor
 
     def _take_maximum(self, dtype: torch.dtype, flat: Tensor) -> None:
         if dtype in self._totals:
@@ -210,7 +211,7 @@ class ExactSum:
 def _add_with_rounder(totals: Tensor, flats: Sequence[Tensor], factor: float) -> None:
     """Add the values times the factor, each rounded, and ROUNDER_BITS each, to int64 totals.
 
-    A block goes on where a tensor ends: of a small network's many are smaller. NumPy's int64 sums
+    A block may span several tensors, as many of a small network's are smaller. NumPy's int64 sums
     are twice as fast as torch's.
     """
     sums, scaled, at, filled = totals.numpy(), np.empty(BLOCK), 0, 0
@@ -248,12 +249,12 @@ def _is_summed(dtype: torch.dtype) -> bool:
 
 
 def _reals(flat: Tensor) -> Tensor:
-    """Return the real and imaginary parts [2n] of complex values [n]; other values as they are."""
+    """Return the real and imaginary parts [2n] of complex values [n]; other values unchanged."""
     return torch.view_as_real(flat.resolve_conj()).reshape(-1) if flat.is_complex() else flat
 
 
 def _extremes(flats: Mapping[torch.dtype, Sequence[Tensor]]) -> list[float]:
-    """Return the least and the greatest value of every tensor that is summed."""
+    """Return the minimum and the maximum of every summed tensor."""
     return [
         extreme.item()
         for dtype, parts in flats.items()
@@ -285,7 +286,7 @@ def _rounded(values: Tensor, factor: float) -> Tensor:
 
 
 def _add(totals: dict[Any, Tensor], key: Any, flat: Tensor) -> None:
-    """Add to the total of a key, or begin it."""
+    """Add to the total of a key, or create it."""
     if key in totals:
         totals[key] += flat
     else:

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 LIMIT = 1.3e5
-"""Greatest magnitude in a tensor's finest sum, k = 0."""
+"""Largest magnitude in a tensor's finest sum, k = 0."""
 STEP = 16
 """Bits by which the sum k + 1 is coarser than the sum k."""
 
 
 def by_magnitude(flat: Tensor) -> dict[int, Tensor]:
-    """Return the values [n] by the k of their sum, with zeros for the others; k = 0 always.
+    """Return the values [n] by the k of their sum, with zeros for the others; always with k = 0.
 
     A value goes to the least k with |value| <= LIMIT * 2^(STEP * k).
     """

@@ -14,7 +14,7 @@ from torch import Tensor
 from raysim.core.tensors.sets import Groups, Layout, Tensors
 
 BLOCK = 2**18
-"""Bytes that are compared at a time: other models differ in the first ones."""
+"""Number of bytes to compare at a time: different models differ in the first ones."""
 Buffers = dict[torch.dtype, npt.NDArray[Any]]
 
 
@@ -24,7 +24,7 @@ def to_arrays(buffers: dict[torch.dtype, Tensor]) -> Buffers:
 
 
 def as_tensor(array: npt.NDArray[Any], dtype: torch.dtype | None = None) -> Tensor:
-    """Return a read-only view of an array, or of its bytes as another dtype."""
+    """Return a read-only view of an array, or of its bytes in another dtype."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
         tensor = torch.from_numpy(array)
@@ -33,7 +33,7 @@ def as_tensor(array: npt.NDArray[Any], dtype: torch.dtype | None = None) -> Tens
 
 @dataclass(frozen=True)
 class PackedGroup:
-    """One set of tensors as flat arrays of bytes."""
+    """Set of tensors as flat arrays of bytes."""
 
     layout: Layout
     arrays: Buffers
@@ -70,7 +70,7 @@ class PackedTensors:
     """Groups of tensors as flat arrays of bytes, for transport between processes.
 
     Attributes:
-        groups: The groups that have tensors.
+        groups: The non-empty groups.
     """
 
     groups: dict[str, PackedGroup]

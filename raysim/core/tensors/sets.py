@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from raysim.core.tensors.torch_private import foreach_add, foreach_add_, foreach_norm
 
 ALIGNMENT = 64
-"""Bytes to which tensors are aligned, as in torch's own allocations.
+"""Alignment of tensors in bytes, as in torch's own allocations.
 
-At other addresses some products of the same values have other bits, for example MKL's on Zen 4.
+At other addresses, some products of the same values have other bits, for example MKL's on Zen 4.
 """
 CPU = torch.device("cpu")
 Tensors = Mapping[str, Tensor]
@@ -30,12 +30,12 @@ def zeros_like(tensors: Tensors) -> dict[str, Tensor]:
 
 
 def nbytes(groups: Groups, frozen: Collection[str] = ()) -> int:
-    """Return the bytes that the tensors of all groups hold, those that are frozen left out.
+    """Return the bytes of the tensors of all groups, without frozen ones.
 
     Args:
         groups: The groups.
-        frozen: Names of the network's frozen parameters, where bytes that travel are counted:
-            clients have these from the start.
+        frozen: Names of the network's frozen parameters, which are not sent, as clients have them
+            from the start; empty to count all bytes.
     """
     return sum(
         tensor.numel() * tensor.element_size()
@@ -52,31 +52,31 @@ def add_scaled(tensors: Tensors, others: Tensors, scale: float | Tensor = 1.0) -
 
 
 def add_scaled_(tensors: Tensors, others: Tensors, scale: float | Tensor = 1.0) -> Tensors:
-    """Add `scale * others` in place, by the names in `tensors`; return these."""
+    """Add `scale * others` to `tensors` in place, by the names in `tensors`, and return it."""
     foreach_add_([*tensors.values()], [others[name] for name in tensors], scale)
     return tensors
 
 
 def as_real(tensor: Tensor) -> Tensor:
-    """Return complex values [...] as pairs of reals [..., 2], a view; other values as they are."""
+    """Return complex values [...] as pairs of reals [..., 2], a view; other values unchanged."""
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def like(values: Tensor, tensor: Tensor) -> Tensor:
-    """Return what `as_real` made of values as complex ones again, where a tensor is complex."""
+    """Undo `as_real`: return values as complex if a tensor is complex."""
     return torch.view_as_complex(values) if tensor.is_complex() else values
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:
-    """Return a tensor in float32, or in float64 or complex where it is that."""
+    """Return a tensor in float32, or unchanged if it is float64 or complex."""
     return tensor if tensor.is_complex() or tensor.dtype == torch.float64 else tensor.float()
 
 
 def inner_products(tensors: Tensors, others: Tensors) -> Tensor:
-    """Return the inner product of every tensor with the other of its name, by those names.
+    """Return the inner product of each tensor with the other of its name, in order of `tensors`.
 
-    Complex values are pairs of reals. One pass over both and nothing in memory but the results, for
-    use in every step.
+    Complex values are pairs of reals. One pass over both, without temporaries, for use in every
+    step.
     """
     first = [as_real(tensor).reshape(-1) for tensor in tensors.values()]
     second = first if others is tensors else [as_real(others[n]).reshape(-1) for n in tensors]
@@ -84,8 +84,8 @@ def inner_products(tensors: Tensors, others: Tensors) -> Tensor:
 
 
 def norm(tensors: Tensors) -> float:
-    """Return the Euclidean norm of all tensors taken as one vector, whatever their order."""
-    # A resumed run has them in the order of the file; sums differ in the last bits with the order.
+    """Return the Euclidean norm of all tensors as one vector, independent of their order."""
+    # By name: a resumed run has them in the order of the file, which would change the last bits.
     norms = foreach_norm([tensors[name].detach() for name in sorted(tensors)])
     return float(torch.linalg.vector_norm(torch.stack(norms)))
 
@@ -129,7 +129,7 @@ class Layout:
         return Layout(tuple((n, dtypes.get(n, dtype), shape) for n, dtype, shape in self.entries))
 
     def flats(self, tensors: Tensors) -> dict[torch.dtype, list[Tensor]]:
-        """Return the tensors per dtype, flat and detached, copied only where not contiguous.
+        """Return the tensors per dtype, flat and detached, copied only if not contiguous.
 
         Zeros between them keep each tensor aligned in a buffer of them all.
         """
@@ -143,7 +143,7 @@ class Layout:
         return parts
 
     def pack(self, tensors: Tensors) -> dict[torch.dtype, Tensor]:
-        """Copy the tensors into one flat buffer per dtype, each to an aligned place."""
+        """Copy the tensors into one flat buffer per dtype, each at an aligned position."""
         return {dtype: torch.cat(flats) for dtype, flats in self.flats(tensors).items()}
 
     def unpack(self, buffers: Mapping[torch.dtype, Tensor]) -> dict[str, Tensor]:
@@ -164,12 +164,12 @@ def _padded(elements: int, dtype: torch.dtype) -> int:
 
 
 def aligned(tensor: Tensor) -> Tensor:
-    """Return the tensor, or a copy where it is not aligned to ALIGNMENT bytes."""
+    """Return the tensor, or a copy if it is not aligned to ALIGNMENT bytes."""
     return tensor.clone() if tensor.data_ptr() % ALIGNMENT else tensor
 
 
 def contiguous(tensors: Tensors) -> dict[str, Tensor]:
-    """Return contiguous copies that share no memory, as safetensors needs them."""
+    """Return contiguous copies that share no memory, as safetensors requires."""
     return {n: t.detach().clone(memory_format=torch.contiguous_format) for n, t in tensors.items()}
 
 

@@ -1,7 +1,7 @@
 """Totals of an exact sum in six bytes each, for the network.
 
-A mean below 2 in magnitude, times the weight of the clients that are summed, leaves the upper two
-bytes of an int64 total to its sign. Totals that need them travel whole beside the others.
+If a mean times the summed clients' weight is below 2 in magnitude, the upper two bytes of an int64
+total hold only its sign. Totals that need these bytes travel whole, beside the others.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 Parts = tuple[npt.NDArray[Any], ...]
-"""Totals [n] as they are; or in four parts, see `split`."""
+"""Totals [n] unsplit, or in four parts, see `split`."""
 LIMIT = 2**47
 
 
 def split(totals: npt.NDArray[np.int64]) -> Parts:
-    """Return lower four bytes [n], the next two [n]; places and values of what needs more."""
+    """Return lower four bytes [n], the next two [n]; positions and values of larger totals."""
     places = np.empty(0, np.int64)
     if totals.max(initial=0) >= LIMIT or totals.min(initial=0) < -LIMIT:
         places = np.flatnonzero((totals >= LIMIT) | (totals < -LIMIT))
@@ -26,7 +26,7 @@ def split(totals: npt.NDArray[np.int64]) -> Parts:
 
 
 def join(parts: Parts) -> npt.NDArray[np.int64]:
-    """Return the totals [n] that were split; those that were not, without a copy."""
+    """Return the totals [n] of parts; unsplit totals without a copy."""
     if len(parts) == 1:
         return parts[0]
     lower, next_two, places, values = parts

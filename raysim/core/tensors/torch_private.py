@@ -1,7 +1,7 @@
-"""Private and deprecated parts of torch, each with the public way beside it.
+"""Private and deprecated parts of torch, each with a public replacement.
 
-No other module names one. A part is looked up when this module is imported; where it is missing the
-public way is taken, which returns the same bits in more time.
+No other module names one. Parts are looked up when this module is imported; if one is missing, its
+public replacement returns the same bits in more time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 
 def _part(path: str) -> Any:
-    """Return the part of torch at a dotted path, or None where there is none."""
+    """Return the part of torch at a dotted path, or None if it is missing."""
     try:
         return attrgetter(path)(torch)
     except AttributeError:
@@ -37,20 +37,20 @@ _has_mkldnn = _part("_C._get_mkldnn_enabled")
 _set_mkldnn = _part("_C._set_mkldnn_enabled")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 FOREACH = "_foreach_"
-"""In the name of an operation on lists of tensors, which does for each what the others do."""
+"""Part of the names of operations on lists of tensors, which apply another one to each."""
 
 Operation = Callable[[Any, Sequence[Any], Mapping[str, Any], Any], None]
 
 
 def _runs_foreach(function: Any) -> bool:
-    """Return whether a foreach function is there and runs here: under vmap none does."""
+    """Return whether a foreach function exists and runs here, as none does under vmap."""
     return function is not None and _innermost_transform is not None and not _innermost_transform()
 
 
 def foreach_add(
     tensors: Sequence[Tensor], others: Sequence[Tensor], alpha: float | Tensor
 ) -> list[Tensor]:
-    """Return `tensor + alpha * other` of every pair; alpha may be a tensor []."""
+    """Return `tensor + alpha * other` for each pair; alpha may be a tensor []."""
     if isinstance(alpha, Tensor):
         return [a + alpha * b for a, b in zip(tensors, others, strict=True)]
     if _runs_foreach(_foreach_add):
@@ -90,13 +90,13 @@ def foreach_norm(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def gradients_of(value: Tensor, points: Sequence[Tensor]) -> list[Tensor]:
-    """Return the gradients of a value; zeros where it does not depend on a point.
+    """Return the gradients of a value; zeros if it does not depend on a point.
 
-    The checks that `torch.autograd.grad` makes in Python took a tenth of a small network's step.
+    The Python checks of `torch.autograd.grad` took a tenth of a small network's step.
     """
     if _run_backward is None:
         return [*torch.autograd.grad(value, points, allow_unused=True, materialize_grads=True)]
-    found = _run_backward(
+    gradients = _run_backward(
         (value,),
         (torch.ones_like(value),),
         False,
@@ -105,27 +105,27 @@ def gradients_of(value: Tensor, points: Sequence[Tensor]) -> list[Tensor]:
         allow_unreachable=True,
         accumulate_grad=False,
     )
-    pairs = zip(found, points, strict=True)
+    pairs = zip(gradients, points, strict=True)
     return [torch.zeros_like(p) if each is None else each for each, p in pairs]
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Return whether a module may have hooks: then it is called, and not its `forward`."""
+    """Return whether a module may have hooks, which run only when the module is called."""
     return any(getattr(module, hooks, True) for hooks in _HOOKS)
 
 
 def forward_pre_hooks(module: nn.Module) -> list[Any]:
-    """Return what is called before a module's forward; torch does not list it."""
+    """Return the forward pre-hooks of a module, which torch does not list publicly."""
     return [*getattr(module, "_forward_pre_hooks", {}).values()]
 
 
 def is_script(module: nn.Module) -> bool:
-    """Return whether a module is a script; torch deprecates them."""
+    """Return whether a module is a TorchScript module, which torch deprecates."""
     return isinstance(module, torch.jit.ScriptModule)
 
 
 def buffers_of(module: nn.Module) -> Any:
-    """Return the buffers of a module itself by name, also those that are None; torch names none."""
+    """Return a module's own buffers by name, including None, which torch leaves out."""
     return getattr(module, "_buffers", {})
 
 
@@ -135,18 +135,18 @@ def transient_buffers(module: nn.Module) -> frozenset[str]:
 
 
 def can_record_steps() -> bool:
-    """Return whether operations can be watched and TorchScript can run; there is no other way."""
+    """Return whether operations can be watched and TorchScript can run, without a replacement."""
     parts = (_DispatchMode, _CompilationUnit, _is_optimized, _set_optimized)
     return all(part is not None for part in parts)
 
 
 def watch_operations(seen: Operation) -> AbstractContextManager[Any]:
-    """Return a context in which `seen(function, args, kwargs, out)` is called below autograd."""
+    """Return a context that calls `seen(function, args, kwargs, out)` below autograd."""
 
     class Watch(_DispatchMode):  # type: ignore[misc,valid-type]
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
-            return False  # or all of torch's compiler is imported, to be kept off: two seconds
+            return False  # else torch's compiler is imported to be disabled: two seconds
 
         def __torch_dispatch__(
             self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -159,7 +159,7 @@ def watch_operations(seen: Operation) -> AbstractContextManager[Any]:
 
 
 def compile_script(source: str, name: str) -> Callable[..., Sequence[Tensor]]:
-    """Compile a function of TorchScript; it runs as written: optimised it may have other bits."""
+    """Compile a function of TorchScript, without optimisations, which may change bits."""
     script = getattr(_CompilationUnit(source), name)
 
     def run(*args: Tensor) -> Sequence[Tensor]:
@@ -175,9 +175,9 @@ def compile_script(source: str, name: str) -> Callable[..., Sequence[Tensor]]:
 
 @contextmanager
 def without_mkldnn() -> Iterator[None]:
-    """Run the body without oneDNN, whose fused LSTM is one operation that torch cannot count."""
+    """Run the body without oneDNN, whose fused LSTM is one operation that torch does not count."""
     if _has_mkldnn is None or _set_mkldnn is None:
-        with torch.backends.mkldnn.flags(enabled=False):  # warns of TF32 where there is none
+        with torch.backends.mkldnn.flags(enabled=False):  # torch warns of TF32 even without it
             yield
         return
     before = _has_mkldnn()
