@@ -1,4 +1,4 @@
-"""The executor's interface, and the inline executor."""
+"""Interface of executors, and the inline executor."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Item = tuple[int, ...]
 
 
 def unnoticed(done: int) -> None:
-    """Do nothing as more clients or batches are done."""
+    """Ignore the number of clients or batches that are done."""
 
 
 class Executor(ABC):
     """Runs a worker's calls over many items.
 
     Attributes:
-        stack: Runs whose clients may share stacks, this one included.
+        stack: Number of runs whose clients may share stacks, including this run.
     """
 
     stack: int
@@ -44,21 +44,21 @@ class Executor(ABC):
         failed_at: Mapping[Item, str] | None = None,
         due: Mapping[Item, float] | None = None,
     ) -> None:
-        """Have workers call `Worker.<call>(message, items)`, until all items are done.
+        """Let workers call `Worker.<call>(message, items)` until all items are done.
 
-        More items, with this message or another, may be added at any time; an item that has not
-        been handed over must not.
+        Further items, with this message or another, may be added at any time, but no item whose
+        result has not been handed over.
 
         Args:
             call: The worker's method.
-            message: Its first argument, sent once.
+            message: The method's first argument, sent once.
             costs: Work of each item.
-            failed_at: Items that failed, and the worker, which must not have them again where there
-                can be another.
-            due: Of items that are waited for while others run, the work of all items, since some
-                moment, by the end of which each is to be done. Those that must start first come
-                first, and results as soon as they are there. None: all are waited for, in any
-                order.
+            failed_at: The worker of each item that has failed, which must not get it again if there
+                can be another worker.
+            due: Deadline of each item, if results are needed while other items run: the work of all
+                items, since some moment, by whose end it must be done. Items with the earliest
+                latest start come first, and results are handed over at once. None: all results are
+                needed together, in any order.
         """
 
     @abstractmethod
@@ -67,17 +67,17 @@ class Executor(ABC):
     ) -> Iterator[WorkerResult | FailedItem]:
         """Yield the results of a method's items, in any order, until all are done.
 
-        Every item is in exactly one `WorkerResult` or `FailedItem`. An iterator may be left, and
-        another one goes on.
+        Every item is in exactly one `WorkerResult` or `FailedItem`. An iterator may be abandoned,
+        and a new one continues.
 
         Args:
             call: The worker's method.
-            on_done: Called with the number of clients or batches that are done.
+            on_done: Called with the number of finished clients or batches.
         """
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """Return where work runs, for `environment.json`."""
+        """Return a description of the workers, for `environment.json`."""
 
     @abstractmethod
     def close(self) -> None:
@@ -85,32 +85,32 @@ class Executor(ABC):
 
 
 class Request(ABC):
-    """Something that the steps of a run yield in order to be sent its answer."""
+    """Request that the steps of a run yield, to be sent its answer."""
 
     @abstractmethod
     def answer(self) -> Any:
-        """Return the answer, where nobody has a better one."""
+        """Return the default answer."""
 
 
 @dataclass(frozen=True)
 class NextResult(Request):
-    """Request of a run for the next of some results.
+    """Request of a run for its next result.
 
     Attributes:
-        results: What `Executor.results` returned.
+        results: The iterator of `Executor.results`.
     """
 
     results: Iterator[WorkerResult | FailedItem]
 
     def answer(self) -> WorkerResult | FailedItem | None:
-        """Wait for the result; None: there are no more."""
+        """Wait for the result; None: there are no more results."""
         return next(self.results, None)
 
 
 def advance(steps: Generator[Any, Any, Any], value: object = None) -> Any:
-    """Send a value into the steps of a run, answer its requests, and return what else it yields.
+    """Send a value into the steps of a run, answer its requests, and return the next other step.
 
-    What an answer raises, an interruption included, is raised where the run made the request.
+    An error of an answer, including an interruption, is raised where the run made the request.
 
     Raises:
         StopIteration: the run has ended.
@@ -119,12 +119,12 @@ def advance(steps: Generator[Any, Any, Any], value: object = None) -> Any:
     while True:
         try:
             try:
-                found = resumed(steps, value, error)
+                step = resumed(steps, value, error)
             finally:
                 value = error = None
-            if not isinstance(found, Request):
-                return found
-            value = found.answer()
+            if not isinstance(step, Request):
+                return step
+            value = step.answer()
         except BaseException as raised:
             if getgeneratorstate(steps) == GEN_CLOSED:
                 raise
@@ -132,33 +132,33 @@ def advance(steps: Generator[Any, Any, Any], value: object = None) -> Any:
 
 
 def next_step(steps: Steps[Any]) -> Steps[Any]:
-    """Take steps up to what is no request; return it, or None at their end.
+    """Take steps up to the next that is no request; return it, or None at their end.
 
-    Their requests are passed on.
+    Requests are passed on to the caller.
     """
     value: Any = None
     error: BaseException | None = None
     while True:
         try:
-            found = resumed(steps, value, error)
+            step = resumed(steps, value, error)
         except StopIteration:
             return None
         finally:
             value = error = None
-        if not isinstance(found, Request):
-            return found
+        if not isinstance(step, Request):
+            return step
         try:
-            value = yield found
-        except BaseException as raised:  # goes to where the request was made
+            value = yield step
+        except BaseException as raised:  # raised where the request was made
             error = raised
 
 
 @contextmanager
 def device_errors(work: str) -> Iterator[None]:
-    """Raise an error that leaves the process without its GPU as one of the machine.
+    """Raise an error after which the process cannot use its GPU as a MachineError.
 
     Raises:
-        MachineError: the GPU fails, and does in this process from now on.
+        MachineError: the GPU fails, as will every later call in this process.
     """
     try:
         yield
@@ -170,7 +170,7 @@ def device_errors(work: str) -> Iterator[None]:
 
 
 class InlineExecutor(Executor):
-    """Executor in this process, one item after another: a breakpoint stops in it."""
+    """Executor in this process, one item after another, in which breakpoints stop."""
 
     stack = 1
 
@@ -190,13 +190,13 @@ class InlineExecutor(Executor):
         failed_at: Mapping[Item, str] | None = None,
         due: Mapping[Item, float] | None = None,
     ) -> None:
-        """Note items; they run as their results are asked for."""
+        """Note items, which run when their results are requested."""
         self._waiting[call].append((message, [*costs]))
 
     def results(
         self, call: Call, on_done: Callable[[int], None] = unnoticed
     ) -> Iterator[WorkerResult | FailedItem]:
-        """Run the items, message by message; yield a result of each.
+        """Run the items, message by message, and yield the result of each.
 
         Raises:
             MachineError: the GPU fails; see `device_errors`.
@@ -212,7 +212,7 @@ class InlineExecutor(Executor):
             yield self._worker.take(call)
 
     def describe(self) -> dict[str, Any]:
-        """Return where work runs."""
+        """Return a description of this process as the only worker."""
         return {"backend": "inline", "actors": [self._worker.about()]}
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Health of the Ray cluster as its driver sees it: head, this node, nodes alive."""
+"""Health of the Ray cluster: its head, this node, and the alive nodes."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from raysim.core.errors import MachineError
 from raysim.execution.resources import ACCELERATOR, Node
 
 HEAD_SECONDS = 30.0
-"""Silence of the cluster's head after which a run stops; after 60, Ray ends the process."""
+"""Seconds without answer of the head after which a run stops; after 60, Ray ends the process."""
 CONNECT_SECONDS = 2.0
 TOKEN_WANTED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 """Answers of a head to a missing or wrong token."""
 
 
 def check_reachable(address: str, seconds: float) -> None:
-    """Check that host:port accepts connections; Ray itself would try for minutes.
+    """Check that host:port accepts connections, for which Ray itself would try for minutes.
 
     Raises:
-        OSError: it does not.
+        OSError: host:port does not accept connections.
     """
     host, _, port = address.rpartition(":")
     if host and port.isdigit():
@@ -33,10 +33,10 @@ def check_reachable(address: str, seconds: float) -> None:
 
 
 def check_head(address: str, seconds: float) -> None:
-    """Check that the head of a Ray cluster answers at host:port; Ray itself would try for minutes.
+    """Check that the head of a Ray cluster answers at host:port, as `check_reachable`.
 
     Raises:
-        OSError: none does.
+        OSError: no head answers.
     """
     check_reachable(address, seconds)
     options = [("grpc.enable_http_proxy", 0)]  # as Ray's own connections
@@ -45,27 +45,27 @@ def check_head(address: str, seconds: float) -> None:
         try:
             call(b"", timeout=seconds)
         except grpc.RpcError as error:
-            if error.code() in TOKEN_WANTED:  # Ray says so itself, and what to set
+            if error.code() in TOKEN_WANTED:  # Ray itself raises this error, with advice
                 return
             problem = "but not the head of a Ray cluster"
-            if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:  # silent, or a head that is busy
+            if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:  # no head, or a busy one
                 problem = f"but does not answer as the head of a Ray cluster within {seconds:g} s"
             raise OSError(f"a server is there, {problem}") from error
 
 
 def alive_node_ids() -> set[str]:
-    """Return the ids of the nodes that live; Ray must be running."""
+    """Return the ids of the alive nodes; Ray must be running."""
     nodes = ray.nodes()  # type: ignore[no-untyped-call]
     return {node["NodeID"] for node in nodes if node["Alive"]}
 
 
 def draining_node_ids() -> set[str]:
-    """Return the ids of the nodes that Ray drains, before a preemption for example."""
+    """Return the ids of the nodes that Ray drains, for example before a preemption."""
     return {*state.get_draining_nodes()}
 
 
 def alive_nodes() -> list[Node]:
-    """Return what the nodes that live declare, but those that Ray drains; Ray must be running."""
+    """Return the alive nodes without drained ones; Ray must be running."""
     draining = draining_node_ids()
     return [
         _declared(node)
@@ -89,18 +89,18 @@ def _declared(node: dict[str, Any]) -> Node:
 
 
 class NodeLostError(MachineError):
-    """Error of a process whose node and the cluster have parted; other nodes may go on."""
+    """Error of a process whose node has left the cluster; other nodes may continue."""
 
 
 class _IdleConnection:
-    """Idle TCP connection; closes when the raylet exits."""
+    """Idle TCP connection, which closes when the raylet exits."""
 
     def __init__(self, host: str, port: int) -> None:
         self._address = (host, port)
         self._open()
 
     def alive(self) -> bool:
-        """Return whether the other side is there; it may close the connection as idle."""
+        """Return whether the raylet runs; it may also close an idle connection."""
         try:
             if self._socket.recv(4096):
                 return True
@@ -125,7 +125,7 @@ class _IdleConnection:
 
 
 class ClusterHealth:
-    """Notices when the cluster has left the driver."""
+    """Watch that notices when the driver's node has lost the cluster."""
 
     def __init__(self) -> None:
         context = ray.get_runtime_context()
@@ -141,12 +141,12 @@ class ClusterHealth:
         self._connection.close()
 
     def check_store(self) -> None:
-        """Check that Ray still runs on this machine, before its object store is asked anything.
+        """Check that Ray still runs on this machine, before its object store is used.
 
-        Where it does not, Ray ends the process that asks, without a word.
+        Otherwise Ray ends the process that uses the store, without a message.
 
         Raises:
-            NodeLostError: Ray has ended here.
+            NodeLostError: Ray has ended on this machine.
         """
         if not self._connection.alive():
             raise NodeLostError(
@@ -158,7 +158,8 @@ class ClusterHealth:
         """Return whether the head answers.
 
         Raises:
-            NodeLostError: it has not for too long, or this node is none of the cluster's any more.
+            NodeLostError: the head has not answered for too long, or this node has left the
+                cluster.
         """
         try:
             check_reachable(self._head, CONNECT_SECONDS)
@@ -177,7 +178,7 @@ class ClusterHealth:
         return True
 
     def silent(self) -> bool:
-        """Return whether the head does not answer: a call that waits for it would not return."""
+        """Return whether the head does not answer, so that a call that waits for it would hang."""
         try:
             return not self.check()
         except NodeLostError:

@@ -1,4 +1,4 @@
-"""The module path of actors: that of the driver, also for the user's own modules."""
+"""Module path of actors: the driver's path, also for the user's own modules."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from raysim.core.given.user_modules import FINDER
 
 
 def with_driver_path(actor: type) -> Any:
-    """Return a stand-in for an actor class; it imports the class with the driver's module path.
+    """Return a stand-in for an actor class, which imports the class with the driver's module path.
 
-    Ray sends the stand-in itself, and of the class only the name: no module of the project is
-    imported by a worker before its path is in order. Ray puts the working directory on that path,
-    also where the driver finds in it what settings name alone; then the worker does, too.
+    Ray sends the stand-in by value, and only the name of the class: a worker imports no module of
+    the project before its path is set. Ray puts the working directory on that path, even if the
+    driver serves only named modules from it; then the worker does the same.
     """
     module, name = actor.__module__, actor.__qualname__
     home = str(Path(__file__).parents[2])
@@ -32,7 +32,7 @@ def with_driver_path(actor: type) -> Any:
         own = [entry for entry in sys.path if entry not in {*path, *working}]
         sys.path[:] = [*own, *(entry for entry in path if entry in sys.path)]
         sys.path.insert(0, home)
-        import_module("raysim.execution")  # that of the driver, where the node has it
+        import_module("raysim.execution")  # the driver's, if this node has it
         sys.path.remove(home)
         if names is not None:
             import_module("raysim.core.given.user_modules").FINDER.serve(working, names)

@@ -1,10 +1,11 @@
 """Settings of a process: threads, share of a GPU, determinism, precision, and freed memory.
 
-Actors, slots of a study and inline runs take their share of a GPU here and nowhere else. Of
+Actors, slots of a study and inline runs take their share of a GPU only here. Of the share
 `engine.gpus_per_actor` of its memory, `CONTEXT_BYTES` are for CUDA itself, so that all shares fit
-side by side; the rest is the cap of torch's allocator, by which samples are kept on the device and
-stacks are sized (`federation.opened.memory_cap`). Where NVIDIA's MPS runs, it too limits the
-process to its share of memory and processors: it reads its limits once, before CUDA starts.
+side by side; the rest is the cap of torch's allocator, which decides whether samples stay on the
+device and how large stacks are (`federation.opened.memory_cap`). If NVIDIA's MPS runs, it also
+limits the process to its share of memory and processors: it reads the limits once, before CUDA
+starts.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from raysim.config import EngineSettings
 from raysim.core.errors import SettingsError
 
 CONTEXT_BYTES = 768 * 2**20
-"""Bytes of a GPU that each process takes beside its tensors: contexts, kernels, recorded graphs."""
+"""Bytes of a GPU for each process beside its tensors: context, kernels, recorded graphs."""
 MPS_FOLDER = "/tmp/nvidia-mps"  # noqa: S108 - the daemon's default
 """Folder of the MPS daemon's pipes unless CUDA_MPS_PIPE_DIRECTORY names another."""
 MPS_THREADS, MPS_MEMORY = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
@@ -39,10 +40,10 @@ LARGEST_ON_HEAP = 32 * 2**20
 
 
 def configure(engine: EngineSettings) -> ExitStack:
-    """Set this process up for a worker; closing what is returned sets it back.
+    """Set this process up for a worker; closing the returned stack undoes it.
 
-    On a GPU, fp32 is fp32: cuDNN's default is TF32, which is 1e-3 off. Memory that is not written
-    yet is not filled, as determinism does by default: nothing here reads such memory.
+    On a GPU, fp32 is fp32: cuDNN's default is TF32, which is 1e-3 off. Uninitialised memory is not
+    filled, as torch's determinism would do: nothing here reads it.
     """
     with ExitStack() as undo:
         undo.enter_context(threads_of(engine))
@@ -55,14 +56,14 @@ def configure(engine: EngineSettings) -> ExitStack:
 
 
 def _configure_gpu(engine: EngineSettings, undo: ExitStack) -> None:
-    """Set torch up for a share of the GPU; add to `undo` what sets it back."""
+    """Set torch up for a share of the GPU; add the reversal to `undo`."""
     cuda = torch.cuda
     undo.callback(cuda.set_per_process_memory_fraction, cuda.get_per_process_memory_fraction())
     cuda.set_per_process_memory_fraction(_allocator_fraction(engine.gpus_per_actor))
-    # Also where it is not asked for: cuBLAS reads it once, and a later run may ask for it.
+    # Even without determinism: cuBLAS reads it once, and a later run may need it.
     undo.callback(_set_environment, CUBLAS, os.environ.get(CUBLAS))
     _set_environment(CUBLAS, ":4096:8")
-    # Not use_deterministic_algorithms, which imports all of torch's compiler: seconds an actor.
+    # Not use_deterministic_algorithms, which imports torch's compiler: seconds per actor.
     undo.callback(torch.set_deterministic_debug_mode, torch.get_deterministic_debug_mode())
     torch.set_deterministic_debug_mode("error" if engine.deterministic else "default")
     if engine.deterministic:
@@ -74,7 +75,7 @@ def _configure_gpu(engine: EngineSettings, undo: ExitStack) -> None:
 
 
 def _set_flags(flags: Sequence[tuple[Any, str, Any]], undo: ExitStack) -> None:
-    """Set attributes of torch's; add to `undo` what sets them back, in the same order."""
+    """Set attributes of torch; add their reversal to `undo`, in the same order."""
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in flags]
     for owner, name, value in reversed(before):
         undo.callback(setattr, owner, name, value)
@@ -86,7 +87,7 @@ def _check_cublas() -> None:
     """Check that cuBLAS, which reads its settings at its first product, is deterministic.
 
     Raises:
-        SettingsError: this process used it before, with other settings.
+        SettingsError: this process has used cuBLAS before, with other settings.
     """
     try:
         _first_product()
@@ -101,16 +102,16 @@ def _check_cublas() -> None:
 
 
 def _first_product() -> None:
-    """Multiply on the GPU."""
+    """Compute a product on the GPU."""
     one = torch.ones(1, 1, device="cuda")
     one.mm(one)
 
 
 def _allocator_fraction(share: float) -> float:
-    """Return the fraction of the GPU's memory that tensors may take of a share of it.
+    """Return the fraction of the GPU's memory for the tensors of a process with a share of it.
 
     Raises:
-        SettingsError: nothing is left of the share.
+        SettingsError: CUDA takes the whole share.
     """
     total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
     fraction = share - CONTEXT_BYTES / total
@@ -126,7 +127,7 @@ def _allocator_fraction(share: float) -> float:
 def mps_limits(share: float) -> dict[str, str]:
     """Return the environment variables by which MPS limits a process to a share of its GPU.
 
-    There are none without MPS, nor those that the user has set.
+    Empty without MPS; variables that the user has set are left out.
     """
     folder = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", MPS_FOLDER))
     if not share or not (folder / "control").exists():
@@ -138,25 +139,25 @@ def mps_limits(share: float) -> dict[str, str]:
 
 
 def _gpu_megabytes() -> int | None:
-    """Return the memory of this process's GPU without starting CUDA, None where it is not told."""
+    """Return the memory of this process's GPU without starting CUDA; None if unknown."""
     gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
     query = ["--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     try:
-        found = subprocess.run(
+        completed = subprocess.run(
             ["nvidia-smi", f"--id={gpu}", *query],
             check=True,
             capture_output=True,
             text=True,
             timeout=SMI_SECONDS,
         )
-        return int(found.stdout)
+        return int(completed.stdout)
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
 
 
 @contextmanager
 def threads_of(engine: EngineSettings) -> Iterator[None]:
-    """Compute with the threads of an actor: a product's last bits depend on their number."""
+    """Use the threads of an actor, as a product's last bits depend on their number."""
     before = torch.get_num_threads()
     torch.set_num_threads(engine.threads_per_actor)
     try:
@@ -166,9 +167,9 @@ def threads_of(engine: EngineSettings) -> Iterator[None]:
 
 
 def _no_tf32() -> list[tuple[Any, str, Any]]:
-    """Return what to set, in this order, so that a GPU computes in float32 what is in float32.
+    """Return the flags to set, in this order, so that a GPU computes float32 in float32.
 
-    torch has two ways from 2.9 on; the readers of the old one fail in a user's module where the two
+    torch has two interfaces from 2.9 on; reading the old one fails in a user's module if the two
     differ. Setting the old one resets the new one.
     """
     cudnn: Any = torch.backends.cudnn  # its stub lacks `conv`
@@ -179,7 +180,7 @@ def _no_tf32() -> list[tuple[Any, str, Any]]:
 
 
 def _is_readable(part: Any) -> bool:
-    """Return whether the old way can be read: the user may have set the two apart."""
+    """Return whether the old flag can be read; not if the user has set the two differently."""
     try:
         return isinstance(part.allow_tf32, bool)
     except RuntimeError:
@@ -187,16 +188,16 @@ def _is_readable(part: Any) -> bool:
 
 
 def _set_environment(name: str, value: str | None) -> None:
-    """Set a variable of the environment, or remove it."""
+    """Set an environment variable, or remove it."""
     os.environ.pop(name, None)
     if value is not None:
         os.environ[name] = value
 
 
 def device_of(engine: EngineSettings) -> torch.device:
-    """Return the GPU where one is asked for and there is one, else the CPU.
+    """Return the GPU if the settings ask for one and there is one, else the CPU.
 
-    It is named with its index, without which torch refuses to tell its memory fraction.
+    With its index, without which torch does not return its memory fraction.
     """
     if engine.gpus_per_actor and torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())
@@ -204,15 +205,15 @@ def device_of(engine: EngineSettings) -> torch.device:
 
 
 def is_device_error(error: Exception) -> bool:
-    """Return whether an error leaves the process without its GPU: every later call fails too."""
+    """Return whether an error makes every later call on the GPU fail in this process."""
     return "CUDA error" in str(error)
 
 
 def release_freed_memory() -> None:
     """Return freed heap pages to the system.
 
-    Aligned blocks of the size of a model do not fit the holes that they left, so a driver's memory
-    rose by a model a round, to several hundred megabytes, before it fell again by chance.
+    Aligned blocks of a model's size do not fit into the gaps of earlier ones, so a driver's memory
+    rose by a model per round, to several hundred megabytes, before it fell again by chance.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
@@ -220,10 +221,10 @@ def release_freed_memory() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Keep what a local step frees for the next one.
+    """Keep the memory that a local step frees for the next step.
 
-    Given back to the system it comes again page by page, each one zeroed: 4000 pages a step of
-    ResNet-18 (B=10), a tenth of its time, and 15% of one of char-lstm.
+    Memory returned to the system comes back page by page, each one zeroed: 4000 pages per step of
+    ResNet-18 (B=10), a tenth of its time, and 15% of a step of char-lstm.
     """
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is not None:

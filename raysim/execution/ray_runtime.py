@@ -1,12 +1,12 @@
-"""Starting or joining Ray, quietly, and choosing an executor.
+"""Ray for a run: started or joined without output; and the choice of the executor.
 
-A Ray of our own is for this run alone: it listens on the loopback interface, every request needs a
-token that only its processes have, in their environment, and its folder is removed after the run
-(`ray_folder`). A signal to the whole process group, as timeout(1) and Slurm send it, does not reach
-Ray, which the checkpoint still needs. Ray's autoscaler, its log monitor and its API server, which
-has no dashboard here, are left out: three processes that no run asks for, and `ray.init` waits for
-the last one. For the loopback interface on Linux, for signals and for those
-processes Ray has no public settings: they are changed in its modules.
+A Ray that this module starts is for this run alone: it listens on the loopback interface, every
+request needs a token that only its processes have in their environment, and its folder is removed
+after the run (`ray_folder`). A signal to the whole process group, as timeout(1) and Slurm send it,
+does not reach Ray, which the checkpoint still needs. Ray's autoscaler, log monitor and API server,
+which has no dashboard here, are not started: no run needs these three processes, and `ray.init`
+waits for the last one. Ray has no public settings for the loopback interface on Linux, for signals
+and for these processes: its modules are changed.
 """
 
 from __future__ import annotations
@@ -52,25 +52,25 @@ from raysim.storage.trace import Stopwatch
 
 CONNECT_SECONDS = 10.0
 END_SECONDS = 60.0
-"""Seconds in which Ray must let go of a driver."""
+"""Seconds in which Ray must disconnect a driver."""
 RESUME = "type the same command again"
 KILLED = (
     "raysim: this process was killed, by a user, by the system for want of memory, or by Ray, which"
     " was stopped or killed on this machine; fix this, then {}"
 )
-"""Line of a process that could not write one itself."""
+"""Last line of a process that could not write one itself."""
 
 
 @contextmanager
 def ray_runtime(engine: EngineSettings) -> Iterator[Callable[[str], None]]:
-    """Hold a Ray instance for a run: the caller's, the one at RAY_ADDRESS, or one of our own.
+    """Provide a Ray instance for a run: the caller's, the one at RAY_ADDRESS, or a new one.
 
-    Yields a function that takes what to do where this process is killed; before, and for one that
-    was not called, that is `RESUME`. The caller raises interruptions: Ray ends with the body.
+    Yields a function that sets the advice for the case that this process is killed, at first
+    `RESUME`. The caller raises interruptions: Ray ends with the body.
 
     Raises:
-        RunError: RAY_ADDRESS names a cluster that cannot be joined, or only by Ray Client, or a
-            token is missing.
+        RunError: the cluster at RAY_ADDRESS cannot be joined, or only by Ray Client, or a token is
+            missing.
         MachineError: Ray cannot be started.
     """
     address = os.environ.get("RAY_ADDRESS", "local")
@@ -88,10 +88,10 @@ def ray_runtime(engine: EngineSettings) -> Iterator[Callable[[str], None]]:
 
 
 def _refuse_client(address: str) -> None:
-    """Check that the driver is a process of the cluster, or will be.
+    """Check that the driver is not connected by Ray Client.
 
     Raises:
-        RunError: Ray Client stands between the two.
+        RunError: it is, or would be.
     """
     if client.is_connected():  # type: ignore[no-untyped-call]
         setting = "ray.init"
@@ -110,10 +110,10 @@ def _joined_cluster(address: str) -> Iterator[None]:
     """Join a cluster, with the user's token."""
     try:
         try:
-            if found := services.canonicalize_bootstrap_address(address):
-                check_head(found, CONNECT_SECONDS)
+            if head := services.canonicalize_bootstrap_address(address):
+                check_head(head, CONNECT_SECONDS)
             _init(address=address)
-        except Exception as error:  # Ray's own are of many kinds
+        except Exception as error:  # Ray raises errors of many kinds
             line = " ".join(str(error).split())
             raise RunError(f"RAY_ADDRESS={address}: cannot be joined: {line}") from error
         yield
@@ -124,11 +124,11 @@ def _joined_cluster(address: str) -> Iterator[None]:
 
 @contextmanager
 def _own_cluster() -> Iterator[None]:
-    """Start Ray on this machine for this process alone; name its logs after a fault."""
+    """Start Ray on this machine for this process alone; after a fault, name its logs."""
     with own_folder(short_place()) as folder, _own_token():
         try:
             with delay_signals():
-                _start(folder / RAY)  # a folder within, as Ray opens its own to all users
+                _start(folder / RAY)  # a subfolder, as Ray opens its folder to all users
             yield
         finally:
             with delay_signals():
@@ -137,11 +137,11 @@ def _own_cluster() -> Iterator[None]:
 
 
 def _shut_down(error: BaseException | None) -> None:
-    """Leave Ray; end the process where that takes too long, as of a raylet that is stopped.
+    """Disconnect from Ray; end the process if that takes too long, as with a stopped raylet.
 
     Args:
-        error: What the run has ended with, whose exit code the process has; `last_words` says how
-            to go on.
+        error: The error that ended the run, which sets the exit code; `last_words` prints how to
+            continue.
     """
     code = exit_code(error) if isinstance(error, KeyboardInterrupt) else FAULT
     timer = Timer(END_SECONDS, os._exit, [getattr(error, "exit_code", code)])
@@ -153,7 +153,7 @@ def _shut_down(error: BaseException | None) -> None:
 
 
 def _continue_stopped() -> None:
-    """Let stopped processes of our own Ray go on: its end would wait for them for ever."""
+    """Continue stopped processes of this run's Ray, for which its end would wait forever."""
     node: Any = ray_worker._global_node
     for started in node.all_processes.values() if node else ():
         for each in started:
@@ -161,7 +161,7 @@ def _continue_stopped() -> None:
 
 
 def _start(folder: Path) -> None:
-    """Start Ray on the loopback interface; all its files go to a folder.
+    """Start Ray on the loopback interface, with all its files in a folder.
 
     Raises:
         MachineError: Ray cannot be started.
@@ -181,7 +181,7 @@ def _start(folder: Path) -> None:
                 include_dashboard=False,
                 _temp_dir=str(folder),
             )
-    except Exception as error:  # Ray's own are of many kinds, and bare where it takes too long
+    except Exception as error:  # Ray raises errors of many kinds, a bare one after a timeout
         cause = memory_limit() or " ".join(str(error).split())
         raise MachineError(f"Ray cannot be started: {cause}") from error
 
@@ -189,8 +189,8 @@ def _start(folder: Path) -> None:
 def _init(**arguments: Any) -> None:
     """Start or join Ray.
 
-    Signals stay ours, as its handlers would end the process at once. What its other processes have
-    to say of themselves, as the log of a raylet that was killed, is not printed below our line.
+    Signal handlers are kept, as Ray's would end the process at once. The output of its other
+    processes, such as the log of a killed raylet, is not printed below raysim's line.
     """
     with (
         _changed(ray_utils, "set_sigterm_handler", lambda _: None),
@@ -202,7 +202,7 @@ def _init(**arguments: Any) -> None:
 
 @contextmanager
 def _own_token() -> Iterator[None]:
-    """Have Ray ask for a new random token, which the processes it starts inherit."""
+    """Let Ray require a new random token, which its processes inherit."""
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     before = {name: os.environ.pop(name, None) for name in token}
     os.environ.update(token)
@@ -218,14 +218,14 @@ def _own_token() -> Iterator[None]:
 
 
 def _reread_token() -> None:
-    """Have Ray forget the mode and the token that it has read from the environment."""
+    """Let Ray read the mode and the token from the environment again."""
     Config.initialize("")
     AuthenticationTokenLoader.instance().reset_cache()
 
 
 @contextmanager
 def _changed(module: Any, name: str, value: object) -> Iterator[None]:
-    """Give a name of Ray's another value for a while."""
+    """Set a name in a module of Ray to another value during the body."""
     before = getattr(module, name)
     setattr(module, name, value)
     try:
@@ -239,8 +239,8 @@ class OpenExecutor(Request):
     """Request of a run for its executor.
 
     Attributes:
-        spec: How its workers are built.
-        watch: The driver's.
+        spec: Specification of its workers.
+        watch: The driver's stopwatch.
         note: Shows the user a line.
     """
 
@@ -249,10 +249,10 @@ class OpenExecutor(Request):
     note: Callable[[str], None]
 
     def answer(self) -> Executor:
-        """Build the executor that the settings ask for; Ray must be running for "ray".
+        """Build the executor of the settings; Ray must be running for "ray".
 
         Raises:
-            SettingsError: the settings ask for more than the machine or cluster has, or can have.
+            SettingsError: the settings need more than the machine or cluster has, or can have.
         """
         spec, note = self.spec, self.note
         engine = spec.settings.engine
@@ -275,7 +275,7 @@ class OpenExecutor(Request):
 
 
 def note_unused_gpus(engine: EngineSettings, note: Callable[[str], None]) -> None:
-    """Note that there are GPUs and none is asked for; of a study's trials the study does."""
+    """Note that GPUs are left unused; for a study's trials, the study does."""
     in_trial = ray.is_initialized() and ray.get_runtime_context().get_actor_id()
     if engine.backend == "ray":
         gpus = unused_gpus(engine, alive_nodes())

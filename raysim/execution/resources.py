@@ -11,15 +11,15 @@ from raysim.config import EngineSettings
 from raysim.core.errors import SettingsError
 
 ACCELERATOR = "accelerator_type:"
-"""Beginning of the name of a resource that a node with GPUs of a type has once."""
+"""Beginning of the name of a resource that Ray gives once to a node with GPUs of a type."""
 ACCELERATOR_SHARE = 0.001
-"""Share of it that an actor reserves, as Ray's option `accelerator_type` does."""
+"""Amount of it that an actor reserves, as by Ray's option `accelerator_type`."""
 ABSENT_GPUS = "GPUs are declared to Ray that torch cannot use: training on the CPU"
 
 
 @dataclass(frozen=True)
 class Node:
-    """Resources that one node of the cluster declares, its id, types of GPUs and labels."""
+    """Declared resources of one node of the cluster, its id, types of GPUs and labels."""
 
     cpus: float
     gpus: float
@@ -30,7 +30,7 @@ class Node:
 
 @dataclass(frozen=True)
 class ActorPlan:
-    """Number of actors, what each reserves, and how many run on each node, by its id."""
+    """Number of actors, resources of each, and number of actors by id of the node."""
 
     actors: int
     cpus: float
@@ -47,7 +47,7 @@ def plan_actors(engine: EngineSettings, nodes: Sequence[Node], cohort: int) -> A
         cohort: Clients per round; limits the number of actors.
 
     Raises:
-        SettingsError: the settings ask for more than there is.
+        SettingsError: the settings need more than the nodes have.
     """
     nodes = _suitable(engine, nodes)
     gpus_each, each = engine.gpus_per_actor, engine.cpus_per_actor
@@ -79,14 +79,14 @@ def plan_actors(engine: EngineSettings, nodes: Sequence[Node], cohort: int) -> A
 
 
 def with_whole_cores(engine: EngineSettings) -> EngineSettings:
-    """Return the settings where nodes are started for actors: `cpus_per_actor=auto` is 1 there."""
+    """Return the settings for nodes started for actors, where `cpus_per_actor=auto` is 1."""
     if engine.cpus_per_actor != "auto":
         return engine
     return engine.model_copy(update={"cpus_per_actor": 1.0})
 
 
 def bundle_of(engine: EngineSettings, cpus: float) -> dict[str, float]:
-    """Return the resources that an actor reserves, as Ray names them."""
+    """Return the resources that an actor reserves, by Ray's names."""
     bundle = {"CPU": cpus}
     if engine.gpus_per_actor:
         bundle["GPU"] = engine.gpus_per_actor
@@ -96,7 +96,7 @@ def bundle_of(engine: EngineSettings, cpus: float) -> dict[str, float]:
 
 
 def unused_gpus(engine: EngineSettings, nodes: Sequence[Node]) -> float:
-    """Return the GPUs of the nodes that actors may use, where the settings ask for none."""
+    """Return the GPUs of the nodes for actors, if the settings use none."""
     return 0 if engine.gpus_per_actor else sum(node.gpus for node in nodes if _suits(engine, node))
 
 
@@ -111,16 +111,16 @@ def _suitable(engine: EngineSettings, nodes: Sequence[Node]) -> list[Node]:
     """Return the nodes that actors may use.
 
     Raises:
-        SettingsError: there is none.
+        SettingsError: there is no such node.
     """
     kind, labels = engine.accelerator_type, engine.node_labels
-    found = [node for node in nodes if _suits(engine, node)]
-    if found or not nodes:
-        return found
+    suitable = [node for node in nodes if _suits(engine, node)]
+    if suitable or not nodes:
+        return suitable
     if not any(kind in node.accelerators for node in nodes) and kind:
-        there = sorted({name for node in nodes for name in node.accelerators})
+        types = sorted({name for node in nodes for name in node.accelerators})
         raise SettingsError(
-            f"engine.accelerator_type={kind}: no node has it; there is {', '.join(there) or 'none'}"
+            f"engine.accelerator_type={kind}: no node has it; there is {', '.join(types) or 'none'}"
         )
     raise SettingsError(f"engine.node_labels={json.dumps(labels)}: no node has these labels")
 
@@ -128,7 +128,7 @@ def _suitable(engine: EngineSettings, nodes: Sequence[Node]) -> list[Node]:
 def _planned(
     actors: int, cpus: float, gpus: float, nodes: Sequence[Node], limits: Sequence[int]
 ) -> ActorPlan:
-    """Spread actors over the nodes, one to each in turn as long as it has room."""
+    """Spread actors over the nodes with room, one to each in turn."""
     room = {n.id: _fit(n, limit, cpus) for n, limit in zip(nodes, limits, strict=True) if n.id}
     by_node = dict.fromkeys(room, 0)
     for _ in range(min(actors, sum(room.values()))):
@@ -140,7 +140,7 @@ def _planned(
 def _cpus_each(
     nodes: Sequence[Node], limits: Sequence[int], actors: int, asked: int | str
 ) -> float:
-    """Return the most CPUs, at most 1, that every one of the actors can reserve."""
+    """Return the most CPUs, at most 1, that each of the actors can reserve."""
     candidates = {
         math.floor(node.cpus / n * 1e4) / 1e4 for node in nodes for n in range(1, actors + 1)
     }
@@ -153,15 +153,15 @@ def _cpus_each(
 
 
 def _capacity(nodes: Sequence[Node], limits: Sequence[int], each: float) -> int:
-    """Return how many actors of `each` CPUs the nodes hold, at most `limits` on each node."""
+    """Return the number of actors of `each` CPUs on the nodes, at most `limits` per node."""
     return sum(_fit(node, limit, each) for node, limit in zip(nodes, limits, strict=True))
 
 
 def _fit(node: Node, limit: int, each: float) -> int:
-    """Return how many actors of `each` CPUs a node holds, at most `limit`."""
+    """Return the number of actors of `each` CPUs on a node, at most `limit`."""
     return min(int(node.cpus / each + 1e-9), limit) if each else limit
 
 
 def _actors_on(gpus: float, gpus_each: float) -> int:
-    """Return how many actors fit on a node; a fraction never straddles two GPUs."""
+    """Return the number of actors that fit on a node; a fraction never spans two GPUs."""
     return int(gpus) * math.floor(1 / gpus_each + 1e-9)

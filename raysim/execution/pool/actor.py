@@ -1,4 +1,4 @@
-"""An actor of the pool: a worker in a process of its own, the driver's handle, and its events."""
+"""Actor of the pool: a worker in its own process, the driver's handle, and its events."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from raysim.execution.resources import ActorPlan
 from raysim.execution.worker import Worker
 
 SILENT_SECONDS = 60.0
-"""Seconds without an answer after which a foreman is lost, where there is a limit of a client's."""
+"""Seconds without an answer after which a foreman is lost, if a client's time is limited."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class CallReturned:
         actor: The actor's number.
         call: The worker's method.
         seconds: Seconds that the call took there.
-        result: What the worker handed over, if it was asked to, or a foreman.
-        reading: Seconds that reading it took, which joins the parts of a foreman's sum.
+        result: The result that a worker, if asked to, or a foreman handed over.
+        reading: Seconds of reading the result, which joins the parts of a foreman's sum.
     """
 
     actor: int
@@ -58,9 +58,9 @@ class ActorLost:
     Attributes:
         actor: The actor's number.
         cause: One line.
-        call: The worker's method in which it was, if it was in one.
-        suspicious: Whether the clients that it was working on may be the cause.
-        had_started: Whether it had built its worker.
+        call: The worker's method that was running, if any.
+        suspicious: Whether the processed clients may be the cause.
+        had_started: Whether the actor had built its worker.
     """
 
     actor: int
@@ -71,18 +71,18 @@ class ActorLost:
 
 
 @dataclass(frozen=True)
-class OrderReceived:
-    """Event: a foreman has orders of the driver."""
+class CallReceived:
+    """Event: a foreman has received calls of the driver."""
 
 
 Part = tuple[tuple[Reference, ...], list[Item]]
-"""A message, with what foremen are told beside it, and items that are worked on with it."""
+"""Message with the directions to foremen, and the items to be processed with it."""
 ActorEvent = ActorStarted | CallReturned | ActorLost
-Event = ActorEvent | OrderReceived
+Event = ActorEvent | CallReceived
 
 
 class ClientActor:
-    """A worker in a process of its own, pinned to its fraction of a GPU or to cores."""
+    """Worker in its own process, pinned to its fraction of a GPU or to cores."""
 
     def location(self) -> dict[str, Any]:
         """Return process, host, node and GPUs of this actor."""
@@ -104,7 +104,7 @@ class ClientActor:
         return self._worker.about()
 
     def call(self, name: Call, parts: list[Part], hand_over: bool) -> Any:
-        """Work on items; return the seconds taken and, where asked, the worker's result."""
+        """Process items; return the seconds taken and, if asked, the worker's result."""
         begun = perf_counter()
         for (message, *_), items in parts:
             if self._message is None or self._message[0] != message:
@@ -115,12 +115,12 @@ class ClientActor:
 
 
 def client_actors(engine: EngineSettings, plan: ActorPlan, *, chosen: bool) -> Callable[[], Any]:
-    """Return what makes an actor of a plan on any node.
+    """Return a function that creates an actor of a plan on any node.
 
     Args:
         engine: The engine's settings.
         plan: The plan.
-        chosen: Whether the settings choose among the nodes; else a placement group has.
+        chosen: Whether the settings choose the nodes; else a placement group has chosen them.
     """
     options: dict[str, Any] = {
         "scheduling_strategy": "SPREAD",
@@ -134,19 +134,19 @@ def client_actors(engine: EngineSettings, plan: ActorPlan, *, chosen: bool) -> C
 
 
 class ActorHandle:
-    """One actor as the driver, or its foreman, sees it; a lost one is replaced.
+    """Handle of an actor in the driver or a foreman, which replaces a lost actor.
 
-    Ray places an actor when a node has room for it; the actor builds its worker before it is given
-    work. Its calls return in the order in which they were made.
+    Ray places an actor when a node has room for it; the actor builds its worker before it gets
+    items. Its calls return in the order in which they were made.
 
     Attributes:
-        width: Workers: 1, or those of a foreman.
-        about: Location and device of the actor, once it is placed; of a foreman's workers, too.
+        width: Number of workers: 1, or more for a foreman.
+        about: Location and device of the placed actor, and of a foreman's workers.
         started: Whether the actor has built its worker.
         calls: Calls in flight, with the number of clients in each, and the worker's method.
-        since: When the oldest of them began, as far as the driver knows.
-        failures: Actors in a row that died while they started; foremen, without a result.
-        failing: Whether its worker failed at several stacks in a row, when it last handed over.
+        since: When the oldest call in flight began, as far as the driver knows.
+        failures: Consecutive actors that died while they started; of a foreman, without a result.
+        failing: Whether its worker had failed at several stacks in a row when it last handed over.
         without_room: Whether its last foreman found no room for any worker.
     """
 
@@ -156,9 +156,9 @@ class ActorHandle:
         """Start an actor.
 
         Args:
-            make: Makes the actor, or returns None while there is no node for it.
-            spec: What it builds its worker from.
-            width: Its workers.
+            make: Creates the actor, or returns None while there is no node for it.
+            spec: Specification of its worker.
+            width: Number of its workers.
         """
         self._make, self._spec, self.width = make, spec, width
         self._actor: Any = None
@@ -168,7 +168,7 @@ class ActorHandle:
         self.renew()
 
     def renew(self) -> None:
-        """Replace the actor by a new one; forget the calls of the one before."""
+        """Replace the actor by a new one, and forget the calls of the old one."""
         self.close()
         self.about: dict[str, Any] = {}
         self.started = self.failing = self._leaving = False
@@ -181,22 +181,22 @@ class ActorHandle:
 
     @property
     def vacant(self) -> bool:
-        """True while there is no node for it."""
+        """True while there is no node for the actor."""
         return self._actor is None
 
     @property
     def worker(self) -> str:
-        """Name of its worker, once it is placed."""
+        """Name of the worker of a placed actor; else empty."""
         return f"{self.about['host']} {self.about['pid']}" if self.about else ""
 
     @property
     def workers(self) -> list[dict[str, Any]]:
-        """Location and device of its workers, once they have started."""
+        """Location and device of its started workers."""
         return self.about.get("workers", [self.about]) if self.started else []
 
     @property
     def placed(self) -> bool:
-        """True once a node has room for it; a foreman needs none, and says so where workers do."""
+        """True once a node has room for the actor; of a foreman, for one of its workers."""
         return self.started or (bool(self.about) and not self.without_room)
 
     def close(self) -> None:
@@ -205,13 +205,13 @@ class ActorHandle:
             ray.kill(self._actor)
 
     def call(self, call: Call, parts: list[Part], hand_over: bool) -> None:
-        """Have the actor work on items; see `ClientActor.call`."""
+        """Let the actor process items; see `ClientActor.call`."""
         reference = self._actor.call.remote(call, parts, hand_over)
         clients = sum(len(item) for _, items in parts for item in items)
         self._sent(reference, max(clients, 1), call)
 
     def leave(self) -> None:
-        """Tell a foreman, once, that its node is left."""
+        """Tell a foreman, once, to leave its node."""
         if self.width > 1 and not self._leaving:
             self._actor.leave.remote()
         self._leaving = True
@@ -223,7 +223,7 @@ class ActorHandle:
         return call
 
     def note_start(self, outcome: dict[str, Any]) -> None:
-        """Note where the actor was placed, or that it has built its worker."""
+        """Note the actor's placement, or that it has built its worker."""
         self.started = bool(self.about)
         self.about = self.about | outcome
         if self.started:
@@ -232,7 +232,7 @@ class ActorHandle:
             self.failures = 0
 
     def note_result(self, result: WorkerResult | ForemanResult) -> list[WorkerResult | FailedItem]:
-        """Note what the actor handed over; return the results of its workers."""
+        """Note a result that the actor handed over; return the results of its workers."""
         if isinstance(result, ForemanResult):
             self.failures = 0
             self.about = self.about | {"workers": result.workers}
@@ -241,10 +241,10 @@ class ActorHandle:
         return [result]
 
     def overdue(self, limit: float) -> str | None:
-        """Return why the actor counts as lost, if it does.
+        """Return why the actor counts as lost, or None.
 
-        A worker does where its oldest call took more than `limit` seconds for each of its clients.
-        A foreman, which watches its workers so, does where it has not answered for long.
+        A worker is lost if its oldest call takes more than `limit` seconds for each of its clients;
+        a foreman, which watches its workers in this way, if it has not answered for long.
         """
         if not (self.started and self.calls):
             return None
@@ -259,7 +259,7 @@ class ActorHandle:
         return f"no answer within engine.client_timeout={limit:g} s a client"
 
     def _silent_seconds(self) -> float:
-        """Return how long there was no answer, as of the last call; ask again where there was."""
+        """Return the seconds without an answer to the last call; after an answer, call again."""
         if self._asked is None or ray.wait([self._asked[0]], timeout=0)[0]:
             self._asked = self._actor.answer.remote(), perf_counter()
         return perf_counter() - self._asked[1]

@@ -1,4 +1,4 @@
-"""Actors of a pool or of a foreman: handed work, waited for, and replaced where they are lost."""
+"""Actors of a pool or of a foreman: assignment of items, waiting, and replacement of lost ones."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from raysim.execution.pool.actor import (
     ActorHandle,
     ActorLost,
     ActorStarted,
+    CallReceived,
     CallReturned,
     Event,
-    OrderReceived,
 )
 from raysim.execution.pool.broadcasts import Reference
 from raysim.execution.pool.work import Work
 from raysim.execution.scheduling.schedule import IN_FLIGHT, Schedule
 
 MAX_DEATHS = 3
-"""Deaths of actors over one client, or in a row while one starts, after which it has failed."""
+"""Deaths of actors with one client, or in a row during starts, that count as a failure."""
 WATCH_SECONDS = 5.0
 """Seconds between health checks of cluster and actors."""
 NO_ACTOR_SECONDS = 300.0
 """Seconds without any actor after which a run stops."""
 VACANT_SECONDS = 0.5
-"""Pause where no actor can be waited for, as no node has room for one."""
+"""Seconds of a pause while there is no actor to wait for, as no node has room for one."""
 
 
 class NoActorError(MachineError):
-    """Error of a pool for whose actors no node has had room for long."""
+    """Error of a pool whose actors have had no room on any node for long."""
 
 
 class Actors:
@@ -59,10 +59,10 @@ class Actors:
 
         Args:
             engine: The engine's settings.
-            needs: What each actor reserves, for an error.
-            works: What there is to do for each of the workers' methods.
-            await_room: Called again and again while no node has room for any actor, if nodes are
-                started for them; else it is an error after a while.
+            needs: Resources that each actor reserves, for an error.
+            works: Items of each of the workers' methods.
+            await_room: Called repeatedly while no node has room for any actor, if nodes are started
+                for them; None makes it an error after a while.
         """
         self.handles: list[ActorHandle] = []
         self._works = works
@@ -83,21 +83,21 @@ class Actors:
         self.cluster.close()
 
     def wait_for_start(self, seconds: float) -> None:
-        """Wait until all have started; after some seconds one is enough."""
+        """Wait until all actors have started; after `seconds`, one is enough."""
         end = perf_counter() + seconds
         while not all(self._started()) and (perf_counter() < end or not any(self._started())):
             event = self.wait()
-            if event is not None and not isinstance(event, OrderReceived):
-                self.apply(event)  # others may be at work
+            if event is not None and not isinstance(event, CallReceived):
+                self.apply(event)  # other actors may have items already
 
     def _started(self) -> list[bool]:
         return [handle.started for handle in self.handles]
 
     def renew_failing(self, failed_at: Mapping[Item, str]) -> dict[Item, int]:
-        """Renew actors that seem to be the cause of failures; return who else must not have what.
+        """Renew the apparent causes of failures; return the excluded worker of each other item.
 
         Args:
-            failed_at: Items that failed, and the worker.
+            failed_at: The worker of each item that has failed.
         """
         for actor, handle in enumerate(self.handles):
             alone = len(self.handles) == 1 and handle.worker in failed_at.values()
@@ -107,7 +107,7 @@ class Actors:
         return {item: numbers[at] for item, at in failed_at.items() if at in numbers}
 
     def leave(self, nodes: Collection[str], schedules: Iterable[Schedule]) -> None:
-        """Have the actors on nodes that Ray drains hand over, and replace those that have."""
+        """Let actors on draining nodes hand over, and replace those that have done so."""
         if not nodes:
             return
         for actor, handle in enumerate(self.handles):
@@ -120,14 +120,14 @@ class Actors:
                 self._assign([actor])
 
     def begin(self) -> None:
-        """Hand all that have started what is due."""
+        """Hand due assignments to all started actors."""
         self._assign(range(len(self.handles)))
 
     def next_event(self, wakeup: Reference | None = None) -> Event | None:
-        """Wait for an event; renew an idle actor where nobody works on what is left.
+        """Wait for an event; renew an idle actor if no actor may have the remaining items.
 
         Args:
-            wakeup: What is waited for beside the actors.
+            wakeup: Reference to wait for beside the actors.
         """
         event = None
         if self._oldest or wakeup is not None or not any(self._started()):
@@ -137,22 +137,22 @@ class Actors:
         return event
 
     def apply(self, event: ActorEvent) -> None:
-        """Enter an event in the schedules, and hand out what is due."""
+        """Record an event in the schedules, and hand out due assignments."""
         for work in self._works:
             self._enter(event, work)
-        # What a lost actor was to do may be for anyone who has nothing to do.
+        # The items of a lost actor may go to any idle actor.
         everyone = isinstance(event, ActorLost) and event.had_started
         self._assign(range(len(self.handles)) if everyone else [event.actor], wake=True)
 
     def _end_stall(self) -> ActorLost | None:
-        """Renew an idle actor where nobody works on what is left: it must not have that itself."""
+        """Renew an idle actor if no actor may have the remaining items, not even this one."""
         started = [actor for actor, handle in enumerate(self.handles) if handle.started]
         if not started or any(self.handles[actor].calls for actor in started):
             return None
         return self._replace(started[0], "clients failed at it", suspicious=False)
 
     def _assign(self, actors: Iterable[int], *, wake: bool = False) -> None:
-        """Hand actors that have started what is due: a chunk to each, then the next to each."""
+        """Hand due assignments to started actors: one to each, then the next to each."""
         for work in self._works:
             woken = work.schedule.woken() if wake else ()
             for actor in [*actors, *woken] * IN_FLIGHT:
@@ -163,7 +163,7 @@ class Actors:
                     self._track(actor)
 
     def _enter(self, event: ActorEvent, work: Work) -> None:
-        """Enter an event in a schedule, with what was handed over, or an item given up."""
+        """Record an event in a schedule, with its result or an item that is given up."""
         schedule = work.schedule
         if isinstance(event, CallReturned) and event.call == work.call:
             result: Any = event.result
@@ -185,15 +185,15 @@ class Actors:
                 work.results.append(FailedItem(items[0], cause))
 
     def _track(self, worker: int) -> None:
-        """Wait for the oldest call of an actor only: they return in order."""
+        """Wait only for the oldest call of an actor, as calls return in order."""
         if calls := self.handles[worker].calls:
             self._oldest[calls[0][0]] = worker
 
     def wait(self, wakeup: Reference | None = None) -> Event | None:
-        """Wait for a call to return; return None where nothing happened for a while.
+        """Wait for a call to return; return None if none did for a while.
 
-        Among calls that have returned, the one that was waited for longest is first: no actor is
-        left waiting for the driver.
+        Among returned calls, the one with the longest wait is first, so that no actor keeps waiting
+        for the driver.
         """
         limit = self._engine.client_timeout or WATCH_SECONDS
         pause = min(limit, WATCH_SECONDS)
@@ -211,17 +211,17 @@ class Actors:
         if not done:
             return None
         return (
-            OrderReceived() if done[0] == wakeup else self._receive(self._oldest[done[0]], done[0])
+            CallReceived() if done[0] == wakeup else self._receive(self._oldest[done[0]], done[0])
         )
 
     def _receive(self, actor: int, reference: Reference) -> Event:
-        """Return what became of an actor's oldest call."""
+        """Return the outcome of an actor's oldest call."""
         self.cluster.check_store()
         handle, begun = self.handles[actor], perf_counter()
         try:
             outcome = ray.get(reference)
         except RayTaskError as error:
-            if isinstance(error.cause, NodeLostError):  # a foreman says so before Ray ends it
+            if isinstance(error.cause, NodeLostError):  # a foreman raises it before Ray ends it
                 return self._replace(actor, str(error.cause), suspicious=False)
             if isinstance(error.cause, NoActorError):  # a foreman's; other nodes may have room
                 handle.without_room = True
@@ -245,16 +245,16 @@ class Actors:
     def _replace(self, actor: int, cause: str, suspicious: bool = True) -> ActorLost:
         """Replace a lost actor; return the loss.
 
-        A foreman trains nobody: no client is the cause of its death.
+        A foreman trains no client, so no client is the cause of its death.
 
         Raises:
-            MachineError: an actor dies again and again while it starts, or a foreman at work.
+            MachineError: actors die repeatedly while they start, or foremen at any time.
         """
         handle = self.handles[actor]
         foreman = handle.width > 1
         call = handle.calls[0][2] if handle.calls else None
         lost = ActorLost(actor, cause, call, suspicious and not foreman, handle.started)
-        # A foreman that was never placed has lost its node before.
+        # A foreman that was never placed has lost its node already.
         if suspicious and (bool(handle.about) if foreman else not lost.had_started):
             handle.failures += 1
             if handle.failures >= MAX_DEATHS:
@@ -267,10 +267,10 @@ class Actors:
         return lost
 
     def _check_health(self) -> tuple[int, str] | None:
-        """Look at the cluster and the actors; return the number of one that is overdue, and why.
+        """Check the cluster and the actors; return the number of an overdue actor, and why.
 
         Raises:
-            MachineError: the cluster is gone, or no actor was placed for too long.
+            MachineError: the cluster is lost, or no actor was placed for too long.
         """
         self._last_check = perf_counter()
         answers = self.cluster.check()

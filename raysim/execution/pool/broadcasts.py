@@ -1,8 +1,8 @@
-"""Broadcasts: messages in Ray's object store, whose large tensors lie there once.
+"""Broadcasts: messages in Ray's object store, which holds their large tensors once.
 
-The model that is evaluated after a round is the one that the next round sends to its clients: it is
-put once, and travels to each node once. So do other groups that do not change, such as the state of
-a client that has none yet: a message is compared with the last pass and the last evaluation.
+The model evaluated after a round is the one that the next round sends to its clients: it is put
+once, and travels to each node once. So do other unchanged groups, such as the initial client state:
+a message is compared with the last pass and the last evaluation.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from raysim.core.tensors.packed import PackedGroup, PackedTensors
 Reference = ray.ObjectRef[Any]
 
 OWN_BYTES = 4_000_000
-"""Bytes from which a group of tensors is an object of its own: each takes a worker half a ms."""
+"""Least bytes of a group of tensors with an object of its own: each costs a worker half a ms."""
 
 
 class _Shared(NamedTuple):
-    """A group of tensors, with its reference where it lies in the object store."""
+    """Group of tensors, with its reference if it is in the object store."""
 
     group: PackedGroup
     reference: Reference | None
 
     @property
     def sent(self) -> Any:
-        """Its part of a message: the reference, if there is one."""
+        """Part of a message: the reference if there is one, else the group."""
         return self.group if self.reference is None else self.reference
 
 
@@ -42,30 +42,30 @@ class Broadcasts:
     def put(self, message: Any) -> Reference:
         """Put a message, with references to its large groups of tensors.
 
-        The message itself has those of the store afterwards: the caller keeps no copy by it.
+        Afterwards the message itself refers to the groups in the store, so that no copy is kept.
         """
         if not is_dataclass(message) or isinstance(message, type):
             return ray.put(message)
         shared: list[_Shared] = []
         changes = {}
         for name, own in _groups_of(message).items():
-            there = {key: self._shared(group, shared) for key, group in own.items()}
-            own |= {key: found.group for key, found in there.items()}
-            changes[name] = PackedTensors({key: found.sent for key, found in there.items()})
+            stored = {key: self._shared(group, shared) for key, group in own.items()}
+            own |= {key: each.group for key, each in stored.items()}
+            changes[name] = PackedTensors({key: each.sent for key, each in stored.items()})
         self._last[type(message)] = shared
         return ray.put(replace(message, **changes))
 
     def _shared(self, group: PackedGroup, shared: list[_Shared]) -> _Shared:
-        """Return a large group as it lies in the store, put where it does not yet; add it."""
+        """Return a large group in the store, put there if it is new, and add it to `shared`."""
         if group.nbytes < OWN_BYTES:
             return _Shared(group, None)
-        there = chain(shared, *self._last.values())
-        found = next((each for each in there if group.equals(each.group)), None)
-        if found is None:
+        known = chain(shared, *self._last.values())
+        stored = next((each for each in known if group.equals(each.group)), None)
+        if stored is None:
             reference = ray.put(group)
-            found = _Shared(ray.get(reference), reference)  # a view of the store, no copy
-        shared.append(found)
-        return found
+            stored = _Shared(ray.get(reference), reference)  # a view of the store, no copy
+        shared.append(stored)
+        return stored
 
 
 def fetch(reference: Reference) -> Any:

@@ -1,9 +1,9 @@
-"""Demand of a pool for nodes: a placement group for each of the actors that a run asks for.
+"""Demand of a pool for nodes: a placement group for each requested actor of a run.
 
-Ray places the groups, and its autoscaler starts nodes for those that have no place. An actor runs
-in a group of its own, so that nobody else takes the node that was started for it. Ray removes the
-groups when the run's connection ends, also where its driver is killed; a group whose node is lost
-is placed again.
+Ray places the groups, and its autoscaler starts nodes for groups without a place. Each actor runs
+in its own group, so that no other run takes the node that was started for it. Ray removes the
+groups when the run's connection ends, even if its driver is killed; a group whose node is lost is
+placed again.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ from raysim.execution.resources import (
 )
 
 LOOK_SECONDS = 0.5
-"""Seconds in which Ray places all groups for which there is room."""
+"""Seconds in which Ray places all groups that have room."""
 NOTE_SECONDS = 2.0
-"""Seconds of waiting for a node after which a note says so."""
+"""Seconds of waiting for a node before a note."""
 JOIN_SECONDS = 300.0
-"""Seconds of waiting for a node to join a head that has nothing, where no autoscaler runs."""
+"""Seconds of waiting for a node to join a head without resources, if no autoscaler runs."""
 REFUSAL_SECONDS = 5.0
-"""Seconds between looks at what the autoscaler says; it updates as often by default."""
+"""Seconds between queries to the autoscaler, which updates as often by default."""
 
 
 class Demand:
-    """Placement groups of the actors that a run asks for, one each."""
+    """Placement groups of a run's requested actors, one each."""
 
     def __init__(
         self, engine: EngineSettings, actors: int, cpus: float, note: Callable[[str], None]
     ) -> None:
-        """Ask for room.
+        """Request the groups.
 
         Args:
             engine: The engine's settings.
             actors: Number of actors.
-            cpus: CPUs that each reserves.
+            cpus: CPUs that each actor reserves.
             note: Shows the user a line.
         """
         self._engine, self._cpus, self._note, self._noted = engine, cpus, note, False
@@ -68,18 +68,18 @@ class Demand:
         self._groups: list[PlacementGroup] = []
         try:
             for _ in range(actors):
-                with delay_signals():  # between Ray's answer and the list nobody would hold it
+                with delay_signals():  # else a group might be created but not listed
                     self._groups.append(self._ask())
         except BaseException:
             self.close()
             raise
 
     def __len__(self) -> int:
-        """Return the number of actors asked for."""
+        """Return the number of requested actors."""
         return len(self._groups)
 
     def plan(self) -> ActorPlan:
-        """Return the plan of the actors that have a place; nodes that Ray drains are left out."""
+        """Return the plan of the actors with a place, without draining nodes."""
         table: dict[str, Any] = placement_group_table()
         draining = draining_node_ids()
         self._placed: dict[str, list[PlacementGroup]] = {}
@@ -94,24 +94,24 @@ class Demand:
         return ActorPlan(sum(by_node.values()), self._cpus, gpus, by_node)
 
     def free(self, node: str, used: Container[PlacementGroup]) -> tuple[PlacementGroup, ...]:
-        """Return the groups that were on a node in the last plan and are not in use."""
+        """Return the unused groups on a node in the last plan."""
         return tuple(group for group in self._placed.get(node, []) if group not in used)
 
     def renew(self, groups: Iterable[PlacementGroup]) -> None:
-        """Ask for room elsewhere than on a node that Ray drains."""
+        """Replace groups on a draining node by new ones."""
         for group in groups:
             with delay_signals():
                 remove_placement_group(group)
                 self._groups[self._groups.index(group)] = self._ask()
 
     def wait(self) -> None:
-        """Wait until Ray has placed an actor, and all others for which there is room.
+        """Wait until Ray has placed an actor, and all others that have room.
 
-        Where there is none for long, and where there is not for all, a note says so.
+        A note tells of long waiting, and of actors without room.
 
         Raises:
             SettingsError: no node type of the cluster holds such an actor.
-            NodeLostError: the cluster is gone.
+            NodeLostError: the cluster is lost.
         """
         begun = looked = perf_counter()
         placed, before = self.plan().actors, 0
@@ -134,7 +134,7 @@ class Demand:
             )
 
     def await_room(self) -> None:
-        """Note, once, where a run that has lost its actors waits for a node."""
+        """Note, once, that a run without actors waits for a node."""
         if not self.plan().actors:
             self._note_waiting()
 
@@ -148,7 +148,7 @@ class Demand:
         return ", ".join(self._each_need())
 
     def _each_need(self) -> Iterator[str]:
-        """Yield what an actor needs of its node, by the settings that say so beside CPU and GPU."""
+        """Yield an actor's needs of its node: resources, and settings beside CPU and GPU."""
         for name, amount in self.bundle.items():
             if not name.startswith(ACCELERATOR):
                 yield f"{amount:g} {name}"
@@ -158,12 +158,12 @@ class Demand:
             yield f"engine.node_labels={json.dumps(labels)}"
 
     def _refused(self) -> bool:
-        """Return whether the autoscaler has no node for an actor, started or to be started."""
+        """Return whether the autoscaler has no present or possible node for an actor."""
         said = unmet(self.bundle) - self._unmet_before
         return bool(said) and not self._held_by_a_node() and not nodes_start()
 
     def _held_by_a_node(self) -> bool:
-        """Return whether a node could hold an actor that others left it room for."""
+        """Return whether a node could hold an actor, if others left it room."""
         one = self._engine.model_copy(update={"actors": 1, "cpus_per_actor": self._cpus})
         try:
             return plan_actors(one, alive_nodes(), 1).actors > 0
@@ -171,7 +171,7 @@ class Demand:
             return False
 
     def close(self) -> None:
-        """Give back what was asked for, unless the head is silent: Ray does with the run's end."""
+        """Remove the groups, unless the head is silent: then Ray does at the run's end."""
         with delay_signals():
             if not self._cluster.silent():
                 for group in self._groups:
@@ -188,10 +188,10 @@ class Demand:
 def plan_pool(
     engine: EngineSettings, cohort: int, note: Callable[[str], None]
 ) -> tuple[Callable[[], ActorPlan], Demand | None]:
-    """Return what plans the actors of a pool and, where nodes are started for it, its demand.
+    """Return the planner of a pool's actors and, if nodes are started for it, its demand.
 
-    A trial of a study has its own nodes, those of the placement group that it runs in. With
-    engine.actors=auto a run uses the nodes that there are, and asks for the first one alone.
+    A trial of a study has its own nodes, those of its placement group. With engine.actors=auto a
+    run uses the present nodes, and requests only the first one.
 
     Args:
         engine: The engine's settings.
@@ -200,7 +200,7 @@ def plan_pool(
 
     Raises:
         SettingsError: no node type of the cluster holds an actor.
-        MachineError: no node has joined a cluster that has none for actors, or it is gone.
+        MachineError: no node for actors has joined the cluster, or the cluster is lost.
     """
     if get_current_placement_group() is not None:
         return partial(_plan, engine, cohort), None
@@ -227,10 +227,10 @@ def _plan(engine: EngineSettings, cohort: int) -> ActorPlan:
 
 
 def _await_nodes(cluster: ClusterHealth, note: Callable[[str], None]) -> None:
-    """Wait a while where the cluster is a head that has nothing for actors.
+    """Wait a while if the cluster is only a head without resources for actors.
 
     Raises:
-        MachineError: nothing has joined it, or it is gone.
+        MachineError: no node has joined the cluster, or the cluster is lost.
     """
     begun, noted = perf_counter(), False
     while not any(node.cpus or node.gpus for node in alive_nodes()) and not autoscaler_runs():
@@ -246,10 +246,10 @@ def _await_nodes(cluster: ClusterHealth, note: Callable[[str], None]) -> None:
 
 
 def _pause(cluster: ClusterHealth) -> None:
-    """Wait a little, and as long as the head is silent: a call to it would not return.
+    """Wait a little, and as long as the head is silent, as a call to it would hang.
 
     Raises:
-        NodeLostError: the cluster is gone.
+        NodeLostError: the cluster is lost.
     """
     sleep(LOOK_SECONDS)
     while not cluster.check():

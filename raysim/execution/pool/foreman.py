@@ -1,8 +1,8 @@
 """The foreman of a node: an actor that schedules the workers of its node and adds up their sums.
 
 The driver hands it chunks as to a fast worker. The sums of its workers come through the node's
-object store, in shared memory; one sum leaves the node. Its workers are actors of its own: Ray ends
-them where it ends.
+object store, in shared memory; one sum leaves the node. Its workers are its own actors, which Ray
+ends with it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from raysim.execution.base import Call, Item
 from raysim.execution.messages import Directions, FailedItem, ForemanResult, WorkerResult
 from raysim.execution.module_path import with_driver_path
 from raysim.execution.partial_sum import Sums, merge_sums
-from raysim.execution.pool.actor import ActorHandle, ClientActor, OrderReceived, Part
+from raysim.execution.pool.actor import ActorHandle, CallReceived, ClientActor, Part
 from raysim.execution.pool.actors import Actors
 from raysim.execution.pool.broadcasts import Reference
 from raysim.execution.pool.work import Work
@@ -39,24 +39,24 @@ from raysim.execution.scheduling.dealing import Speeds
 from raysim.execution.scheduling.holding import AT_ONCE, hold_seconds
 
 START_SECONDS = 60.0
-"""Seconds that a foreman waits for all of its workers; one is enough to start."""
+"""Seconds that a foreman waits for all of its workers; then one is enough to start."""
 MOST_THREADS = 8
-"""Most threads that add sums up: the memory is busy then."""
+"""Most threads that add up sums: they saturate the memory."""
 THREADS = 16
-"""Calls of a foreman at a time: more than the driver makes, and the wait for its orders."""
+"""Concurrent calls of a foreman: more than the driver makes, and its own wait for calls."""
 
 
 @dataclass(frozen=True)
 class NodeWorkers:
-    """Workers on a node, with a foreman or one alone.
+    """Workers on a node, with a foreman or a single one without.
 
     Attributes:
         node: The node.
-        workers: Their number.
-        cpus: CPUs that each reserves.
-        gpus: GPUs that each reserves.
+        workers: Number of workers.
+        cpus: CPUs that each worker reserves.
+        gpus: GPUs that each worker reserves.
         led: Whether they have a foreman.
-        groups: Placement groups in which they run, one each, where nodes are started for them.
+        groups: Placement groups of the workers, one each, if nodes are started for them.
     """
 
     node: str
@@ -67,15 +67,15 @@ class NodeWorkers:
     groups: tuple[PlacementGroup, ...] = ()
 
     def start(self) -> Any:
-        """Make the foreman, or the only worker."""
+        """Create the foreman, or the only worker."""
         if not self.led:
             return self.worker()(0)
-        # Plain values: an actor imports nothing of the project before its path is in order.
+        # Plain values: an actor imports nothing of the project before its path is set.
         values = (self.node, self.workers, self.cpus, self.gpus, self.groups)
         return self._on_node(Foreman, num_cpus=0, max_concurrency=THREADS).remote(*values)
 
     def worker(self) -> Callable[[int], Any]:
-        """Return what makes the actor of a worker, by its number."""
+        """Return a function that creates the actor of a worker, by its number."""
         made = self._on_node(ClientActor, num_cpus=self.cpus, num_gpus=self.gpus)
 
         def make(number: int) -> Any:
@@ -87,15 +87,15 @@ class NodeWorkers:
         return make
 
     def _on_node(self, kind: type, **options: Any) -> Any:
-        """Return `ray.remote` of an actor for this node alone; its types lack this strategy."""
+        """Return `ray.remote` of an actor on this node; Ray's types lack this strategy."""
         strategy = NodeAffinitySchedulingStrategy(self.node, soft=False)
         remote: Any = ray.remote
         return remote(scheduling_strategy=strategy, **options)(with_driver_path(kind))
 
 
 @dataclass
-class _Order:
-    """A call of the driver, and its answer to come."""
+class _DriverCall:
+    """Call of the driver, with its future answer."""
 
     name: Call
     parts: list[Part]
@@ -104,7 +104,7 @@ class _Order:
 
 
 class Foreman:
-    """An actor that schedules the workers of its node, in a thread of its own."""
+    """Actor that schedules the workers of its node, in its own thread."""
 
     def __init__(
         self,
@@ -115,13 +115,13 @@ class Foreman:
         groups: tuple[PlacementGroup, ...] = (),
     ) -> None:
         self._node_workers = NodeWorkers(node, workers, cpus, gpus, groups=groups)
-        # None: leave the node; a future: say that the thread is at work.
-        self._orders: SimpleQueue[_Order | Future[None] | None] = SimpleQueue()
+        # None: leave the node; a future: answer that the thread is alive.
+        self._calls: SimpleQueue[_DriverCall | Future[None] | None] = SimpleQueue()
         self._waiting = Semaphore(0)
         self._failed: BaseException | None = None
         self._backlogs: dict[Call, Backlog] = {n: Backlog(Speeds()) for n in get_args(Call)}
         self._works = {name: Work(name, backlog) for name, backlog in self._backlogs.items()}
-        self._answers: dict[tuple[Call, int], _Order] = {}
+        self._answers: dict[tuple[Call, int], _DriverCall] = {}
         self._directions: tuple[Reference | None, Directions, Mapping[Item, int]]
         self._directions = (None, Directions({}, {}, AT_ONCE), {})
         self._totals: dict[Call, Sums] = {name: {} for name in get_args(Call)}
@@ -134,9 +134,9 @@ class Foreman:
         return {"pid": os.getpid(), "host": socket.gethostname(), "node": node}
 
     def start(self, spec: list[Reference]) -> dict[str, Any]:
-        """Start the workers; return where they run."""
+        """Start the workers; return their locations and devices."""
         place, engine = self._node_workers, ray.get(spec[0]).settings.engine
-        torch.set_num_threads(min(place.workers, MOST_THREADS))  # workers that are done leave cores
+        torch.set_num_threads(min(place.workers, MOST_THREADS))  # finished workers leave cores
         needs = f"{place.cpus:g} CPUs and {place.gpus:g} GPUs on a node"
         self._actors = Actors(engine, needs, [*self._works.values()])
         make = place.worker()
@@ -152,44 +152,44 @@ class Foreman:
     def call(
         self, name: Call, parts: list[Part], hand_over: bool
     ) -> tuple[float, ForemanResult | None]:
-        """Have the workers work on items; return as `Backlog` says."""
-        order = _Order(name, parts, hand_over)
-        self._orders.put(order)
+        """Let the workers process items; return when `Backlog` answers the call."""
+        call = _DriverCall(name, parts, hand_over)
+        self._calls.put(call)
         self._waiting.release()
         if self._failed:
             raise self._failed
-        return order.answer.result()
+        return call.answer.result()
 
     def leave(self) -> None:
-        """Hand over what there is, and give back the rest, as the node is left."""
-        self._orders.put(None)
+        """Leave the node: hand over finished items, and give back the rest."""
+        self._calls.put(None)
         self._waiting.release()
 
     def answer(self) -> None:
-        """Return when the thread that schedules has heard of it."""
+        """Return when the scheduling thread has received this call."""
         heard: Future[None] = Future()
-        self._orders.put(heard)
+        self._calls.put(heard)
         self._waiting.release()
         if self._failed:
             raise self._failed
         heard.result()
 
-    def wait_for_order(self) -> None:
-        """Return when an order has come; the foreman waits for this call beside its workers'."""
+    def wait_for_call(self) -> None:
+        """Return when a call has come; the foreman waits for this beside its workers' calls."""
         self._waiting.acquire()
 
     def _workers(self) -> list[dict[str, Any]]:
         return [about for handle in self._actors.handles for about in handle.workers]
 
     def _run(self) -> None:
-        """Serve orders and workers until the process ends."""
-        wakeup = self._this_actor.wait_for_order.remote()
+        """Serve calls and workers until the process ends."""
+        wakeup = self._this_actor.wait_for_call.remote()
         try:
             while True:
                 event = self._actors.next_event(wakeup)
-                if isinstance(event, OrderReceived):
-                    wakeup = self._this_actor.wait_for_order.remote()
-                    self._take(self._orders.get())
+                if isinstance(event, CallReceived):
+                    wakeup = self._this_actor.wait_for_call.remote()
+                    self._take(self._calls.get())
                 elif event:
                     self._actors.apply(event)
                 for name in self._works:
@@ -198,36 +198,36 @@ class Foreman:
         except BaseException as error:
             self._fail(error)
 
-    def _take(self, told: _Order | Future[None] | None) -> None:
-        """Add the items of an order to their backlog; hand out what is due."""
-        if isinstance(told, Future):
-            told.set_result(None)
+    def _take(self, call: _DriverCall | Future[None] | None) -> None:
+        """Add the items of a call to their backlog, and hand out due assignments."""
+        if isinstance(call, Future):
+            call.set_result(None)
             return
-        if told is None:
+        if call is None:
             for backlog in self._backlogs.values():
                 backlog.leave()
-            self._actors.begin()  # what each has is to be handed over
+            self._actors.begin()  # each is asked to hand over
             return
-        self._answers[told.name, 0] = told  # it has no number yet, and has an answer if this fails
-        work, backlog = self._works[told.name], self._backlogs[told.name]
+        self._answers[call.name, 0] = call  # unnumbered, so that a failure below answers it
+        work, backlog = self._works[call.name], self._backlogs[call.name]
         costs: dict[Item, float] = {}
         barred: dict[Item, int] = {}
         order: dict[Item, float] = {}
-        for (message, reference), items in told.parts:
-            directions, at = self._directed(told.name, reference)
+        for (message, reference), items in call.parts:
+            directions, at = self._directed(call.name, reference)
             costs |= {item: directions.costs[item] for item in items}
             barred |= {item: at[item] for item in items if item in at}
             order |= {item: directions.order[item] for item in items if directions.order}
             work.messages |= dict.fromkeys(items, (message,))
-        number = backlog.add(costs, told.hand_over, barred, order)
-        self._answers[told.name, number] = self._answers.pop((told.name, 0))
+        number = backlog.add(costs, call.hand_over, barred, order)
+        self._answers[call.name, number] = self._answers.pop((call.name, 0))
         self._actors.begin()
 
     def _directed(self, name: Call, reference: Reference) -> tuple[Directions, Mapping[Item, int]]:
-        """Return the directions to items, and who must not have which; hold sums as they say."""
+        """Return the directions to items and their excluded workers; set the holding time."""
         if self._directions[0] != reference:
-            found: Directions = ray.get(reference)
-            self._directions = (reference, found, self._actors.renew_failing(found.failed_at))
+            received: Directions = ray.get(reference)
+            self._directions = (reference, received, self._actors.renew_failing(received.failed_at))
         _, directions, barred = self._directions
         own = hold_seconds(self._merge_seconds[name], self._node_workers.workers)
         at_once = directions.hold_seconds == AT_ONCE
@@ -236,7 +236,7 @@ class Foreman:
         return directions, barred
 
     def _collect(self, name: Call) -> None:
-        """Add up the sums of what workers have handed over."""
+        """Add up the sums that workers have handed over."""
         work = self._works[name]
         while work.results:
             result = work.results.popleft()
@@ -248,13 +248,13 @@ class Foreman:
             self._results[name].append(result)
 
     def _answer(self, name: Call) -> None:
-        """Answer the calls of the driver that are due."""
+        """Answer the due calls of the driver."""
         for answer in self._backlogs[name].answers():
-            order = self._answers.pop((name, answer.call))
-            order.answer.set_result((answer.seconds, self._result(name, answer)))
+            call = self._answers.pop((name, answer.call))
+            call.answer.set_result((answer.seconds, self._result(name, answer)))
 
     def _result(self, name: Call, answer: Answer) -> ForemanResult | None:
-        """Return what is handed over with an answer."""
+        """Return the result of an answer; None without one."""
         if not (answer.items or answer.given_back):
             return None
         self._works[name].forget(answer.given_back)
@@ -267,13 +267,13 @@ class Foreman:
         return ForemanResult(answer.items, results, self._workers(), answer.given_back)
 
     def _fail(self, error: BaseException) -> None:
-        """Have all calls raise an error, from now on."""
+        """Raise an error in all present and future calls."""
         self._failed = error
-        orders: list[_Order | Future[None] | None] = [*self._answers.values()]
-        while not self._orders.empty():
-            orders.append(self._orders.get())
-        for order in orders:
-            if isinstance(order, _Order):
-                order.answer.set_exception(error)
-            elif order:
-                order.set_exception(error)
+        calls: list[_DriverCall | Future[None] | None] = [*self._answers.values()]
+        while not self._calls.empty():
+            calls.append(self._calls.get())
+        for call in calls:
+            if isinstance(call, _DriverCall):
+                call.answer.set_exception(error)
+            elif call:
+                call.set_exception(error)

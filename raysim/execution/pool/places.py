@@ -1,4 +1,4 @@
-"""Places of a pool's actors: which nodes have room for how many, and which have a foreman."""
+"""Places of a pool's actors: the workers and foremen of each node."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from raysim.execution.resources import ActorPlan
 
 
 class Places:
-    """Nodes of a pool's actors, where the pool chooses them; for the others Ray does.
+    """Nodes of the pool's actors, as far as the pool chooses them, and not Ray.
 
     Attributes:
-        by_actor: Their workers, by the number of the actor.
+        by_actor: Workers on a node, by the number of the actor.
     """
 
     def __init__(
@@ -37,9 +37,9 @@ class Places:
 
         Args:
             actors: The actors.
-            replan: Returns how many there may be on the nodes that there are now.
-            demand: Their placement groups, where nodes are started for them.
-            in_group: Whether the run has nodes of its own, those of a trial's placement group.
+            replan: Returns the plan for the present nodes.
+            demand: The actors' placement groups, if nodes are started for them.
+            in_group: Whether the run has its own nodes, those of a trial's placement group.
         """
         self.by_actor: dict[int, NodeWorkers] = {}
         self._actors, self._replan, self._demand = actors, replan, demand
@@ -47,17 +47,17 @@ class Places:
 
     @property
     def workers(self) -> int:
-        """Number of workers; it falls where a lost node's move to one that has room for fewer."""
+        """Number of workers, which falls if a lost node's workers move to a node with less room."""
         places = map(self.by_actor.get, range(len(self._actors.handles)))
         return sum(place.workers if place else 1 for place in places)
 
     def have_foremen(self, plan: ActorPlan) -> bool:
-        """Return whether nodes have foremen: not one that is alone, and asks for no more."""
+        """Return whether nodes have foremen, as unless there is one node and no demand for more."""
         more = self._demand is not None and plan.actors < len(self._demand)
         return not self._in_group and (len(plan.by_node) > 1 or more)
 
     def lack_foreman(self, plan: ActorPlan) -> bool:
-        """Return whether a node was alone with its workers, and a plan has more on others."""
+        """Return whether a single node with workers lacks a foreman, while a plan has several."""
         if plan.actors <= self.workers or not self.have_foremen(plan):
             return False
         handles = enumerate(self._actors.handles)
@@ -65,10 +65,10 @@ class Places:
         return any(plan.by_node.get(node, 0) > 1 for node in alone)
 
     def missing(self, plan: ActorPlan) -> Iterator[NodeWorkers]:
-        """Yield the workers that a plan has beside those that are there; all are to be added.
+        """Yield the planned workers that have not started, all of which must be added.
 
-        An actor whose node is lost as it starts takes the room of another: what is left is looked
-        up for each.
+        The remaining room is computed for each, since an actor whose node is lost during its start
+        takes the room of another.
         """
         for node in plan.by_node:
             while (workers := min(self._room(plan)[node], plan.actors - self.workers)) > 0:
@@ -81,15 +81,15 @@ class Places:
                 yield NodeWorkers(node, width, plan.cpus, plan.gpus, width > 1, groups)
 
     def add(self, place: NodeWorkers) -> Callable[[], Any | None]:
-        """Note the place of the next actor; return what makes the actor there."""
+        """Note the place of the next actor; return a function that creates the actor there."""
         number = len(self._actors.handles)
         self.by_actor[number] = place
         return partial(self._make, number)
 
     def _make(self, number: int) -> Any | None:
-        """Make the actor of a node's workers, elsewhere if they must leave; None without room."""
+        """Create the actor of a node's workers, elsewhere if they must leave; None without room."""
         if not self._actors.cluster.check():
-            return None  # for now: the head is silent, and a call to it would not return
+            return None  # for now: the head is silent, and a call to it would hang
         place = self.by_actor[number]
         drained = place.node in draining_node_ids()
         if drained and self._demand:
@@ -109,13 +109,13 @@ class Places:
         return self.by_actor[number].start()
 
     def _free(self, node: str) -> tuple[PlacementGroup, ...]:
-        """Return the groups on a node that no actor has."""
-        there = [place for place in self.by_actor.values() if place.node == node]
-        used = {group for place in there for group in place.groups}
+        """Return the groups on a node without an actor."""
+        on_node = [place for place in self.by_actor.values() if place.node == node]
+        used = {group for place in on_node for group in place.groups}
         return self._demand.free(node, used) if self._demand else ()
 
     def _room(self, plan: ActorPlan) -> Counter[str]:
-        """Return how many workers each node has room for beside those that are there."""
+        """Return the number of further workers for which each node has room."""
         room = Counter(plan.by_node)
         for number, handle in enumerate(self._actors.handles):
             if place := self.by_actor.get(number):

@@ -1,8 +1,8 @@
-"""Folders of our own Ray: short paths, and nothing of them left behind.
+"""Folders for the files of a run's own Ray: with short paths, and removed afterwards.
 
-A folder is removed after its run. After a fault it stays if Ray's logs are in it; that of a driver
-that was killed is removed when the next one starts. The folder for temporary files may be writable
-by others: links are not followed there, and folders of others are left alone.
+A folder is removed after its run. After a fault it stays if it has Ray's logs; the folder of a
+killed driver is removed when the next driver starts. The folder for temporary files may be writable
+by other users: links there are not followed, and folders of other users are left alone.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from filelock import FileLock, Timeout
 from raysim.core.errors import MachineError, RaysimError, SettingsError
 
 PREFIX = "raysim-ray-"
-"""Beginning of their names."""
+"""Beginning of the folders' names."""
 RAY, IN_USE, KEPT = "ray", "in-use", "kept"
-"""Names in such a folder: Ray's own folder, a file that the driver locks, one that spares it."""
+"""Names in a folder: Ray's own folder, the driver's lock, and a file that prevents removal."""
 SOCKET_BYTES = 107
 """Most bytes of the path of a socket."""
 BELOW = f"/{PREFIX}12345678/{RAY}/session_2026-01-01_00-00-00_000000_/sockets/plasma_store"
-"""Path of a socket of Ray's below the folder for temporary files, without the driver's number."""
-SHORT = "/tmp"  # noqa: S108 - a folder of our own is made in it
-"""Folder for temporary files where the user's has too long a path, as of jobs of Slurm."""
+"""Path of a socket of Ray below the folder for temporary files, without the driver's number."""
+SHORT = "/tmp"  # noqa: S108 - holds a private folder
+"""Folder for temporary files if the path of the user's is too long, as in jobs of Slurm."""
 
 
 def short_place() -> Path:
-    """Return the folder for temporary files in which Ray's sockets can lie.
+    """Return a folder for temporary files whose path is short enough for Ray's sockets.
 
     Raises:
-        SettingsError: there is none with a path that is short enough.
+        SettingsError: no folder has a short enough path.
     """
     given = os.environ.get("RAY_TMPDIR")
     places = [given] if given else [tempfile.gettempdir(), SHORT]
@@ -54,10 +54,10 @@ def _most_bytes() -> int:
 
 @contextmanager
 def own_folder(place: Path) -> Iterator[Path]:
-    """Make a folder for Ray's files; remove it afterwards, and those of killed drivers before.
+    """Create a folder for Ray's files and remove it afterwards, and those of killed drivers before.
 
     Raises:
-        SettingsError: it cannot be made.
+        SettingsError: the folder cannot be created.
     """
     _sweep(place)
     try:
@@ -68,7 +68,8 @@ def own_folder(place: Path) -> Iterator[Path]:
             f" folder with a path of at most {_most_bytes()} bytes"
         ) from error
     logs = f"Ray's logs are in {folder}"
-    # Before Ray's folder is there, without which none is removed; any thread may release it.
+    # Locked before Ray's folder exists, without which no folder is removed; any thread may release
+    # it.
     with FileLock(folder / IN_USE, thread_local=False):
         kept = False
         try:
@@ -91,12 +92,12 @@ def own_folder(place: Path) -> Iterator[Path]:
 
 
 def _has_logs(folder: Path) -> bool:
-    """Return whether Ray has logged something."""
+    """Return whether Ray has written logs."""
     return any(path.is_file() and path.stat().st_size for path in (folder / RAY).glob("*/logs/*"))
 
 
 def _sweep(place: Path) -> None:
-    """Remove the folders of killed drivers, and what Ray's processes wrote after that."""
+    """Remove the folders of killed drivers, and files that Ray's processes wrote later."""
     for folder in place.glob(f"{PREFIX}*"):
         with suppress(OSError, Timeout):
             if _is_own(folder) and {RAY} <= {p.name for p in folder.iterdir()} <= {RAY, IN_USE}:
@@ -105,14 +106,14 @@ def _sweep(place: Path) -> None:
 
 
 def _is_own(folder: Path) -> bool:
-    """Return whether it is a folder of this user that others cannot change, and no link to one."""
-    found = folder.lstat()
-    private = not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and private
+    """Return whether a path is this user's folder, not a link, and only this user can change it."""
+    status = folder.lstat()
+    private = not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and private
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder; where Ray's processes still write to it, the next sweep does."""
+    """Remove a folder; if Ray's processes still write to it, the next sweep does."""
     shutil.rmtree(folder / RAY, ignore_errors=True)
     if not (folder / RAY).exists():
         shutil.rmtree(folder, ignore_errors=True)

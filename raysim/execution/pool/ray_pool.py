@@ -1,18 +1,18 @@
 """The ray executor: a pool of resident actors on fractional GPUs or cores.
 
-The pool lives for the whole run. What a call shares travels once to each node, through the object
-store. What an actor is handed next is decided in `execution.scheduling`. A lost actor costs the
-chunks that it had not handed over: they go to whoever is free, and a new actor takes its place as
-soon as a node has room for it.
+The pool lives for the whole run. A message travels once to each node, through the object store.
+`execution.scheduling` decides each actor's next assignment. A lost actor costs the chunks that it
+had not handed over: they go to free actors, and a new actor takes its place as soon as a node has
+room for it.
 
 There is one schedule for each of the workers' methods, to which items are added as long as the pool
-lives: an evaluation goes on beside clients in training.
+lives: an evaluation runs beside clients in training.
 
-On several nodes, those with more than one worker have a foreman each, which the pool takes for a
-fast worker: one sum comes from such a node, and a message for many clients goes there. A node that
-is alone has none: it would be one more process to start, and a detour for each message. When others
-join it, all actors are started anew. Where such a node is lost instead, its workers go to others
-one by one, and have none there.
+In a pool of several nodes, each node with more than one worker has a foreman, which the pool treats
+as a fast worker: the node returns one sum, and one message covers many clients. A single node has
+no foreman, which would be one more process to start, and a detour for each message. When other
+nodes join it, all actors are started again. If a node with a foreman is lost, its workers go to
+other nodes one by one, without a foreman there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from raysim.core.exits import delay_signals
 from raysim.execution.base import Call, Executor, Item, unnoticed
 from raysim.execution.cluster_health import draining_node_ids
 from raysim.execution.messages import Directions, FailedItem, WorkerResult
-from raysim.execution.pool.actor import ActorHandle, OrderReceived, client_actors
+from raysim.execution.pool.actor import ActorHandle, CallReceived, client_actors
 from raysim.execution.pool.actors import Actors
 from raysim.execution.pool.broadcasts import Broadcasts, Reference
 from raysim.execution.pool.demand import Demand
@@ -47,15 +47,15 @@ from raysim.storage.trace import Stopwatch
 JOIN_SECONDS = 1.0
 """Seconds between checks for new nodes; one costs about 2 ms, a short round 100."""
 SETTLE_SECONDS = 0.1
-"""Seconds in which Ray places another group where it is placing some; one of 32 took it 3 ms."""
+"""Seconds in which Ray places the next of several groups; each of 32 took 3 ms."""
 DRAIN_SECONDS = 5.0
-"""Seconds between looks at which nodes Ray drains; clouds give 30 or more of notice."""
+"""Seconds between queries for draining nodes; clouds give 30 or more seconds of notice."""
 START_SECONDS = 60.0
-"""Seconds that `describe` waits for all actors of a new pool; one is enough to continue."""
+"""Seconds that `describe` waits for all actors of a new pool; then one is enough."""
 
 
 class ActorPool(Executor):
-    """Runs workers' calls on a pool of actors."""
+    """Executor that runs workers' calls on a pool of actors."""
 
     stack = 1
 
@@ -69,29 +69,29 @@ class ActorPool(Executor):
         """Start the actors.
 
         Args:
-            spec: How they build their workers.
-            plan: Returns how many there may be on the nodes that there are now.
-            watch: The driver's.
-            demand: The actors' placement groups, where nodes are started for them.
+            spec: Specification of the actors' workers.
+            plan: Returns the plan for the present nodes.
+            watch: The driver's stopwatch.
+            demand: The actors' placement groups, if nodes are started for them.
         """
         self._replan, self._watch, self._demand = plan, watch, demand
         self._engine = spec.settings.engine
         self._spec = [ray.put(spec)]
         self._schedules: dict[Call, Schedule] = {n: Schedule({}, Speeds()) for n in get_args(Call)}
-        self._works = {name: Work(name, found) for name, found in self._schedules.items()}
+        self._works = {name: Work(name, each) for name, each in self._schedules.items()}
         # A trial of a study has its own nodes: those of the placement group that it runs in.
         self._in_group = get_current_placement_group() is not None
         self._broadcasts = Broadcasts()
-        # What reading and adding up one sum cost the driver last: that of an evaluation is small.
+        # The driver's last cost of reading and adding a sum, by call: small for an evaluation.
         self._merge_seconds = dict.fromkeys(self._works, 0.0)
         self._described = False
         self._last_replan = self._last_drain_look = perf_counter()
         self._drained: set[str] = set()
-        found = plan()
-        while demand and not found.actors:  # its nodes were lost since
+        first = plan()
+        while demand and not first.actors:  # the nodes were lost in the meantime
             demand.wait()
-            found = plan()
-        self._start(found)
+            first = plan()
+        self._start(first)
 
     def _start(self, plan: ActorPlan) -> None:
         """Start the actors of a plan."""
@@ -108,7 +108,7 @@ class ActorPool(Executor):
             raise
 
     def _start_anew(self, plan: ActorPlan) -> None:
-        """Start all actors anew; what asynchronous rounds have at work is worked on again."""
+        """Start all actors again; unfinished items of asynchronous rounds are repeated."""
         self._actors.close()
         self._schedules = {name: Schedule({}, Speeds()) for name in self._works}
         self._start(plan)
@@ -116,7 +116,7 @@ class ActorPool(Executor):
             work.move_to(self._schedules[name])
 
     def describe(self) -> dict[str, Any]:
-        """Return where work runs; the first time it waits for the actors to start."""
+        """Return a description of the actors; the first call waits for them to start."""
         self._actors.wait_for_start(0.0 if self._described else START_SECONDS)
         self._described = True
         return {
@@ -134,10 +134,10 @@ class ActorPool(Executor):
         failed_at: Mapping[Item, str] | None = None,
         due: Mapping[Item, float] | None = None,
     ) -> None:
-        """Have the actors work on items.
+        """Let the actors process items.
 
         Raises:
-            MachineError: the cluster is gone, or no actor can be had any more.
+            MachineError: the cluster is lost, or no actor can be started any more.
         """
         hold = self._hold_seconds(call) if due is None else AT_ONCE
         workers = sum(handle.width for handle in self._actors.handles)
@@ -158,10 +158,10 @@ class ActorPool(Executor):
     def results(
         self, call: Call, on_done: Callable[[int], None] = unnoticed
     ) -> Iterator[WorkerResult | FailedItem]:
-        """Yield what the actors hand over, until nothing is left.
+        """Yield the actors' results until all items are done.
 
         Raises:
-            MachineError: the cluster is gone, or no actor can be had any more.
+            MachineError: the cluster is lost, or no actor can be started any more.
         """
         work, results = self._works[call], self._works[call].results
         while results or not self._schedules[call].finished:
@@ -175,10 +175,10 @@ class ActorPool(Executor):
             self._merge_seconds[call] = work.reading + perf_counter() - begun
 
     def _serve(self) -> None:
-        """Wait for an event, and hand out what is due."""
+        """Wait for an event, and hand out due assignments."""
         self._actors.leave(self._draining(), self._schedules.values())
         event = self._actors.next_event()
-        if event is not None and not isinstance(event, OrderReceived):
+        if event is not None and not isinstance(event, CallReceived):
             with self._watch("placement"):
                 self._actors.apply(event)
 
@@ -193,14 +193,14 @@ class ActorPool(Executor):
         return hold_seconds(self._merge_seconds[call], len(self._actors.handles))
 
     def _put(self, message: Any, directions: Directions) -> tuple[Reference, ...]:
-        """Put a message into the object store, and what foremen are told, who may join later."""
+        """Put a message and the directions to present or later foremen into the object store."""
         try:
             return self._broadcasts.put(message), ray.put(directions)
         except RayError as error:
             raise MachineError(f"Ray's object store cannot hold a broadcast: {error}") from error
 
     def _use_new_nodes(self) -> None:
-        """Add the actors that nodes have room for since the last look, if there may be more."""
+        """Add actors on nodes that have joined since the last check, if more are wanted."""
         short = self._places.workers < self._plan.actors
         grows = short or self._demand or self._engine.actors == "auto"
         if not grows or perf_counter() - self._last_replan < JOIN_SECONDS:
@@ -210,16 +210,16 @@ class ActorPool(Executor):
             try:
                 plan = self._settled_plan()
             except SettingsError:
-                return  # the nodes that are left have room for none; those lost may come again
+                return  # the remaining nodes have no room; lost ones may return
             if self._places.lack_foreman(plan):
                 self._start_anew(plan)
             else:
                 self._grow(plan)
 
     def _settled_plan(self) -> ActorPlan:
-        """Return a plan; on nodes that are started for actors, when Ray has placed all for now.
+        """Return a plan; if nodes are started for actors, once Ray has placed all that have room.
 
-        It places those of a node one after another, and a foreman's workers are there together.
+        Ray places groups one after another, but a foreman needs all workers of its node together.
         """
         plan, before = self._replan(), None
         while self._demand and plan.actors > self._places.workers and plan != before:
@@ -228,7 +228,7 @@ class ActorPool(Executor):
         return plan
 
     def _draining(self) -> set[str]:
-        """Return the nodes that Ray drains, as of the last look."""
+        """Return the draining nodes, as of the last query."""
         if perf_counter() - self._last_drain_look >= DRAIN_SECONDS:
             self._last_drain_look = perf_counter()
             if self._actors.cluster.check():
@@ -244,7 +244,7 @@ class ActorPool(Executor):
             self._add(self._make_anywhere)
 
     def _add(self, make: Callable[[], Any | None], width: int = 1) -> None:
-        with delay_signals():  # an actor that the pool did not hold would keep its cores
+        with delay_signals():  # an actor unknown to the pool would keep its cores
             for schedule in self._schedules.values():
                 schedule.join(width)
             self._actors.add(ActorHandle(make, self._spec, width))

@@ -21,10 +21,10 @@ class Work:
 
     Attributes:
         call: The method.
-        schedule: Their schedule.
-        messages: The message of each item that has not been handed over.
-        results: Results that have been handed over and not been taken.
-        reading: Seconds that reading the last of them took.
+        schedule: The items' schedule.
+        messages: Message and directions of each item that has not been handed over.
+        results: Results that have been handed over, until they are taken.
+        reading: Seconds of reading the last result.
     """
 
     call: Call
@@ -41,10 +41,10 @@ class Work:
         return [*parts.items()]
 
     def move_to(self, schedule: Schedule) -> None:
-        """Add all items that have not been handed over to a new schedule, as foremen are told."""
+        """Add all items that have not been handed over to a new schedule, by their directions."""
         self.schedule = schedule
-        for (_, told), items in self.parts(self.messages):
-            directions: Directions = fetch(told)
+        for (_, reference), items in self.parts(self.messages):
+            directions: Directions = fetch(reference)
             places = directions.order
             order = {item: places[item] for item in items} if places else None
             schedule.hold_seconds = directions.hold_seconds

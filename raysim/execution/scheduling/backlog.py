@@ -1,4 +1,4 @@
-"""Backlog of a foreman: the driver's calls that it has not answered, and their items' schedule."""
+"""Backlog of a foreman: the driver's unanswered calls, and their items' schedule."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Answer:
 
     Attributes:
         call: The call's number.
-        seconds: What its items take all workers of the foreman together; 0 is not known.
+        seconds: Seconds of its items on all workers of the foreman together; 0 is unknown.
         items: Items whose results come with it: all that the foreman holds, or none.
-        given_back: Items that others must work on, as no worker of a foreman that leaves will.
+        given_back: Items for other foremen, which no worker of a leaving foreman has been handed.
     """
 
     call: int
@@ -32,13 +32,13 @@ class Answer:
 
 @dataclass(frozen=True)
 class _Call:
-    """A call that has not been answered.
+    """Unanswered call.
 
     Attributes:
-        number: Its number.
+        number: Number of the call.
         work: Work of its items.
-        waiting: Its items that no worker has been handed; of one that collects, all items that had
-            come by then and are not handed over.
+        waiting: Items that no worker has been handed; if it collects, all earlier items that have
+            not been handed over.
         hand_over: Whether it asks for the sum.
         collects: Whether it asks for the sum of all items.
     """
@@ -51,19 +51,18 @@ class _Call:
 
 
 class Backlog:
-    """Calls of the driver that a foreman works on.
+    """Unanswered calls of the driver to a foreman.
 
-    A call is answered when workers have been handed all of its items: by then the driver sends
-    more, and no worker waits for the slowest of a chunk. One that asks for the sum is answered when
-    workers have handed over all items that had come by then; where sums are not held, as soon as
-    one is there. On a node that is left, workers get nothing more: each hands over when it has done
-    what it was handed, the driver gets back the rest, and calls are answered at once, with the sum
-    that is there.
+    A call is answered when workers have been handed all of its items: then the driver sends more,
+    and no worker waits for the slowest item of a chunk. A call that asks for the sum is answered
+    when workers have handed over all earlier items; if sums are not held, with the first result.
+    When the foreman leaves its node, workers get no more items: each hands over when it is done,
+    the driver gets back the rest, and calls are answered at once, with the present sum.
 
     Attributes:
         schedule: The schedule of all items of the calls.
         hold_seconds: Seconds of work after which the foreman hands over without being asked.
-        leaving: Whether the node is left.
+        leaving: Whether the foreman is leaving its node.
     """
 
     def __init__(self, speeds: Speeds, clock: Callable[[], float] = perf_counter) -> None:
@@ -86,13 +85,13 @@ class Backlog:
         barred: Mapping[Item, int] | None = None,
         order: Mapping[Item, float] | None = None,
     ) -> int:
-        """Take a call; return its number.
+        """Add a call; return its number.
 
         Args:
             costs: Work of each of its items.
             hand_over: Whether it asks for the sum.
-            barred: Items that one of several workers must not have, and which.
-            order: Places in the line, of items that are not to be dealt.
+            barred: The worker, if there are several, that must not have an item, by item.
+            order: Places in the line of items that are not dealt.
         """
         order = order or {}
         self._count += 1
@@ -107,9 +106,9 @@ class Backlog:
         return self._count
 
     def next(self, worker: int) -> Assignment | None:
-        """Return what to hand a worker now, or None where it has enough or must wait."""
+        """Return a worker's next assignment, or None if it has enough items or must wait."""
         if self.leaving:
-            self.schedule.leave(worker)  # one that has been replaced since, too
+            self.schedule.leave(worker)  # also if it has been replaced
         assignment = self.schedule.next(worker)
         taken = assignment.items if assignment else []
         for call in self._calls:
@@ -118,7 +117,7 @@ class Backlog:
         return assignment
 
     def leave(self) -> None:
-        """Hand over what there is, and give back the rest, from now on."""
+        """Start to leave the node: hand over finished items, and give back the rest."""
         self.leaving = True
 
     @property
@@ -128,7 +127,7 @@ class Backlog:
 
     @property
     def deaths(self) -> Counter[Item]:
-        """Per item, how often its worker was lost while it was being worked on."""
+        """Number of workers lost while they processed each item."""
         return self.schedule.deaths
 
     def lost(self, worker: int, suspicious: bool = True) -> Assignment:
@@ -136,7 +135,7 @@ class Backlog:
         return self.schedule.lost(worker, suspicious)
 
     def woken(self) -> list[int]:
-        """Return the workers besides the one last heard of that are to be asked for `next`."""
+        """Return the further workers for which `next` must be called after an event."""
         return self.schedule.woken()
 
     def returned(
@@ -149,7 +148,7 @@ class Backlog:
         return handed_over
 
     def give_up(self, item: Item) -> None:
-        """Strike out an item that no worker has been handed; that is its result."""
+        """Remove an item that no worker has been handed, as its result."""
         self.schedule.give_up(item)
         self._hold([item])
 
@@ -166,7 +165,7 @@ class Backlog:
             call.waiting.difference_update(items)
 
     def answers(self) -> list[Answer]:
-        """Return the answers that are due, each once, in the order of the calls."""
+        """Return the due answers, each once, in the order of the calls."""
         due = []
         if self.leaving:
             queued = self.schedule.withdraw()

@@ -1,4 +1,4 @@
-"""Dealing: which worker gets which items, and in what portions; what workers' speeds are."""
+"""Dealing of items to workers, chunks of their queues, and workers' speeds."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 Item = TypeVar("Item", int, tuple[int, ...])
 
 CHUNK_FRACTION = 0.2
-"""Fraction of a worker's queued work that its next chunk takes.
+"""Fraction of a worker's queued work in its next chunk.
 
-With speeds that differ threefold and are not known yet, as in a first round, 64 workers were busy
-for 89% of it, and for 74% with a fraction of 0.34: what is in flight cannot be taken over.
+With unknown speeds that differ threefold, as in a first round, 64 workers were busy for 89% of it,
+and for 74% with a fraction of 0.34: items in flight cannot be taken over.
 """
 DECAY = 0.9
 """Weight of a measured speed after the next measurement, as in a moving average."""
@@ -31,8 +31,8 @@ def assign(
     Args:
         costs: Work of each item, for example samples x epochs.
         speeds: Work per second of each worker.
-        barred: Items that one of several workers must not have, and which.
-        busy: Seconds that each worker needs for what it has already; of one that gets none, inf.
+        barred: The worker, if there are several, that must not have an item, by item.
+        busy: Seconds that each worker needs for its present items; inf for one that gets none.
 
     Returns:
         Per worker, its items, longest first.
@@ -46,7 +46,7 @@ def assign(
             after[barred[item]] = np.inf
         worker = int(after.argmin())
         if after[worker] == np.inf:
-            continue  # nobody may have it
+            continue  # no worker may have it
         finish[worker] = after[worker]
         queues[worker].append(item)
     return queues
@@ -55,16 +55,16 @@ def assign(
 def take_chunk(
     queue: deque[Item], costs: Mapping[Item, float], min_work: float = 0.0, min_items: int = 1
 ) -> list[Item]:
-    """Take the next chunk off the front of a worker's queue.
+    """Remove the next chunk from the front of a worker's queue.
 
     Args:
-        queue: What the worker has not been handed.
+        queue: Items that the worker has not been handed.
         costs: Work of each item.
-        min_work: Work that a chunk should hold, if there is as much.
-        min_items: Items that it holds, if there are as many.
+        min_work: Least work of a chunk, if the queue has as much.
+        min_items: Least number of items of a chunk, if the queue has as many.
 
     Returns:
-        At least so many items; more only where their work stays within the target.
+        The chunk: at least `min_items` items, more only if their work stays within the target.
     """
     target_work = max(CHUNK_FRACTION * sum(costs[item] for item in queue), min_work)
     chunk = [queue.popleft() for _ in range(min(max(min_items, 1), len(queue)))]
@@ -76,7 +76,7 @@ def take_chunk(
 
 
 def steal(victim: deque[Item], barred: Container[Item] = ()) -> deque[Item]:
-    """Take half of what a worker has not been handed yet, its smallest items, but none barred."""
+    """Remove half of a worker's queue and return it: its smallest items, without barred ones."""
     able = [item for item in victim if item not in barred]
     stolen = able[len(able) // 2 :]
     remove(victim, stolen)
@@ -84,7 +84,7 @@ def steal(victim: deque[Item], barred: Container[Item] = ()) -> deque[Item]:
 
 
 def remove(queue: deque[Item], items: Collection[Item]) -> None:
-    """Take items out of a queue."""
+    """Remove items from a queue."""
     rest = set(queue).difference(items)
     left = [item for item in queue if item in rest]
     queue.clear()
@@ -92,10 +92,10 @@ def remove(queue: deque[Item], items: Collection[Item]) -> None:
 
 
 class Speeds:
-    """Work per second of each worker, learned from its calls; older ones count less and less.
+    """Work per second of each worker, a decaying average over its calls.
 
     Attributes:
-        widths: Items that each works on at once: a foreman as many as it has workers.
+        widths: Number of items that each worker processes at once: of a foreman, its workers.
     """
 
     def __init__(self, workers: int = 0) -> None:
@@ -104,19 +104,19 @@ class Speeds:
         self.widths = [1] * workers
 
     def join(self, width: int = 1) -> None:
-        """Count one more worker, never measured."""
+        """Add a worker without measurements."""
         self._work.append(0.0)
         self._seconds.append(0.0)
         self.widths.append(width)
 
     def measure(self, worker: int, work: float, seconds: float) -> None:
-        """Learn from a call: so much work took so long; 0 is not known."""
+        """Add a call's work and duration to a worker's average; 0 seconds are unknown."""
         if seconds:
             self._work[worker] = DECAY * self._work[worker] + work
             self._seconds[worker] = DECAY * self._seconds[worker] + seconds
 
     def estimates(self) -> list[float]:
-        """Return the speeds; a worker never measured counts as the others' mean, by width."""
+        """Return the speeds; a worker without measurements has the others' mean, by width."""
         pairs = zip(self._work, self._seconds, strict=True)
         known = [work / seconds if seconds else None for work, seconds in pairs]
         measured = [s / width for s, width in zip(known, self.widths, strict=True) if s]
@@ -125,5 +125,5 @@ class Speeds:
 
     @property
     def known(self) -> bool:
-        """True once any worker was measured."""
+        """True once any worker has been measured."""
         return any(self._seconds)

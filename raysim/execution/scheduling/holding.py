@@ -1,21 +1,21 @@
-"""Holding time of sums: a worker adds up clients that long before it hands over."""
+"""Holding time of sums: how long a worker adds up clients before it hands over."""
 
 from __future__ import annotations
 
 HOLD_SECONDS = 10.0
-"""Seconds of work after which a worker hands over its sum, if that costs little."""
+"""Seconds of work before a worker hands over its sum, if that costs little."""
 AT_ONCE = -1.0
-"""Seconds that stand for no holding at all: somebody waits for each sum."""
+"""Holding time of zero, in effect: each sum is needed at once."""
 HAND_OVER_SHARE, MERGE_SHARE = 0.02, 0.2
-"""Most seconds of adding sums up for each second of a worker's work, and of its receiver's time."""
+"""Most seconds of adding up sums per second of a worker's work, and of its receiver's time."""
 
 
 def hold_seconds(cost: float, workers: int) -> float:
-    """Return the seconds of work after which workers hand over; more is never lost with one.
+    """Return the seconds of work before workers hand over, the most that a lost worker costs.
 
     Args:
-        cost: Seconds that the receiver, a driver or foreman, took to read one sum and add it up.
-            Packing takes a worker about as long; Ray moves sums in processes of its own.
-        workers: Workers whose sums one process adds up.
+        cost: Seconds of the receiver, a driver or foreman, for reading and adding one sum. Packing
+            takes a worker about as long; Ray moves sums in its own processes.
+        workers: Number of workers whose sums one process adds up.
     """
     return max(HOLD_SECONDS, cost / HAND_OVER_SHARE, workers * cost / MERGE_SHARE)

@@ -1,4 +1,4 @@
-"""Line of items that are not dealt, as those of asynchronous rounds: who has room takes some."""
+"""Line of undealt items, such as those of asynchronous rounds: workers with room take some."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Generic
 from raysim.execution.scheduling.dealing import Item
 
 LINE_CHUNK_SECONDS = 0.16
-"""Minimum duration of a chunk off the line, as CHUNK_SECONDS; each hands its sum over for 5 ms."""
+"""Minimum duration of a chunk from the line, as CHUNK_SECONDS; handing over its sum takes 5 ms."""
 LONG_SECONDS = 0.25
-"""Seconds of work in a worker's hands from which it does not take more off the line.
+"""Seconds of a worker's assigned work from which it takes no more from the line.
 
-It waits for the driver then, a hundredth of that; what comes first in the line is not left lying.
+It then waits for the driver, a hundredth of that time, while the first items go to other workers.
 """
 FOREMAN_PORTIONS = 4
-"""Calls in which a foreman takes an item for each of its workers off the line."""
+"""Number of calls in which a foreman takes an item per worker from the line."""
 HEAD_START = 4.0
-"""Times of the work that all workers do meanwhile by which an item starts before it is due.
+"""Margin by which items start before they are due, as a multiple of their duration on average.
 
 Workers may be twice as slow as their mean. In simulation, 192 rounds of 512 workers end 1 to 2%
 above their bound with 3 to 6, and 4 to 5% with 0.
@@ -29,20 +29,21 @@ above their bound with 3 to 6, and 4 to 5% with 0.
 def latest_starts(
     due: Mapping[Item, float], costs: Mapping[Item, float], workers: int
 ) -> dict[Item, float]:
-    """Return places in a line: those that must start first to be done in time come first.
+    """Return places in a line by the latest start of each item that meets its deadline.
 
-    An item that starts only when it is due holds up all that wait for it, the longer it is.
+    A long item that started only at its deadline would delay all items that wait for it.
 
     Args:
-        due: Work, of all items since some moment, by the end of which each is to be done.
+        due: Deadline of each item: the work of all items, since some moment, by whose end it must
+            be done.
         costs: Work of each item.
-        workers: Items that are worked on at once.
+        workers: Number of items processed at once.
     """
     return {item: at - HEAD_START * workers * costs[item] for item, at in due.items()}
 
 
 class Line(Generic[Item]):
-    """Items that are not dealt, by their places; those of one place in the order of coming."""
+    """Undealt items, by their places, then in the order of their addition."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[float, int, Item]] = []
@@ -57,7 +58,7 @@ class Line(Generic[Item]):
             heappush(self._waiting, (place, next(self._numbers), item))
 
     def clear(self) -> list[Item]:
-        """Take all items."""
+        """Remove and return all items."""
         taken = [item for _, _, item in sorted(self._waiting)]
         self._waiting.clear()
         return taken
@@ -65,7 +66,7 @@ class Line(Generic[Item]):
     def take(
         self, costs: Mapping[Item, float], min_work: float, fewest: int, most: int
     ) -> list[Item]:
-        """Take the first items: so much work, but at least and at most so many of them."""
+        """Remove and return the first `fewest` to `most` items, up to `min_work`."""
         taken, work = list[Item](), 0.0
         while self._waiting and len(taken) < most:
             work += costs[self._waiting[0][2]]

@@ -1,4 +1,4 @@
-"""Queues of a schedule's workers: items are dealt, taken over, and dealt anew at the end."""
+"""Queues of a schedule's workers: items are dealt, taken over, and dealt again at the end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from raysim.execution.scheduling.dealing import Speeds, assign, remove, steal
 from raysim.execution.scheduling.worker_items import Assignment, Item, WorkerItems
 
 LEAVING_SECONDS = 1e9
-"""Seconds for which a worker that leaves counts as busy: others get what they may have."""
+"""Seconds for which a leaving worker counts as busy, so that others get its allowed items."""
 
 
 class Queues:
@@ -19,10 +19,11 @@ class Queues:
     Attributes:
         workers: The workers, by number.
         costs: Work of each item.
-        barred: Items that one of several workers must not have until it is lost, and which.
-        deaths: Per item, how often its worker was lost while it was being worked on: suspects.
-        estimates: Work per second of each worker, as of the last look.
-        last_dealt: Whether the last items lie with those who have them done first.
+        barred: The worker, if there are several, that must not have an item until it is lost, by
+            item.
+        deaths: Number of workers lost while they processed each item; such items are suspects.
+        estimates: Work per second of each worker, as of the last update.
+        last_dealt: Whether the last items are queued at the workers that finish them first.
     """
 
     def __init__(self, speeds: Speeds, clock: Callable[[], float]) -> None:
@@ -35,7 +36,7 @@ class Queues:
         self.look()
 
     def look(self) -> None:
-        """Look at the workers' speeds."""
+        """Update the estimates of the workers' speeds."""
         self.estimates = self._speeds.estimates()
 
     def join(self) -> None:
@@ -44,7 +45,7 @@ class Queues:
         self.look()
 
     def forget(self, number: int, items: Collection[Item]) -> None:
-        """Forget items of a worker, if it does not hold them and no call of it has them."""
+        """Remove the costs of items that a worker neither holds nor has in a call."""
         worker = self.workers[number]
         for item in items:
             if item not in worker.held:
@@ -53,7 +54,7 @@ class Queues:
                 self.deaths.pop(item, None)
 
     def deal(self, costs: Mapping[Item, float]) -> None:
-        """Deal items, and those that no worker has been handed anew."""
+        """Deal new items together with those that no worker has been handed."""
         self.look()
         busy = [
             self.seconds_in_flight(number) + LEAVING_SECONDS * worker.leaving
@@ -62,7 +63,7 @@ class Queues:
         self._deal(costs, busy)
 
     def lose(self, number: int, suspicious: bool) -> tuple[Assignment, list[Item], list[Item]]:
-        """Queue all that a lost worker had not handed over; see `WorkerItems.lose`."""
+        """Queue all items that a lost worker had not handed over; see `WorkerItems.lose`."""
         worker = self.workers[number]
         first, waiting, accumulated = worker.lose()
         if suspicious:
@@ -77,20 +78,20 @@ class Queues:
         return first, waiting, accumulated
 
     def take_back(self, number: int, items: Collection[Item]) -> int:
-        """Deal items that a worker gives back; return how many of their clients were done."""
+        """Deal items that a worker gives back; return the number of their finished clients."""
         early = self.workers[number].strike_out(items)
         self.deal({item: self.costs[item] for item in items})
         return sum(map(len, items)) - sum(map(len, early))
 
     def strike_out(self, item: Item) -> None:
-        """Strike out an item that no worker has been handed."""
+        """Remove an item that no worker has been handed."""
         number = next(n for n, worker in enumerate(self.workers) if item in worker.queue)
         self.workers[number].queue.remove(item)
         self.update_work(number)
         self.forget(number, [item])
 
     def clear(self) -> list[Item]:
-        """Take all items that no worker has been handed."""
+        """Remove and return all items that no worker has been handed."""
         taken = [item for worker in self.workers for item in worker.queue]
         for worker in self.workers:
             worker.queue.clear()
@@ -98,7 +99,7 @@ class Queues:
         return taken
 
     def deal_last(self) -> None:
-        """Deal the last items to those of the workers that have started who end them first."""
+        """Deal the last items to the started workers that finish them first."""
         self.look()
         busy = [
             inf if worker.absent or worker.leaving else self.seconds_in_flight(number)
@@ -108,7 +109,7 @@ class Queues:
         self.last_dealt = True
 
     def steal_for(self, number: int) -> None:
-        """Take from the worker that would be busy longest with what it has not been handed."""
+        """Move items to a worker from the longest queue, by its seconds."""
         barred = {item for item, at in self.barred.items() if at == number}
         others = [
             other
@@ -124,22 +125,22 @@ class Queues:
         self.update_work(victim)
 
     def other_than(self, number: int, items: Sequence[Item]) -> int:
-        """Return another worker, which shows whether suspects are the cause, if there is one."""
+        """Return another worker to test suspects on, or the same if there is none."""
         seen = {number, *(self.barred.get(item) for item in items)}
         others = [other for other in range(len(self.workers)) if other not in seen]
         return min(others, key=self._seconds_queued, default=number)
 
     def update_work(self, number: int) -> None:
-        """Note that the queue of a worker has changed."""
+        """Compute the work in a worker's changed queue."""
         worker = self.workers[number]
         worker.work = self.work(worker.queue)
 
     def work(self, items: Iterable[Item]) -> float:
-        """Return the work of items."""
+        """Return the total work of items."""
         return sum(self.costs[item] for item in items)
 
     def _deal(self, costs: Mapping[Item, float], busy: Sequence[float]) -> None:
-        """Deal items anew with those that no worker has been handed; suspects come first."""
+        """Deal items together with those that no worker has been handed; suspects come first."""
         queued = {item: self.costs[item] for worker in self.workers for item in worker.queue}
         dealt = assign(queued | dict(costs), self.estimates, self.barred, busy)
         everything = {item for items in dealt for item in items}
@@ -153,7 +154,7 @@ class Queues:
         return self.workers[number].work / self.estimates[number]
 
     def seconds_in_flight(self, number: int) -> float:
-        """Return the seconds that a worker still needs for what it has been handed."""
+        """Return the seconds that a worker still needs for its assigned items."""
         worker, speed = self.workers[number], self.estimates[number]
         if not worker.in_flight:
             return 0.0

@@ -1,21 +1,20 @@
 """Schedule of a pass: assigns clients to workers in chunks.
 
 Longest first: clients are queued, largest first, at the worker that would finish them first
-(Graham's LPT rule, on workers of unequal speed). Each queue is handed out in chunks that shrink, so
-that the last ones are small. Two chunks are in flight per worker, so that none waits for the
-driver. An idle worker takes half of the longest queue. The last items, one or less a worker, are
-for those who have them done first: a slow worker that took one because it is idle would end the
-round with it. A worker holds its sum over several chunks and hands it over once, when all queues
-are empty: a sum is as large as the model, and returning one per chunk cost 15% of a round of the
-2NN.
+(Graham's LPT rule, on workers of unequal speed). Each queue is handed out in shrinking chunks. Two
+chunks are in flight per worker, so that none waits for the driver. An idle worker takes half of the
+longest queue. The last items, at most one per worker, go to the workers that finish them first: a
+slow worker that took one because it is idle would delay the end of the round. A worker holds its
+sum over several chunks and hands it over once, when all queues are empty: a sum is as large as the
+model, and returning one per chunk cost 15% of a round of the 2NN.
 
-Items of asynchronous rounds have an order, and wait in a line instead: whoever has room takes the
-first of them, and more come before the last is done. The order is that of their latest starts: with
-that of their rounds, each round waits for the longest of its items on the slowest worker.
+Items of asynchronous rounds wait in a line instead: workers with room take the first of them, and
+new items come before the last is done. The line is sorted by latest starts: sorted by rounds, each
+round would wait for the longest of its items on the slowest worker.
 
-The class serves twice. The driver's schedule may have foremen for workers: fast ones, which work on
-as many items at once as they have workers themselves. A foreman's own schedule stays open, as the
-driver adds items to it, and closes when the driver asks for the sum.
+The class serves twice. The driver's schedule may have foremen as workers: fast ones, which process
+as many items at once as they have workers. A foreman's own schedule stays open while the driver
+adds items to it, and closes when the driver asks for the sum.
 """
 
 from __future__ import annotations
@@ -37,15 +36,15 @@ from raysim.execution.scheduling.worker_items import Assignment, Item
 
 IN_FLIGHT = 2
 SERVICE_SECONDS = 0.0008
-"""Twice the driver's time per message; a chunk takes at least this times the workers."""
+"""Twice the driver's time per message; a chunk takes at least this times the number of workers."""
 CHUNK_SECONDS = 0.08
 """Minimum duration of a chunk once speeds are known, if its worker has as much work queued.
 
-A message costs driver and worker about 4 ms of their cores: a twentieth of that. More would pay in
-short rounds, but what is in flight cannot be taken over where speeds change.
+A message costs driver and worker about 4 ms of their cores, a twentieth of this. Longer chunks
+would pay in short rounds, but items in flight cannot be taken over when speeds change.
 """
 MOST_LAST_ITEMS = 64
-"""Most items that count as the last ones; dealing so many to as many workers takes 0.3 ms."""
+"""Most items that count as the last ones; dealing them to as many workers takes 0.3 ms."""
 
 
 class Schedule:
@@ -54,9 +53,9 @@ class Schedule:
     Workers are numbered; the calls of one worker return in the order in which they were made.
 
     Attributes:
-        done: Clients done, in all items together, since there was nothing to do.
-        closed: Whether all items have been added: workers hand over when nothing is queued.
-        hold_seconds: Seconds of work after which a worker hands over before that.
+        done: Number of finished clients in all items since the schedule was last empty.
+        closed: Whether all items have been added: workers hand over when no items are queued.
+        hold_seconds: Seconds of work after which a worker hands over earlier.
     """
 
     def __init__(
@@ -70,8 +69,9 @@ class Schedule:
 
         Args:
             costs: Work of each item, a group of clients.
-            speeds: How fast the workers are; it learns from every call.
-            barred: Items that one of several workers must not have until it is lost, and which.
+            speeds: Speeds of the workers, updated by every call.
+            barred: The worker, if there are several, that must not have an item until it is lost,
+                by item.
             clock: Returns the seconds since some moment.
         """
         self.done = 0
@@ -84,7 +84,7 @@ class Schedule:
 
     @property
     def deaths(self) -> Counter[Item]:
-        """Per item, how often its worker was lost while it was being worked on."""
+        """Number of workers lost while they processed each item."""
         return self._queues.deaths
 
     @property
@@ -98,7 +98,7 @@ class Schedule:
         return not self._not_handed_over
 
     def join(self, width: int = 1) -> None:
-        """Count one more worker, as wide as that; it has started when it asks for `next`."""
+        """Add a worker of a width; it has started when it asks for `next`."""
         self._speeds.join(width)
         self._queues.join()
         self._set_limits()
@@ -109,12 +109,13 @@ class Schedule:
         barred: Mapping[Item, int] | None = None,
         order: Mapping[Item, float] | None = None,
     ) -> None:
-        """Add items, and deal them anew with those that no worker has been handed.
+        """Add items, and deal them together with those that no worker has been handed.
 
         Args:
             costs: Work of each item.
-            barred: Items that one of several workers must not have until it is lost, and which.
-            order: Places of the items in the line, if they are not to be dealt.
+            barred: The worker, if there are several, that must not have an item until it is lost,
+                by item.
+            order: Places of the items in the line, if they are not dealt.
         """
         if self.finished:
             self.done = 0
@@ -130,14 +131,14 @@ class Schedule:
             self._line.add(order)
 
     def leave(self, number: int) -> bool:
-        """Have a worker hand over and get no more until it is lost; return whether it has."""
+        """Let a worker hand over and get no items until it is lost; return whether it is done."""
         worker = self._queues.workers[number]
         self._queues.last_dealt &= worker.leaving
         worker.leaving = True
         return not (worker.in_flight or worker.held)
 
     def woken(self) -> list[int]:
-        """Return the workers besides the one last heard of that are to be asked for `next`."""
+        """Return the further workers for which `next` must be called after an event."""
         if self._queued and self._at_last and not self._queues.last_dealt:
             self._queues.deal_last()
         over = self.closed and not self._queued
@@ -148,7 +149,7 @@ class Schedule:
         ]
 
     def next(self, number: int) -> Assignment | None:
-        """Return what to hand a worker now, or None where it has enough or must wait."""
+        """Return a worker's next assignment, or None if it has enough items or must wait."""
         worker = self._queues.workers[number]
         self._queues.last_dealt &= not worker.absent
         worker.idle, worker.absent = not worker.in_flight, False
@@ -179,9 +180,9 @@ class Schedule:
 
         Args:
             number: The worker.
-            seconds: What the call took; 0 is not known.
+            seconds: Duration of the call; 0 is unknown.
             handed_over: Items whose results came with it; None: all that it held, if it was asked.
-            given_back: Items that a foreman which leaves has handed to no worker.
+            given_back: Items that a leaving foreman has handed to no worker.
         """
         worker = self._queues.workers[number]
         assignment = worker.in_flight.popleft()
@@ -201,13 +202,13 @@ class Schedule:
         return handed_over
 
     def lost(self, number: int, suspicious: bool = True) -> Assignment:
-        """Take back all that a lost worker had not handed over; return what it was working on.
+        """Take back all items that a lost worker had not handed over; return its running call.
 
-        A new worker takes its place: nothing is barred from that one.
+        A new worker takes its place, from which no item is barred.
 
         Args:
             number: The worker.
-            suspicious: Whether what it was working on may have been the cause.
+            suspicious: Whether the processed items may have been the cause.
         """
         first, waiting, accumulated = self._queues.lose(number, suspicious)
         self.done -= sum(map(len, accumulated))
@@ -215,7 +216,7 @@ class Schedule:
         return first
 
     def withdraw(self) -> list[Item]:
-        """Take back all items that no worker has been handed: they are for others."""
+        """Remove and return all items that no worker has been handed, for other foremen."""
         items = [*self._queues.clear(), *self._line.clear()]
         self._queued -= len(items)
         self._not_handed_over -= len(items)
@@ -223,7 +224,7 @@ class Schedule:
         return items
 
     def give_up(self, item: Item) -> None:
-        """Strike out an item that no worker has been handed; it counts as done."""
+        """Remove an item that no worker has been handed, which counts as done."""
         self._queues.strike_out(item)
         self._queued -= 1
         self._not_handed_over -= 1
@@ -236,7 +237,7 @@ class Schedule:
         self._service_seconds = SERVICE_SECONDS * len(widths)
 
     def _items_for(self, number: int) -> list[Item]:
-        """Return a worker's next chunk, which is no longer queued then."""
+        """Remove a worker's next chunk from the queues and return it."""
         worker = self._queues.workers[number]
         if self._line and not worker.queue:
             return self._first_in_line(number)
@@ -251,7 +252,7 @@ class Schedule:
         several = len(self._queues.workers) > 1
         last_of_many = several and (len(worker.queue) == 1 or self._at_last)
         if worker.in_flight and (suspect or last_of_many):
-            return []  # an idle worker may take the last ones; a suspect is tried alone
+            return []  # an idle worker may take the last items; suspects are tried alone
         width, queue, costs = self._speeds.widths[number], worker.queue, self._queues.costs
         min_work = self._min_work(number, CHUNK_SECONDS)
         items = [queue.popleft()] if suspect else take_chunk(queue, costs, min_work, width)
@@ -260,12 +261,12 @@ class Schedule:
         return items
 
     def _first_in_line(self, number: int) -> list[Item]:
-        """Return a worker's next chunk off the line: worth its message, but its share at most."""
+        """Return a worker's next chunk from the line: worth a message, but at most its share."""
         width, all_widths = self._speeds.widths[number], sum(self._speeds.widths)
         if self._queues.workers[number].in_flight and (
             self._at_last or (width == 1 and self._queues.seconds_in_flight(number) > LONG_SECONDS)
         ):
-            return []  # for those who have nothing to do
+            return []  # left to idle workers
         min_work = self._min_work(number, LINE_CHUNK_SECONDS)
         fewest = -(-width // FOREMAN_PORTIONS)
         most = max(len(self._line) * width // all_widths, fewest)
@@ -281,15 +282,15 @@ class Schedule:
         return self._queued <= self._last_items
 
     def _held_long(self, number: int) -> bool:
-        """Return whether a worker is to hand over before the end; a foreman does so by itself."""
+        """Return whether a worker must hand over before the end, as foremen do by themselves."""
         alone = self._speeds.widths[number] == 1
         return alone and self._queues.workers[number].held_seconds > self.hold_seconds
 
     def _ends(self, number: int) -> bool:
-        """Return whether a worker gets no more, and is to hand over now."""
+        """Return whether a worker gets no more items, and must hand over now."""
         workers, barred = self._queues.workers, self._queues.barred
         worker = workers[number]
-        if worker.leaving:  # in short, or never
+        if worker.leaving:  # as soon as it has no calls, or never
             return not any(call.hand_over for call in worker.in_flight)
         if not (worker.idle and self.closed):
             return False

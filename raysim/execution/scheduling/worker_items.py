@@ -1,4 +1,4 @@
-"""Items of one worker in a schedule: its queue, its calls, and all that it has not handed over."""
+"""Items of one worker in a schedule: its queue, its calls, and the held results."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Item = tuple[int, ...]
 
 
 class Assignment(NamedTuple):
-    """Assignment of one call to a worker: a chunk, or the order to hand over.
+    """Assignment of one call to a worker: a chunk, or the request to hand over.
 
     Attributes:
-        items: What it works on.
-        hand_over: Whether it then hands over the sum of all that it holds.
+        items: The items to process.
+        hand_over: Whether the worker then hands over the sum of all that it holds.
     """
 
     items: list[Item]
@@ -28,15 +28,15 @@ class WorkerItems:
 
     Attributes:
         queue: Items that it has not been handed, longest first.
-        in_flight: Its calls that have not returned, without what it has handed over of them.
-        work_in_flight: Work of all that each of them was handed.
-        held: Items that it was handed and has not handed over, in that order.
+        in_flight: Its calls that have not returned, without items already handed over.
+        work_in_flight: Total work of each of these calls.
+        held: Items that it was handed and has not handed over, in this order.
         work: Work of the items in its queue.
         held_seconds: Duration of its calls since it last handed over.
         since: When its oldest call began.
-        idle: Whether it has asked in vain since it was last handed something.
-        absent: Whether it has not started, as far as is known.
-        leaving: Whether it is to hand over and get no more.
+        idle: Whether it has got no items for its last request.
+        absent: Whether it is not known to have started.
+        leaving: Whether it must hand over and gets no more items.
     """
 
     queue: deque[Item] = field(default_factory=deque)
@@ -51,21 +51,21 @@ class WorkerItems:
     leaving: bool = False
 
     def accumulated(self) -> list[Item]:
-        """Return the items of calls that have returned which are not handed over."""
+        """Return the items of returned calls that have not been handed over."""
         in_flight = {item for call in self.in_flight for item in call.items}
         return [item for item in self.held if item not in in_flight]
 
     def hand_over(self, items: Iterable[Item]) -> list[Item]:
-        """Note that the worker has handed over items; return those of calls that run.
+        """Note that the worker has handed over items; return the items of running calls.
 
-        A foreman hands over what is done of later calls too. Such an item is no longer that call's:
-        it may be added anew before the call returns.
+        A foreman also hands over finished items of later calls. Such an item no longer belongs to
+        its call: it may be added again before the call returns.
         """
         self.held_seconds = 0.0
         return self.strike_out(items)
 
     def strike_out(self, items: Iterable[Item]) -> list[Item]:
-        """Note that the worker has some items no more; return those of calls that run."""
+        """Remove some of the worker's items; return the items of running calls."""
         for item in items:
             del self.held[item]
         early = [item for call in self.in_flight for item in call.items if item not in self.held]
@@ -74,11 +74,11 @@ class WorkerItems:
         return early
 
     def lose(self) -> tuple[Assignment, list[Item], list[Item]]:
-        """Forget all that the worker was handed.
+        """Remove all items that the worker was handed.
 
         Returns:
-            Its oldest call, the items of its other calls, and of those of calls that have returned
-            what is not handed over.
+            Its oldest call, the items of its other calls, and the items of returned calls that were
+            not handed over.
         """
         accumulated = self.accumulated()
         oldest, *later = self.in_flight or [Assignment([], hand_over=False)]

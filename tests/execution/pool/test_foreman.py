@@ -19,8 +19,8 @@ import raysim
 from raysim.core.rules import Upload
 from raysim.execution.messages import WorkerResult
 from raysim.execution.partial_sum import PartialSum
-from raysim.execution.pool.actor import OrderReceived
-from raysim.execution.pool.foreman import Foreman, _Order
+from raysim.execution.pool.actor import CallReceived
+from raysim.execution.pool.foreman import Foreman, _DriverCall
 from raysim.execution.pool.ray_pool import DRAIN_SECONDS
 from raysim.execution.scheduling.backlog import Answer
 from tests.faults.processes import Run, cluster
@@ -184,11 +184,11 @@ def test_a_node_that_ray_drains_hands_over_before_it_is_left(tmp_path):
 
 def test_an_order_that_a_foreman_cannot_take_has_an_answer():
     found: Any = Foreman("a" * 56, 2, 1.0, 0.0)
-    found._actors = SimpleNamespace(next_event=lambda wakeup: OrderReceived())
+    found._actors = SimpleNamespace(next_event=lambda wakeup: CallReceived())
     waiting = SimpleNamespace(remote=lambda: None)
-    found._this_actor = SimpleNamespace(wait_for_order=waiting)
-    order = _Order("train", [((1,), [(0,)])], hand_over=False)  # without directions
-    found._orders.put(order)
+    found._this_actor = SimpleNamespace(wait_for_call=waiting)
+    order = _DriverCall("train", [((1,), [(0,)])], hand_over=False)  # without directions
+    found._calls.put(order)
     found._run()
     with pytest.raises(ValueError, match="unpack"):
         order.answer.result(timeout=0)
