@@ -1,7 +1,7 @@
-"""Atomic writes: a crash leaves the old file or the new one, never half of one.
+"""Atomic writes: a crash leaves the old file or the new one, never a partial one.
 
-What is durable is on disk, not in the system's cache alone, before it has its name; then its folder
-is forced to disk too, which holds the name.
+A durable file is on disk, not only in the system's cache, before it gets its name; then its folder,
+which holds the name, is forced to disk, too.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from safetensors import SafetensorError
 from raysim.core.errors import MachineError
 
 MISPLACED = (IsADirectoryError, NotADirectoryError, FileExistsError)
-"""Errors where a file is in the place of a folder, or a folder in that of a file."""
+"""Errors of a file in the place of a folder, or a folder in the place of a file."""
 FORCING_THREADS = 8
-"""Files forced to disk at once: the file system commits them together."""
+"""Most files forced to disk at once, which the file system commits together."""
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def writing(path: Path) -> Iterator[None]:
     """Turn errors of the disk in the body into a MachineError.
 
     Raises:
-        MachineError: the file cannot be written; names the file and the reason.
+        MachineError: the file cannot be written; the message names it and the reason.
     """
     try:
         yield
@@ -44,7 +44,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def in_the_way(path: Path) -> str | None:
-    """Return what stands in the place of a file, or of a folder above it; None for nothing."""
+    """Describe a folder in the place of a file, or a file in the place of its folders, or None."""
     if path.is_dir():
         return f"{path} is a folder"
     for parent in path.parents:
@@ -56,11 +56,11 @@ def in_the_way(path: Path) -> str | None:
 
 
 def replace_file(path: Path, write: Callable[[Path], object], durable: bool = False) -> None:
-    """Write a file aside with `write(path)` and rename it into place.
+    """Write a temporary file with `write(path)` and rename it into place.
 
     Args:
         path: The file.
-        write: Writes it.
+        write: Writes the content to a path.
         durable: Whether to force it to disk, or leave it in the system's cache.
 
     Raises:
@@ -88,7 +88,7 @@ def write_json(path: Path, values: Any) -> None:
 
 
 def replace_folder(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a folder aside with `write(folder)`, force it to disk and rename it into place.
+    """Write a temporary folder with `write(folder)`, force it to disk and rename it into place.
 
     Raises:
         MachineError: the folder cannot be written.
@@ -110,7 +110,7 @@ def replace_folder(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def _exchange(path: Path, aside: Path) -> None:
-    """Put a new folder in the place of an old one, which is put back where that fails."""
+    """Replace an old folder by a new one; put it back if that fails."""
     old = _aside(path.with_name(f"{path.name}.old"))
     path.replace(old)
     try:
@@ -122,10 +122,10 @@ def _exchange(path: Path, aside: Path) -> None:
 
 
 def discard_folder(path: Path) -> None:
-    """Take a folder out of sight, then delete it as far as that is possible now.
+    """Rename a folder to a temporary name, then delete it as far as possible.
 
-    A network file system keeps the files of a folder that are open or mapped somewhere, under other
-    names: what is left has a temporary name, and `sweep` deletes it later.
+    A network file system keeps files that are open or mapped somewhere, under other names: their
+    folder keeps its temporary name until `sweep` deletes it.
     """
     aside = _aside(path)
     with writing(path):
@@ -134,19 +134,19 @@ def discard_folder(path: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Delete what a killed process left half written or half deleted in a folder."""
-    for path in folder.glob("*"):  # none where there is no folder yet
+    """Delete half-written and half-deleted files of killed processes in a folder."""
+    for path in folder.glob("*"):  # none without the folder
         if is_leftover(path):
             remove(path)
 
 
 def is_leftover(path: Path) -> bool:
-    """Return whether a file or folder has the temporary name of one that is being written."""
+    """Return whether a file or folder has a temporary name."""
     return path.match(".*.aside")
 
 
 def remove(path: Path) -> None:
-    """Delete a file or a folder as far as that is possible now."""
+    """Delete a file or a folder as far as possible now."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -158,7 +158,7 @@ def force_to_disk(paths: Iterable[Path]) -> None:
     """Force files to disk, and the folders that hold their names."""
     files = list(paths)
     with ThreadPoolExecutor(FORCING_THREADS) as pool:
-        # At the exit of the interpreter no thread can be started.
+        # No thread can be started while the interpreter exits.
         call = pool.map if threading.main_thread().is_alive() else map
         for each in (files, {file.parent for file in files}):
             for _ in call(_force, each):
@@ -166,7 +166,7 @@ def force_to_disk(paths: Iterable[Path]) -> None:
 
 
 def _aside(path: Path) -> Path:
-    """Return a temporary name that no other process uses, also on nodes that share the disk."""
+    """Return a temporary name that is unique among processes, also of nodes that share the disk."""
     return path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.aside")
 
 

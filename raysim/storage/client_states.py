@@ -1,13 +1,13 @@
 """Client states on disk: tensors that clients keep between rounds, or between passes of a round.
 
-One file per client and version, named by the round and pass that wrote it. The driver tells a pass
-which version of each client to read: the latest of those that were handed over. So a chunk that is
-trained again reads what it read the first time and writes the same bytes to the same name: a lost,
-retried or duplicated chunk changes nothing. Workers read by name, as a listing that a network file
-system has cached may lack the newest. Round state has files of its own, deleted with the round.
-Versions stay back to the older of the last two checkpoints; a resumed run deletes later ones.
+There is one file per client and version, named by the round and pass that wrote it. The driver
+sends with a pass the version of each client to read: the latest one handed over. So a repeated
+chunk reads the same state as the first time and writes the same bytes to the same name: a lost,
+retried or duplicated chunk changes nothing. Workers read by name, as a listing cached by a network
+file system may lack the newest version. Round state has its own files, deleted with the round.
+Versions are kept back to the older of the last two checkpoints; a resumed run deletes later ones.
 
-A version travels with the digest of its file, and checkpoints seal it: what is read is what was
+A version travels with the digest of its file, and checkpoints seal it: a state is read as it was
 written, or the run stops. A resumed run checks every state that its checkpoint seals.
 """
 
@@ -34,7 +34,7 @@ from raysim.storage.atomic import force_to_disk, remove, replace_file, writing
 Versions = npt.NDArray[np.int64]
 """Round, pass and digest of each client's state [K, 3], or NEVER."""
 UNSEALED = 0
-"""Digest of a state that an earlier version wrote, which is not checked."""
+"""Digest of a state by an earlier version of raysim, which is not checked."""
 CHECKING_THREADS, CHECKED_AT_ONCE = 4, 10_000
 
 
@@ -42,8 +42,8 @@ class StateVersion(NamedTuple):
     """Round and pass in which a client's state was written.
 
     Attributes:
-        round_number: Rounds committed before that round.
-        pass_number: Number of the pass in it, from 0.
+        round_number: Number of rounds committed before.
+        pass_number: Number of the pass in the round, from 0.
         in_round: Whether it is round state.
         digest: Digest of its file.
     """
@@ -61,14 +61,14 @@ NEVER = (-1, -1, UNSEALED)
 def latest_versions(
     latest: Versions, clients: Sequence[int]
 ) -> dict[int, tuple[StateVersion, ...]]:
-    """Return the versions of clients' states, of those that have one."""
+    """Return the state versions of the clients that have one."""
     rows = latest[list(clients)]  # [n, 3]
     known = np.flatnonzero(rows[:, 0] != NEVER[0])
     return {clients[at]: (_of_row(rows[at]),) for at in known.tolist()}
 
 
 def updated(latest: Versions, written: Mapping[int, StateVersion]) -> Versions:
-    """Return a copy of clients' versions in which those are replaced that a round wrote."""
+    """Return a copy of the clients' versions with those that a round wrote."""
     if not written:
         return latest
     result = latest.copy()
@@ -102,17 +102,17 @@ class ClientStates:
         path = self._path(client, version)
         try:
             _checked(path, version)
-            # Mapped: its place in the file decides a tensor's alignment, and so the last bits.
+            # Mapped: the position in the file decides a tensor's alignment, and so the last bits.
             return unflatten(load_file(path, device=str(device)))
         except (OSError, ValueError, SafetensorError) as error:
             cause = getattr(error, "strerror", None) or error
             raise DamagedStateError(f"{path}: client state is damaged: {cause}") from error
 
     def write(self, client: int, version: StateVersion, groups: Groups, needed_from: int) -> int:
-        """Write a version, and delete those that no checkpoint on disk needs.
+        """Write a version, and delete versions that no checkpoint on disk needs.
 
-        A version that exists is left as it is: whoever trains the client again has the same bytes,
-        and an actor that was given up for lost, and is not, may have others.
+        An existing version is not replaced: repeated training of the client gives the same bytes,
+        and an actor that wrongly counts as lost may have others.
 
         Args:
             client: The client's id.
@@ -127,7 +127,7 @@ class ClientStates:
             MachineError: the file cannot be written.
         """
         path = self._path(client, version)
-        if not self.folder.parent.is_dir():  # it would be made anew, without what it held
+        if not self.folder.parent.is_dir():  # it would be created again, empty
             raise MachineError(f"{self.folder.parent}: the run directory is gone")
         if path.exists():
             content = path.read_bytes()
@@ -144,8 +144,8 @@ class ClientStates:
         """Check that the states of these versions are on disk as they were written.
 
         Raises:
-            OSError: one is missing.
-            ValueError: one is damaged; it is named.
+            OSError: a state is missing.
+            ValueError: a state is damaged; the message names it.
         """
         clients = np.flatnonzero(versions[:, 0] != NEVER[0])
         with ThreadPoolExecutor(CHECKING_THREADS) as pool:
@@ -158,7 +158,7 @@ class ClientStates:
         _checked(self._path(client, version), version)
 
     def force_to_disk(self, versions: Versions, since: int) -> None:
-        """Force to disk what was written in a round or after it.
+        """Force to disk the states written in a round or later.
 
         Raises:
             MachineError: the disk fails, or a file is gone.
@@ -175,18 +175,18 @@ class ClientStates:
             self._path(client, version).unlink(missing_ok=True)
 
     def versions(self, client: int) -> list[StateVersion]:
-        """Return the versions of a client's state on disk, round state left out."""
+        """Return the versions of a client's state on disk, without round state."""
         try:
-            found = [_version(path) for path in self._folder_of(client).iterdir()]
+            versions = [_version(path) for path in self._folder_of(client).iterdir()]
         except FileNotFoundError:
             return []
-        return [version for version in found if version is not None and not version.in_round]
+        return [version for version in versions if version is not None and not version.in_round]
 
     def roll_back(self, round_number: int, clients: int) -> Versions:
-        """Delete what this round or a later one wrote, all round state, and half-written files.
+        """Delete states of this round and later ones, all round state, and half-written files.
 
         Returns:
-            The latest version left of each client, unsealed.
+            The latest remaining version of each client, unsealed.
         """
         latest = np.full((clients, len(NEVER)), NEVER)
         for folder in self.folder.glob("[0-9]*/[0-9]*/"):
@@ -202,10 +202,10 @@ class ClientStates:
         return latest
 
     def check_space(self, needed: int) -> None:
-        """Check that so many bytes of states fit on the disk.
+        """Check that `needed` bytes of states fit on the disk.
 
         Raises:
-            RunError: they do not fit.
+            RunError: the states do not fit.
         """
         existing = next(p for p in self.folder.absolute().parents if p.exists())
         free = shutil.disk_usage(existing).free
@@ -228,7 +228,7 @@ def _checked(path: Path, version: StateVersion) -> bytes:
     """Return a file's content.
 
     Raises:
-        ValueError: it does not match the version's digest.
+        ValueError: the content does not match the version's digest.
     """
     content = path.read_bytes()
     if version.digest not in (UNSEALED, _digest(content)):

@@ -1,6 +1,6 @@
-"""Environments: what decides the bits of a result besides settings and seeds, by node.
+"""Environments of nodes, which decide the bits of a result besides settings and seeds.
 
-Two nodes with equal environments compute the same bits on the CPU. Where they differ, a client's
+Two nodes with equal environments compute the same bits on the CPU. With different ones, a client's
 update may differ in its last bits by the node that trained it.
 """
 
@@ -35,10 +35,10 @@ SHOWN_CHARACTERS = 60
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """Return what decides bits in this process.
+    """Return the facts of this process that decide bits.
 
     Args:
-        device: The device that the process computes on.
+        device: The device of the process.
     """
     build = torch.__config__.show()
     on_gpu = device.type == "cuda"
@@ -63,15 +63,15 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 
 def gpu_names() -> list[str]:
-    """Return the names of this machine's GPUs; none where the driver is too old for torch."""
-    with warnings.catch_warnings(action="ignore"):  # torch says so wherever it looks for one
+    """Return the names of this machine's GPUs; empty if the driver is too old for torch."""
+    with warnings.catch_warnings(action="ignore"):  # torch warns on every query
         usable = torch.cuda.is_available()
     return [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count() * usable)]
 
 
 @cache
 def installed_version(package: str) -> str | None:
-    """Return a package's version, None without the package; reading it takes milliseconds."""
+    """Return a package's version, or None without the package; takes milliseconds."""
     try:
         return version(package)
     except ImportError:
@@ -79,21 +79,21 @@ def installed_version(package: str) -> str | None:
 
 
 def by_environment(actors: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the distinct environments of actors, each with its nodes; the most common first."""
-    found: list[tuple[Mapping[str, Any], list[str]]] = []
+    """Return the distinct environments of actors with their nodes, the most common first."""
+    environments: list[tuple[Mapping[str, Any], list[str]]] = []
     for actor in actors:
         if "environment" not in actor:
             continue
-        nodes = next((n for known, n in found if known == actor["environment"]), None)
+        nodes = next((n for known, n in environments if known == actor["environment"]), None)
         if nodes is None:
-            found.append((actor["environment"], nodes := []))
+            environments.append((actor["environment"], nodes := []))
         nodes.append(actor.get("host", socket.gethostname()))
-    found.sort(key=lambda item: -len(item[1]))
-    return [{"nodes": sorted(set(nodes)), **values} for values, nodes in found]
+    environments.sort(key=lambda item: -len(item[1]))
+    return [{"nodes": sorted(set(nodes)), **values} for values, nodes in environments]
 
 
 def node_differences(actors: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return one line that names the nodes that differ from most, and how; None if none does."""
+    """Return one line with the nodes that differ from most, and how; None if none does."""
     if len(environments := by_environment(actors)) < 2:
         return None
     common, *others = environments
@@ -105,13 +105,13 @@ def node_differences(actors: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def unknown_environment(
-    found: Sequence[Mapping[str, Any]], known: Sequence[Mapping[str, Any]]
+    present: Sequence[Mapping[str, Any]], known: Sequence[Mapping[str, Any]]
 ) -> str | None:
     """Return how the first unknown environment differs from the nearest known; None without one.
 
-    Where nothing is known, every environment is accepted.
+    If none is known, every environment is accepted.
     """
-    for values in found:
+    for values in present:
         if known and values not in known:
             differing = [[n for n in values if values[n] != each.get(n)] for each in known]
             names, nearest = min(zip(differing, known, strict=True), key=lambda pair: len(pair[0]))
@@ -136,7 +136,7 @@ def _short(value: object) -> str:
 
 
 def _processor() -> str:
-    """Return the processor's name, and its family and model where its name is no model's."""
+    """Return the processor's name, with family and model if the name is no model's."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:

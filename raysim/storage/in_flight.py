@@ -1,6 +1,6 @@
-"""Clients of asynchronous rounds that are under way at a checkpoint: the queue, and what was sent.
+"""Clients in flight at a checkpoint of asynchronous rounds: the queue, and the sent groups.
 
-What such clients have trained is no part of it: a resumed run trains them again, to the same bits.
+Their training is not stored: a resumed run trains them again, to the same bits.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class StartedVersion:
     Attributes:
         groups: Groups that they received.
         lr: Their learning rate.
-        clients: Those that started together and whose updates count, also if they have arrived.
+        clients: The clients that started together and count, including arrived ones.
     """
 
     groups: Groups
@@ -31,18 +31,18 @@ class StartedVersion:
 
 @dataclass(frozen=True)
 class InFlight:
-    """Clients under way between two rounds.
+    """Clients in flight between two rounds.
 
     Attributes:
         queue: The event queue, as plain values.
-        versions: The versions from which they started, by number.
+        versions: The versions from which the clients started, by number.
     """
 
     queue: Mapping[str, Any]
     versions: Mapping[int, StartedVersion]
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything but the tensors as plain values."""
+        """Return all but the tensors as plain values."""
         versions = {
             str(number): {"lr": started.lr, "clients": started.clients}
             for number, started in self.versions.items()
@@ -55,10 +55,10 @@ class InFlight:
 
     @classmethod
     def of(cls, values: Mapping[str, Any], tensors: Tensors) -> InFlight:
-        """Return what `to_json` and `tensors` gave."""
-        groups = {number: unflatten(found) for number, found in unflatten(tensors).items()}
+        """Restore an instance from the results of `to_json` and `tensors`."""
+        groups = {number: unflatten(each) for number, each in unflatten(tensors).items()}
         versions = {
-            int(number): StartedVersion(groups[number], found["lr"], tuple(found["clients"]))
-            for number, found in values["versions"].items()
+            int(number): StartedVersion(groups[number], about["lr"], tuple(about["clients"]))
+            for number, about in values["versions"].items()
         }
         return cls(values["queue"], versions)

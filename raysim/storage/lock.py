@@ -1,4 +1,4 @@
-"""Locks of folders that one process at a time writes to."""
+"""Locks of folders, to which one process at a time writes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from raysim.core.errors import MovedError, RaysimError, RunError
 from raysim.core.exits import INPUT
 
 LOCK = ".lock"
-"""Name of the file that is locked."""
+"""Name of the locked file."""
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, if it does not exist.
+    """Create a folder if it does not exist.
 
     Raises:
-        RunError: it cannot be made.
+        RunError: the folder cannot be created.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -32,16 +32,16 @@ def make_folder(path: Path) -> None:
 
 
 def make_new_folder(path: Path) -> Path:
-    """Make a folder that did not exist, and return it; a number is appended to a name in use.
+    """Create a new folder and return it, with a number appended to a name in use.
 
     Raises:
-        RunError: it cannot be made.
+        RunError: the folder cannot be created.
     """
     make_folder(path.parent)
     for number in count(1):
         new = path if number == 1 else path.with_name(f"{path.name}-{number}")
         try:
-            new.mkdir(parents=True)  # another process may have removed an empty one
+            new.mkdir(parents=True)  # another process may have removed an empty parent
             break
         except FileExistsError:
             continue
@@ -52,15 +52,15 @@ def make_new_folder(path: Path) -> Path:
 
 @contextmanager
 def lock_folder(path: Path, held: str, seconds: float = 0.0) -> Iterator[int]:
-    """Make a folder and hold its lock; the operating system releases that of a killed process.
+    """Create a folder and hold its lock, which the system releases for a killed process.
 
-    The folder itself is locked too, where the file system can: the file may be removed. Yields the
-    folder's descriptor, which stays that of the folder when it is renamed.
+    The folder itself is locked, too, if the file system can, since the file may be removed. Yields
+    the folder's descriptor, which stays valid when the folder is renamed.
 
     Args:
         path: The folder.
-        held: The message where another process holds the lock.
-        seconds: Seconds of waiting for another process.
+        held: The message if another process holds the lock.
+        seconds: Seconds to wait for another process.
 
     Raises:
         RunError: the folder cannot be written, or another process holds the lock.
@@ -100,10 +100,10 @@ def _locked_itself(path: Path, held: str) -> Iterator[int]:
 
 @contextmanager
 def removed_if_refused(path: Path) -> Iterator[None]:
-    """Remove a folder that the body makes where that is refused before a run has begun.
+    """Remove a folder that the body creates if the body fails before a run has begun.
 
     Raises:
-        RaysimError: the body's.
+        RaysimError: the body's error.
     """
     missing = [each for each in (path, *path.parents) if not each.exists()]
     try:
@@ -142,7 +142,7 @@ def check_place(path: Path, descriptor: int) -> None:
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether a process holds the lock of a folder, which need not exist."""
+    """Return whether a process holds the lock of a folder, which may not exist."""
     if not path.is_dir():
         return False
     lock = FileLock(path / LOCK)

@@ -1,8 +1,8 @@
-"""Plugins: the user's own modules that settings name, and seals of their source in a run directory.
+"""Plugins: a user's own modules named in settings, and seals of their source in a run directory.
 
-A resumed run imports a plugin only where its source is that with which the run was started, so that
-a run directory from someone else cannot name code that is then executed, and its bits stay the
-same. Nothing is executed to find that out.
+A resumed run imports a plugin only if its source is unchanged since the start of the run, so that a
+run directory from someone else cannot name code to execute, and the bits stay the same. The check
+executes no code.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ SEALS = "plugins.json"
 class Plugins:
     """Sources of the plugins of one run directory, sealed when the run starts.
 
-    `plugins.json` has for each module the digests with which the run was started and, by force,
-    continued.
+    `plugins.json` has the digests of each module at the start of the run and at each forced
+    continuation.
     """
 
     def __init__(self, run_dir: Path) -> None:
@@ -42,10 +42,10 @@ class Plugins:
 
         Args:
             settings: The run's settings as plain values.
-            force: Whether they may differ from those that are sealed.
+            force: Whether sources may differ from the sealed ones.
 
         Raises:
-            RunError: a source is missing, lies in a run directory, or is not the one sealed.
+            RunError: a source is missing, lies in a run directory, or has changed.
         """
         sealed = self._sealed()
         advice = resume_advice(self._run_dir, own_task=bool(settings.get("own_task")), force=True)
@@ -54,7 +54,7 @@ class Plugins:
                 raise RunError(self._refusal(module, advice, known=bool(sealed.get(module))))
 
     def _refusal(self, module: str, advice: str, known: bool) -> str:
-        """Return why a module is not imported; force is advised for the run's own one alone."""
+        """Return why a module is not imported, with advice to force for the run's own modules."""
         file = sources(module)[module]
         if known and (self._run_dir / "summary.json").exists():
             return (
@@ -73,20 +73,20 @@ class Plugins:
         )
 
     def check_recorded(self, force: bool) -> None:
-        """Check the plugins of the settings that the run directory holds, if it holds any.
+        """Check the plugins of the recorded settings, if there are any.
 
         Args:
-            force: Whether their sources may differ from those that are sealed.
+            force: Whether sources may differ from the sealed ones.
 
         Raises:
-            RunError: as `check` says.
+            RunError: see `check`.
         """
         settings = Checkpoints(self._run_dir / "checkpoints").config()
         if settings is None:
             try:
                 settings = parse_json((self._run_dir / "config.json").read_text(encoding="utf-8"))
             except (OSError, ValueError):
-                return  # whoever reads it says so
+                return  # the error comes when the settings are read
         if isinstance(settings, dict):
             self.check(settings, force)
 
@@ -107,33 +107,33 @@ class Plugins:
             write_json(self._file, sealed)
 
     def sources(self) -> dict[str, str]:
-        """Return the digest of each module's source with which the run last went on."""
+        """Return the last sealed digest of each module's source."""
         return {module: digests[-1] for module, digests in self._sealed().items() if digests}
 
     def _sealed(self) -> dict[str, list[str]]:
-        """Return the digests of each module; none where the file is missing or damaged."""
+        """Return the digests of each module; empty if the file is missing or damaged."""
         try:
-            found = parse_json(self._file.read_text(encoding="utf-8"))
-            return {str(module): [*map(str, digests)] for module, digests in found.items()}
+            digests_of = parse_json(self._file.read_text(encoding="utf-8"))
+            return {str(module): [*map(str, digests)] for module, digests in digests_of.items()}
         except (OSError, ValueError, AttributeError, TypeError):
             return {}
 
 
 def modules_of(settings: Any) -> set[str]:
-    """Return the modules that settings name; a name is a value of `name`, or a key."""
+    """Return the modules that settings name, as a value of `name` or as a key."""
     if not isinstance(settings, Mapping):
         return set()
-    found = {*map(str, settings), str(settings.get("name"))}
-    modules = {match[1] for match in map(TARGET.fullmatch, found) if match}
+    names = {*map(str, settings), str(settings.get("name"))}
+    modules = {match[1] for match in map(TARGET.fullmatch, names) if match}
     modules = {module for module in modules if module.partition(".")[0] not in OWN}
     return modules.union(*map(modules_of, settings.values()))
 
 
 def check_places(settings: Mapping[str, Any]) -> None:
-    """Check that no module that settings name lies in a run directory, before one is imported.
+    """Check that no module named in settings lies in a run directory, before an import.
 
     Raises:
-        RunError: a source lies there, or a module has none.
+        RunError: a source lies in a run directory, or a module has no source.
     """
     for module in sorted(modules_of(settings)):
         if module.partition(".")[0] not in sys.stdlib_module_names and spec_of(module):
@@ -141,18 +141,18 @@ def check_places(settings: Mapping[str, Any]) -> None:
 
 
 def sources_of(settings: Mapping[str, Any], run_dir: Path) -> dict[str, str]:
-    """Return the digest of the source of each module that settings name; see `source_digest`."""
+    """Return the digest of the source of each module named in settings; see `source_digest`."""
     return {module: source_digest(module, run_dir) for module in sorted(modules_of(settings))}
 
 
 def source_digest(module: str, run_dir: Path) -> str:
     """Return a digest of a module's source, and of the sources beside it that it imports.
 
-    Beside it are its packages, and where it is not installed, the folder that holds it.
+    Beside it are the modules of its packages and, if it is not installed, of its folder.
 
     Args:
         module: The module.
-        run_dir: A run directory that may not have its files yet.
+        run_dir: The run directory, which may have no files yet.
 
     Raises:
         RunError: there is no source, or one lies in a run directory.
@@ -165,7 +165,7 @@ def source_digest(module: str, run_dir: Path) -> str:
 
 
 def _sources(module: str, run_dir: Path | None = None) -> dict[str, Path]:
-    """Return the source files of a module and of what it imports beside it.
+    """Return the source files of a module and of the modules beside it that it imports.
 
     Raises:
         RunError: there is no source, or one lies in a run directory.
@@ -187,7 +187,7 @@ def _sources(module: str, run_dir: Path | None = None) -> dict[str, Path]:
 
 
 def _run_directory(path: Path, run_dir: Path | None) -> Path | None:
-    """Return the run directory in which a file lies, this or another, if it does."""
+    """Return the run directory that contains a file, this or another, or None."""
     if run_dir and run_dir.resolve() in {*path.absolute().parents, *path.resolve().parents}:
         return run_dir.resolve()
     return run_directory_of(path)

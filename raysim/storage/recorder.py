@@ -1,11 +1,11 @@
 """Records of a run: tables of its rounds and clients, and TensorBoard events.
 
 `metrics.parquet` has a row per round, `clients.parquet` a row per client and round. Both are
-replaced aside and renamed, so they are readable at any moment. How often they are written is
-bounded by the time that writing takes. `clients.parquet` is a folder of files, a `PartedTable`, and
-so is `analysis/NAME.parquet` of each analysis. `client_accuracy.parquet` has a row per client, of
-the last evaluation. A checkpoint holds copies of the metrics and of the open files, and the
-checksums of the closed ones: a resumed run has all rows of its rounds, or does not go on.
+written to a temporary file and renamed, so they are readable at any moment. Writing is limited to a
+fraction of the run's time. `clients.parquet` is a folder of files, a `PartedTable`, and so is
+`analysis/NAME.parquet` of each analysis. `client_accuracy.parquet` has a row per client, of the
+last evaluation. A checkpoint holds copies of the metrics and of the open files, and the checksums
+of the closed ones: a resumed run has all rows of its rounds, or stops.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 Columns = Mapping[str, npt.NDArray[Any]]
 WRITING_FRACTION = 0.01
-"""Fraction of a run's time that may go into writing tables between checkpoints."""
+"""Largest fraction of a run's time for writing tables between checkpoints."""
 METRICS, OPEN = "metrics.parquet", "open.parquet"
-"""Names of the tables within a checkpoint, beside those of the analyses."""
+"""Names of the tables within a checkpoint, without the analyses'."""
 ANALYSIS = "analysis"
 """Folder of the tables of the analyses."""
 
@@ -45,7 +45,7 @@ class SealedTables(NamedTuple):
 
     Attributes:
         folder: The checkpoint's folder, with copies of the metrics and the open files.
-        closed: The checksum of every closed file, by its name in `clients.parquet`, or its path.
+        closed: Checksum of each closed file, by its name in `clients.parquet`, or its path.
     """
 
     folder: Path
@@ -56,7 +56,7 @@ class RunRecorder:
     """Recorder of one run directory: rows of rounds and clients, and events.
 
     Attributes:
-        rows: A row per recorded round; its `checkpoint_seconds` are 0 until it is checkpointed.
+        rows: A row per recorded round; `checkpoint_seconds` is 0 until its checkpoint.
         clients: Folder of the rows of clients.
     """
 
@@ -77,13 +77,13 @@ class RunRecorder:
         self._next_write = 0.0
 
     def open(self, rounds: int, sealed: SealedTables | None = None) -> None:
-        """Go back to the records of the committed rounds, and create the event file.
+        """Restore the records of the committed rounds, and create the event file.
 
-        Events are written anew from the rows, so that a resumed run has none twice.
+        All events are written again from the rows, so that a resumed run has none twice.
 
         Args:
-            rounds: Number of the last committed round; 0 starts anew.
-            sealed: The tables as of that round, where its checkpoint sealed them.
+            rounds: Number of the last committed round; 0 deletes all records.
+            sealed: The tables as of that round, if its checkpoint sealed them.
 
         Raises:
             RunError: rows of a round are lost, or a file cannot be written.
@@ -93,8 +93,8 @@ class RunRecorder:
             for prefix, table in self._parted().items():
                 table.restore(sealed.folder, _of_table(sealed.closed, prefix))
         elif rounds:
-            found = self._read(self._metrics_path)
-            self.rows = [row for row in found if row["round"] <= rounds]
+            recorded = self._read(self._metrics_path)
+            self.rows = [row for row in recorded if row["round"] <= rounds]
             check_rounds(self._metrics_path, rounds, {row["round"] for row in self.rows})
             self._clients.reopen(rounds)
         else:
@@ -103,7 +103,7 @@ class RunRecorder:
                 table.clear()
         for old in self._folder.glob("events.out.tfevents.*"):
             remove(old)
-        # Late, while actors start: it takes long.
+        # Late, while actors start, as it takes long.
         from raysim.storage.rows.tensorboard_events import Events
 
         self._events = Events.create(self._folder)
@@ -115,8 +115,8 @@ class RunRecorder:
 
     def _read(self, path: Path) -> list[Row]:
         with reading(path):
-            found: list[Row] = read_metrics(path, self._settings["rounds"]).to_pylist()
-            return found
+            rows: list[Row] = read_metrics(path, self._settings["rounds"]).to_pylist()
+            return rows
 
     def _parted(self) -> dict[str, PartedTable]:
         """Return the parted tables, by the prefix of their sealed files' names."""
@@ -133,17 +133,17 @@ class RunRecorder:
         """Record a round.
 
         Args:
-            row: Its row of `metrics.parquet`.
-            columns: Columns of its clients, by pass.
+            row: Row of `metrics.parquet`.
+            columns: Columns of the round's clients, by pass.
             accuracy: Columns of the evaluated clients, if any.
-            analyses: Columns of the analyses by name; those without columns have no rows.
+            analyses: Columns of the analyses by name; an analysis without columns has no rows.
         """
         self.rows.append(row)
         for values in columns:
             self._clients.add(_client_table(row["round"], values))
-        for name, found in (analyses or {}).items():
-            if found:
-                self._analyses[name].add(_table(row["round"], found))
+        for name, of_analysis in (analyses or {}).items():
+            if of_analysis:
+                self._analyses[name].add(_table(row["round"], of_analysis))
         if accuracy:
             self._accuracy = _client_table(row["round"], accuracy)
 
@@ -151,19 +151,19 @@ class RunRecorder:
         """Check that the closed files of parted tables are as they were sealed.
 
         Raises:
-            OSError: one is missing.
-            ValueError: one is damaged; it is named.
+            OSError: a file is missing.
+            ValueError: a file is damaged; the message names it.
         """
         for prefix, table in self._parted().items():
             table.check(_of_table(sealed.closed, prefix))
 
     def seal(self, folder: Path, number: int, seconds: float) -> Mapping[str, str]:
-        """Write everything, with the seconds of a round's checkpoint in its row; copy it there.
+        """Write all records, with the duration of a round's checkpoint; copy them into it.
 
         Args:
-            folder: The checkpoint's folder, which is not to be found yet.
+            folder: The checkpoint's folder, which has a temporary name.
             number: The round.
-            seconds: Seconds that its checkpoint took.
+            seconds: Duration of its checkpoint.
 
         Returns:
             `SealedTables.closed` of the checkpoint.
@@ -179,7 +179,7 @@ class RunRecorder:
         }
 
     def publish(self, row: Row) -> None:
-        """Show a recorded round to readers: its events now, the tables when they are due."""
+        """Publish a recorded round: its events now, the tables when they are due."""
         self._emit(row, time())
         if perf_counter() >= self._next_write:
             self.flush()
@@ -206,7 +206,7 @@ class RunRecorder:
         return pa.table({name: [row.get(name) for row in self.rows] for name in names})
 
     def close(self) -> None:
-        """Write everything and close the event file."""
+        """Write all records and close the event file."""
         try:
             self.flush()
         finally:
@@ -240,7 +240,7 @@ def _client_table(number: int, columns: Columns) -> pa.Table:
 
 
 def _table(number: int, columns: Columns) -> pa.Table:
-    """Return columns [n] or [n, F] with the round in front of them."""
+    """Return a table of columns [n] or [n, F], with the round as first column."""
     rows = len(next(iter(columns.values())))
     arrays = {name: _array(np.asarray(values)) for name, values in columns.items()}
     return pa.table({"round": np.full(rows, number), **arrays})
@@ -254,6 +254,6 @@ def _array(values: npt.NDArray[Any]) -> pa.Array:
 
 
 def _of_table(closed: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """Return the checksums of a table's closed files by name, of those of all tables."""
-    found = {n.removeprefix(prefix): d for n, d in closed.items() if n.startswith(prefix)}
-    return {name: digest for name, digest in found.items() if "/" not in name}
+    """Select the checksums of one table's closed files from those of all tables, by name."""
+    files = {n.removeprefix(prefix): d for n, d in closed.items() if n.startswith(prefix)}
+    return {name: digest for name, digest in files.items() if "/" not in name}

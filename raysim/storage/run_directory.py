@@ -34,12 +34,12 @@ PACKAGES = ("raysim", "torch", "ray", "numpy", "pyarrow", "safetensors")
 
 
 class RunDirectory:
-    """A run directory, locked by the process that writes to it."""
+    """Run directory, locked by the process that writes to it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config_values: dict[str, Any] = {}
-        """Content of `config.json`, from when the directory is locked."""
+        """Content of `config.json`, set when the directory is locked."""
         self._descriptor: int | None = None
         self._opened = datetime.now(UTC).isoformat(timespec="seconds")
 
@@ -60,10 +60,10 @@ class RunDirectory:
     def reserved(cls, out: str | None, name: str) -> Iterator[Path]:
         """Yield the path of a run: `out`, or else a new folder under `runs/`.
 
-        A new folder is made for this run alone, and removed where the body leaves it empty.
+        A new folder is created for this run alone, and removed if the body leaves it empty.
 
         Raises:
-            RunError: the folder cannot be made.
+            RunError: the folder cannot be created.
         """
         if out is not None:
             yield Path(out)
@@ -78,25 +78,29 @@ class RunDirectory:
                 path.parent.rmdir()
 
     def is_finished(self, target: float | None, rounds: int) -> bool:
-        """Return whether the summary is that of the rounds; going on writes a damaged one anew."""
+        """Return whether the summary agrees with the rounds; resuming replaces a damaged one."""
         try:
-            found = parse_json(self.summary.read_text("utf-8"))
+            recorded = parse_json(self.summary.read_text("utf-8"))
             expected = summarise(read_metrics(self.metrics, rounds).to_pylist(), target)
-            # As text: a loss that is not a number is not equal to itself.
-            return all(json.dumps(found[name]) == json.dumps(expected[name]) for name in expected)
+            # As text: a loss of NaN is not equal to itself.
+            return all(
+                json.dumps(recorded[name]) == json.dumps(expected[name]) for name in expected
+            )
         except (OSError, ValueError, LookupError, TypeError, RecursionError, pa.ArrowException):
             return False
 
     def holds_finished(self, settings: Settings) -> bool:
-        """Return whether a finished run with equal settings and formulas is here."""
+        """Return whether this is a finished run with equal settings and formula."""
         finished = self.is_finished(settings.target_accuracy, settings.rounds)
         if not finished or not self.config.exists():
             return False
-        found, own_task = self.read_config()
-        return not (own_task or difference_from(found, settings) or self.other_revision(settings))
+        recorded, own_task = self.read_config()
+        return not (
+            own_task or difference_from(recorded, settings) or self.other_revision(settings)
+        )
 
     def other_revision(self, settings: Settings) -> str | None:
-        """Return the revision of the method's formula here, where it is not that of settings."""
+        """Return the difference in the revision of the method's formula, or None."""
         sealed, own = Checkpoints(self.checkpoints).revision(), settings.method.revision
         return None if sealed in (None, own) else f"{FORMULA} {sealed} (here {own})"
 
@@ -108,16 +112,16 @@ class RunDirectory:
     ) -> None:
         """Check that a run with these settings may write here; create nothing.
 
-        It may where nothing exists yet, where no round was recorded, or where a run has equal
-        settings; of one that is finished, by the same formula.
+        It may if there is no folder, no recorded round, or a run with equal settings and, if it is
+        finished, with the same formula.
 
         Args:
             settings: The settings.
-            own_task: Whether it has a task of its own.
-            note: Called with a line where `config.json` is damaged.
+            own_task: Whether the run has its own task.
+            note: Called with a line if `config.json` is damaged.
 
         Raises:
-            RunError: the folder holds something else, or cannot be written.
+            RunError: the folder holds other files or runs, or cannot be written.
         """
         parent = next(p for p in (self.path, *self.path.absolute().parents) if p.exists())
         try:
@@ -129,20 +133,20 @@ class RunDirectory:
             ) from error
         if parent != self.path or all(map(_is_before_a_run, self.path.iterdir())):
             return
-        found, found_task = self.read_config(note)
+        recorded, recorded_task = self.read_config(note)
         if self.metrics.exists() or self.checkpoints.exists():
-            self._check_unfinished(found, found_task, settings, own_task)
+            self._check_unfinished(recorded, recorded_task, settings, own_task)
 
     def _check_unfinished(
-        self, found: dict[str, Any], found_task: bool, settings: Settings, own_task: bool
+        self, recorded: dict[str, Any], recorded_task: bool, settings: Settings, own_task: bool
     ) -> None:
-        """Check that the run in this directory may go on with these settings."""
-        if difference := difference_from(found, settings):
+        """Check that the run in this directory may continue with these settings."""
+        if difference := difference_from(recorded, settings):
             more = "; a run is not extended" if difference.startswith("rounds=") else ""
             raise RunError(
                 f"out={self.path}: holds a run with {difference}{more}; choose another `out`"
             )
-        if found_task != own_task:
+        if recorded_task != own_task:
             raise RunError(f"out={self.path}: holds a run of another task; choose another `out`")
         other = self.other_revision(settings)
         if other and self.is_finished(settings.target_accuracy, settings.rounds):
@@ -154,18 +158,19 @@ class RunDirectory:
     def lock(self, settings: Settings, own_task: bool) -> Iterator[None]:
         """Lock the directory for this process, check it again, write seals and settings.
 
-        Another process may have used it since the first check. Files that a killed process left
-        half written are deleted, and so is the record of an earlier failure.
+        Another process may have used it since the first check. Half-written files of a killed
+        process are deleted, and so is the record of an earlier failure.
 
         Raises:
-            RunError: it cannot be written, another process holds the lock, or `check` refuses it.
+            RunError: the directory cannot be written, another process holds the lock, or `check`
+                refuses it.
         """
         with lock_folder(self.path, "another process is writing to it") as descriptor:
             self._descriptor = descriptor
             for folder in (self.path, self.clients, self.checkpoints):
                 sweep(folder)
             self.check(settings, own_task)
-            Plugins(self.path).seal(settings.to_dict())  # before there is a run that needs them
+            Plugins(self.path).seal(settings.to_dict())  # before a run needs them
             self.config_values = {"schema": SCHEMA, **settings.to_dict(), "own_task": own_task}
             write_json(self.config, self.config_values)
             remove(self.failed)
@@ -178,7 +183,7 @@ class RunDirectory:
         """Check that the path still leads to the directory that this process has locked.
 
         Raises:
-            MovedError: it was renamed, deleted or replaced; it would be made anew.
+            MovedError: the directory was renamed, deleted or replaced; writing would create it.
         """
         if self._descriptor is not None:
             check_place(self.path, self._descriptor)
@@ -186,33 +191,33 @@ class RunDirectory:
     def read_config(
         self, note: Callable[[str], None] = lambda text: None
     ) -> tuple[dict[str, Any], bool]:
-        """Return the settings of the run, and whether it has a task of its own.
+        """Return the settings of the run, and whether it has its own task.
 
-        The settings that the newest checkpoint sealed are taken where `config.json` is damaged, or
-        has others that decide a result.
+        If `config.json` is damaged, or differs from the newest checkpoint in a setting that decides
+        results, the checkpoint's settings are returned.
 
         Args:
-            note: Called with a line where they are taken.
+            note: Called with a line if the checkpoint's settings are used.
 
         Raises:
-            RunError: the directory holds no run, or one of a newer version.
+            RunError: the directory holds no run, or a run of a newer version.
         """
         sealed = Checkpoints(self.checkpoints).config()
         try:
-            found = _read_settings(self.config, parse_json(self.config.read_text("utf-8")))
+            config = _read_settings(self.config, parse_json(self.config.read_text("utf-8")))
         except (OSError, ValueError, KeyError, TypeError) as error:
             if sealed is None:
                 raise RunError(f"{self.path}: holds no run (config.json: {error})") from error
             problem = "is damaged"
         else:
-            if sealed is None or (other := _other_settings(found[0], sealed)) is None:
-                return found
+            if sealed is None or (other := _other_settings(config[0], sealed)) is None:
+                return config
             problem = f"differs from the newest checkpoint ({other})"
         note(f"{self.config}: {problem}; taking the settings from the checkpoint")
         return _read_settings(self.config, sealed)
 
     def save_partition(self, client_indices: ClientIndices) -> None:
-        """Save the samples of each client; drawn ones follow from settings and seed."""
+        """Save the samples of each client, unless they are drawn from settings and seed."""
         if not isinstance(client_indices, ListedIndices):
             return
         lists = pa.LargeListArray.from_arrays(client_indices.offsets, client_indices.indices)
@@ -225,11 +230,11 @@ class RunDirectory:
         replace_file(self.partition, write)
 
     def save_environment(self, actors: Sequence[Mapping[str, Any]] = (), **resources: Any) -> None:
-        """Write versions, machine, actors, and of every node what decides bits.
+        """Write versions, machine, actors, and the environment of each node.
 
         Args:
-            actors: Each with what `Worker.about` returns, and its host.
-            resources: The backend, and what each actor reserves.
+            actors: Result of `Worker.about` and host of each actor.
+            resources: The backend, and the resources of each actor.
         """
         write_json(
             self.environment,
@@ -252,35 +257,35 @@ class RunDirectory:
 
 
 def _is_before_a_run(path: Path) -> bool:
-    """Return whether a start that was killed leaves such a file before it writes the settings."""
+    """Return whether a killed start may leave such a file before it writes the settings."""
     return path.name in (LOCK, SEALS) or is_leftover(path)
 
 
 def _read_settings(path: Path, values: Any) -> tuple[dict[str, Any], bool]:
-    """Return the settings in the values of a `config.json`, and whether a task replaces some.
+    """Return the settings in the values of a `config.json`, and whether the run has its own task.
 
     Raises:
-        KeyError, TypeError: the values are not those of a run.
-        RunError: a newer version wrote them.
+        KeyError, TypeError: the values are no run's.
+        RunError: a newer version wrote the file.
     """
     values = dict(values)
     own_task = bool(values.pop("own_task"))
     return current_settings(path, values), own_task
 
 
-def _other_settings(found: dict[str, Any], sealed: dict[str, Any]) -> str | None:
-    """Return the first setting that differs from the sealed ones and decides a result."""
+def _other_settings(recorded: dict[str, Any], sealed: dict[str, Any]) -> str | None:
+    """Return the first setting that decides results and differs from the sealed ones, or None."""
     expected = {key: value for key, value in sealed.items() if key not in ("schema", "own_task")}
-    if other := modules_of(found) ^ modules_of(expected):  # not checked: `parse` would import it
+    if other := modules_of(recorded) ^ modules_of(expected):  # not checked: `parse` would import it
         return ", ".join(sorted(other))
     try:
-        return _difference(parse(found).to_dict(), parse(expected).to_dict())
+        return _difference(parse(recorded).to_dict(), parse(expected).to_dict())
     except SettingsError as error:
         return str(error)
 
 
 def difference_from(recorded: Mapping[str, Any], settings: Settings) -> str | None:
-    """Return the first setting of a run in which recorded ones differ; None if the run goes on."""
+    """Return the first recorded setting that differs from a run's; None if it may continue."""
     try:
         values = parse(recorded).to_dict()
     except SettingsError as error:

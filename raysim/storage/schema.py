@@ -1,8 +1,8 @@
-"""Schema versions of run directories and folders of runs; settings that earlier versions wrote.
+"""Schema versions of run directories and folders of runs; settings of earlier versions.
 
-`config.json` and the files in GRIDS carry the key `schema`. Files without it are of version 0,
-which had other names for one setting and for the modules of workloads, studies and launchers.
-Settings that users write themselves have no key either, so the same names are read from them.
+`config.json` and the files in GRIDS have the key `schema`. Files without it are of version 0, which
+had other names for one setting and for the modules of workloads, studies and launchers. Settings
+written by users have no key either, so the old names are read from them, too.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from raysim.core.given import parse_json
 
 SCHEMA = 1
 GRIDS = {"table": "table.json", "figure": "figure.json", "study": "study.json"}
-"""Files in the folders of a table's, a figure's or a study's runs; the first two name it."""
+"""Files in the folders of a table's, a figure's or a study's runs; the first two hold its name."""
 MOVED = ("workloads", "tuning", "cluster")
-"""Packages that stood beside `raysim` in version 0, and are inside it since version 1."""
+"""Packages beside `raysim` in version 0, and inside it since version 1."""
 COMPONENTS = ("dataset", "partition", "model", "method")
 
 
@@ -29,20 +29,20 @@ def check_schema(path: Path, values: Mapping[str, Any]) -> None:
     """Check that this version can read a file.
 
     Raises:
-        RunError: a newer version wrote it, or its schema is no version.
+        RunError: a newer version wrote the file, or its schema is no version.
     """
-    found = values.get("schema", 0)
-    if type(found) is not int or found < 0:
-        raise RunError(f"{path}: schema={found!r} is no version; restore the file")
-    if found > SCHEMA:
+    schema = values.get("schema", 0)
+    if type(schema) is not int or schema < 0:
+        raise RunError(f"{path}: schema={schema!r} is no version; restore the file")
+    if schema > SCHEMA:
         raise RunError(
-            f"{path}: schema={found} was written by a newer raysim, this one reads up to {SCHEMA};"
+            f"{path}: schema={schema} was written by a newer raysim, this one reads up to {SCHEMA};"
             " use the newer one"
         )
 
 
 def named_in(folder: Path, kind: str) -> str:
-    """Return the name of the table, or the figure, whose folder this is; "" if of none."""
+    """Return the name of the folder's table or figure; "" without one."""
     with suppress(OSError, ValueError, LookupError, TypeError):
         return str(parse_json((folder / GRIDS[kind]).read_text(encoding="utf-8"))[kind])
     return ""
@@ -53,23 +53,23 @@ def check_claim(folder: Path, kind: str, name: str = "") -> None:
 
     Args:
         folder: The folder.
-        kind: Which of GRIDS it would be.
-        name: The name of the table or the figure; a study has an id of its own.
+        kind: One of GRIDS.
+        name: The name of the table or the figure; a study has its own id.
 
     Raises:
-        RunError: it is the folder of another one.
+        RunError: the folder holds the runs of another table, figure or study.
     """
     for other, file in GRIDS.items():
-        found = named_in(folder, other)
-        if (folder / file).exists() and (other != kind or (found and found != name)):
-            held = f"{other} {found}" if found else f"a {other}"
+        holder = named_in(folder, other)
+        if (folder / file).exists() and (other != kind or (holder and holder != name)):
+            held = f"{other} {holder}" if holder else f"a {other}"
             raise RunError(f"out={folder}: holds {held}; choose another --out")
 
 
 def table_of(run: Path) -> str:
-    """Return the table in whose folder a run directory lies; "" if in none, or nearer in another's.
+    """Return the table of the folder around a run; "" if the nearest owner is no table.
 
-    That of a figure or a study may lie in a table's.
+    The folder of a figure or a study may lie in a table's.
     """
     for folder in run.resolve().parents:
         if any((folder / file).exists() for file in GRIDS.values()):
@@ -78,7 +78,7 @@ def table_of(run: Path) -> str:
 
 
 def current_settings(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a file under the names of this version.
+    """Return the settings of a file under the names of the present version.
 
     Raises:
         RunError: a newer version wrote the file.
@@ -89,7 +89,7 @@ def current_settings(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of version 0 under the names of this version."""
+    """Return settings of version 0 under the names of the present version."""
     result = dict(settings)
     for old, new in RENAMED.items():
         if old in result and new not in result:

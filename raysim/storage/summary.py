@@ -10,24 +10,24 @@ import numpy as np
 from raysim.storage.recorder import Row
 
 DROPPED = "clients_dropped"
-"""Column of runs in which clients were dropped after errors: how many, a round."""
+"""Column of the number of clients dropped after errors, in runs with any."""
 EVALUATED = (
     *("holdout_", "client_accuracy_", "local_test_"),
     *("personal_holdout_", "personal_local_test_"),
 )
-"""Beginnings of the columns of evaluations, besides those of the test set."""
+"""Prefixes of the columns of evaluations, besides the test set's."""
 VIRTUAL = ("virtual_seconds", "virtual_joules")
-"""Columns of runs with a virtual clock of which the summary has the sum."""
+"""Columns of a virtual clock whose sums are in the summary."""
 
 
 def reached_at(points: Iterable[tuple[float, float]], target: float) -> float | None:
-    """Return where the running maximum of a curve reaches a target, None where it does not.
+    """Return the place where the running maximum of a curve reaches a target, or None.
 
-    The curve is interpolated between the point that reaches it and the one before, as in McMahan
-    et al., section 3.
+    The curve is interpolated between the point that reaches the target and the previous one, as in
+    McMahan et al., section 3.
 
     Args:
-        points: Place and value of each point, by place; values that are no number are left out.
+        points: Place and value of each point, by place; NaN values are left out.
         target: The value to be reached.
     """
     before: tuple[float, float] | None = None
@@ -44,7 +44,7 @@ def reached_at(points: Iterable[tuple[float, float]], target: float) -> float | 
 
 
 def rounds_to_target(rows: Sequence[Row], target: float | None) -> float | None:
-    """Return the rounds to a test accuracy; None if there is no target or it was not reached."""
+    """Return the rounds to a test accuracy; None without a target, or if it was not reached."""
     if target is None:
         return None
     accuracies = ((row["round"], row.get("test_accuracy")) for row in rows)
@@ -52,7 +52,7 @@ def rounds_to_target(rows: Sequence[Row], target: float | None) -> float | None:
 
 
 SHOWN = ("test_loss", "holdout_loss", "local_test_loss")
-"""Columns that a round has where it was evaluated, the first that there is."""
+"""Columns of evaluated rounds: the first present one tells whether a round was evaluated."""
 
 
 def summarise(rows: Sequence[Row], target: float | None) -> Row:

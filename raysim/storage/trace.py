@@ -1,10 +1,10 @@
 """Traces: spans of a round's phases by worker, for Perfetto and as columns of `metrics.parquet`.
 
-Workers and driver record spans of their phases. A worker waits whenever it is in none of its spans:
-for its start, for a chunk, for other workers at the end, for the server. Evaluation follows the
-round: its spans are in the trace, and in no column but `evaluation_seconds`. Clients of
-asynchronous rounds train during evaluations too: their spans are in the columns of the round that
-takes in their results, which they may exceed. They add up over the run, not over each round.
+Workers and driver record spans of their phases. A worker waits outside of its spans: for its start,
+for a chunk, for other workers at the end, for the server. Evaluation follows the round: its spans
+are in the trace, and only in the column `evaluation_seconds`. Clients of asynchronous rounds also
+train during evaluations: their spans are in the columns of the round that aggregates their results,
+and may be longer than that round. They add up over the run, not over each round.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from raysim.storage.atomic import writing
 
 Phase = Literal["broadcast", "data", "training", "reduction", "placement", "evaluation"]
 Span = tuple[Phase, float, float]
-"""A phase, its start in seconds since the epoch, and its duration in seconds."""
+"""Phase, its start in seconds since the epoch, and its duration in seconds."""
 NamedSpan = tuple[str, float, float]
 Columns = Mapping[str, npt.NDArray[Any]]
 Spans = Mapping[str, Sequence[Span]]
-"""Spans by worker; the driver's under DRIVER."""
+"""Spans by worker, the driver's under DRIVER."""
 
 WORKER_PHASES: tuple[Phase, ...] = ("broadcast", "data", "training", "reduction")
 DRIVER_PHASES: tuple[Phase, ...] = ("broadcast", "placement", "reduction")
@@ -35,7 +35,7 @@ DRIVER = "driver"
 
 
 class Stopwatch:
-    """Recorder of the spans of one process; it records nothing where the trace is off."""
+    """Recorder of the spans of one process; records nothing without `trace`."""
 
     def __init__(self, on: bool) -> None:
         self._on = on
@@ -62,9 +62,9 @@ class Stopwatch:
 class TraceWriter:
     """Writer of a run's trace and of its columns per round.
 
-    The trace is in Chrome's JSON array format. Perfetto (https://ui.perfetto.dev) opens it without
-    the closing bracket too, so the file is readable after every round. A resumed run starts another
-    file.
+    The trace is in Chrome's JSON array format. Perfetto (https://ui.perfetto.dev) also opens it
+    without the closing bracket, so the file is readable after every round. A resumed run starts
+    another file.
     """
 
     def __init__(self, folder: Path, first_round: int, name: str = "trace") -> None:
@@ -74,15 +74,15 @@ class TraceWriter:
 
     @cached_property
     def _virtual(self) -> TraceWriter:
-        """Writer of the clients' work in virtual time, a line per client."""
+        """Writer of the clients' passes in virtual time, a line per client."""
         return TraceWriter(self._folder, self._first_round, "virtual_trace")
 
     def virtual(self, number: int, passes: Sequence[Columns]) -> None:
-        """Write the clients' work in a round to a trace of virtual time, if the run has one.
+        """Write the clients' passes of a round to a trace of virtual time, if the run has one.
 
         Args:
             number: The round.
-            passes: Columns of its clients, by pass.
+            passes: Columns of the round's clients, by pass.
         """
         if works := _virtual_spans(passes):
             self._virtual._write(number, works)
@@ -95,19 +95,19 @@ class TraceWriter:
         Args:
             number: The round.
             seconds: Duration of the round without evaluation.
-            workers: Number of workers, idle ones included. A worker that was lost after it had
+            workers: Number of workers, including idle ones. A worker that was lost after it
                 returned results counts beside its successor.
             spans: Spans of the round.
             evaluation: Spans of the evaluation after the round.
 
         Returns:
-            Seconds of each phase summed over the workers, waiting included, which is at least 0,
-            and the driver's seconds of broadcast, placement and reduction.
+            Seconds of each phase summed over the workers, including waiting (at least 0), and the
+            driver's seconds of broadcast, placement and reduction.
         """
         self._write(number, [*spans.items(), *evaluation.items()])
-        busy = [found for worker, found in spans.items() if worker != DRIVER]
+        busy = [recorded for worker, recorded in spans.items() if worker != DRIVER]
         totals: dict[str, float] = {
-            phase: sum(_total(found, phase) for found in busy) for phase in WORKER_PHASES
+            phase: sum(_total(recorded, phase) for recorded in busy) for phase in WORKER_PHASES
         }
         waiting = max(workers, len(busy)) * seconds - sum(totals.values())
         totals["waiting"] = max(waiting, 0.0)
@@ -117,9 +117,9 @@ class TraceWriter:
         }
 
     def _write(self, number: int, spans: Sequence[tuple[str, Sequence[NamedSpan]]]) -> None:
-        """Append spans of a round to the trace; the first ones replace a file of the same name."""
+        """Append the spans of a round to the trace; the first round replaces an old file."""
         first, events = not self._lines, []
-        for worker, found in spans:
+        for worker, recorded in spans:
             if worker not in self._lines:
                 self._lines[worker] = len(self._lines) + 1
                 events.append(self._event("M", worker, name="thread_name", args={"name": worker}))
@@ -127,7 +127,7 @@ class TraceWriter:
                 self._event(
                     "X", worker, name=phase, ts=start * 1e6, dur=took * 1e6, args={"round": number}
                 )
-                for phase, start, took in found
+                for phase, start, took in recorded
             ]
         lines = ["[\n"] if first else []
         lines += [json.dumps(event) + ",\n" for event in events]
@@ -139,8 +139,8 @@ class TraceWriter:
 
 
 def _virtual_spans(passes: Sequence[Columns]) -> list[tuple[str, list[NamedSpan]]]:
-    """Return the work of each client in virtual time; where rounds overlap, from which version."""
-    found: dict[str, list[NamedSpan]] = {}
+    """Return each client's passes in virtual time, named by version in asynchronous rounds."""
+    by_client: dict[str, list[NamedSpan]] = {}
     for columns in passes:
         if "virtual_start" in columns:
             names = ("client", "virtual_start", "virtual_seconds")
@@ -148,8 +148,8 @@ def _virtual_spans(passes: Sequence[Columns]) -> list[tuple[str, list[NamedSpan]
             works = zip(*(columns[n].tolist() for n in names), strict=True)
             for at, (client, start, took) in enumerate(works):
                 name = "training" if versions is None else f"from version {versions[at]:.0f}"
-                found.setdefault(f"client {client:.0f}", []).append((name, start, took))
-    return [*found.items()]
+                by_client.setdefault(f"client {client:.0f}", []).append((name, start, took))
+    return [*by_client.items()]
 
 
 def _total(spans: Sequence[Span], phase: Phase) -> float:

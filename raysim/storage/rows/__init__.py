@@ -1,5 +1,5 @@
 """Rows of a run's rounds: `metrics.parquet`, tables in parts, and TensorBoard events.
 
-In: rows of a round. Out: folders of part files, what a checkpoint seals of them, and events.
+In: rows of a round. Out: folders of part files, their copies and checksums in checkpoints, events.
 Imported by `raysim.storage`; `results` and `tuning` read the rows.
 """

@@ -1,4 +1,4 @@
-"""`metrics.parquet`: a row per round, of numbers alone."""
+"""Reading of `metrics.parquet`, with a row of numbers per round."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ PRE_PASSES = 100
 
 
 def read_metrics(path: Path, rounds: int) -> pa.Table:
-    """Return a table of rounds, which is checked by its footer before rows are read.
+    """Return a table of rounds, whose footer is checked before rows are read.
 
     Args:
         path: The file.
-        rounds: The rounds of the settings.
+        rounds: The number of rounds in the settings.
 
     Raises:
-        OSError, ValueError, pa.ArrowException: it is missing or damaged, has more rows than rounds,
-            or columns that are no numbers.
+        OSError, ValueError, pa.ArrowException: the file is missing or damaged, has more rows than
+            rounds, or columns that are no numbers.
     """
     with pq.ParquetFile(path) as file:
         rows, schema = file.metadata.num_rows, file.schema_arrow
@@ -36,10 +36,10 @@ def read_metrics(path: Path, rounds: int) -> pa.Table:
 
 
 def check_numbers(schema: pa.Schema) -> None:
-    """Check that columns hold numbers; one without any value may.
+    """Check that columns hold numbers or no values.
 
     Raises:
-        ValueError: one holds something else; it is named.
+        ValueError: a column holds something else; the message names it.
     """
     numeric = (
         *(pa.types.is_integer, pa.types.is_floating),

@@ -1,7 +1,7 @@
 """Parted tables: a folder of Parquet files, the last of which is open.
 
-The open file is replaced aside and renamed when rows are written; a file that is long enough is
-closed, so that the rows held in memory stay bounded. A checkpoint holds a copy of the open file and
+When rows are written, the open file is replaced atomically; a long enough file is closed, so that
+the rows in memory stay bounded. A checkpoint holds a copy of the open file and
 the checksums of the closed ones.
 """
 
@@ -22,19 +22,19 @@ from raysim.storage.atomic import remove, replace_file, sweep
 from raysim.storage.rows.metrics import check_numbers
 
 FILE_ROWS, FILE_BYTES = 50_000, 2**25
-"""Rows, and bytes in memory, after which a file is closed."""
+"""Number of rows, and bytes in memory, from which a file is closed."""
 
 
 class PartedTable:
-    """A table in a folder of part files.
+    """Table in a folder of part files.
 
     Attributes:
         folder: The folder, to be read as one table.
-        closed: The checksum of every closed file, by name.
+        closed: Checksum of each closed file, by name.
     """
 
     def __init__(self, folder: Path, copy: str) -> None:
-        """Name the folder, and the copy of the open file within a checkpoint."""
+        """Set the folder, and the name of the open file's copy within a checkpoint."""
         self.folder, self._copy = folder, copy
         self.closed: dict[str, str] = {}
         self._rows: list[pa.Table] = []
@@ -45,12 +45,12 @@ class PartedTable:
         return self.folder / f"part-{len(self.closed):06d}.parquet"
 
     def add(self, rows: pa.Table) -> None:
-        """Add rows, which `write` writes."""
+        """Add rows, to be written by `write`."""
         self._rows.append(rows)
         self._written = False
 
     def write(self) -> None:
-        """Write the rows of the open file; close it when it is long enough."""
+        """Write the rows of the open file, and close it if it is long enough."""
         if self._written:
             return
         table = pa.concat_tables(self._rows, promote_options="default")
@@ -72,8 +72,8 @@ class PartedTable:
         """Check that closed files are as they were sealed.
 
         Raises:
-            OSError: one is missing.
-            ValueError: one is damaged; it is named.
+            OSError: a file is missing.
+            ValueError: a file is damaged; the message names it.
         """
         for name, expected in closed.items():
             if checksum(self.folder / name) != expected:
@@ -95,10 +95,10 @@ class PartedTable:
         remove(self.folder)
 
     def reopen(self, rounds: int) -> None:
-        """Read a table that no checkpoint sealed; leave out the rows of later rounds.
+        """Read a table that no checkpoint sealed, without the rows of later rounds.
 
         Raises:
-            RunError: it lacks a round, or is damaged.
+            RunError: the table lacks a round, or is damaged.
         """
         files = sorted(self.folder.glob("part-*.parquet"))
         seen = [read_table(path, ["round"])["round"].unique().to_pylist() for path in files]
@@ -118,7 +118,7 @@ def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
     """Return a table, or some of its columns, which must hold numbers.
 
     Raises:
-        RunError: it is missing or damaged.
+        RunError: the file is missing or damaged.
     """
     with reading(path):
         table = pq.read_table(path, columns=columns)
@@ -129,7 +129,7 @@ def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Raise what a damaged table raises in the body as RunError, with its path."""
+    """Raise errors of a damaged table in the body as RunError with its path."""
     try:
         yield
     except (OSError, ValueError, pa.ArrowException) as error:
@@ -139,14 +139,14 @@ def reading(path: Path) -> Iterator[None]:
         ) from error
 
 
-def check_rounds(path: Path, rounds: int, found: Collection[int]) -> None:
+def check_rounds(path: Path, rounds: int, present: Collection[int]) -> None:
     """Check that a table has rows of every committed round.
 
     Raises:
-        RunError: it has not; it names the first of them.
+        RunError: a round has no rows; the message names the first such round.
     """
     for number in range(1, rounds + 1):
-        if number not in found:
+        if number not in present:
             raise RunError(
                 f"{path}: lacks round {number} of {rounds}; restore it, or start the run again in"
                 " another `out`"

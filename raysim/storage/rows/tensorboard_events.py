@@ -1,7 +1,7 @@
 """TensorBoard events of a run.
 
 `torch.utils.tensorboard.SummaryWriter` writes in a thread, which ends with a traceback on the
-terminal where the disk is full. This writer raises the error in the caller.
+terminal if the disk is full. This writer raises the error in the caller.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from raysim.storage.atomic import writing
 class Events:
     """Open event file of one process; readers see flushed events.
 
-    Every method raises MachineError where the file cannot be written.
+    Every method raises MachineError if the file cannot be written.
     """
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
@@ -42,14 +42,14 @@ class Events:
         return events
 
     def scalar(self, name: str, value: float, step: int, moment: float) -> None:
-        """Write a value of a round; the moment is in seconds since the epoch."""
+        """Write a value of a round; `moment` is in seconds since the epoch."""
         summary = scalar(name, value)  # type: ignore[no-untyped-call]
         self._write(summary=summary, step=step, wall_time=moment)
 
     def hyperparameters(self, values: Mapping[str, Any]) -> None:
         """Write settings for TensorBoard's table of hyperparameters."""
-        # Without the first summary TensorBoard shows the settings and figures of all runs; with it
-        # those that one of the runs lists.
+        # Without the first summary TensorBoard shows the settings and figures of all runs, with it
+        # those of only one run.
         for summary in hparams(dict(values), {})[1:]:  # type: ignore[no-untyped-call]
             self._write(summary=summary)
 

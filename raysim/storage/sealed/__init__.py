@@ -1,5 +1,5 @@
-"""Sealed files: words of checkpoints, and the model of a run directory.
+"""Sealed files: the JSON of checkpoints, and the model of a run directory.
 
-In: checkpoints. Out: words and models that are as they were written. Imported by `raysim.storage`,
-by readers of models.
+In: checkpoints. Out: their JSON and models, checked to be as written. Imported by `raysim.storage`
+and by readers of models.
 """

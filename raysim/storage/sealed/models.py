@@ -21,30 +21,30 @@ MODEL, CHECKPOINTS = "model.safetensors", "checkpoints"
 
 
 def read_model(run: Path, note: Callable[[str], None]) -> dict[str, Tensor]:
-    """Return the deployed model of a run, from its newest checkpoint where the file is damaged.
+    """Return the deployed model of a run, from its newest checkpoint if the file is damaged.
 
     Args:
         run: The run directory.
-        note: Called with a line where the checkpoint's is taken.
+        note: Called with a line if the checkpoint's model is used.
 
     Raises:
-        RunError: there is none, or it is damaged and the newest checkpoint does not hold it.
+        RunError: there is no model, or it is damaged and not in the newest checkpoint.
     """
     problem = model_problem(run)
     if problem is None:
         return load_file(run / MODEL)
-    if (found := _of_checkpoint(run)) is None:
+    if (copy := _of_checkpoint(run)) is None:
         raise RunError(problem)
-    folder, model = found
+    folder, model = copy
     note(f"{problem}; meanwhile taking the model of {folder}")
     return model
 
 
 def model_problem(run: Path) -> str | None:
-    """Return in one line that the model of a run is not what its newest checkpoint sealed.
+    """Return a line if the model of a run differs from the one that its newest checkpoint sealed.
 
-    One that no checkpoint seals, as in earlier versions, must be a file of tensors. None says that
-    nothing is wrong.
+    A model without seal, as of earlier versions, must be a file of tensors. None if the model is
+    valid.
     """
     path = run / MODEL
     _, digest, own_task = _sealed(run)
@@ -62,7 +62,7 @@ def model_problem(run: Path) -> str | None:
 
 
 def _of_checkpoint(run: Path) -> tuple[Path, dict[str, Tensor]] | None:
-    """Return the newest checkpoint's folder and model; None where no group of it is the model."""
+    """Return the newest checkpoint's folder and model; None if no group of it is the model."""
     folder, digest, _ = _sealed(run)
     if folder is None or digest is None:
         return None
@@ -73,7 +73,7 @@ def _of_checkpoint(run: Path) -> tuple[Path, dict[str, Tensor]] | None:
     for group in groups.values():
         content = save(contiguous(group))
         if hashlib.sha256(content).hexdigest() == digest:
-            with TemporaryDirectory() as other:  # mapped: a tensor's place decides its last bits
+            with TemporaryDirectory() as other:  # mapped: a tensor's alignment decides last bits
                 path = Path(other) / MODEL
                 path.write_bytes(content)
                 return folder, load_file(path)
@@ -83,9 +83,9 @@ def _of_checkpoint(run: Path) -> tuple[Path, dict[str, Tensor]] | None:
 def _sealed(run: Path) -> tuple[Path | None, str | None, bool]:
     """Return the newest checkpoint's folder, the model's checksum, and whether the task is own."""
     folder = run / CHECKPOINTS
-    found = Checkpoints(folder).newest() if folder.is_dir() else None
-    if found is None:
+    newest = Checkpoints(folder).newest() if folder.is_dir() else None
+    if newest is None:
         return None, None, False
-    digest, config = found[1].get("model"), found[1].get("config")
+    digest, config = newest[1].get("model"), newest[1].get("config")
     own_task = isinstance(config, dict) and bool(config.get("own_task"))
-    return found[0], digest if isinstance(digest, str) else None, own_task
+    return newest[0], digest if isinstance(digest, str) else None, own_task

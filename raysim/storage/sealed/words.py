@@ -1,4 +1,4 @@
-"""The sealed words of a checkpoint: JSON with its own checksum."""
+"""Sealed JSON of a checkpoint, with its own checksum."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 from raysim.core.given import parse_json
 
 ABOUT = "state.json"
-"""Name of their file."""
+"""Name of the file."""
 
 
 def read_sealed(folder: Path) -> dict[str, Any]:
-    """Return the sealed words of a checkpoint.
+    """Return the sealed JSON of a checkpoint.
 
     Raises:
-        OSError: they cannot be read.
-        ValueError: they do not match their seal, or are none.
+        OSError: the file cannot be read.
+        ValueError: the content does not match its seal, or has none.
     """
     body: Any = parse_json((folder / ABOUT).read_text(encoding="utf-8"))
     if not isinstance(body, dict) or _sealed(body)["seal"] != body.get("seal"):
@@ -27,7 +27,7 @@ def read_sealed(folder: Path) -> dict[str, Any]:
 
 
 def write_sealed(folder: Path, body: dict[str, Any]) -> None:
-    """Write words with their seal."""
+    """Write values as JSON with their seal."""
     (folder / ABOUT).write_text(json.dumps(_sealed(body), indent=2))
 
 
