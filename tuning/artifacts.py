@@ -1,6 +1,6 @@
 """Artifacts of a study for optuna-dashboard: models of its trials, and its plots.
 
-They lie in `artifacts/` beside a database that is a file, else in the study's folder.
+They are in `artifacts/` beside a database file, or else in the study's folder.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from optuna.trial import Trial
 from raysim.storage.atomic import writing
 
 ARTIFACTS = "artifacts"
-"""Name of their folder."""
+"""Name of the folder of artifacts."""
 
 
 class ArtifactFolder(FileSystemArtifactStore):
-    """Artifacts in a folder: links to files where the disk has them, else copies.
+    """Artifacts in a folder: hard links to files if possible, else copies.
 
     The files must not be changed in place.
     """
@@ -31,7 +31,7 @@ class ArtifactFolder(FileSystemArtifactStore):
         self.path = path
 
     def write(self, artifact_id: str, content_body: BinaryIO) -> None:
-        """Store a file that is open, in place of what the id had."""
+        """Store the content of an open file under an id, in place of an earlier one."""
         path = self.path / artifact_id
         path.unlink(missing_ok=True)
         try:
@@ -41,10 +41,10 @@ class ArtifactFolder(FileSystemArtifactStore):
 
 
 def attach(to: optuna.Study | Trial, files: Sequence[Path], folder: Path) -> None:
-    """Attach files to a study or a running trial, in place of those of the same names.
+    """Attach files to a study or a running trial, replacing files of the same names.
 
     Raises:
-        MachineError: they cannot be written.
+        MachineError: the files cannot be written.
     """
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)

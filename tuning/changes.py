@@ -1,4 +1,4 @@
-"""Changes of a published table or figure that its command takes: fewer runs or rounds, settings."""
+"""Changes of a published table or figure by its command: fewer runs or rounds, settings."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def check_overrides(kind: str, overrides: Mapping[str, Any], fixed: Mapping[str,
     Args:
         kind: "table" or "figure".
         overrides: Settings of all runs by dotted key.
-        fixed: What settles other settings, by their keys.
+        fixed: Origin of the settings that cannot be changed, by their keys.
 
     Raises:
-        SettingsError: one is an option of the command, or is settled.
+        SettingsError: an override is an option of the command, or cannot be changed.
     """
     refusals = {
         "out": f"use the option --out for a {kind}",
@@ -36,11 +36,11 @@ def check_rounds(rounds: int, most: int, whose: str) -> None:
 
     Args:
         rounds: The option's value.
-        most: The rounds of the longest run where nothing is shortened.
-        whose: Whose rounds these are, in words.
+        most: The full rounds of the longest run.
+        whose: Owner of these rounds, in words.
 
     Raises:
-        SettingsError: it does.
+        SettingsError: the option would extend a run.
     """
     if rounds > most:
         raise SettingsError(
@@ -50,9 +50,9 @@ def check_rounds(rounds: int, most: int, whose: str) -> None:
 
 
 def shortened(rounds: Mapping[str, int], most: int) -> dict[str, int]:
-    """Return the rounds of some runs, shortened so that the longest has at most so many.
+    """Return the rounds of runs, shortened so that the longest has at most `most`.
 
-    All are shortened in proportion, and have one round at least.
+    All are shortened in proportion, to at least one round.
     """
     longest = max(rounds.values())
     if longest <= most:
@@ -73,6 +73,6 @@ def has_words(only: Sequence[str], text: str) -> bool:
 
 
 def changed_settings(overrides: Mapping[str, Any]) -> list[str]:
-    """Return the note about overrides; none where they change no result."""
+    """Return the note about overrides; empty if they change no result."""
     changed = [override_text(*each) for each in overrides.items() if decides_result(each[0])]
     return [f"Settings changed for all runs: {', '.join(changed)}."] if changed else []

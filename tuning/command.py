@@ -126,10 +126,10 @@ def serve(storage: str, host: str, port: int, artifacts: Path | None = None) -> 
         storage: Database URL, or the @FILE that holds it.
         host: Address to listen on.
         port: Port to listen on.
-        artifacts: Folder of the artifacts; None is that beside a database that is a file.
+        artifacts: Folder of the artifacts; None is the folder beside a database file.
 
     Raises:
-        SettingsError: there is no such folder of artifacts.
+        SettingsError: the folder of artifacts does not exist.
         RunError: optuna-dashboard is not installed, or the storage cannot be used.
     """
     if artifacts and not artifacts.is_dir():

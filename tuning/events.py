@@ -28,7 +28,7 @@ TOTALS = {
     "virtual_seconds": "total_virtual_seconds",
     "virtual_joules": "total_virtual_joules",
 }
-"""Scalars of whole trials by objective; runs write those of their rounds."""
+"""Scalars of whole trials by objective; runs write the scalars of their rounds."""
 
 
 def describe(out: Path, space: Mapping[str, Range], objectives: tuple[str, ...]) -> None:

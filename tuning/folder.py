@@ -19,30 +19,30 @@ from raysim.storage.run_directory import RunDirectory
 from raysim.storage.schema import GRIDS, SCHEMA, check_schema
 
 PATIENCE = 600.0
-"""Seconds of waiting for another tuner that starts, or draws a trial."""
+"""Seconds to wait for another tuner that starts, or draws a trial."""
 
 
 class StudyFolder:
     """Folder of one study; `study.json` and the study's storage hold the same id.
 
-    The id keeps a study from using the runs of another one, and two tuners with different folders
-    from sharing a study. Tuners that share a study share its folder; each locks a folder of its own
-    in it, by which the others see that it is at work.
+    The id prevents a study from using another study's runs, and two tuners with different folders
+    from sharing a study. Tuners that share a study share its folder, in which each locks its own
+    folder to show the others that it is running.
     """
 
     def __init__(self, path: Path, seeds: int = 1, tuner: str | None = None) -> None:
-        """Name a folder.
+        """Set the folder.
 
         Args:
             path: The folder.
-            seeds: Runs of a trial.
-            tuner: Id of this tuner where others may use the folder at the same time.
+            seeds: Number of runs of a trial.
+            tuner: Id of this tuner if others may use the folder at the same time.
         """
         self.path, self._seeds, self._tuner = path, seeds, tuner
         self._about, self._tuners = path / GRIDS["study"], path / "tuners"
 
     def trial(self, number: int) -> Path:
-        """Return the folder of a trial as an absolute path: slots run elsewhere."""
+        """Return the folder of a trial as an absolute path, since slots run elsewhere."""
         return self.path.absolute() / "trials" / f"{number:04d}"
 
     def runs(self, number: int) -> list[Path]:
@@ -66,7 +66,7 @@ class StudyFolder:
         return None
 
     def summaries(self, number: int) -> list[dict[str, Any]] | None:
-        """Return the summaries of a trial's runs; None where one is not there or damaged."""
+        """Return the summaries of a trial's runs; None if one is missing or damaged."""
         paths = [run / "summary.json" for run in self.runs(number)]
         try:
             return [dict(parse_json(path.read_text(encoding="utf-8"))) for path in paths]
@@ -75,7 +75,7 @@ class StudyFolder:
 
     @contextmanager
     def use(self) -> Iterator[None]:
-        """Use the folder in this process; what it has locked ends with the process.
+        """Lock the folder for this process; the locks end with the process.
 
         Raises:
             RunError: another tuner uses the folder, which is not shared.
@@ -96,10 +96,10 @@ class StudyFolder:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Let no other tuner start or draw a trial meanwhile.
+        """Prevent other tuners from starting or drawing a trial during the body.
 
         Raises:
-            RunError: another one has done so for too long.
+            RunError: another tuner has done so for too long.
         """
         if self._tuner is None:
             yield
@@ -109,11 +109,11 @@ class StudyFolder:
             yield
 
     def at_work(self) -> list[str]:
-        """Return the ids of the tuners that share the folder and live."""
+        """Return the ids of the running tuners that share the folder."""
         return [] if self._tuner is None else [self._tuner, *self._others()]
 
     def _others(self) -> list[str]:
-        """Return the other tuners that live, and remove what killed ones have left."""
+        """Return the other running tuners, and remove the folders of killed ones."""
         others = [path for path in self._tuners.glob("*") if path.name != self._tuner]
         for path in others:
             if not is_locked(path):
@@ -121,10 +121,10 @@ class StudyFolder:
         return [path.name for path in others if path.exists()]
 
     def _make_trials(self) -> None:
-        """Make the folder of the run directories.
+        """Create the folder of the run directories.
 
         Raises:
-            MachineError: it cannot be made.
+            MachineError: the folder cannot be created.
         """
         path = self.path / "trials"
         try:
@@ -138,32 +138,32 @@ class StudyFolder:
         """Check that folder and study belong together; a new study gets this folder.
 
         Raises:
-            RunError: the folder holds another study or one of a newer version, or the study has
-                another folder.
+            RunError: the folder holds another study or a newer version's, or the study has another
+                folder.
         """
-        name, known, found = study.study_name, study.user_attrs.get("folder"), self._read()
-        if found is None and known is None:
+        name, known, recorded = study.study_name, study.user_attrs.get("folder"), self._read()
+        if recorded is None and known is None:
             new = uuid4().hex
             study.set_user_attr("folder", new)
             write_json(self._about, {"schema": SCHEMA, "name": name, "folder": new})
-        elif found is None and self._holds_runs_of(study):
+        elif recorded is None and self._holds_runs_of(study):
             write_json(self._about, {"schema": SCHEMA, "name": name, "folder": known})
-        elif found is None:
+        elif recorded is None:
             raise RunError(
                 f"out={self.path}: study {name} has its trials in another folder, or study.json is"
                 " gone; pass the other folder as --out, restore study.json, or choose another"
                 " --name"
             )
-        elif found["folder"] != known:
+        elif recorded["folder"] != known:
             raise RunError(
                 f"out={self.path}: contains the trials of a study that is not in this storage;"
                 " choose another --out"
             )
-        elif "schema" not in found:
-            write_json(self._about, {"schema": SCHEMA, **found})
+        elif "schema" not in recorded:
+            write_json(self._about, {"schema": SCHEMA, **recorded})
 
     def _holds_runs_of(self, study: optuna.Study) -> bool:
-        """Return whether this folder, whose `study.json` is gone, has runs of the study only."""
+        """Return whether this folder without `study.json` has only runs of the study."""
         trials = [t for t in study.get_trials(deepcopy=False) if self.trial(t.number).exists()]
         try:
             return bool(trials) and not any(map(self.other_parameter, trials))
@@ -171,13 +171,13 @@ class StudyFolder:
             return False
 
     def _read(self) -> dict[str, Any] | None:
-        """Return what `study.json` holds; None where there is no study yet."""
+        """Return the content of `study.json`; None without a study."""
         if not self._about.exists():
             return None
         try:
-            found: dict[str, Any] = dict(parse_json(self._about.read_text(encoding="utf-8")))
-            found["folder"]
+            recorded: dict[str, Any] = dict(parse_json(self._about.read_text(encoding="utf-8")))
+            recorded["folder"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunError(f"{self._about}: damaged file: {error}; restore it") from error
-        check_schema(self._about, found)
-        return found
+        check_schema(self._about, recorded)
+        return recorded

@@ -20,7 +20,7 @@ def page(name: str) -> RenderableType:
     """Return the page of a study, or without a name the table of all studies.
 
     Raises:
-        SettingsError: there is no such study.
+        SettingsError: no study has this name.
     """
     if name:
         return _study(name)
@@ -36,7 +36,7 @@ def _study(name: str) -> RenderableType:
     table = Table("setting", "range", "searched with", box=None)
     for key, values in resolved.space.items():
         conditions = resolved.space.conditions.get(key, {})
-        when = " ".join(f"{parent}={_either(found)}" for parent, found in conditions.items())
+        when = " ".join(f"{parent}={_either(values)}" for parent, values in conditions.items())
         table.add_row(key, format_range(values), when)
     lines = [
         study.table.about,

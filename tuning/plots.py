@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MIN_TRIALS = 2
-"""Completed trials that a plot of importances needs."""
+"""Least number of completed trials for a plot of importances."""
 MOST_AXES = 3
-"""Most objectives of which Optuna draws a Pareto front."""
+"""Most objectives of a Pareto front drawn by Optuna."""
 MOST_PAIRED = 4
-"""Most settings that are drawn against each other: the most important ones."""
+"""Most settings to draw against each other: the most important ones."""
 
 
 @contextmanager
 def plots(study: optuna.Study, options: SearchOptions) -> Iterator[dict[str, Figure]]:
-    """Draw a study; yield its figures by name, none without a completed trial or matplotlib."""
+    """Draw a study; yield its figures by name, empty without completed trials or matplotlib."""
     done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
     if not (find_spec("matplotlib") and find_spec("sklearn")) or not done:
         yield {}
@@ -49,29 +49,29 @@ def plots(study: optuna.Study, options: SearchOptions) -> Iterator[dict[str, Fig
 
 
 def _draw(study: optuna.Study, options: SearchOptions, done: int) -> dict[str, Any]:
-    """Draw each plot and return its axes; of several objectives, the first is drawn."""
+    """Draw each plot, for the first of several objectives, and return the axes."""
     from optuna.visualization import matplotlib as visual
 
-    found: dict[str, Any] = {}
+    axes: dict[str, Any] = {}
     first: dict[str, Any] = {"target_name": options.objectives[0]}
     if len(options.objectives) > 1:
         first["target"] = lambda trial: trial.values[0]
     else:
-        found["history"] = visual.plot_optimization_history(study, **first)
+        axes["history"] = visual.plot_optimization_history(study, **first)
         if any(trial.intermediate_values for trial in study.get_trials(deepcopy=False)):
-            found["curves"] = visual.plot_intermediate_values(study)
+            axes["curves"] = visual.plot_intermediate_values(study)
     if 1 < len(options.objectives) <= MOST_AXES:
-        found["pareto"] = visual.plot_pareto_front(study, target_names=list(options.objectives))
-    found["slice"] = visual.plot_slice(study, **first)
-    found["edf"] = visual.plot_edf(study, **first)
+        axes["pareto"] = visual.plot_pareto_front(study, target_names=list(options.objectives))
+    axes["slice"] = visual.plot_slice(study, **first)
+    axes["edf"] = visual.plot_edf(study, **first)
     if done >= MIN_TRIALS:
-        found["importance"] = visual.plot_param_importances(study, **first)
+        axes["importance"] = visual.plot_param_importances(study, **first)
         importances = optuna.importance.get_param_importances(study, target=first.get("target"))
         paired = [*importances][:MOST_PAIRED]
         if len(paired) > 1:
-            found["contour"] = visual.plot_contour(study, paired, **first)
-            found["parallel"] = visual.plot_parallel_coordinate(study, paired, **first)
-    return found
+            axes["contour"] = visual.plot_contour(study, paired, **first)
+            axes["parallel"] = visual.plot_parallel_coordinate(study, paired, **first)
+    return axes
 
 
 def _figure(axes: Any) -> Figure:

@@ -28,23 +28,23 @@ FILES = Path(__file__).parent
 DPI = 150
 
 
-def best_trials(search: Search, found: Sequence[FrozenTrial]) -> Grid:
-    """Return the table of the best trials; test accuracies had no influence on the selection."""
+def best_trials(search: Search, trials: Sequence[FrozenTrial]) -> Grid:
+    """Return the table of the best trials, selected without test accuracies."""
     options = search.options
     title = "best trial" if len(options.objectives) == 1 else "Pareto front"
     if options.seeds > 1:
         title += f", mean of {options.seeds} seeds"
     if options.over_seeds == "lower":
         title += ", held-out accuracy one standard error below it"
-    return _table(search, found, title)
+    return _table(search, trials, title)
 
 
-def write_report(search: Search, found: Sequence[FrozenTrial], out: Path) -> list[Path]:
-    """Write plots and page of a study; return the files, none without the packages they need.
+def write_report(search: Search, trials: Sequence[FrozenTrial], out: Path) -> list[Path]:
+    """Write plots and page of a study; return the files, empty without the needed packages.
 
     Args:
         search: The search.
-        found: Its best trials.
+        trials: The best trials.
         out: Folder of the study.
     """
     with plots(search.study, search.options) as figures:
@@ -52,7 +52,7 @@ def write_report(search: Search, found: Sequence[FrozenTrial], out: Path) -> lis
         if find_spec("jinja2") and find_spec("matplotlib"):
             charts = [_chart(name, figure) for name, figure in figures.items()]
             paths.append(out / "report.html")
-            text = _page(search, found, charts)
+            text = _page(search, trials, charts)
             replace_file(paths[-1], lambda path: path.write_text(text, encoding="utf-8"))
     return paths
 
@@ -69,7 +69,7 @@ def _write_plot(figure: Figure, path: Path) -> Path:
     return path
 
 
-def _page(search: Search, found: Sequence[FrozenTrial], charts: Sequence[Chart]) -> str:
+def _page(search: Search, best: Sequence[FrozenTrial], charts: Sequence[Chart]) -> str:
     trials = search.study.get_trials(deepcopy=False)
     record = record_of(search.resolved, search.options)
     settings = canonical(record.pop("settings"))
@@ -77,7 +77,7 @@ def _page(search: Search, found: Sequence[FrozenTrial], charts: Sequence[Chart])
         "study_page.html",
         FILES,
         title=f"raysim: study {search.study.study_name}",
-        best=html_table(best_trials(search, found)),
+        best=html_table(best_trials(search, best)),
         plots=charts,
         trials=html_table(_table(search, trials, "trials")),
         search=[(key, report.text_of(value)) for key, value in dotted(record).items()],

@@ -1,4 +1,4 @@
-"""Studies from Python, `raysim.tune`."""
+"""Studies from Python: `raysim.tune`."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from raysim.tuning.studies.study import Study
 from raysim.tuning.tuner import StudyListener, StudyResult, Tuner
 
 MOST = 10**6
-"""Most trials, and slots, of a study."""
+"""Most trials and most slots of a study."""
 Callback = Callable[[optuna.Study, FrozenTrial], None]
 
 
 class Call(TypedDict):
-    """Arguments of `tune` that the command line has, too."""
+    """Arguments of `tune` that are also options of the command line."""
 
     trials: int | None
     jobs: int | None
@@ -49,10 +49,10 @@ class StudyTrials:
 
     Attributes:
         trials: A row per trial: `trial`, `state`, the objectives, `test_accuracy`, `run_dir`, and a
-            column per searched setting, null where the trial did not search it; where the study
-            has constraints, `feasible`, null where the trial was not completed. The `accuracy` of a
-            pruned trial is that of its last evaluation, in its first run.
-        best: Settings of the best trial, or of each trial of the Pareto front; none where no trial
+            column per searched setting, null if the trial did not search it; in a study with
+            constraints also `feasible`, null if the trial was not completed. The `accuracy` of a
+            pruned trial is from the last evaluation of its first run.
+        best: Settings of the best trial, or of each trial of the Pareto front; empty if no trial
             keeps the constraints.
     """
 
@@ -82,19 +82,19 @@ def tune(
             settings is dropped: trials run to their last round unless `overrides` has one.
         study: The table `[study]`, for example
             {"space": {"local.lr": {"low": 0.01, "high": 0.5, "log": True}}, "trials": 20}.
-        overrides: Values of all trials by dotted key; they are not searched.
-        trials: Total number of trials; None takes that of the study.
+        overrides: Values of all trials by dotted key, which are not searched.
+        trials: Total number of trials; None takes the study's number.
         jobs: Number of slots; None takes as many as fit.
-        timeout: Seconds after which no trial begins; those that have begun are run to their end.
-        retry_failed: Try each failed trial again that has not been, as a new trial beside `trials`.
+        timeout: Seconds after which no trial begins; running trials are completed.
+        retry_failed: Repeat each failed trial once, as a new trial in addition to `trials`.
         out: Folder of the study; None is `runs/NAME`.
         storage: Database URL, or the @FILE that holds it; None creates a file in `out`.
-        name: Name in the database; None takes that of the study or its file, else "study".
-        callbacks: Called as those of `optuna.Study.optimize`, with the study and the trial that has
-            ended; after `study.stop()` no trial begins.
+        name: Name in the database; None takes the name of the study or its file, else "study".
+        callbacks: Called like callbacks of `optuna.Study.optimize`, with the study and the ended
+            trial; after `study.stop()` no trial begins.
 
     Raises:
-        RaysimError: something is wrong that you can mend; its message says what.
+        RaysimError: an error that the user can correct, named by the message.
     """
     call: Call = {
         "trials": trials,
@@ -120,10 +120,10 @@ def tune(
 
 
 def _check_call(call: Call, name: Any, callbacks: Any) -> None:
-    """Validate the arguments that the command line types.
+    """Validate the arguments whose types the command line checks.
 
     Raises:
-        SettingsError: one has a wrong type or value.
+        SettingsError: an argument has a wrong type or value.
     """
     for option in ("trials", "jobs"):
         value = call[option]
@@ -146,7 +146,7 @@ def _check_call(call: Call, name: Any, callbacks: Any) -> None:
 
 
 class _Callbacks(StudyListener):
-    """Callbacks of a user, called with each trial that has ended."""
+    """Callbacks of a user, called with each ended trial."""
 
     def __init__(self, search: Search, callbacks: Sequence[Callback]) -> None:
         self._search, self._callbacks = search, callbacks
@@ -170,7 +170,7 @@ def run_study(
     Args:
         name: Name in the database, and of the default folder.
         study: The study.
-        overrides: Settings of all trials by dotted key; they are not searched.
+        overrides: Settings of all trials by dotted key, which are not searched.
         options: Sampler, pruner and objectives.
         listen: Returns the listener of a search.
         call: The other arguments of `raysim.tune`.
@@ -200,7 +200,7 @@ def study_of(source: str | Path | raysim.Settings, table: Mapping[str, Any] | No
     """Return the study of `tune`'s arguments.
 
     Raises:
-        SettingsError: there is none, or it is wrong.
+        SettingsError: there is no study, or it is wrong.
     """
     if isinstance(source, raysim.Settings):
         return Study(read_table(table or {}), source)

@@ -30,16 +30,16 @@ from raysim.tuning.slots.slot import finished
 
 
 class StudyListener:
-    """Callbacks of a study; every method does nothing by default."""
+    """Callbacks of a study, which do nothing by default."""
 
     def started(self, slots: int, done: int, trials: int) -> None:
-        """Called when the slots are ready, with the number of slots, done and total trials."""
+        """Receive the number of slots, of finished and of all trials when the slots are ready."""
 
     def trial_done(self, trial: FrozenTrial, seconds: float) -> None:
-        """Called when a trial is completed, pruned or failed."""
+        """Receive a trial that is completed, pruned or failed."""
 
     def note(self, text: str) -> None:
-        """Called with a note for the user, in one line."""
+        """Receive a note for the user, in one line."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class StudyResult:
 
     Attributes:
         best: The best trial, or the Pareto front.
-        presets: Files of their settings for `raysim run`, by trial number.
+        presets: Files of these trials' settings for `raysim run`, by trial number.
         busy: Fraction of the slots' time spent in trials while trials remained, without waiting for
             the tuner; None if no trial had to wait for a slot.
     """
@@ -61,7 +61,7 @@ class StudyResult:
 class Tuner(RunQueue[TrialRun]):
     """Runs one study in one folder; trials are the run directories `trials/0000` and so on.
 
-    The runs of a trial of several seeds go one after another, in `trials/0000/seed-0` and so on;
+    The runs of a trial of several seeds run one after another, in `trials/0000/seed-0` and so on;
     the pruner judges the first.
 
     Attributes:
@@ -96,14 +96,13 @@ class Tuner(RunQueue[TrialRun]):
             trials: Total number of trials, including those of earlier calls; at most the points of
                 the grid for the grid sampler.
             jobs: Number of slots; None takes as many as fit.
-            timeout: Seconds after which no trial begins; those that have begun are run to their
-                end. None is no limit.
-            retry_failed: Try each failed trial again that has not been, as a new trial; these are
-                beside `trials`.
+            timeout: Seconds after which no trial begins; running trials are completed. None is no
+                limit.
+            retry_failed: Repeat each failed trial once, as a new trial in addition to `trials`.
 
         Raises:
             SettingsError: the slots do not fit on the cluster.
-            MachineError: database, disk, memory or cluster failed; no trial has ended by that, and
+            MachineError: database, disk, memory or cluster failed; no trial has ended thereby, and
                 the next call resumes the study.
             RunError: the folder is used by another tuner, or belongs to another study.
         """
@@ -113,8 +112,8 @@ class Tuner(RunQueue[TrialRun]):
                 self._start(retry_failed)
             settings = self.search.resolved.settings
             stack = self.search.options.stack
-            found = self.search.study.get_trials(deepcopy=False)
-            done = sum(trial.state.is_finished() for trial in found)
+            existing = self.search.study.get_trials(deepcopy=False)
+            done = sum(trial.state.is_finished() for trial in existing)
             if not self.remain():
                 self.listener.started(0, done, self._total)
                 self.listener.note("the study is finished; nothing is left to do")
@@ -128,7 +127,7 @@ class Tuner(RunQueue[TrialRun]):
                 return self._result(slots.busy)
 
     def _start(self, retry_failed: bool) -> None:
-        """Check the study as it is now, and queue what is left of the trials that had begun."""
+        """Check the present study, and queue the remaining runs of begun trials."""
         search, folder = self.search, self.folder
         search.refresh()
         folder.match(search.study)
@@ -141,26 +140,26 @@ class Tuner(RunQueue[TrialRun]):
         self._turns.resume(search.study.get_trials(deepcopy=False))
 
     def _take_over(self) -> None:
-        """Resume the trials of tuners that were killed."""
+        """Resume the trials of killed tuners."""
         for trial in self.search.take_over(self.folder.at_work()):
             self._resume(trial)
 
     def _check_records(self) -> None:
-        """Compare completed trials with the run directories that are still there.
+        """Compare completed trials with the existing run directories.
 
         Raises:
-            RunError: one has other parameters or values than its run.
+            RunError: a trial's parameters or values differ from its run's.
         """
         study, folder = self.search.study, self.folder
         for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
             runs = folder.summaries(trial.number)
             summaries = [trial.user_attrs.get("summary"), runs and self.search.combined(runs)]
             other = None
-            with suppress(RunError, LookupError, TypeError):  # a run that cannot be read any more
+            with suppress(RunError, LookupError, TypeError):  # an unreadable run
                 other = folder.other_parameter(trial)
-            for found in filter(None, summaries):
+            for summary in filter(None, summaries):
                 with suppress(LookupError, TypeError):
-                    other = other or ("values" * (self.search.values(found) != trial.values))
+                    other = other or ("values" * (self.search.values(summary) != trial.values))
             if other:
                 raise RunError(
                     f"trial {trial.number}: its {other} in {self.search.storage} and in its run"
@@ -169,8 +168,8 @@ class Tuner(RunQueue[TrialRun]):
                 )
 
     def _resume(self, trial: Trial) -> None:
-        """Queue the run with which a trial goes on; record a trial that has ended."""
-        turns, found = self._turns, self._finished[trial.number]
+        """Queue the next run of a trial, or record an ended trial."""
+        turns, ended = self._turns, self._finished[trial.number]
         if turns.is_undecided(trial):
             if not self.search.decisions.judge_again(trial):
                 self.listener.trial_done(self.search.prune(trial), 0.0)
@@ -185,18 +184,18 @@ class Tuner(RunQueue[TrialRun]):
                 self.listener.trial_done(self.search.fail(trial, error), 0.0)
                 return
             report = finished(folder)
-            if turns.awaits_end(trial, [*found, report]):
+            if turns.awaits_end(trial, [*ended, report]):
                 self._waiting.append(TrialRun(trial, index))
                 return
             if not self.goes_on(TrialRun(trial, index), report):
                 self.listener.trial_done(self.search.prune(trial), 0.0)
                 return
-            found.append(report)
+            ended.append(report)
         self.listener.trial_done(self._complete(trial), 0.0)
 
     @property
     def _total(self) -> int:
-        """Number of trials with which the study ends."""
+        """Number of trials at the end of the study."""
         return int(self._trials) + self.search.retries
 
     def remain(self) -> bool:
@@ -208,7 +207,7 @@ class Tuner(RunQueue[TrialRun]):
         return bool(self._waiting) or begun < self._total
 
     def next(self) -> TrialRun | None:
-        """Return the next run of a trial that has begun, or the first of a new one."""
+        """Return the next run of a begun trial, or the first run of a new one."""
         if self._waiting:
             return self._first()
         if not self._turns.is_over:
@@ -222,13 +221,13 @@ class Tuner(RunQueue[TrialRun]):
             return TrialRun(self.search.ask(), 0) if self.remain() else None
 
     def _first(self) -> TrialRun | None:
-        """Return the first run that waits; it waits no more. None where all wait for a turn."""
+        """Remove and return the first waiting run; None if all wait for a turn."""
         if (run := self._turns.first(self._waiting)) is not None:
             self._waiting.remove(run)
         return run
 
     def resumes_at(self, run: TrialRun) -> tuple[int, int | None]:
-        """Return the number of a run's evaluations that are known, and the place of its trial."""
+        """Return the number of a run's known evaluations, and the place of its trial."""
         return self._turns.resumes_at(run.trial, self._finished[run.trial.number])
 
     def placed(self, run: TrialRun, number: int) -> None:
@@ -246,23 +245,23 @@ class Tuner(RunQueue[TrialRun]):
         return f"trial {run.trial.number}"
 
     def goes_on(self, run: TrialRun, report: Report) -> bool:
-        """Report evaluations to Optuna; return whether the pruner lets the trial go on."""
+        """Report evaluations to Optuna; return whether the pruner lets the trial continue."""
         goes_on = run.index > 0 or self.search.decisions.judge(run.trial, report.curve)
         if goes_on and report.is_evaluation:
             self._turns.reported(run)
         return goes_on
 
     def ended(self, run: TrialRun, report: Report, seconds: float) -> None:
-        """Queue the next run of a trial, or record the trial, which has ended."""
-        trial, found = run.trial, self._finished[run.trial.number]
+        """Queue the next run of a trial, or record the ended trial."""
+        trial, reports = run.trial, self._finished[run.trial.number]
         self._seconds[trial.number] += seconds
         self._turns.ended(run)
-        # The last evaluations of a run whose slot was lost reach the tuner with its end.
+        # If a slot was lost, the last evaluations of its run reach the tuner with the run's end.
         if report.summary is not None and self.goes_on(run, report):
-            found.append(report)
-            if len(found) < self.search.options.seeds:
+            reports.append(report)
+            if len(reports) < self.search.options.seeds:
                 self._turns.reported(run)
-                self._waiting.append(TrialRun(trial, len(found)))
+                self._waiting.append(TrialRun(trial, len(reports)))
                 return
             done = self._complete(trial)
         elif report.error is not None:
@@ -288,12 +287,12 @@ class Tuner(RunQueue[TrialRun]):
 
     def _result(self, busy: float | None) -> StudyResult:
         """Write the settings of the best trials as files for `raysim run`."""
-        found, presets = best(self.search.study), {}
-        for trial in found:
+        trials, presets = best(self.search.study), {}
+        for trial in trials:
             name = (
                 "best" if len(self.search.options.objectives) == 1 else f"best-{trial.number:04d}"
             )
             presets[trial.number] = self.folder.path / f"{name}.json"
             settings = self.search.resolved.settings.override(trial.params)
             write_json(presets[trial.number], settings.to_dict())
-        return StudyResult(found, presets, busy)
+        return StudyResult(trials, presets, busy)

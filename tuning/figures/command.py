@@ -44,7 +44,7 @@ def figure(
         name: The figure.
         overrides: Settings of all runs by dotted key.
         only: Words that the names of the runs must have.
-        rounds: Rounds of the longest run; None leaves those of the figure.
+        rounds: Rounds of the longest run; None keeps the figure's rounds.
         jobs: Number of slots; None takes as many as fit.
         out: Folder of the runs and of the drawings.
         line: Prints a line.
@@ -81,7 +81,7 @@ def _draw(plan: FigurePlan, runs: FigureRuns, folder: Path, line: Callable[[str]
     """Draw the runs that have rows.
 
     Raises:
-        RunError: none has.
+        RunError: no run has rows.
     """
     figure, notes, failed = plan.figure, plan.notes, {**runs.failed}
     drawn = [run.name for run in figure.runs if run.drawn and run.name in plan.settings]
@@ -107,26 +107,26 @@ def _draw(plan: FigurePlan, runs: FigureRuns, folder: Path, line: Callable[[str]
 
 
 def _run_notes(plan: FigurePlan, drawn: Iterable[str]) -> list[str]:
-    """Return the lines about runs that a reader of their drawing must know."""
+    """Return the lines about runs for readers of their drawing."""
     records = {run: read_run(plan.directory(run).path) for run in drawn}
-    found = [
+    notes = [
         line
         for run, record in records.items()
         for line in (*record.notes, *reference_notes(record, plan.settings[run].reference))
     ]
-    return found + origin_notes({run: origins_of(record) for run, record in records.items()})
+    return notes + origin_notes({run: origins_of(record) for run, record in records.items()})
 
 
 def columns(run: Path, figure: Figure) -> dict[str, Any]:
-    """Return the columns that a figure draws of a run, and those beside them, as arrays.
+    """Return all columns of the run's table that a figure draws, as arrays.
 
     Raises:
-        RunError: it has no rows or no such columns, or is damaged.
+        RunError: the table has no rows, lacks drawn columns, or is damaged.
     """
     name = "metrics" if figure.table == "metrics" else f"analysis/{figure.table}"
     path = run / f"{name}.parquet"
-    if not path.exists() or not len(found := read_table(path)):
+    if not path.exists() or not len(rows := read_table(path)):
         raise RunError(f"{path}: the run has no rows of this analysis; try more rounds or clients")
-    if missing := {*figure.values} - {*found.column_names}:
+    if missing := {*figure.values} - {*rows.column_names}:
         raise RunError(f"{path}: the run has no column {min(missing)}")
-    return {n: found[n].to_numpy(zero_copy_only=False) for n in found.column_names}
+    return {n: rows[n].to_numpy(zero_copy_only=False) for n in rows.column_names}

@@ -1,4 +1,4 @@
-"""Plan of a figure: the settings of its runs, and what of them was left out or changed."""
+"""Plan of a figure: the settings of its runs, and notes about missing and changed ones."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from raysim.workloads.figures import find
 from raysim.workloads.papers.figure import Figure, FigureRun
 
 FIXED = dict.fromkeys(("analysis", "reference"), "the figure")
-"""What settles settings that cannot be changed, by key."""
+"""Origin of the settings that cannot be changed, by key."""
 
 
 @dataclass(frozen=True)
 class FigurePlan:
-    """A figure with the settings of its runs.
+    """Figure with the settings of its runs.
 
     Attributes:
-        name: Its name.
+        name: Name of the figure.
         figure: The figure.
         settings: Settings of each chosen run that has its data, by name.
         missing: The files that a chosen run lacks, by its name.
-        full_rounds: Rounds of each run where nothing is shortened, by name.
-        overrides: Settings of all runs by dotted key, as they were given.
+        full_rounds: Full rounds of each run, by name.
+        overrides: Given settings of all runs by dotted key.
     """
 
     name: str
@@ -56,10 +56,10 @@ class FigurePlan:
         return self.directory(run).holds_finished(self.settings[run])
 
     def check(self) -> None:
-        """Check that a run has its data, and that each that has is finished or can be started.
+        """Check that a run has its data, and that all runs with data are finished or can start.
 
         Raises:
-            SettingsError: all lack data.
+            SettingsError: all runs lack data.
             RunError: a run directory holds something else.
         """
         if not self.settings:
@@ -71,13 +71,13 @@ class FigurePlan:
 
     @property
     def notes(self) -> list[str]:
-        """Lines about runs that are left out, and what the command's options shorten and change."""
+        """Lines about runs that are left out, shortened or changed by the command's options."""
         longest = max(self.settings, key=lambda run: self.full_rounds[run])
         rounds, full = self.settings[longest].rounds, self.full_rounds[longest]
-        found = [f"Shortened to {rounds} of {full} rounds."] if rounds < full else []
+        lines = [f"Shortened to {rounds} of {full} rounds."] if rounds < full else []
         if self.missing:
-            found.append(f"Left out, without their data: {'; '.join(self.missing)}.")
-        return found + changed_settings(self.overrides)
+            lines.append(f"Left out, without their data: {'; '.join(self.missing)}.")
+        return lines + changed_settings(self.overrides)
 
 
 def make_plan(
@@ -92,9 +92,9 @@ def make_plan(
     Args:
         name: The figure.
         overrides: Settings of all runs by dotted key.
-        rounds: Rounds of the longest run, the others in proportion; None leaves them.
-        folder: Folder of the run directories; slots run elsewhere, and get absolute paths.
-        only: Words that the names of the runs must have; a reference of one is run, too.
+        rounds: Rounds of the longest run, the others in proportion; None keeps them.
+        folder: Folder of the run directories; slots, which run elsewhere, get absolute paths.
+        only: Words that the names of the runs must have; their references are run, too.
 
     Raises:
         SettingsError: there is no such figure, an override is wrong, no run is chosen, or `rounds`
@@ -114,9 +114,11 @@ def make_plan(
         check_rounds(rounds, max(full.values()), f"the longest run of {name}")
         fewer = shortened(full, rounds)
         settings = {k: each.override({"rounds": fewer[k]}) for k, each in settings.items()}
-    found = {k: missing_files(settings[k].dataset, data_root()) for k in settings if k in chosen}
-    known = {k: settings[k] for k, missing in found.items() if not missing}
-    missing = {k: missing for k, missing in found.items() if missing}
+    missing_by_run = {
+        k: missing_files(settings[k].dataset, data_root()) for k in settings if k in chosen
+    }
+    known = {k: settings[k] for k, missing in missing_by_run.items() if not missing}
+    missing = {k: missing for k, missing in missing_by_run.items() if missing}
     return FigurePlan(name, figure, known, missing, full, overrides)
 
 
@@ -124,7 +126,7 @@ def _chosen(figure: str, runs: Sequence[FigureRun], only: Sequence[str]) -> set[
     """Return the names of the chosen runs and of their references.
 
     Raises:
-        SettingsError: none is chosen.
+        SettingsError: no run is chosen.
     """
     chosen = [run for run in runs if run.drawn and has_words(only, run.name)]
     if not chosen:

@@ -23,7 +23,7 @@ class FigureRuns(ReferencedRuns[str]):
         self._references = {run.name: run.reference for run in plan.figure.runs}
 
     def reference(self, run: str) -> str | None:
-        """Return the name of the run with whose model a run is compared."""
+        """Return the name of a run's reference."""
         return self._references[run]
 
     def settings(self, run: str) -> Settings:
@@ -38,5 +38,5 @@ class FigureRuns(ReferencedRuns[str]):
         """Record nothing: a run that failed is left out of the drawing and run again."""
 
     def text_of(self, run: str) -> str:
-        """Return that the run is finished; the drawing shows its values."""
+        """Return the word for a finished run, whose values the drawing shows."""
         return "finished"

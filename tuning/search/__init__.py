@@ -1,4 +1,4 @@
-"""The search of a study with Optuna: trials in its storage, and a record of what they depend on.
+"""Search of a study with Optuna: trials in its storage, and a record of their settings.
 
-In: a study with its settings, and what its runs report. Out: trials to run, and the best ones.
+In: a study with its settings, and reports of its runs. Out: trials to run, and the best trials.
 """

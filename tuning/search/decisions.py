@@ -23,10 +23,10 @@ class Decisions:
         return not isinstance(self._study.pruner, NopPruner)
 
     def judge(self, trial: Trial, curve: Mapping[int, float]) -> bool:
-        """Report accuracies by round in turn; return whether the pruner lets the trial go on.
+        """Report accuracies by round; return whether the pruner lets the trial continue.
 
-        Rounds that were reported before are left out: a lost trial repeats some. In a study of
-        other objectives than accuracy alone, accuracies are not reported.
+        Rounds that were reported before, which a lost trial repeats, are left out. In a study with
+        objectives besides accuracy, accuracies are not reported.
         """
         if self._study.directions != [StudyDirection.MAXIMIZE]:  # not of accuracy alone
             return True
@@ -38,25 +38,25 @@ class Decisions:
         return True
 
     def judge_again(self, trial: Trial) -> bool:
-        """Return whether the pruner lets a trial go on that was running when its tuner ended.
+        """Return whether the pruner lets a trial continue that was running when its tuner ended.
 
-        That tuner may have acted on no decision about the last round that it reported, or have
-        recorded a part of one: successive halving and Hyperband write the rung of a trial, and do
-        not judge there again. Thus the decision is made on a copy, in which the trial begins anew.
+        The tuner may not have acted on the decision about its last reported round, or have recorded
+        a part of it: successive halving and Hyperband write the rung of a trial, and do not judge
+        it there again. Thus the decision is made on a copy, in which the trial starts again.
         """
         if not self.prunes:
             return True
         trials = self._study.get_trials(deepcopy=False)
-        found = trials[trial.number]
-        params, distributions = found.params, found.distributions
+        running = trials[trial.number]
+        params, distributions = running.params, running.distributions
         anew = create_trial(state=TrialState.RUNNING, params=params, distributions=distributions)
-        copy = copied(self._study, (anew if each is found else each for each in trials))
+        copy = copied(self._study, (anew if each is running else each for each in trials))
         again, pruned = Trial(copy, trial.number), False
-        for step, accuracy in sorted(found.intermediate_values.items()):
+        for step, accuracy in sorted(running.intermediate_values.items()):
             again.report(accuracy, step)
             pruned = again.should_prune()
         for key, value in copy.get_trials(deepcopy=False)[trial.number].system_attrs.items():
-            if key not in found.system_attrs:
+            if key not in running.system_attrs:
                 self._study._storage.set_trial_system_attr(trial._trial_id, key, value)
         return not pruned
 
@@ -64,7 +64,7 @@ class Decisions:
 def copied(
     study: optuna.Study, trials: Iterable[FrozenTrial], sampler: BaseSampler | None = None
 ) -> optuna.Study:
-    """Return a study in memory with the attributes of a study and these trials, from number 0."""
+    """Return a study in memory with another's attributes and these trials, numbered from 0."""
     copy = optuna.create_study(
         study_name=study.study_name,
         directions=study.directions,

@@ -1,4 +1,4 @@
-"""Failures of a study's database, disk, memory and cluster, as errors that say how to go on."""
+"""Failures of a study's database, disk, memory and cluster, as errors with the next step."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from raysim.tuning.slots.report import hinting
 
 @contextmanager
 def study_errors(search: Search) -> Iterator[None]:
-    """Turn failures of database, disk, memory and cluster into an error that says how to go on.
+    """Turn failures of database, disk, memory and cluster into an error with the next step.
 
     Raises:
-        MachineError: one of them failed; another trial would meet it too.
+        MachineError: one of them failed, for other trials, too.
         RunError: the study was deleted.
     """
     try:

@@ -1,7 +1,7 @@
 """Journal of a study: a file to which Optuna appends each change, also on a network file system.
 
-Its lock is a file that is created exclusively, which NFS from version 3 on and SMB do in one step;
-SQLite locks ranges of bytes, which they may not do.
+Its lock is an exclusively created file, which is atomic on NFS from version 3 on and on SMB; SQLite
+locks ranges of bytes, which these may not support.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from raysim.core.errors import MachineError, RunError
 
 BEGIN = b'{"op_code":'
-"""Begin of each line."""
+"""Beginning of each line."""
 
 
 class _Journal(JournalFileBackend):
-    """Journal whose file is not made anew while it is in use."""
+    """Journal whose file is not created again while it is in use."""
 
     def __init__(self, storage: str, path: Path, lock: JournalFileOpenLock) -> None:
         super().__init__(str(path), lock)
@@ -29,28 +29,28 @@ class _Journal(JournalFileBackend):
         """Append changes, each in a line.
 
         Raises:
-            MachineError: the file is gone.
+            MachineError: the file is missing.
         """
         check_there(self._storage, self._path)
         super().append_logs(logs)
 
 
 def check_there(storage: str, path: Path) -> None:
-    """Check that the file of an open storage is there: its process could write on without a name.
+    """Check that the file of an open storage exists; a deleted one could still be written to.
 
     Raises:
-        MachineError: it is gone.
+        MachineError: the file is missing.
     """
     if not path.exists():
         raise MachineError(f"storage={storage}: the file is gone")
 
 
 def open_journal(storage: str, path: Path) -> JournalStorage:
-    """Open a journal, or create it; a line that a killed process left half written is dropped.
+    """Open or create a journal; an incomplete line of a killed process is dropped.
 
     Raises:
         RunError: the file is damaged.
-        OSError: it cannot be read or written.
+        OSError: the file cannot be read or written.
     """
     lock = JournalFileOpenLock(str(path))
     journal = _Journal(storage, path, lock)
@@ -63,16 +63,16 @@ def open_journal(storage: str, path: Path) -> JournalStorage:
         return JournalStorage(journal)
     except OSError:
         raise
-    except Exception as error:  # Optuna reads the lines as they are
+    except Exception as error:  # Optuna does not validate the lines
         cause = " ".join(f"{type(error).__name__} {error}".split())
         raise RunError(f"damaged file: a line cannot be read: {cause}") from None
 
 
 def _drop_half_line(path: Path) -> None:
-    """Cut off what follows the last whole line.
+    """Remove the incomplete last line.
 
     Raises:
-        RunError: it is no begin of a line.
+        RunError: the rest is not the beginning of a line.
     """
     with path.open("r+b") as file:
         content = file.read()

@@ -1,8 +1,8 @@
-"""Study of a database, kept in memory: changes go to the database first, and nothing is read again.
+"""Mirror of a database's study in memory: changes go to the database first, and are not read again.
 
 Optuna's own cache reads every unfinished trial again, with all its evaluations, at each decision of
-a pruner, because another process may have changed them. Here a trial has one tuner that changes it;
-those of other tuners are read before one is drawn.
+a pruner, because another process may have changed it. Here only one tuner changes a trial; other
+tuners' trials are read before a new one is drawn.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from optuna.trial import FrozenTrial, TrialState
 
 
 class Mirror(InMemoryStorage):
-    """One study of a database in memory; a trial's id here is its number."""
+    """Study of a database in memory, in which a trial's id is its number."""
 
     def __init__(self, database: BaseStorage, study_id: int) -> None:
         self._database, self._study_id = database, study_id
         self.refresh()
 
     def refresh(self) -> None:
-        """Read the study anew, as other processes have left it."""
+        """Read the study again, with changes by other processes."""
         super().__init__()
         database, study_id = self._database, self._study_id
         self._ids: list[int] = []
@@ -53,7 +53,7 @@ class Mirror(InMemoryStorage):
         super().set_study_system_attr(study_id, key, value)
 
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
-        """Create a trial; those that another process has created come before it."""
+        """Create a trial, after the trials of other processes."""
         created = self._database.create_new_trial(self._study_id, template_trial)
         if self._database.get_trial_number_from_id(created) > len(self._ids):
             self._read_new(study_id)

@@ -16,13 +16,13 @@ from raysim.tuning.studies.space import Space
 from raysim.tuning.studies.study import ResolvedStudy
 
 ADDED = {"seeds": [1, "mean"], "constraints": {}, "stack": 1}
-"""Keys that earlier versions did not record, and what their studies had."""
+"""Keys that earlier versions did not record, with the values of their studies."""
 UNCOMPARED = {"engine", "out"}
-"""Settings in which the calls of one study may differ."""
+"""Settings that may differ between the calls of one study."""
 
 
 def record_of(resolved: ResolvedStudy, options: SearchOptions) -> dict[str, Any]:
-    """Return all that the trials of a study depend on, as JSON can hold it."""
+    """Return the settings and options that decide the trials of a study, as JSON values."""
     given = options.sampler_options
     return {
         "settings": resolved.settings.model_dump(mode="json", exclude=UNCOMPARED),
@@ -36,40 +36,40 @@ def record_of(resolved: ResolvedStudy, options: SearchOptions) -> dict[str, Any]
     }
 
 
-def as_of_today(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record of a study, which an earlier version may have written, as of today."""
-    current = {**ADDED, **found}
-    if isinstance(settings := found.get("settings"), Mapping):
+def as_of_today(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record, possibly of an earlier version, in the form of the present version."""
+    current = {**ADDED, **record}
+    if isinstance(settings := record.get("settings"), Mapping):
         current["settings"] = _current(settings)
     return current
 
 
-def difference_in(key: str, found: Any, expected: Any) -> str | None:
+def difference_in(key: str, recorded: Any, expected: Any) -> str | None:
     """Return the first difference under a key of two records in words, or None."""
     if key == "settings" and isinstance(found, Mapping):
         found, expected = canonical(found), canonical(expected)
     return first_difference(found, expected)
 
 
-def first_difference(found: Any, expected: Any, prefix: str = "") -> str | None:
+def first_difference(recorded: Any, expected: Any, prefix: str = "") -> str | None:
     """Return the first difference of two records in words, or None."""
-    if found == expected:
+    if recorded == expected:
         return None
-    if isinstance(found, Mapping) and isinstance(expected, Mapping):
-        for key in {**found, **expected}:
-            if found.get(key) != expected.get(key):
-                return first_difference(found.get(key), expected.get(key), f"{prefix}{key}.")
-    return f"{prefix.rstrip('.')}: {found}, here {expected}".removeprefix(": ")
+    if isinstance(recorded, Mapping) and isinstance(expected, Mapping):
+        for key in {**recorded, **expected}:
+            if recorded.get(key) != expected.get(key):
+                return first_difference(recorded.get(key), expected.get(key), f"{prefix}{key}.")
+    return f"{prefix.rstrip('.')}: {recorded}, here {expected}".removeprefix(": ")
 
 
 def _space_to_json(space: Space) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    ranges: dict[str, Any] = {
         key: optuna.distributions.distribution_to_json(space[key]) for key in space
     }
     for key, conditions in space.conditions.items():
         when = {parent: list(values) for parent, values in conditions.items()}
-        found[key] = {"range": found[key], "when": when}
-    return found
+        ranges[key] = {"range": ranges[key], "when": when}
+    return ranges
 
 
 def _current(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,15 +14,15 @@ AVERAGED = (
     *("final_holdout_accuracy", "final_accuracy", "bytes_up", "bytes_down", "seconds"),
     *("virtual_seconds", "virtual_joules"),
 )
-"""What the summary of a trial of several runs has, as far as those of its runs have it."""
+"""Values in the summary of a trial of several runs, if its runs have them."""
 
 
 def combined(summaries: Sequence[Mapping[str, Any]], over_seeds: str) -> dict[str, Any]:
-    """Return the summary of a trial from those of its runs.
+    """Return the summary of a trial from the summaries of its runs.
 
-    Of several runs it has means over the seeds, and as `final_holdout_accuracy` the accuracy by
-    which the trial is judged: their mean, or with "lower" the mean less its standard error. Where
-    clients deploy models of their own it is the accuracy of these.
+    For several runs it has means over the seeds, and as `final_holdout_accuracy` the accuracy that
+    judges the trial: their mean, or with "lower" the mean less its standard error. If clients
+    deploy their own models, it is the accuracy of these.
     """
     summaries = [_judged(summary) for summary in summaries]
     if len(summaries) == 1:
@@ -36,13 +36,13 @@ def combined(summaries: Sequence[Mapping[str, Any]], over_seeds: str) -> dict[st
 
 
 def _judged(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the summary of a run whose held-out accuracy is that of the models deployed."""
+    """Return the summary of a run, with the held-out accuracy of the deployed models."""
     own = {"final_holdout_accuracy": summary.get("final_personal_holdout_accuracy")}
     return {**summary, **{name: value for name, value in own.items() if value is not None}}
 
 
 def exceeded(trial: FrozenTrial) -> list[str]:
-    """Return the constraints that a completed trial does not keep."""
+    """Return the constraints that a completed trial violates."""
     return [name for name, excess in trial.constraints.items() if excess > 0]
 
 
@@ -61,11 +61,11 @@ def bytes_sent(summary: Mapping[str, Any]) -> float:
 
 
 def best(study: optuna.Study) -> list[FrozenTrial]:
-    """Return the best trial, or the Pareto front sorted by number; of those within constraints.
+    """Return the best trial within the constraints, or the Pareto front sorted by number.
 
-    Of equal trials the first is the best one.
+    Of equal trials, the first is the best.
     """
     done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
     front = study.best_trials if done else []
-    found = sorted(front, key=lambda trial: trial.number)
-    return found[:1] if len(study.directions) == 1 else found
+    trials = sorted(front, key=lambda trial: trial.number)
+    return trials[:1] if len(study.directions) == 1 else trials

@@ -33,7 +33,7 @@ from raysim.tuning.studies.samplers import OBJECTIVES, SearchOptions
 from raysim.tuning.studies.study import ResolvedStudy, check_together
 
 RETRY_OF = "retry_of"
-"""Attribute of a trial that tries a failed one again: the number of that one."""
+"""Attribute of a trial that repeats a failed one: the number of the failed trial."""
 
 
 TUNER = "tuner"
@@ -41,7 +41,7 @@ TUNER = "tuner"
 
 
 class Search:
-    """An Optuna study; each of its trials is changed by one tuner only.
+    """Optuna study, in which only one tuner changes a trial.
 
     Attributes:
         tuner: Id of the tuner of this process.
@@ -52,7 +52,7 @@ class Search:
     ) -> None:
         """Create a study in a storage, or load it.
 
-        Nothing of a study that is already there is changed; see `claim`.
+        An existing study is not changed; see `claim`.
 
         Raises:
             RunError: the storage cannot be used.
@@ -67,11 +67,11 @@ class Search:
         try:
             self._storage = open_storage(storage)
             directions = [OBJECTIVES[objective] for objective in options.objectives]
-            found = optuna.create_study(
+            created = optuna.create_study(
                 study_name=name, storage=self._storage, directions=directions, load_if_exists=True
             )
-            self._study_id = found._study_id
-            self._mirror = Mirror(found._storage, found._study_id)
+            self._study_id = created._study_id
+            self._mirror = Mirror(created._storage, created._study_id)
             self.study = SearchedStudy(name, self._mirror, pruner, resolved.space)
             self.decisions = Decisions(self.study)
         except Exception as error:  # database drivers raise errors of their own
@@ -79,7 +79,7 @@ class Search:
 
     @property
     def storage(self) -> str:
-        """The storage as messages name it."""
+        """Name of the storage in messages."""
         return f"storage={without_passwords(self._url)}"
 
     @property
@@ -93,7 +93,7 @@ class Search:
         return is_server(self._url)
 
     def refresh(self) -> None:
-        """Read what other tuners have changed."""
+        """Read the changes of other tuners."""
         self._mirror.refresh()
 
     def storage_failure(self, error: Exception) -> str:
@@ -114,23 +114,23 @@ class Search:
         close_storage(self._storage)
 
     def claim(self) -> None:
-        """Record what the trials depend on, or compare it with what is recorded.
+        """Record the settings and options of the trials, or compare them with the record.
 
         The caller has locked the study's folder.
 
         Raises:
-            RunError: the trials of the study have others.
+            RunError: the trials of the study have other settings or options.
         """
-        found, empty = self.study.user_attrs, not self.study.get_trials(deepcopy=False)
+        recorded, empty = self.study.user_attrs, not self.study.get_trials(deepcopy=False)
         if not empty:
-            found = as_of_today(found)
-            if "first" not in found:  # an earlier version recorded none
+            recorded = as_of_today(recorded)
+            if "first" not in recorded:  # an earlier version recorded none
                 self.resolved = replace(self.resolved, first=())
         expected = record_of(self.resolved, self.options)
-        # No trial depends on those of an empty study, but its objectives cannot be changed.
-        fixed = [key for key in expected if key in found and (key == "objectives" or not empty)]
+        # An empty study may be changed, but for its objectives.
+        fixed = [key for key in expected if key in recorded and (key == "objectives" or not empty)]
         for key in fixed:
-            if difference := difference_in(key, found[key], expected[key]):
+            if difference := difference_in(key, recorded[key], expected[key]):
                 raise RunError(
                     f"study {self.study.study_name} in {without_passwords(self._url)} differs in"
                     f" {key} ({difference}); choose another --name (and --out, if it is given)"
@@ -145,7 +145,7 @@ class Search:
         interrupted study continues with the same trials.
         """
         trials = self.study.get_trials(deepcopy=False)
-        # Failed trials that are tried again, and the trial of a tuner killed after enqueue_trial.
+        # Repeated failed trials, and the trial of a tuner killed after enqueue_trial.
         waiting = [trial.number for trial in trials if trial.state is TrialState.WAITING]
         if not waiting and (planned := self._planned(trials)):
             self.study.enqueue_trial(planned)
@@ -156,7 +156,7 @@ class Search:
         return trial
 
     def _planned(self, earlier: Sequence[FrozenTrial]) -> dict[str, Any]:
-        """Return the values that the next trial does not draw: a first trial, or a grid point."""
+        """Return the given values of the next trial: of a first trial, or a grid point."""
         begun = sum(RETRY_OF not in trial.user_attrs for trial in earlier)
         if begun < len(first := self._first):
             return dict(first[begun])
@@ -175,29 +175,29 @@ class Search:
 
     @property
     def retries(self) -> int:
-        """Number of trials that try a failed one again."""
+        """Number of trials that repeat a failed one."""
         trials = self.study.get_trials(deepcopy=False)
         return sum(RETRY_OF in trial.user_attrs for trial in trials)
 
     def take_over(self, at_work: Collection[str] = ()) -> list[Trial]:
-        """Return the running trials of tuners that are not at work; they are this tuner's now."""
+        """Take over the running trials of ended tuners, and return them."""
         self.study.sampler = RandomSampler()
         running = self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         left = [trial for trial in running if trial.user_attrs.get(TUNER) not in at_work]
         for trial in left:
             self._complete_draw(trial)
-        found = [Trial(self.study, trial._trial_id) for trial in left]
-        for each in found:
+        trials = [Trial(self.study, trial._trial_id) for trial in left]
+        for each in trials:
             each.set_user_attr(TUNER, self.tuner)
-        return found
+        return trials
 
     def _complete_draw(self, trial: FrozenTrial) -> None:
-        """Draw the parameters that a tuner had not drawn yet when it was killed inside `ask`."""
+        """Draw the parameters that a tuner killed inside `ask` had not drawn."""
         space, params = self.resolved.space, trial.params
         if space.is_complete(params):
             return
         earlier = self.study.get_trials(deepcopy=False)[: trial.number]
-        # The draws before these decide them.
+        # They depend on the draws before.
         copy = copied(self.study, earlier, self._sampler(trial.number))
         if planned := trial.system_attrs.get("fixed_params"):
             copy.enqueue_trial(planned)
@@ -215,7 +215,7 @@ class Search:
         """Complete a trial with the summary of its run."""
         trial.set_user_attr("summary", dict(summary))
         for name, most in self.options.constraints.items():
-            if name not in trial.constraints:  # a tuner that was killed here has set it
+            if name not in trial.constraints:  # set by a tuner that was killed here
                 trial.set_constraint(name, quantity(summary, name) - most)
         return self.study.tell(trial.number, self.values(summary))
 
@@ -237,7 +237,7 @@ class Search:
         return self.study.tell(trial.number, state=TrialState.FAIL)
 
     def most_trials(self) -> float:
-        """Return the number of trials after which nothing is left to search."""
+        """Return the number of trials that exhausts the search."""
         if self.options.sampler != "grid":
             return math.inf
         return len(self._points) + sum(trial not in self._points for trial in self._first)
@@ -248,7 +248,7 @@ class Search:
 
     @cached_property
     def _first(self) -> Sequence[Mapping[str, Any]]:
-        """Values of the first trials, equal ones once; a grid completes them."""
+        """Distinct values of the first trials, completed by a grid's."""
         first, space = self.resolved.first, self.resolved.space
         if self.options.sampler == "grid":
             first = tuple(space.completed(values, self._points) for values in first)

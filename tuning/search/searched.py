@@ -1,4 +1,4 @@
-"""The study that callbacks see."""
+"""Study for callbacks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raysim.tuning.studies.space import Space
 
 
 class SearchedStudy(optuna.Study):
-    """Optuna study whose trials are run by a tuner, not by `optimize`.
+    """Optuna study whose trials a tuner runs, instead of `optimize`.
 
     Attributes:
         stopped: Whether `stop` was called, after which no trial begins.

@@ -14,12 +14,12 @@ from raysim.tuning.search.file_systems import is_on_network
 from raysim.tuning.search.journal import check_there, open_journal
 
 NEWER_OPTUNA = "pip install -U optuna"
-"""Advice of Optuna's own error where a newer version wrote the tables."""
+"""Advice in Optuna's error about tables of a newer version."""
 RESUME = "fix this, then type the same command to resume the study"
 
 
 def read_url(storage: str) -> str:
-    """Return a database's URL: what is given, or the content of @FILE.
+    """Return a database's URL: the given one, or the content of @FILE.
 
     Raises:
         SettingsError: the file cannot be read.
@@ -49,7 +49,7 @@ def open_storage(storage: str) -> BaseStorage:
 
     Raises:
         RunError: its file is damaged.
-        Exception: it cannot be used; database drivers raise errors of their own.
+        Exception: the storage cannot be used; database drivers raise their own errors.
     """
     file = _file(storage)
     if file is None and not is_server(storage):
@@ -68,11 +68,11 @@ def open_storage(storage: str) -> BaseStorage:
 def default_storage(folder: Path) -> str:
     """Return the URL of the storage in a study's folder: SQLite, or a journal on a network.
 
-    One that is there stays, also where the folder was moved.
+    An existing one is kept, even if the folder was moved.
     """
     kinds = {"study.db": "sqlite", "study.journal": "journal"}
-    there = [name for name in kinds if (folder / name).exists()]
-    name = (there or ["study.journal" if is_on_network(folder) else "study.db"])[0]
+    existing = [name for name in kinds if (folder / name).exists()]
+    name = (existing or ["study.journal" if is_on_network(folder) else "study.db"])[0]
     return f"{kinds[name]}:///{(folder / name).absolute()}"
 
 
@@ -84,22 +84,22 @@ def close_storage(storage: BaseStorage) -> None:
 
 
 def _prepare(engine: Engine, on_network: bool) -> None:
-    """Run SQLite's integrity check, and have it write ahead: one fsync a commit instead of four.
+    """Run SQLite's integrity check, and set write-ahead logging: one fsync per commit, not four.
 
-    On a network it does not write ahead, for which the machines would have to share memory.
+    Not on a network file system, as write-ahead logging needs memory shared by the machines.
 
     Raises:
         RunError: the file is damaged.
     """
     with engine.connect() as connection:
-        found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalars().all()
-        if found != ["ok"]:
-            raise RunError(f"damaged file: {' '.join(map(str, found))}")
+        problems = connection.exec_driver_sql("PRAGMA quick_check(1)").scalars().all()
+        if problems != ["ok"]:
+            raise RunError(f"damaged file: {' '.join(map(str, problems))}")
         connection.exec_driver_sql(f"PRAGMA journal_mode={'DELETE' if on_network else 'WAL'}")
 
 
 def refusal(storage: str, error: Exception) -> str:
-    """Return the cause for which a storage cannot be used, and the next step, in one line."""
+    """Return why a storage cannot be used, and the next step, in one line."""
     cause = error_line(error)
     if NEWER_OPTUNA in cause:
         return f"a newer Optuna wrote it; use the newer one: {NEWER_OPTUNA}"
@@ -117,7 +117,7 @@ def is_missing_file(storage: str) -> bool:
 
 
 def folder_of(storage: str) -> Path | None:
-    """Return the folder of a database that is a file; None for a server."""
+    """Return the folder of a database file; None for a server."""
     file = _file(storage)
     return file and file.parent
 

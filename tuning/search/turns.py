@@ -1,10 +1,9 @@
-"""Turns of the trials that share a slot, by which a killed study goes on in the same order.
+"""Turns of the trials that share a slot, by which a killed study resumes in the same order.
 
-In a turn each trial reports once, in the order of their places, and then new trials take the places
-that are free. So draws and decisions depend on settings and seed alone. A trial's place and the
-turn in which it began are in the study's storage, and so is the number of its reports that the
-tuner has acted on: where a tuner was killed inside a turn, trials that have had it wait for those
-that have not.
+In a turn each trial reports once, in the order of their places, and then new trials take the free
+places. So draws and decisions depend on settings and seed alone. The study's storage holds a
+trial's place, its first turn, and the number of its reports that the tuner has acted on: if a tuner
+was killed inside a turn, trials that have had the turn wait for the others.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class TrialRun:
 
     Attributes:
         trial: The trial.
-        index: Number of the run among those of its trial; its seed is that much above the first.
+        index: Number of the run in its trial, which is added to the seed.
     """
 
     trial: Trial
@@ -34,11 +33,11 @@ class TrialRun:
 
 
 class Turns:
-    """Turns of the trials of a tuner; without stacks there are none.
+    """Turns of a tuner's trials, only if trials are stacked.
 
     Attributes:
         stacked: Whether trials share slots.
-        ordered: Whether they share one slot, which alone has an order.
+        ordered: Whether all trials share one slot; several have no order.
     """
 
     def __init__(self, stacked: bool) -> None:
@@ -47,28 +46,30 @@ class Turns:
         self._running: dict[TrialRun, int] = {}
 
     def resumes_at(self, trial: Trial, ended: Sequence[Report]) -> tuple[int, int | None]:
-        """Return the evaluations of a trial's run that were acted on, and the trial's place.
+        """Return the number of a run's processed evaluations, and the place of its trial.
 
         Args:
             trial: The trial.
-            ended: The ends of its runs before.
+            ended: The ends of its earlier runs.
         """
-        found = trial.user_attrs
-        reports = found.get(REPORTS, 0) - sum(len(report.curve) + 1 for report in ended)
-        return max(0, reports), found[BEGUN][0] if BEGUN in found else None
+        attributes = trial.user_attrs
+        reports = attributes.get(REPORTS, 0) - sum(len(report.curve) + 1 for report in ended)
+        return max(0, reports), attributes[BEGUN][0] if BEGUN in attributes else None
 
     def is_undecided(self, trial: Trial) -> bool:
         """Return whether a tuner may have ended before it acted on an evaluation."""
-        found = trial.study.get_trials(deepcopy=False)[trial.number]
-        return not self.stacked or len(found.intermediate_values) > found.user_attrs.get(REPORTS, 0)
+        recorded = trial.study.get_trials(deepcopy=False)[trial.number]
+        return not self.stacked or len(recorded.intermediate_values) > recorded.user_attrs.get(
+            REPORTS, 0
+        )
 
     def awaits_end(self, trial: Trial, ended: Sequence[Report]) -> bool:
-        """Return whether the last end of a trial's finished runs has not had its turn."""
+        """Return whether the last end of a trial's finished runs waits for its turn."""
         reports = trial.user_attrs.get(REPORTS, 0)
         return self.stacked and reports < sum(len(report.curve) + 1 for report in ended)
 
     def resume(self, trials: Iterable[FrozenTrial]) -> None:
-        """Go on in the turn that the trials of a study have reached."""
+        """Continue in the turn that the trials of a study have reached."""
         reached = [_turn(t) + t.state.is_finished() for t in trials if BEGUN in t.user_attrs]
         self._now = max(reached, default=0)
 
@@ -78,7 +79,7 @@ class Turns:
         return not self.ordered or all(turn >= self._now for turn in self._running.values())
 
     def first(self, waiting: Sequence[TrialRun]) -> TrialRun | None:
-        """Return the run that starts first, or None where all wait for a later turn."""
+        """Return the run that starts first, or None if all wait for a later turn."""
         if not self.ordered:
             return waiting[0]
         run = min(
@@ -111,8 +112,8 @@ class Turns:
     def _turn_of(self, run: TrialRun) -> int:
         """Return the turn that a run waits for.
 
-        In one order no trial is more than a turn behind. One that is, or that is ahead, had another
-        slot or tuner, or others went on alone meanwhile: it goes on in the present turn.
+        With one order no trial is more than a turn behind. A trial further behind or ahead had
+        another slot or tuner, or others continued alone meanwhile: it joins the present turn.
         """
         turn = _turn(run.trial) if BEGUN in run.trial.user_attrs else self._now
         return turn if turn in (self._now - 1, self._now) else self._now

@@ -1,4 +1,4 @@
-"""Slots that fit on the cluster as it is."""
+"""Numbers of slots that fit on the present cluster."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from raysim.execution.resources import ActorPlan, plan_actors
 
 
 def count_slots(settings: raysim.Settings, jobs: int | None) -> int:
-    """Return the number of slots that a command would have; Ray is started to count them.
+    """Return the number of slots of a command; starts Ray to count them.
 
     Raises:
-        SettingsError: none fits on the cluster.
+        SettingsError: no slot fits on the cluster.
     """
     if jobs is not None:
         return jobs
     engine = settings.engine.model_copy(update={"backend": "ray"})
     with interruptible(), ray_runtime(engine):
-        found = fitting_actors(engine) // (1 if engine.actors == "auto" else engine.actors)
-        return found or int(autoscaler_runs())
+        fitting = fitting_actors(engine) // (1 if engine.actors == "auto" else engine.actors)
+        return fitting or int(autoscaler_runs())
 
 
 def at_most(jobs: int | None, runs: int) -> int | None:
-    """Return the number of slots that is asked for, at most the runs: others would only start."""
+    """Return the requested number of slots, at most one per run."""
     return jobs and max(min(jobs, runs), 1)
 
 
 def fitting_actors(engine: EngineSettings) -> int:
-    """Return how many actors fit on the nodes that there are now; some, unless others are started.
+    """Return the number of actors that fit on the present nodes; 0 only with an autoscaler.
 
     Raises:
-        SettingsError: none fits, and no autoscaler runs.
+        SettingsError: no actor fits, and no autoscaler runs.
     """
     automatic = engine.model_copy(update={"actors": "auto"})
     try:
@@ -51,16 +51,16 @@ def fitting_actors(engine: EngineSettings) -> int:
 
 
 def plan_slots(engine: EngineSettings, count: int, actors: int, grows: bool) -> ActorPlan:
-    """Return what the actors of `count` slots reserve.
+    """Return the plan of the actors of `count` slots.
 
     Args:
         engine: The engine's settings.
         count: Number of slots.
-        actors: Actors of each.
+        actors: Number of actors of each slot.
         grows: Whether nodes are started for them.
 
     Raises:
-        SettingsError: they do not fit.
+        SettingsError: the slots do not fit.
     """
     if grows:
         return ActorPlan(count * actors, float(engine.cpus_per_actor), engine.gpus_per_actor)

@@ -1,8 +1,8 @@
 """Pool of slots: resident actors, each of which executes one run at a time.
 
-A slot reserves all resources of its runs from the start: a fraction of a GPU or cores, where the
-run is inline, or a placement group, where its own actors stand beside it. A run requests nothing
-later, so that two runs never wait for each other. Slots start as the cluster has room for them; a
+A slot reserves all resources of its runs from the start: a fraction of a GPU or cores for an inline
+run, or a placement group for a run with its own actors. A run requests no resources later, so that
+two runs never wait for each other. Slots start as the cluster has room for them; a
 lost one starts again, and its run goes to any free slot.
 """
 
@@ -35,22 +35,22 @@ from raysim.tuning.slots.slot import Lane, Slot, SlotActor
 from raysim.tuning.slots.usage import SlotUsage
 
 WATCH_SECONDS = 5.0
-"""Seconds between health checks of the cluster, with which new nodes are looked for."""
+"""Seconds between checks of the cluster's health and for new nodes."""
 START_SECONDS = 10.0
-"""Seconds of waiting for a slot to start after which a note says so."""
+"""Seconds of waiting for a slot to start before a note."""
 MAX_FAILURES = 3
-"""Deaths in a row of a slot's actor while it starts, after which the command stops."""
+"""Consecutive deaths of a slot's actor during its start after which the command stops."""
 INHERITED_VARIABLES = ("RAYSIM_DATA",)
 """Environment variables that slots inherit from the command."""
 
 
 class SlotPool:
-    """The slots of a command; those that the cluster has no room for start when it has.
+    """Slots of a command, which start when the cluster has room for them.
 
-    Ray's autoscaler, where one runs, starts nodes for them, and for one where there is no node yet.
+    Ray's autoscaler, if one runs, starts nodes for them.
 
     Attributes:
-        stack: Runs that a slot has at a time.
+        stack: Number of runs that a slot executes at a time.
     """
 
     def __init__(
@@ -66,10 +66,10 @@ class SlotPool:
         inline in its slot.
 
         Args:
-            settings: Settings of the runs; their engine and its resources count.
+            settings: Settings of the runs, of which the engine decides the resources.
             jobs: Number of slots; None takes as many as fit, also on nodes that join later.
             note: Shows the user a line.
-            stack: Runs that a slot has at a time, whose clients it trains stacked.
+            stack: Number of runs that a slot executes at a time, with stacked clients.
 
         Raises:
             SettingsError: the slots do not fit on the cluster.
@@ -104,7 +104,7 @@ class SlotPool:
         return self._usage.busy
 
     def has_free(self, alone: bool = False) -> bool:
-        """Return whether a run can be started at once, in an empty slot if it is to be alone."""
+        """Return whether a run can start at once, with `alone` in an empty slot."""
         return bool(self._startable(alone))
 
     def _startable(self, alone: bool) -> list[Lane]:
@@ -121,7 +121,7 @@ class SlotPool:
         *,
         alone: bool = False,
     ) -> Lane:
-        """Start a run in a free lane, of a number if it can, or alone in a slot; see `Order`."""
+        """Start a run in a free lane, if possible of a number, or alone in a slot; see `Order`."""
         lane = min(self._startable(alone), key=lambda each: (each.number != number, each.number))
         slot = lane.slot
         taken = slot.lanes if alone else [lane]
@@ -133,21 +133,21 @@ class SlotPool:
         return lane
 
     def stop(self, lane: Lane) -> None:
-        """End the lane's paused run; one that is not ended goes on with the next `wait`."""
+        """End the lane's paused run, which would otherwise continue with the next `wait`."""
         lane.slot.orders[lane.number] = None
 
     def release(self, lane: Lane) -> None:
-        """Free the lane, whose run has ended, or the slot that it had alone."""
+        """Free the lane of an ended run, or the slot that it had alone."""
         self._usage.run_ended(lane)
         lane.slot.running.remove(lane)
         taken = {*self._free, *lane.slot.running}
         self._free += [each for each in lane.slot.lanes if each not in taken]
 
     def wait(self) -> tuple[Lane, Report | SlotLost] | None:
-        """Wait for a report of a run; return None where there was none for a while.
+        """Wait for a report of a run; return None if there was none for a while.
 
         Raises:
-            MachineError: the cluster is gone, or a slot dies again and again while it starts.
+            MachineError: the cluster is lost, or a slot dies repeatedly while it starts.
         """
         if not self._due:
             for slot in self._slots:
@@ -170,15 +170,15 @@ class SlotPool:
             self._cluster.close()
 
     def _look(self) -> None:
-        """Check the cluster, use nodes that have joined, and say which slots do not start."""
+        """Check the cluster, use new nodes, and note slots that do not start."""
         self._last_check = perf_counter()
         if not self._cluster.check():
-            return  # a head that does not answer would not answer the rest either
+            return  # a silent head would not answer the other calls either
         if self._jobs is None:
             try:
                 self._grow(self._fitting())
             except SettingsError:
-                return  # the nodes that are left have room for none; those lost may come again
+                return  # the remaining nodes have no room; lost ones may return
         waiting = (slot.asked for slot in self._slots if slot.node is None)
         if not self._noted and any(self._last_check - at >= START_SECONDS for at in waiting):
             missing = sum(slot.node is None for slot in self._slots)
@@ -190,14 +190,14 @@ class SlotPool:
             )
 
     def _receive(self, call: ray.ObjectRef[Any]) -> None:
-        """Take what came of a call: the start of a slot, reports, or the loss of a slot."""
+        """Process the outcome of a call: the start of a slot, reports, or the loss of a slot."""
         slot = self._calls.pop(call)
         slot.called = False
         self._cluster.check_store()
         try:
             outcome = ray.get(call)
         except RayTaskError as error:
-            if not isinstance(error.cause, NodeLostError):  # it says so before Ray ends it
+            if not isinstance(error.cause, NodeLostError):  # the slot raises it before Ray ends it
                 raise error.cause from error
             self._restart(slot, str(error.cause), node_lost=True)
         except RayError as error:
@@ -224,7 +224,7 @@ class SlotPool:
                 self._note(text)
 
     def _restart(self, slot: Slot, cause: str, node_lost: bool) -> None:
-        """Start a lost slot again; its runs are lost."""
+        """Start a lost slot again, without its runs."""
         if slot.node is not None:
             for lane in slot.lanes:
                 self._usage.lost(lane)
@@ -242,7 +242,7 @@ class SlotPool:
     def _grow(self, count: int) -> None:
         """Start slots until there are `count`."""
         while len(self._slots) < count:
-            with delay_signals():  # a placement group that the pool did not hold would stay
+            with delay_signals():  # a placement group unknown to the pool would stay
                 slot = self._make_slot()
                 self._slots.append(slot)
             self._start(slot)
@@ -252,7 +252,7 @@ class SlotPool:
         self._calls[slot.actor.node.remote()] = slot
 
     def _fitting(self) -> int:
-        """Return how many slots fit on the nodes that there are now."""
+        """Return the number of slots that fit on the present nodes."""
         return fitting_actors(self._engine) // self._actors
 
     def _make_slot(self) -> Slot:
@@ -280,7 +280,7 @@ class SlotPool:
 def open_slots(
     settings: raysim.Settings, jobs: int | None, note: Callable[[str], None], stack: int = 1
 ) -> Iterator[SlotPool]:
-    """Hold a Ray instance and its slots; see `SlotPool`."""
+    """Provide a Ray instance and its slots; see `SlotPool`."""
     engine = settings.engine.model_copy(update={"backend": "ray"})
     with (
         interruptible(),

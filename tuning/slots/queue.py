@@ -1,4 +1,4 @@
-"""Queues of runs, and the loop that executes one in slots."""
+"""Queues of runs, and the loop that executes a queue in slots."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from raysim.tuning.slots.report import Report, SlotLost
 from raysim.tuning.slots.slot import Lane
 
 MAX_LOSSES = 3
-"""Lost slots after which a run has failed."""
+"""Number of lost slots after which a run has failed."""
 
 R = TypeVar("R")
 
 
 class RunQueue(ABC, Generic[R]):
-    """Runs of a study, a table or a figure, in the order in which they are to start.
+    """Runs of a study, a table or a figure, in the order of their start.
 
     Attributes:
         pausing: Whether a run pauses after each evaluation until `goes_on` has decided.
-        forced: Whether a resumed run goes on where its data, versions or machine are others.
+        forced: Whether a resumed run continues with other data, versions or machines.
     """
 
     pausing: bool = False
@@ -36,11 +36,11 @@ class RunQueue(ABC, Generic[R]):
 
     @abstractmethod
     def remain(self) -> bool:
-        """Return whether a run can be started; where none can, another must be running."""
+        """Return whether a run can be started; if not, another must be running."""
 
     @abstractmethod
     def next(self) -> R | None:
-        """Return the next run to start, or None; called where a slot is free."""
+        """Return the next run to start, or None; called if a slot is free."""
 
     @abstractmethod
     def settings(self, run: R) -> raysim.Settings:
@@ -52,7 +52,7 @@ class RunQueue(ABC, Generic[R]):
 
     @abstractmethod
     def ended(self, run: R, report: Report, seconds: float) -> None:
-        """Record the end of a run: its summary, its error, or neither where it was stopped."""
+        """Record the end of a run: its summary, its error, or neither if it was stopped."""
 
     @abstractmethod
     def note(self, text: str) -> None:
@@ -63,7 +63,7 @@ class RunQueue(ABC, Generic[R]):
         return True
 
     def resumes_at(self, run: R) -> tuple[int, int | None]:
-        """Return the number of a run's evaluations that are known, and of its lane, if any."""
+        """Return the number of a run's known evaluations, and of its lane, if any."""
         return 0, None
 
     def placed(self, run: R, number: int) -> None:
@@ -76,14 +76,14 @@ def reference_failed(name: str, error: str) -> str:
 
 
 class ReferencedRuns(RunQueue[R]):
-    """Runs of a table or a figure: a run waits until the one that it is compared with has ended.
+    """Runs of a table or a figure, each of which waits for the end of its reference.
 
-    Where that one failed, a run is never started, and has failed with it. A line is printed at the
-    end of each.
+    If the reference failed, a run is not started and counts as failed. A line is printed at the end
+    of each run.
 
     Attributes:
         waiting: Runs that have not been started.
-        unended: Runs that have not ended; those that are running are among them.
+        unended: Runs that have not ended, including running ones.
         failed: Errors of the runs that failed or diverged.
     """
 
@@ -94,7 +94,7 @@ class ReferencedRuns(RunQueue[R]):
 
         Args:
             title: Name of the table or the figure.
-            runs: Those that are left, in the order in which they are to start.
+            runs: The remaining runs, in the order of their start.
             total: Number of all runs.
             line: Prints a line.
         """
@@ -104,23 +104,23 @@ class ReferencedRuns(RunQueue[R]):
 
     @abstractmethod
     def reference(self, run: R) -> R | None:
-        """Return the run with whose model a run is compared."""
+        """Return the reference of a run."""
 
     @abstractmethod
     def record(self, run: R, error: str | None) -> None:
-        """Record the end of a run, of a failed one with its error."""
+        """Record the end of a run, and the error of a failed run."""
 
     @abstractmethod
     def text_of(self, run: R) -> str:
-        """Return what is printed of a finished run."""
+        """Return the text to print for a finished run."""
 
     def check(self) -> None:
-        """Check that those left can start, once where they differ in the seed alone.
+        """Check that the remaining runs can start, once for runs that differ only in the seed.
 
-        Those with a reference are checked without its model, which is not there yet.
+        Runs with a reference are checked without its model, which does not exist yet.
 
         Raises:
-            RaysimError: one cannot; nothing has been started.
+            RaysimError: a run cannot start; none has been started.
         """
         checked = set()
         if self.waiting:
@@ -152,14 +152,14 @@ class ReferencedRuns(RunQueue[R]):
         return any(map(self._is_ready, self.waiting))
 
     def next(self) -> R | None:
-        """Return the first run that waits for no reference."""
+        """Return the first run that does not wait for its reference."""
         run = next(filter(self._is_ready, self.waiting), None)
         if run is not None:
             self.waiting.remove(run)
         return run
 
     def ended(self, run: R, report: Report, seconds: float) -> None:
-        """Record the end of a run; those that wait for one that failed end with it."""
+        """Record the end of a run; runs that wait for a failed reference end with it."""
         self.unended.remove(run)
         error = report.error
         if report.summary:
@@ -169,7 +169,7 @@ class ReferencedRuns(RunQueue[R]):
         self.record(run, error)
         if error is None:
             outcome = self.text_of(run)
-        else:  # a reference's divergence is a failure of those that wait for it
+        else:  # if a reference diverges, the waiting runs fail
             own = is_divergence(error) and self.reference(run) not in self.failed
             outcome = f"{'diverged' if own else 'failed'}: {error}"
         self._line(f"{self.done}/{self._total} {self.name(run)}: {outcome}  {seconds:.1f} s")
@@ -184,10 +184,10 @@ class ReferencedRuns(RunQueue[R]):
         self._line(f"note: {text}")
 
     def raise_failure(self, next_step: str) -> None:
-        """Raise the first failure; a run that diverged is a result.
+        """Raise the first failure; divergence is a result.
 
         Raises:
-            RunError: a run failed by something else.
+            RunError: a run failed, other than by divergence.
         """
         failed = [(run, error) for run, error in self.failed.items() if not is_divergence(error)]
         for run, error in failed:
@@ -207,7 +207,7 @@ class _Preparation(raysim.Listener):
         self._line = line
 
     def preparing(self, what: str, done: int, total: int) -> None:
-        """Print what begins."""
+        """Print the beginning of a preparation."""
         if done == 0:
             self._line(f"{what} ...")
 
@@ -215,12 +215,12 @@ class _Preparation(raysim.Listener):
 def run_in_slots(slots: SlotPool, queue: RunQueue[R]) -> None:
     """Execute the runs of a queue side by side, until none remains.
 
-    A run whose slot is lost starts again from its checkpoint before others do. After MAX_LOSSES - 1
-    losses it goes on alone in a slot, so that of runs that shared one, the last loss is that of its
-    cause.
+    A run whose slot is lost resumes from its checkpoint before others start. After MAX_LOSSES - 1
+    losses it continues alone in a slot, so that of runs that shared one, only the cause of the loss
+    fails.
 
     Raises:
-        MachineError: disk, memory or cluster failed; no run has ended by that.
+        MachineError: disk, memory or cluster failed; no run has ended thereby.
     """
     running: dict[Lane, tuple[R, float]] = {}
     lost: list[R] = []
@@ -231,9 +231,9 @@ def run_in_slots(slots: SlotPool, queue: RunQueue[R]) -> None:
                 running[lane] = run, perf_counter()
         if not running and not lost and not queue.remain():
             return
-        if (found := slots.wait()) is None:
+        if (event := slots.wait()) is None:
             continue
-        lane, report = found
+        lane, report = event
         run, begun = running[lane]
         if not isinstance(report, SlotLost):
             if _goes_on(queue, run, report):
@@ -260,14 +260,14 @@ def _goes_alone(losses: Mapping[R, int], run: R) -> bool:
 
 
 def _next(slots: SlotPool, queue: RunQueue[R], lost: list[R], losses: Mapping[R, int]) -> R | None:
-    """Return the next run to start, or None; one that goes on alone waits for an empty slot."""
+    """Return the next run to start, or None; a run that continues alone needs an empty slot."""
     if not lost:
         return queue.next()
     return lost.pop(0) if slots.has_free(alone=_goes_alone(losses, lost[0])) else None
 
 
 def _start(slots: SlotPool, queue: RunQueue[R], run: R, alone: bool) -> Lane | None:
-    """Start a run in a free lane; return None where the values that a trial has drawn are wrong."""
+    """Start a run in a free lane; return None if a trial has drawn invalid values."""
     try:
         settings = queue.settings(run)
     except SettingsError as wrong:
@@ -280,7 +280,7 @@ def _start(slots: SlotPool, queue: RunQueue[R], run: R, alone: bool) -> Lane | N
 
 
 def _goes_on(queue: RunQueue[R], run: R, report: Report) -> bool:
-    """Return whether a run goes on after a report, whose notes are shown.
+    """Show the notes of a report, and return whether its run goes on.
 
     Raises:
         MachineError: disk, memory or cluster failed.

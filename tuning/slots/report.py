@@ -1,4 +1,4 @@
-"""Reports of slots, and what tells a failure of the machine from one of the run."""
+"""Reports of slots; distinction of failures of the machine from failures of the run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DISK_ERRORS = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE),
     *(errno.ENOMEM, errno.EMFILE, errno.ENFILE),
 }
-"""Numbers of the system's errors that another run would meet too."""
+"""Numbers of system errors that affect other runs, too."""
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,13 @@ class Report:
     """Report of a slot about its run.
 
     Attributes:
-        curve: Accuracy on the held-out samples by round, at the pause; of all evaluations that were
-            not reported if the run was resumed before it, and of all if it is finished.
+        curve: Accuracy on the held-out samples by round: of the pause, of all unreported
+            evaluations if the run was resumed before it, or of all evaluations if it is finished.
         summary: Summary of the run if the run is finished.
         error: Error message if the run failed.
         machine_error: Error message if disk, memory or cluster failed: the run can be resumed.
-        paused_seconds: Duration of the pause at the evaluation before.
-        notes: Lines of the run for the user since the report before.
+        paused_seconds: Duration of the pause at the previous evaluation.
+        notes: Lines of the run for the user since the previous report.
     """
 
     curve: Mapping[int, float] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class SlotLost:
 
     Attributes:
         cause: One line.
-        suspicious: Whether the run may be the cause; not where the node was lost.
+        suspicious: Whether the run may be the cause; not if the node was lost.
     """
 
     cause: str
@@ -60,7 +60,7 @@ class SlotLost:
 
 
 def causes(error: BaseException) -> list[BaseException]:
-    """Return an error and what it was raised from, the first that was raised last."""
+    """Return an error and the chain of its causes, the earliest last."""
     chain = [error]
     while (cause := chain[-1].__cause__) is not None:
         chain.append(cause)
@@ -70,7 +70,7 @@ def causes(error: BaseException) -> list[BaseException]:
 def machine_failure(error: BaseException) -> str | None:
     """Return the message of an error if disk, memory or cluster caused it, else None.
 
-    Of several in a chain it is the first that was raised: a run adds how to resume it alone.
+    Of several in a chain it is the earliest: later ones advise to resume the run alone.
     """
     chain = causes(error)
     if failures := [each for each in chain if isinstance(each, MachineError)]:
@@ -88,10 +88,10 @@ def _is_of_the_machine(error: BaseException) -> bool:
 
 @contextmanager
 def hinting(next_step: str) -> Iterator[None]:
-    """Turn a failure of disk, memory or cluster into an error that says how to go on.
+    """Turn a failure of disk, memory or cluster into an error with the next step.
 
     Raises:
-        MachineError: one of them failed; another run would meet it too.
+        MachineError: one of them failed, for other runs, too.
     """
     try:
         yield
@@ -102,7 +102,7 @@ def hinting(next_step: str) -> Iterator[None]:
 
 
 def error_line(error: BaseException) -> str:
-    """Return an error in one line; of one that is not ours, its class too."""
+    """Return an error in one line, with its class unless it is raysim's own."""
     if isinstance(error, RaysimError):
         return str(error)
     return without_passwords(f"{type(error).__name__}: {' '.join(str(error).split())}")

@@ -1,4 +1,4 @@
-"""A slot: its actor, which executes one run at a time, and the handle of the actor."""
+"""Slot: an actor that executes one run, or stacked runs, at a time, and its handle."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from raysim.execution.lockstep import Lockstep
 
 Order = tuple[dict[str, Any], bool, bool, int] | None
-"""Settings of a run, whether it pauses after each evaluation, whether it is forced to go on with
-other data, versions or machines, and the evaluations that it has reported; None ends the paused
-one."""
+"""Settings of a run, whether it pauses after each evaluation, whether it is forced to continue with
+other data, versions or machines, and the number of its reported evaluations; None ends the paused
+run."""
 LOCK_SECONDS = 30.0
-"""Seconds of waiting for a run directory: a slot outlives its killed command a little."""
+"""Seconds to wait for a run directory, as a slot briefly outlives its killed command."""
 
 
 def finished(folder: Path) -> Report:
@@ -51,7 +51,7 @@ def finished(folder: Path) -> Report:
 
 
 def _evaluated(folder: Path) -> dict[int, float]:
-    """Return the accuracies that a run has recorded so far; a damaged file stops the run itself."""
+    """Return the recorded accuracies of a run; empty for a damaged file, which stops the run."""
     try:
         return _curve(_rows(folder))
     except (OSError, pa.ArrowInvalid):
@@ -64,17 +64,17 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def _curve(rows: Iterable[Mapping[str, Any]]) -> dict[int, float]:
-    """Return the accuracy on the held-out samples by round, where it was evaluated."""
-    own = "personal_holdout_accuracy"  # of the models that clients deploy, if they have their own
-    found = {row["round"]: row.get(own, row.get("holdout_accuracy")) for row in rows}
-    return {number: value for number, value in found.items() if value is not None}
+    """Return the accuracy on the held-out samples by evaluated round."""
+    own = "personal_holdout_accuracy"  # of the clients' own deployed models, if any
+    accuracies = {row["round"]: row.get(own, row.get("holdout_accuracy")) for row in rows}
+    return {number: value for number, value in accuracies.items() if value is not None}
 
 
 def _is_finished(settings: raysim.Settings) -> bool:
-    """Return whether a run is finished, whose slot was lost before it could report that.
+    """Return whether a run is finished whose slot was lost before its report.
 
     Raises:
-        MachineError: it is not, and may not write to its run directory, whatever its parameters.
+        MachineError: the run is not finished, and cannot write to its run directory.
     """
     path, begun = Path(str(settings.out)), monotonic()
     try:
@@ -94,19 +94,19 @@ def _is_finished(settings: raysim.Settings) -> bool:
 
 
 class _Notes(raysim.Listener):
-    """Listener that keeps a run's notes until they are taken."""
+    """Listener that collects a run's notes until they are taken."""
 
     def __init__(self) -> None:
         self._kept: dict[str, None] = {}
 
     def note(self, text: str) -> None:
-        """Keep a note; of equal ones the first."""
+        """Collect a note, equal ones once."""
         self._kept[text] = None
 
     def take(self) -> tuple[str, ...]:
         """Return the notes since the last call."""
-        found, self._kept = tuple(self._kept), {}
-        return found
+        notes, self._kept = tuple(self._kept), {}
+        return notes
 
 
 def _reports(
@@ -117,8 +117,8 @@ def _reports(
 ) -> Steps[None]:
     """Take the steps of a run; yield a report of each evaluation if it pauses, and of its end.
 
-    Its requests are passed on. A resumed run first reports the evaluations before, but for
-    those that were reported.
+    Requests of the run are passed on. A resumed run first reports earlier, unreported
+    evaluations.
 
     Raises:
         NodeLostError: the slot's node is lost, and the run with it.
@@ -146,7 +146,7 @@ def _reports(
 
 
 def _failure(error: Exception) -> Report:
-    """Return the report of a run that failed.
+    """Return the report of a failed run.
 
     Raises:
         NodeLostError: the slot's node is lost, and the run with it.
@@ -158,7 +158,7 @@ def _failure(error: Exception) -> Report:
 
 
 class _Alone:
-    """Run of a slot that has one at a time, with the methods of `Lockstep`."""
+    """Single run of a slot without stack, with the methods of `Lockstep`."""
 
     notes: ClassVar[Sequence[str]] = ()
 
@@ -190,7 +190,7 @@ class _Alone:
 
 
 def _lanes(stack: int) -> _Alone | Lockstep[Report]:
-    """Return what runs so many runs side by side."""
+    """Return the executor of `stack` runs side by side."""
     if stack == 1:
         return _Alone()
     from raysim.execution.lockstep import Lockstep
@@ -199,7 +199,7 @@ def _lanes(stack: int) -> _Alone | Lockstep[Report]:
 
 
 class SlotActor:
-    """Ray actor that executes runs, one in each of its lanes; of several it stacks the clients."""
+    """Ray actor that executes one run in each of its lanes, with stacked clients if several."""
 
     def __init__(self, environment: Mapping[str, str], stack: int = 1) -> None:
         from raysim import methods, workloads  # noqa: F401 - registers the components
@@ -210,15 +210,15 @@ class SlotActor:
 
     def node(self) -> str:
         """Return the id of the process's node."""
-        found: str = ray.get_runtime_context().get_node_id()
-        return found
+        node_id: str = ray.get_runtime_context().get_node_id()
+        return node_id
 
     def advance(self, orders: Mapping[int, Order]) -> tuple[dict[int, Report], list[str]]:
         """Carry out orders, then advance each run to its next report.
 
         Args:
-            orders: By lane, the run to start there, or None to end the paused one, which can be
-                resumed. Runs without an order go on.
+            orders: By lane, the run to start there, or None to end the paused run, which can be
+                resumed. Runs without an order continue.
 
         Returns:
             Reports by lane, of a pause or of the end of a run, and lines for the user.
@@ -256,10 +256,10 @@ class Slot:
         group: Placement group of the slot and its runs' own actors, if they have any.
         stack: Number of its lanes.
         node: Id of its node, once its actor has started.
-        failures: Deaths of its actor in a row while it started.
+        failures: Consecutive deaths of its actor during the start.
         asked: When it was asked to start.
-        called: Whether its actor has not returned from a call.
-        running: Its lanes that have a run.
+        called: Whether a call of its actor has not returned.
+        running: Its lanes with a run.
         orders: Orders of the next call by lane.
         actor: Its actor, once it was asked to start.
     """
@@ -286,14 +286,14 @@ class Slot:
         return call
 
     def lose(self) -> list[Lane]:
-        """End a lost actor; return the lanes that had a run."""
+        """End a lost actor; return the lanes with a run."""
         ray.kill(self.actor)
         lost = [lane for lane in self.lanes if lane in self.running]
         self.node, self.running, self.orders = None, set(), {}
         return lost
 
     def close(self, silent: bool) -> None:
-        """Release the slot's resources; Ray does where the head is silent."""
+        """Release the slot's resources, unless the head is silent: then Ray does."""
         if self.actor is not None:
             ray.kill(self.actor)
         if self.group and not silent:

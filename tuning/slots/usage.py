@@ -1,4 +1,4 @@
-"""Usage of slots: the fraction of the time of their lanes in which they run something."""
+"""Usage of slots: the fraction of their lanes' time spent in runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SlotUsage:
             self.run_ended(lane)
 
     def run_started(self, lane: Lane) -> None:
-        """Record the start of a run, possibly the last one."""
+        """Record the start of a run, possibly the last run."""
         self._begun[lane] = self._last_start = perf_counter()
         self._paused_before = self._paused
 
@@ -45,7 +45,7 @@ class SlotUsage:
         self._paused += seconds
 
     def run_ended(self, lane: Lane) -> None:
-        """Record that a lane has no run any more."""
+        """Record the end of a lane's run."""
         self._spans.append((self._begun.pop(lane), perf_counter()))
 
     @property
@@ -55,6 +55,6 @@ class SlotUsage:
             return None
         until = self._last_start
         stays = [stay for stays in self._stays.values() for stay in stays]
-        there = sum(max(0.0, min(stay.left, until) - stay.joined) for stay in stays)
+        present = sum(max(0.0, min(stay.left, until) - stay.joined) for stay in stays)
         inside = sum(max(0.0, min(ended, until) - begun) for begun, ended in self._spans)
-        return (inside - self._paused_before) / there
+        return (inside - self._paused_before) / present

@@ -1,9 +1,9 @@
-"""Studies: the built-in ones, one file each, and the reading of a user's own.
+"""Studies: built-in ones, one file each, and reading of a user's own.
 
 A study file is a settings file (`preset` and settings) with a table `[study]`; `StudyTable` lists
 its keys. There is a built-in study for each setting that the papers sweep, and two of the schedule.
-Ranges of method settings are those of the papers' figures and tables; the values that a paper, or
-its preset, has are the first trial.
+Ranges of method settings are from the papers' figures and tables; the values of the paper, or of
+its preset, are the first trial.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def read_study(path: Path, table: Mapping[str, Any] | None = None) -> Study:
 
     Args:
         path: A settings file.
-        table: Its table `[study]`; None reads that of the file.
+        table: Its table `[study]`; None reads it from the file.
 
     Raises:
-        SettingsError: it cannot be read, or its table `[study]` is missing or wrong.
-        RunError: it is the `config.json` of a newer version.
+        SettingsError: the file cannot be read, or its table `[study]` is missing or wrong.
+        RunError: the file is the `config.json` of a newer version.
     """
     values = current_settings(path, read_file(path))
     check_plain(values)
@@ -61,7 +61,7 @@ STUDIES: Mapping[str, Study] = {
 
 
 def find(name: str) -> Study:
-    """Return a built-in study, or that of a file.
+    """Return a built-in study, or the study of a file.
 
     Raises:
         SettingsError: there is no such study, or the file is wrong.

@@ -1,4 +1,4 @@
-"""Ranges as a study file holds them: limits or choices, and conditions."""
+"""Ranges of a study file: limits or choices, and conditions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raysim.core.given import dotted, or_none
 
 SCALARS = (bool, int, float, str, type(None))
 LARGEST = 2**53
-"""Largest limit: up to it, numbers and their differences are exact."""
+"""Largest limit, up to which numbers and their differences are exact."""
 NEVER_SEARCHED = {
     "out": "the study gives it",
     "evaluation.holdout": "a study selects by it",
@@ -22,7 +22,7 @@ NEVER_SEARCHED = {
 
 
 class Entry(BaseModel):
-    """A range: limits or choices, and the values that other settings must have."""
+    """Range of a study file: limits or choices, and required values of other settings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -36,10 +36,10 @@ class Entry(BaseModel):
     @property
     def conditions(self) -> dict[str, tuple[Any, ...]]:
         """Values of other settings, any of them, by dotted key."""
-        found = dotted(self.when).items()
+        required = dotted(self.when).items()
         return {
             parent: tuple(map(or_none, value if isinstance(value, list) else [value]))
-            for parent, value in found
+            for parent, value in required
         }
 
 
@@ -50,16 +50,16 @@ def read_entries(table: Mapping[str, Any]) -> dict[str, Entry]:
         table: Ranges by setting, dotted or nested.
 
     Raises:
-        SettingsError: one is wrong or given twice, or there is none.
+        SettingsError: a range is wrong or given twice, or there is none.
     """
-    found: dict[str, Entry] = {}
+    entries: dict[str, Entry] = {}
     for key, value in _flat(table):
-        if key in found:
+        if key in entries:
             raise SettingsError(f"study.space.{key}: is given twice")
-        found[key] = _entry(key, value)
-    if not found:
+        entries[key] = _entry(key, value)
+    if not entries:
         raise SettingsError("study.space: must have at least one range")
-    return found
+    return entries
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -75,7 +75,7 @@ def _entry(key: str, value: Any) -> Entry:
     """Return a range, or a list of choices, as an entry.
 
     Raises:
-        SettingsError: it is neither, or its limits are wrong.
+        SettingsError: the value is neither, or its limits are wrong.
     """
     name = f"study.space.{key}"
     if key in NEVER_SEARCHED:

@@ -1,4 +1,4 @@
-"""Options of Optuna's samplers and pruners that a study file can hold: names, types and limits."""
+"""Options of Optuna's samplers and pruners in a study file: names, types and limits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEAST = {
     "popsize": 4,
     "reduction_factor": 2,
 }
-"""Least values of options that are numbers, where it is not 0."""
+"""Least values of numeric options, if not 0."""
 DEPRECATED = {"sigma0", "restart_strategy", "inc_popsize"}
 """Options of CMA-ES that Optuna ignores, or will."""
 KINDS: Mapping[str, Any] = {
@@ -27,22 +27,22 @@ KINDS: Mapping[str, Any] = {
     "bool": bool,
     "None": type(None),
 }
-"""Types of the options that a file can hold, by Optuna's annotation."""
+"""Types of possible options in a file, by Optuna's annotation."""
 
 
 def check_options(
     kind: str, name: str, options: Mapping[str, Any], known: type[Any] | None
 ) -> None:
-    """Validate names, types and limits of options, which Optuna does not do for all of them.
+    """Validate names, types and limits of options, which Optuna does not do for all.
 
     Args:
         kind: "sampler" or "pruner".
-        name: Its name.
+        name: Name of the sampler or pruner.
         options: Values by name.
         known: Optuna's class; None has no options.
 
     Raises:
-        SettingsError: one is unknown, or has a wrong value.
+        SettingsError: an option is unknown, or has a wrong value.
     """
     allowed = _parameters(known) if known else {}
     for key, value in options.items():
@@ -70,12 +70,12 @@ def _is_of(value: Any, kind: str) -> bool:
 
 
 def _parameters(kind: type[Any]) -> dict[str, str]:
-    """Return the options of one of Optuna's classes that a file can hold, with their types."""
-    found = {}
+    """Return the possible options in a file for one of Optuna's classes, with their types."""
+    types = {}
     for name, parameter in inspect.signature(kind.__init__).parameters.items():
         given = parameter.annotation
         annotation = given.strip("'") if isinstance(given, str) else getattr(given, "__name__", "")
         plain = set(annotation.split(" | ")) <= {*KINDS}
         if plain and name not in {"seed", *DEPRECATED} and not name.startswith("warn_"):
-            found[name] = annotation
-    return found
+            types[name] = annotation
+    return types

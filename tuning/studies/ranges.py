@@ -1,4 +1,4 @@
-"""Ranges: the values that a study searches for one setting."""
+"""Ranges of a study: the searched values of one setting."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def typed(values: Range, value: Any) -> Any:
 
 
 def of_one_type(values: Sequence[Any]) -> list[Any]:
-    """Return values as they are if they have one type, numbers as real ones, others as text.
+    """Return values unchanged if they have one type, else numbers as floats, and others as text.
 
     None stays None.
     """
@@ -83,5 +83,5 @@ def format_range(values: Range) -> str:
 
 
 def alternatives(values: Sequence[Any]) -> str:
-    """Return values, any of which may be taken, as text."""
+    """Return alternative values as text."""
     return " | ".join(map(str, values))

@@ -27,7 +27,7 @@ from raysim.tuning.studies.space import Conditions, Space
 def read_space(
     entries: Mapping[str, Entry], settings: raysim.Settings, fixed: Mapping[str, Any]
 ) -> Space:
-    """Return the space of the ranges of a study.
+    """Return the search space of a study's ranges.
 
     Args:
         entries: Ranges by dotted key.
@@ -42,12 +42,12 @@ def read_space(
     ranges: dict[str, Range] = {}
     conditions: dict[str, Conditions] = {}
     for key in _sorted(searched):
-        found = _conditions(key, entries[key], ranges, settings, searched)
-        if found is None:  # never searched with these settings
+        own = _conditions(key, entries[key], ranges, settings, searched)
+        if own is None:  # never searched with these settings
             continue
         try:
-            contexts = list(_contexts(key, found, Space(ranges, conditions)))
-            ranges[key], conditions[key] = _range(key, entries[key], settings, contexts[0]), found
+            contexts = list(_contexts(key, own, Space(ranges, conditions)))
+            ranges[key], conditions[key] = _range(key, entries[key], settings, contexts[0]), own
             for context, value in itertools.product(contexts, limits(ranges[key])):
                 settings.override({**context, key: value})
         except SettingsError as error:
@@ -57,7 +57,7 @@ def read_space(
     if not ranges:
         left = f"conditions of {', '.join(searched)} do not hold" if searched else "all are fixed"
         raise SettingsError(f"{', '.join(entries)}: leave at least one to search; {left}")
-    return Space(ranges, {key: found for key, found in conditions.items() if found})
+    return Space(ranges, {key: own for key, own in conditions.items() if own})
 
 
 def read_first(
@@ -72,13 +72,13 @@ def read_first(
         trials: Values by setting, dotted or nested.
         space: The search space.
         settings: Settings of the study, without the searched values.
-        unsearched: Settings that the study searches otherwise, but not now; they are left out.
+        unsearched: Settings that this call does not search although the study does; left out.
 
     Raises:
         SettingsError: a setting is not searched, its value is outside its range, or the settings
             reject the values.
     """
-    found = []
+    first = []
     for number, trial in enumerate(trials):
         name = f"study.first.{number}"
         given = {key: or_none(value) for key, value in dotted(trial).items()}
@@ -89,21 +89,21 @@ def read_first(
         values = _with_parents(name, values, space)
         _check(name, settings, values)
         if values:
-            found.append({key: typed(space[key], value) for key, value in values.items()})
-    return tuple(found)
+            first.append({key: typed(space[key], value) for key, value in values.items()})
+    return tuple(first)
 
 
 def _with_parents(name: str, values: Mapping[str, Any], space: Space) -> dict[str, Any]:
-    """Return the values of a first trial, and those on which they depend where there is one only.
+    """Return the values of a first trial, with the only possible values of their conditions.
 
     Raises:
-        SettingsError: a value is outside its range, or is not searched beside the others.
+        SettingsError: a value is outside its range, or its conditions do not hold.
     """
-    found: dict[str, Any] = {}
-    for key in reversed(list(space)):  # what depends on another comes first
-        if key not in values and key not in found:
+    completed: dict[str, Any] = {}
+    for key in reversed(list(space)):  # dependent settings first
+        if key not in values and key not in completed:
             continue
-        value = found.setdefault(key, values.get(key))
+        value = completed.setdefault(key, values.get(key))
         if not contains(space[key], value):
             allowed = format_range(space[key])
             raise SettingsError(f"{name}.{key}={visible(str(value))}: must be {allowed}")
@@ -111,19 +111,19 @@ def _with_parents(name: str, values: Mapping[str, Any], space: Space) -> dict[st
             needed = f"{parent} = {alternatives(allowed_values)}"
             if parent not in values and len(allowed_values) > 1:
                 raise SettingsError(f"{name}.{key}={value}: must be given with {needed}")
-            held = found.setdefault(parent, values.get(parent, allowed_values[0]))
+            held = completed.setdefault(parent, values.get(parent, allowed_values[0]))
             if held not in allowed_values:
                 raise SettingsError(
                     f"{name}.{key}={value}: is searched with {needed} only, but it is {held}"
                 )
-    return {key: found[key] for key in space if key in found}
+    return {key: completed[key] for key in space if key in completed}
 
 
 def _sorted(entries: Mapping[str, Entry]) -> list[str]:
-    """Return the keys, each behind those on which it depends.
+    """Return the keys, each after the keys on which it depends.
 
     Raises:
-        SettingsError: they depend on each other in a circle.
+        SettingsError: the dependencies form a circle.
     """
     waiting = {
         key: {parent for parent in entry.conditions if parent in entries}
@@ -152,7 +152,7 @@ def _conditions(
     Raises:
         SettingsError: a condition is on an unknown setting, or never holds.
     """
-    found, known, holds = {}, dotted(settings.to_dict()), True
+    conditions, known, holds = {}, dotted(settings.to_dict()), True
     for parent, values in entry.conditions.items():
         name = f"study.space.{key}.when.{parent}"
         if parent in ranges:
@@ -161,7 +161,7 @@ def _conditions(
             for each in values:
                 if not contains(ranges[parent], each):
                     raise SettingsError(f"{name}={each}: must be {format_range(ranges[parent])}")
-            found[parent] = values
+            conditions[parent] = values
         elif parent in searched:  # its own conditions do not hold
             holds = False
         elif parent not in known:
@@ -170,7 +170,7 @@ def _conditions(
             for each in values:
                 _check(name, settings, {parent: each})
             holds = holds and known[parent] in values
-    return found if holds else None
+    return conditions if holds else None
 
 
 def _check(name: str, settings: raysim.Settings, values: Mapping[str, Any]) -> None:
@@ -181,9 +181,9 @@ def _check(name: str, settings: raysim.Settings, values: Mapping[str, Any]) -> N
 
 
 def _contexts(key: str, conditions: Conditions, space: Space) -> Iterator[dict[str, Any]]:
-    """Yield values of searched settings with which a setting may be drawn.
+    """Yield values of other searched settings with which a setting may be drawn.
 
-    They are those of its conditions and, of a component's field, the component's names.
+    They are the values of its conditions and, for a component's field, the component's names.
     """
     name = f"{key.partition('.')[0]}.name"
     parents = dict(conditions)
@@ -200,7 +200,7 @@ def _contexts(key: str, conditions: Conditions, space: Space) -> Iterator[dict[s
 
 
 def _range(key: str, entry: Entry, settings: raysim.Settings, context: Mapping[str, Any]) -> Range:
-    """Return the range of an entry, of integers where the setting is an integer."""
+    """Return the range of an entry, of integers if the setting is an integer."""
     if entry.choices is not None:
         return CategoricalDistribution([or_none(choice) for choice in entry.choices])
     low, high = entry.low or 0, entry.high or 0

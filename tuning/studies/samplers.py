@@ -60,7 +60,7 @@ OBJECTIVES = {
 JUDGED = ("accuracy",)
 """Objectives of a study whose trials a pruner may judge: evaluations report accuracy."""
 STATISTICS = ("mean", "lower")
-"""Accuracy of a trial over its seeds: their mean, or one standard error below it."""
+"""Statistic of a trial's accuracy over its seeds: the mean, or one standard error below it."""
 PERCENTILE, GRACE_SHARE, GRACE_EVALUATIONS = 25.0, 10, 3
 NEEDED: Mapping[str, Mapping[str, Any]] = {
     "percentile": {"percentile": PERCENTILE},
@@ -76,14 +76,14 @@ class SearchOptions:
     Attributes:
         sampler: One of SAMPLERS.
         pruner: One of PRUNERS.
-        objectives: Distinct ones of OBJECTIVES.
+        objectives: Distinct names of OBJECTIVES.
         seeds: Number of runs of a trial; their seeds count up from the trial's.
-        over_seeds: One of STATISTICS, the accuracy of a trial of several runs.
-        stack: Trials of a slot at a time, whose clients are trained in common stacks.
+        over_seeds: One of STATISTICS, for the accuracy of a trial of several runs.
+        stack: Number of trials of a slot at a time, whose clients share stacks.
         sampler_options: Arguments of Optuna's sampler.
         pruner_options: Arguments of Optuna's pruner.
-        constraints: Most bytes, and seconds, that the best trial may take, by name.
-        typed: Names of those that are typed on the command line; the others are a study file's.
+        constraints: Most bytes and seconds of the best trial, by name.
+        typed: Names of the options from the command line; the others are from a study file.
     """
 
     sampler: str = "tpe"
@@ -105,9 +105,9 @@ class SearchOptions:
         objectives: tuple[str, ...],
         **more: Any,
     ) -> SearchOptions:
-        """Return the options of a study file, where a table has a name and options.
+        """Return the options of a study file, in which a table has a name and options.
 
-        Without a pruner it is "median" where accuracy is the only objective, else "none".
+        The default pruner is "median" if accuracy is the only objective, else "none".
 
         Raises:
             SettingsError: a table has no name.
@@ -128,7 +128,7 @@ class SearchOptions:
         """Validate all options.
 
         Raises:
-            SettingsError: one is unknown or has a wrong option, or they cannot be combined.
+            SettingsError: an option is unknown or wrong, or options cannot be combined.
         """
         self._check("sampler", self.sampler, self.sampler_options, SAMPLERS)
         self._check("pruner", self.pruner, self.pruner_options, PRUNERS)
@@ -165,7 +165,7 @@ class SearchOptions:
             )
 
     def label(self, name: str) -> str:
-        """Return the name of an option as messages have it."""
+        """Return the name of an option in messages."""
         return name if name in self.typed else f"study.{name}"
 
     def _check(
@@ -180,8 +180,8 @@ class SearchOptions:
     def build_pruner(self, settings: raysim.Settings) -> BasePruner:
         """Return the pruner for runs of these settings.
 
-        Unless an option says otherwise, it judges no trial in the first tenth of the rounds and
-        before its third evaluation.
+        By default it judges no trial in the first tenth of the rounds or before the third
+        evaluation.
 
         Raises:
             SettingsError: Optuna rejects its options.
@@ -194,13 +194,13 @@ class SearchOptions:
             "successive-halving": {"min_resource": grace},
             "hyperband": {"min_resource": grace, "max_resource": max(grace, rounds)},
         }
-        found = {**defaults.get(self.pruner, {}), **self.pruner_options}
+        options = {**defaults.get(self.pruner, {}), **self.pruner_options}
         if self.pruner == "hyperband":
-            most = rounds if found["max_resource"] == "auto" else found["max_resource"]
-            if (least := found["min_resource"]) > most:
+            most = rounds if options["max_resource"] == "auto" else options["max_resource"]
+            if (least := options["min_resource"]) > most:
                 problem = f"min_resource={least}: must be at most max_resource={most}"
                 raise SettingsError(f"study.pruner=hyperband: {problem}")
-        return self._build_pruner(found)
+        return self._build_pruner(options)
 
     def _build_pruner(self, defaults: Mapping[str, Any]) -> BasePruner:
         given = self.pruner_options
@@ -214,7 +214,7 @@ class SearchOptions:
         Args:
             seed: Seed of the study.
             number: Number of the trial.
-            common: Ranges that every trial searches.
+            common: Ranges searched by every trial.
 
         Raises:
             SettingsError: Optuna rejects its options.
@@ -241,7 +241,7 @@ def _named(kind: str, given: str | Mapping[str, Any]) -> tuple[str, dict[str, An
 
 
 def _quiet(kind: type[BaseSampler]) -> dict[str, bool]:
-    """Return the options that turn off warnings of draws that are independent on purpose."""
+    """Return the options that turn off warnings of intentionally independent draws."""
     names = inspect.signature(kind.__init__).parameters
     return {name: False for name in names if name.startswith("warn_")}
 
@@ -253,7 +253,7 @@ def _build(
     options: Mapping[str, Any],
     given: Mapping[str, Any],
 ) -> T:
-    """Build a sampler or a pruner with options, of which an error names those that are given."""
+    """Build a sampler or a pruner with options; an error names the given ones."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Optuna's experimental and deprecated arguments
         try:

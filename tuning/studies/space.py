@@ -10,11 +10,11 @@ from optuna.trial import Trial
 from raysim.tuning.studies.ranges import Range, grid_points, suggest_value
 
 Conditions = Mapping[str, tuple[Any, ...]]
-"""Values that other settings must have, any of them, by dotted key."""
+"""Allowed values of other settings, by dotted key."""
 
 
 class Space(Mapping[str, Range]):
-    """Ranges by dotted key; a key stands behind those on which it depends."""
+    """Ranges by dotted key; a key comes after the keys on which it depends."""
 
     def __init__(
         self, ranges: Mapping[str, Range], conditions: Mapping[str, Conditions] | None = None
@@ -31,7 +31,7 @@ class Space(Mapping[str, Range]):
         return len(self._ranges)
 
     def is_active(self, key: str, values: Mapping[str, Any]) -> bool:
-        """Return whether a setting is searched in a trial that has these values."""
+        """Return whether a setting is searched in a trial with these values."""
         conditions = self.conditions.get(key, {})
         return all(
             parent in values and values[parent] in conditions[parent] for parent in conditions
@@ -43,15 +43,15 @@ class Space(Mapping[str, Range]):
 
     @property
     def common(self) -> dict[str, Range]:
-        """Ranges that every trial searches."""
+        """Ranges searched by every trial."""
         return {key: values for key, values in self.items() if key not in self.conditions}
 
     def draw(self, trial: Trial, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Let a trial draw the settings that it searches; return all its values.
+        """Let a trial draw its searched settings; return all its values.
 
         Args:
             trial: The trial.
-            known: Values that it has already; they are not drawn.
+            known: Given values, which are not drawn.
         """
         held, values = known or {}, dict[str, Any]()
         for key in self:
@@ -61,23 +61,23 @@ class Space(Mapping[str, Range]):
 
     def points(self) -> list[dict[str, Any]]:
         """Return the points of the grid, values by dotted key."""
-        found: list[dict[str, Any]] = [{}]
+        points: list[dict[str, Any]] = [{}]
         for key, values in self.items():
-            found = [
+            points = [
                 {**point, key: value} if active else point
-                for point in found
+                for point in points
                 for active in [self.is_active(key, point)]
                 for value in (grid_points(values) if active else [None])
             ]
-        return found
+        return points
 
     def completed(
         self, values: Mapping[str, Any], points: Sequence[Mapping[str, Any]]
     ) -> dict[str, Any]:
-        """Return values with those that lack taken from the first of the points that fits."""
+        """Return values, with missing ones from the first fitting point."""
         point = next((each for each in points if each.items() >= values.items()), points[0])
-        found: dict[str, Any] = {}
+        completed: dict[str, Any] = {}
         for key in self:
-            if self.is_active(key, found) and (key in values or key in point):
-                found[key] = values[key] if key in values else point[key]
-        return found
+            if self.is_active(key, completed) and (key in values or key in point):
+                completed[key] = values[key] if key in values else point[key]
+        return completed

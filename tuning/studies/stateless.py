@@ -1,4 +1,4 @@
-"""Samplers of Optuna whose draws depend on what they keep in the database; here on the trials.
+"""Optuna's samplers without state in the database: draws depend only on the trials.
 
 So a trial draws the same again if its tuner is killed, and nothing is unpickled from a database.
 """
@@ -17,9 +17,9 @@ from optuna.trial import FrozenTrial, TrialState
 
 
 class QuasiMonteCarlo(QMCSampler):
-    """QMC sampler whose point is that of the trial's number, in the space of all trials.
+    """QMC sampler that takes the point of the trial's number, in the space of all trials.
 
-    Optuna's own counts the draws in the database, where those of a killed tuner are lost.
+    Optuna's own counts draws in the database, where a killed tuner's draws are lost.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class QuasiMonteCarlo(QMCSampler):
     def infer_relative_search_space(
         self, study: optuna.Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """Return the ranges that every trial searches."""
+        """Return the ranges searched by every trial."""
         return self._common
 
     def _find_sample_id(self, study: optuna.Study, search_space: Any) -> int:
@@ -39,16 +39,16 @@ class QuasiMonteCarlo(QMCSampler):
 
 
 class CmaEs(CmaEsSampler):
-    """CMA-ES whose distribution is computed anew from the generations of completed trials.
+    """CMA-ES that computes its distribution from the generations of completed trials.
 
-    Optuna's own keeps it pickled in the database.
+    Optuna's own keeps the distribution pickled in the database.
     """
 
     def _restore_optimizer(self, completed_trials: list[FrozenTrial]) -> None:
         self._completed = completed_trials  # with which _init_optimizer is called next
 
     def _init_optimizer(self, trans: Any, direction: StudyDirection) -> Any:
-        """Return the distribution after all generations that are complete."""
+        """Return the distribution after all complete generations."""
         optimizer = super()._init_optimizer(trans, direction)
         sign = 1 if direction is StudyDirection.MINIMIZE else -1
         size = optimizer.population_size
@@ -73,17 +73,17 @@ class CmaEs(CmaEsSampler):
         state: TrialState,
         values: Sequence[float] | None,
     ) -> None:
-        """Do nothing: the constraints, which Optuna warns of here, bound the best trial alone."""
+        """Ignore constraints, of which Optuna warns here: they bound only the best trial."""
 
 
 class NSGAIISampler(optuna.samplers.NSGAIISampler):
-    """NSGA-II whose parents are in the order of their numbers.
+    """NSGA-II with parents in the order of their numbers.
 
-    In Optuna's own they are in another order for the trial that selects them than for the others.
-    The class has its name because Optuna marks trials with it.
+    In Optuna's own, the trial that selects the parents has them in another order than the others.
+    Optuna marks trials with the class's name, which is therefore the same.
     """
 
     def get_parent_population(self, study: optuna.Study, generation: int) -> list[FrozenTrial]:
         """Return the parents of a generation."""
-        found = super().get_parent_population(study, generation)
-        return sorted(found, key=lambda trial: trial.number)
+        parents = super().get_parent_population(study, generation)
+        return sorted(parents, key=lambda trial: trial.number)

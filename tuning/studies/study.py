@@ -1,4 +1,4 @@
-"""A study: settings, and a search over ranges of some of them."""
+"""Study: settings, and a search over ranges of some of them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from raysim.tuning.studies.space import Space
 HOLDOUT = 0.1
 """Default of `evaluation.holdout` in a study."""
 SCHEDULE = ("rounds", "evaluation.every")
-"""Settings by which a pruner's judgements are timed."""
+"""Settings that decide the rounds of a pruner's judgements."""
 
 
 class Constraints(BaseModel):
-    """Most that the best trial of a study may take; a mean where a trial has several seeds."""
+    """Bounds on the best trial of a study, on means if a trial has several seeds."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -31,7 +31,7 @@ class Constraints(BaseModel):
 
 
 class StudyTable(BaseModel):
-    """The table `[study]` of a study file."""
+    """Table `[study]` of a study file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -54,12 +54,12 @@ class StudyTable(BaseModel):
 
 @dataclass(frozen=True)
 class Study:
-    """A search over settings.
+    """Search over settings.
 
     Attributes:
         table: The table `[study]`.
         source: A preset, the path of a settings file, or settings.
-        given: Settings that the file gives itself, by dotted key.
+        given: Settings of the file itself, by dotted key.
     """
 
     table: StudyTable
@@ -74,12 +74,12 @@ class Study:
         seeds: int | None = None,
         stack: int | None = None,
     ) -> SearchOptions:
-        """Return sampler, pruner, objectives, seeds and stack as the command line has them.
+        """Return the options of the study, replaced by those of the command line.
 
-        None takes that of the study; objectives are separated by commas.
+        None keeps the study's option; objectives are separated by commas.
 
         Raises:
-            SettingsError: one is unknown or has a wrong option, or they cannot be combined.
+            SettingsError: an option is unknown or wrong, or options cannot be combined.
         """
         names = self.table.objectives if objectives is None else objectives.split(",")
         typed = {
@@ -142,12 +142,12 @@ class Study:
 
 @dataclass(frozen=True)
 class ResolvedStudy:
-    """A study with overrides applied.
+    """Study with overrides applied.
 
     Attributes:
         settings: Settings of every trial, without the searched values.
-        space: Ranges that are searched.
-        first: Values of the first trials by dotted key; those that lack are drawn.
+        space: Searched ranges.
+        first: Values of the first trials by dotted key; missing ones are drawn.
     """
 
     settings: raysim.Settings
@@ -159,9 +159,9 @@ def check_together(options: SearchOptions, resolved: ResolvedStudy) -> None:
     """Validate options beside the settings and the space of a study.
 
     Raises:
-        SettingsError: trials are stacked that have actors of their own or search a setting of
-            `engine`, `seed` is searched where a trial has several, a pruner judges trials whose
-            rounds or evaluations differ, or an objective needs a virtual clock.
+        SettingsError: stacked trials have their own actors or search a setting of `engine`, `seed`
+            is searched by trials of several seeds, a pruner judges trials whose rounds or
+            evaluations differ, or an objective needs a virtual clock.
     """
     stack = f"{options.label('stack')}={options.stack}"
     if options.stack > 1 and (actors := resolved.settings.engine.actors) != "auto":
@@ -173,7 +173,7 @@ def check_together(options: SearchOptions, resolved: ResolvedStudy) -> None:
     if options.seeds > 1 and "seed" in resolved.space:
         label = options.label("seeds")
         raise SettingsError(f"{label}={options.seeds}: must be 1 where `seed` is searched")
-    # What a pruner compares, and from which round on, is the same for all trials.
+    # A pruner must compare all trials at the same rounds.
     if options.pruner != "none" and (own := [key for key in SCHEDULE if key in resolved.space]):
         label = options.label("pruner")
         raise SettingsError(f"{label}={options.pruner}: must be none where `{own[0]}` is searched")
@@ -184,6 +184,6 @@ def check_together(options: SearchOptions, resolved: ResolvedStudy) -> None:
 
 
 def _chosen(name: str | None, given: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
-    """Return what the study gives, unless another name replaces it."""
+    """Return the study's own choice, unless another name replaces it."""
     same = name is None or (isinstance(given, dict) and given.get("name") == name)
     return given if same else name

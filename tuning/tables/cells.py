@@ -1,7 +1,7 @@
 """Cells of a table, and their runs: cells of equal settings share a run.
 
-A column may differ from another in its metric alone, and is read off the same run. The analyses
-that the metrics of its cells need are added to a run's settings.
+Columns that differ only in their metric are read from the same run. The analyses needed by the
+metrics of its cells are added to a run's settings.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from raysim.workloads.datasets.prepared import missing_files
 from raysim.workloads.tables import PaperCell, PaperTable
 
 ITSELF = "another model than the reference, whose comparison with itself is no measurement"
-"""The lack of a cell that compares the reference with itself."""
+"""Needed for a cell that compares the reference with itself."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class ResolvedCell:
 
     Attributes:
         paper: The cell.
-        settings: Its settings, without the analysis of its metric.
-        full_rounds: Rounds where nothing is shortened.
-        chosen: Whether `--only` chooses it.
+        settings: Settings of the cell, without the analysis of its metric.
+        full_rounds: Rounds without shortening.
+        chosen: Whether `--only` chooses the cell.
     """
 
     paper: PaperCell
@@ -47,15 +47,15 @@ class ResolvedCell:
 
 @dataclass(frozen=True, eq=False)
 class PlannedRun:
-    """Settings that are run, once a seed, for one or more cells.
+    """Run for one or more cells, once per seed.
 
     Attributes:
-        name: Its folder.
-        label: Row and column; of several columns the words that they share.
+        name: Name of its folder.
+        label: Row and column; for several columns, the words that they share.
         settings: Settings of its first seed, with the analyses of its cells; a further seed adds to
             `seed`.
-        full_rounds: Most rounds of its cells where nothing is shortened.
-        reference: The run with whose models its analyses compare.
+        full_rounds: Most rounds of its cells without shortening.
+        reference: The run whose models its analyses compare with.
     """
 
     name: str
@@ -66,7 +66,7 @@ class PlannedRun:
 
     @cached_property
     def missing(self) -> str:
-        """Files of the user that it needs and that are not there."""
+        """Missing files that the user must provide for the run."""
         return missing_files(self.settings.dataset, data_root())
 
     def label_of(self, seed: int) -> str:
@@ -74,21 +74,21 @@ class PlannedRun:
         return f"{self.label}, seed {seed}"
 
     def seeds(self, count: int) -> range:
-        """Return its first seeds."""
+        """Return the first `count` seeds."""
         return range(self.settings.seed, self.settings.seed + count)
 
 
 @dataclass(frozen=True, eq=False)
 class PlannedCell:
-    """A cell with its run.
+    """Cell with its run.
 
     Attributes:
         paper: The cell of the paper.
-        name: Its name in `table.json`.
-        run: Its run.
-        full_rounds: Rounds where nothing is shortened.
-        chosen: Whether `--only` chooses it.
-        lacking: What it lacks besides data.
+        name: Name of the cell in `table.json`.
+        run: Run of the cell.
+        full_rounds: Rounds without shortening.
+        chosen: Whether `--only` chooses the cell.
+        lacking: Unmet needs besides data.
     """
 
     paper: PaperCell
@@ -105,7 +105,7 @@ class PlannedCell:
 
     @property
     def missing(self) -> str:
-        """Files of the user, or else, that it needs and that are not there."""
+        """Missing files that the user must provide for the cell, or other unmet needs."""
         return self.lacking or self.run.missing
 
 
@@ -113,7 +113,7 @@ def planned_cells(table: PaperTable, cells: Sequence[ResolvedCell]) -> list[Plan
     """Return the cells of a table with their runs.
 
     Raises:
-        SettingsError: a metric is none, or the run of a chosen cell does not give its value.
+        SettingsError: a metric is invalid, or the run of a chosen cell does not give its value.
     """
     metrics = [_metric_of(table, cell.paper) for cell in cells]
     references = {cell.paper.column: cell.key for cell in cells if _is_reference(table, cell)}
@@ -146,7 +146,7 @@ def _named(table: PaperTable, cell: PaperCell) -> Iterator[None]:
     """Add the cell's name to an error.
 
     Raises:
-        SettingsError: one was raised.
+        SettingsError: the body raised one.
     """
     try:
         yield
@@ -172,7 +172,7 @@ def _runs(
 
     Args:
         cells: The cells.
-        analyses: By key, the analyses that cells need, each with the key of its reference or "".
+        analyses: By key, the needed analyses of cells, each with the key of its reference or "".
     """
     groups: dict[str, list[ResolvedCell]] = {}
     for cell in cells:
@@ -193,14 +193,14 @@ def _runs(
 
 
 def _shared_place(cells: Sequence[PaperCell]) -> tuple[str, str]:
-    """Return the row of the first cell, and its column or the words that all columns share."""
+    """Return the row of the first cell, and its column or the common words of all columns."""
     first, *others = (cell.column.split() for cell in cells)
     shared = [word for word in first if all(word in words for words in others)]
     return cells[0].row, " ".join(shared or first)
 
 
 def folder_names(places: Sequence[tuple[str, str]]) -> list[str]:
-    """Return a folder for each row and column, all different, of portable characters."""
+    """Return a distinct folder in portable characters for each row and column."""
     names: list[str] = []
     for row, column in places:
         name = f"{portable_name(row)}/{portable_name(column)}"

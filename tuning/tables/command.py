@@ -27,7 +27,7 @@ from raysim.tuning.tables.work import Workload, time_in_slots
 from raysim.workloads.tables import find
 
 PIPE_WIDTH = 10_000
-"""Most characters of a line where stdout is no terminal."""
+"""Most characters of a line if stdout is no terminal."""
 RESUME = "fix this, then type the same command to resume the table"
 
 
@@ -35,7 +35,7 @@ def plan_of(name: str, options: TableOptions) -> TablePlan:
     """Return the plan of a table.
 
     Raises:
-        SettingsError: there is no such table, an option is wrong, or no cell is left.
+        SettingsError: there is no such table, an option is wrong, or no cell is chosen.
     """
     return make_plan(find(name), options)
 
@@ -67,8 +67,8 @@ def table(
             with open_slots(plan.runs[0].settings, wanted, runs.note) as slots:
                 runs.started(len(slots))
                 run_in_slots(slots, runs)
-        found = runs.results.write()
-    _print_table(console, to_rich(grid_of(found)))
+        written = runs.results.write()
+    _print_table(console, to_rich(grid_of(written)))
     line(f"{', '.join(FILES)} in {out}")
     runs.raise_failure(RESUME)
 
@@ -78,8 +78,8 @@ def dry_run(
 ) -> None:
     """Print the cells of a table by run, with the work and an estimated time; run nothing.
 
-    A few rounds of each dataset, model, batch size and method are measured; other local epochs and
-    cohorts are taken to have the same speed. A run whose measured rounds fail has no estimate.
+    A few rounds of each dataset, model, batch size and method are measured, whose speed is assumed
+    for other local epochs and cohorts. A run whose measured rounds fail has no estimate.
 
     Raises:
         RaysimError: an option, a setting, the data or the folder does not allow the table.
@@ -120,30 +120,30 @@ def _estimate(work: Workload, run: PlannedRun) -> float | str:
     except MachineError:
         raise
     except RaysimError as error:
-        return str(error).partition(" (traceback in ")[0]  # a folder that is gone
+        return str(error).partition(" (traceback in ")[0]  # the folder is deleted
 
 
 def _runs(
     plan: TablePlan, runs: TableRuns, work: Workload, estimates: Mapping[PlannedRun, float | str]
 ) -> Table:
-    """Return the table of the runs: cells read off them, rounds, seeds that are left, and work."""
-    found = Table(title=plan.table.name, title_justify="left", box=None)
+    """Return the table of the runs: their cells, rounds, remaining seeds, and work."""
+    listed = Table(title=plan.table.name, title_justify="left", box=None)
     for name in ("cells of a run", "rounds", "runs left", "sample-steps", "time of a run"):
-        found.add_column(name, justify="left" if name == "cells of a run" else "right")
+        listed.add_column(name, justify="left" if name == "cells of a run" else "right")
     left = Counter(run.planned for run in runs.waiting)
     for run in plan.runs:
-        found.add_row(
+        listed.add_row(
             Text(_cells_of(plan, run)),
             rounds_of(run),
             f"{left[run]} of {plan.seeds}",
             f"{work.sample_steps(run.settings):.3g}",
             "-" if isinstance(seconds := estimates[run], str) else duration(seconds),
         )
-    return found
+    return listed
 
 
 def _cells_of(plan: TablePlan, run: PlannedRun) -> str:
-    """Return the chosen cells that are read off a run: each row with its columns."""
+    """Return the chosen cells of a run: each row with its columns."""
     columns: dict[str, list[str]] = {}
     for cell in plan.chosen:
         if cell.run is run:
@@ -153,7 +153,7 @@ def _cells_of(plan: TablePlan, run: PlannedRun) -> str:
 
 
 def rounds_of(run: PlannedRun) -> str:
-    """Return the rounds of a run, and of how many."""
+    """Return the rounds of a run, and its full rounds if it is shortened."""
     rounds = run.settings.rounds
     return str(rounds) if rounds == run.full_rounds else f"{rounds} of {run.full_rounds}"
 
@@ -167,12 +167,12 @@ def duration(seconds: float) -> str:
 
 
 def _line_of(console: Console) -> Callable[[str], None]:
-    """Return what prints a line as it is."""
+    """Return a function that prints a line without markup."""
     return partial(console.print, highlight=False, markup=False, soft_wrap=True)
 
 
 def _print_table(console: Console, table: RenderableType) -> None:
-    """Print a table, in a file or a pipe without breaking its lines."""
+    """Print a table, without wrapping in a file or a pipe."""
     if not console.is_terminal:
         console.width = PIPE_WIDTH
     console.print(table)

@@ -23,11 +23,11 @@ from raysim.tuning.tables.plan import TablePlan
 
 
 class TableFolder:
-    """Folder of one table; `table.json` seals settings, seeds and the run of its cells.
+    """Folder of one table; `table.json` seals settings, seeds and runs of its cells.
 
     Attributes:
         path: The folder.
-        seeds: Seeds of each sealed cell by its name, once the folder is locked: those of its run.
+        seeds: Number of seeds of each sealed cell's run by its name, once the folder is locked.
     """
 
     def __init__(self, path: Path) -> None:
@@ -37,7 +37,7 @@ class TableFolder:
         self._about = path / GRIDS["table"]
 
     def path_of(self, run: PlannedRun, seed: int) -> Path:
-        """Return the run directory of a seed as an absolute path: slots run elsewhere."""
+        """Return the run directory of a seed as an absolute path, since slots run elsewhere."""
         return self.path.absolute() / "runs" / run.name / f"seed-{seed}"
 
     def settings(self, run: PlannedRun, seed: int) -> Settings:
@@ -51,7 +51,7 @@ class TableFolder:
         """Return whether a run is finished; the folder may have been moved since.
 
         Raises:
-            RunError: it is, with other settings or another formula.
+            RunError: the run is finished with other settings or another formula.
         """
         directory, settings = RunDirectory(self.path_of(run, seed)), self.settings(run, seed)
         if not directory.is_finished(settings.target_accuracy, settings.rounds):
@@ -65,7 +65,7 @@ class TableFolder:
         return True
 
     def failure(self, run: PlannedRun, seed: int) -> str | None:
-        """Return the error of a run that failed or diverged, or that its reference did."""
+        """Return the error of a run that failed or diverged itself, or by its reference."""
         if (error := self.own_failure(run, seed)) is not None:
             return error
         if not (reference := run.reference) or self.is_finished(run, seed):
@@ -74,17 +74,17 @@ class TableFolder:
         return None if error is None else reference_failed(reference.label_of(seed), error)
 
     def own_failure(self, run: PlannedRun, seed: int) -> str | None:
-        """Return the error of a run that failed or diverged; None of one that was not started.
+        """Return the error of a run that failed or diverged; None if it was not started.
 
-        So it is of one that did by another formula, or by another source of the user's own module.
+        None also if it failed with another formula, or another source of a user's own module.
         """
         path = self.path_of(run, seed)
-        if self.is_finished(run, seed):  # perhaps after it failed, by `raysim resume`
+        if self.is_finished(run, seed):  # perhaps resumed after its failure
             return infinite_loss(path)
-        found = read_failure(path)
-        if found is None or found.formula not in (None, self._formula(run, seed)):
+        recorded = read_failure(path)
+        if recorded is None or recorded.formula not in (None, self._formula(run, seed)):
             return None
-        return found.error
+        return recorded.error
 
     def record_failure(self, run: PlannedRun, seed: int, error: str) -> None:
         """Record the error of a run."""
@@ -97,18 +97,19 @@ class TableFolder:
         return {"revision": run.settings.method.revision, "sources": sources}
 
     def clear_failure(self, run: PlannedRun, seed: int) -> None:
-        """Delete the record of a run that is run again."""
+        """Delete the failure record of a run that is repeated."""
         RunDirectory(self.path_of(run, seed)).failed.unlink(missing_ok=True)
 
     def check(self, plan: TablePlan) -> dict[str, Any]:
-        """Check that the folder is one of this table, if of any, and return its cells by name.
+        """Check that the folder is new or this table's, and return its sealed cells by name.
 
         Raises:
-            RunError: it holds another table, a figure or a study, or runs with other settings.
+            RunError: the folder holds another table, a figure or a study, or runs with other
+                settings.
         """
         check_claim(self.path, "table", plan.table.name)
-        found = self._read()
-        sealed = dict(found["cells"]) if found else {}
+        recorded = self._read()
+        sealed = dict(recorded["cells"]) if recorded else {}
         if others := sealed.keys() - {cell.name for cell in plan.cells}:
             raise RunError(
                 f"out={self.path}: {min(others)}: has runs, which do not allow the settings"
@@ -152,25 +153,25 @@ class TableFolder:
             )
 
     def _read(self) -> dict[str, Any] | None:
-        """Return what `table.json` holds; None where there is no table yet."""
+        """Return the content of `table.json`; None without a table."""
         if not self._about.exists():
             return None
         try:
-            found: dict[str, Any] = dict(parse_json(self._about.read_text(encoding="utf-8")))
-            check_schema(self._about, found)
-            str(found["table"])
-            for about in found["cells"].values():
+            recorded: dict[str, Any] = dict(parse_json(self._about.read_text(encoding="utf-8")))
+            check_schema(self._about, recorded)
+            str(recorded["table"])
+            for about in recorded["cells"].values():
                 int(about["seeds"])
                 dict(about["settings"])
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise RunError(f"{self._about}: damaged file: {error}; restore it") from error
-        return found
+        return recorded
 
 
 def _seeds(plan: TablePlan, sealed: Mapping[str, Any]) -> dict[str, int]:
-    """Return the seeds of sealed cells by name; of those that share a run, the most."""
+    """Return the number of seeds of sealed cells by name, the most of cells that share a run."""
     cells = [cell for cell in plan.cells if cell.name in sealed]
-    found: dict[PlannedRun, int] = {}
+    seeds: dict[PlannedRun, int] = {}
     for cell in cells:
-        found[cell.run] = max(found.get(cell.run, 0), sealed[cell.name]["seeds"])
-    return {cell.name: found[cell.run] for cell in cells}
+        seeds[cell.run] = max(seeds.get(cell.run, 0), sealed[cell.name]["seeds"])
+    return {cell.name: seeds[cell.run] for cell in cells}

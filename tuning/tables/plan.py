@@ -1,4 +1,4 @@
-"""Plan of a table: its chosen cells with their settings, seeds, and what was shortened."""
+"""Plan of a table: its chosen cells with their settings, seeds and shortened rounds."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from raysim.workloads.tables import PaperCell, PaperTable
 
 @dataclass(frozen=True)
 class TableOptions:
-    """Cells, rounds, seeds and settings that a command asks of a table.
+    """Cells, rounds, seeds and settings of a table, chosen by a command.
 
     Attributes:
-        only: Words, each of which the row and column of a chosen cell contain.
-        rounds: Rounds of the longest run of each column; the others of it have fewer in proportion.
-            A column of fewer rounds keeps them. None leaves those of the cells.
+        only: Words that the row and column of a chosen cell must contain.
+        rounds: Rounds of the longest run of each column; its other runs have fewer in proportion.
+            A column of fewer rounds keeps them. None keeps the rounds of the cells.
         seeds: Seeds of each cell; None takes the table's number.
         overrides: Settings of all runs by dotted key.
     """
@@ -33,12 +33,12 @@ class TableOptions:
 
 @dataclass(frozen=True)
 class TablePlan:
-    """A table with the settings of all its cells.
+    """Table with the settings of all its cells.
 
     Attributes:
         table: The table.
         options: The options.
-        cells: Its cells, those that are not chosen included if they have such settings.
+        cells: The cells, including unchosen ones that exist with these settings.
         seeds: Seeds of each chosen cell.
     """
 
@@ -49,12 +49,12 @@ class TablePlan:
 
     @property
     def chosen(self) -> list[PlannedCell]:
-        """The chosen cells whose data can be had."""
+        """Chosen cells whose data is available."""
         return [cell for cell in self.cells if cell.chosen and not cell.missing]
 
     @property
     def runs(self) -> list[PlannedRun]:
-        """The runs of the chosen cells, each once, and the references of their analyses."""
+        """Distinct runs of the chosen cells, and the references of their analyses."""
         pairs = ((cell.run.reference, cell.run) for cell in self.chosen)
         return [*dict.fromkeys(run for pair in pairs for run in pair if run)]
 
@@ -62,7 +62,7 @@ class TablePlan:
         """Check that a chosen cell has its data.
 
         Raises:
-            SettingsError: none has.
+            SettingsError: no chosen cell has its data.
         """
         if not self.chosen:
             missing = next(cell.missing for cell in self.cells if cell.chosen)
@@ -77,7 +77,7 @@ def make_plan(table: PaperTable, options: TableOptions) -> TablePlan:
     """
     fixed = {"reference": f"the row {table.reference_row}"} if table.reference_row else {}
     check_overrides("table", options.overrides, fixed | _made_by_rows(table, options))
-    resolved = [found for cell in table.cells if (found := _resolved(cell, options))]
+    resolved = [each for cell in table.cells if (each := _resolved(cell, options))]
     if not any(cell.chosen for cell in resolved):
         raise SettingsError(
             f"--only={visible(','.join(options.only))}: no cell of {table.name} has all these words"
@@ -94,10 +94,10 @@ def make_plan(table: PaperTable, options: TableOptions) -> TablePlan:
 
 
 def _made_by_rows(table: PaperTable, options: TableOptions) -> dict[str, str]:
-    """Return what settles overrides that would run a row under the name of another, by key.
+    """Return the overridden settings that follow from the rows, with their origin, by key.
 
-    These are settings that rows have of their own, where rows of a chosen column have several
-    values; settings of methods are compared with those of the same method.
+    They would run a row under the name of another: rows set them themselves, to several values in a
+    chosen column. Settings of methods are compared for the same method.
     """
     given = frozenset[str]().union(*table.row_keys.values())
     # A field of a method of a chain comes with the chain's order, which may be what differs.
@@ -115,7 +115,7 @@ def _made_by_rows(table: PaperTable, options: TableOptions) -> dict[str, str]:
             of_method = key.startswith("method.") and key != "method.name"
             alike = str(settings["method.name"]) if of_method else ""
             values.setdefault((key, cell.column, alike), set()).add(repr(settings[key]))
-    several = {key for (key, *_), found in values.items() if len(found) > 1}
+    several = {key for (key, *_), distinct in values.items() if len(distinct) > 1}
     return {key: "the rows" for key, keys in named.items() if keys & several}
 
 
@@ -124,7 +124,7 @@ def _is_chosen(cell: PaperCell, options: TableOptions) -> bool:
 
 
 def _resolved(cell: PaperCell, options: TableOptions) -> ResolvedCell | None:
-    """Return a cell with its settings; None of one that is not chosen and has no such settings."""
+    """Return a cell with its settings; None for an unchosen cell without valid settings."""
     chosen = _is_chosen(cell, options)
     try:
         settings = cell.resolve(options.overrides)
@@ -136,9 +136,9 @@ def _resolved(cell: PaperCell, options: TableOptions) -> ResolvedCell | None:
 
 
 def _shortened(cells: Sequence[ResolvedCell], most: int) -> list[ResolvedCell]:
-    """Return cells of which the longest of each column has at most so many rounds.
+    """Return cells shortened so that the longest of each column has at most `most` rounds.
 
-    Rows are compared within a column, so those of a column are shortened in proportion.
+    Rows are compared within a column, whose cells are therefore shortened in proportion.
     """
     columns: dict[str, dict[str, int]] = {}
     for cell in cells:

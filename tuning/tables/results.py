@@ -32,14 +32,14 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True)
 class _Ended:
-    """A run that has ended.
+    """Ended run.
 
     Attributes:
         values: Values of a finished run, by metric.
-        error: Why it has none, where it or its reference failed or diverged.
+        error: Why it has none, if it or its reference failed or diverged.
         diverged: Whether it diverged itself.
-        notes: Lines that a reader must know.
-        origins: Versions of what a finished run was made of.
+        notes: Lines for the reader.
+        origins: Versions of the origins of a finished run.
     """
 
     values: Mapping[str, float | None] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class _Ended:
 
 
 class TableResults:
-    """Values of the runs in a table's folder; a finished run is read once."""
+    """Values of the runs in a table's folder, which reads a finished run once."""
 
     def __init__(self, plan: TablePlan, folder: TableFolder) -> None:
         self._plan, self._folder = plan, folder
@@ -73,24 +73,24 @@ class TableResults:
         return table
 
     def text_of(self, run: PlannedRun, seed: int) -> str:
-        """Return the values of a finished run, as text."""
+        """Return the values of a finished run as text."""
         if not (cells := self._cells_of(run)):
             return "the reference of others"
         finished, paper = self._finished[self._folder.path_of(run, seed)], self._plan.table
         units = {paper.metric_of(cell): paper.unit_of(cell) for cell in cells}
-        found = []
+        texts = []
         for metric, value in finished.values.items():
             absent = "has no value" if parse_metric(metric).target is None else "not reached"
             text = absent if value is None else f"{shown(value, units[metric])} {units[metric]}"
-            found.append(f"{metric} {text}".rstrip())
-        return "; ".join(found)
+            texts.append(f"{metric} {text}".rstrip())
+        return "; ".join(texts)
 
     def table(self) -> ResultTable:
-        """Return the table of all cells that the folder has runs of, or whose data is missing."""
+        """Return the table of all cells with runs in the folder, or without their data."""
         paper = self._plan.table
         ended = {cell: self._runs_of(cell) for cell in self._shown}
         places = {_place(cell) for cell in self._shown}
-        # Published values of the baseline serve for ratios also where its row is not shown.
+        # Ratios need the published values of the baseline even if its row is not shown.
         baseline = [cell for cell in self._plan.cells if cell.paper.row == paper.baseline]
         known = dict.fromkeys([*ended, *baseline])
         return ResultTable(
@@ -110,18 +110,18 @@ class TableResults:
         )
 
     def _runs_of(self, cell: PlannedCell) -> dict[int, _Ended]:
-        """Return the runs of a cell that have ended, by seed."""
-        found = {}
+        """Return the ended runs of a cell, by seed."""
+        ended_by_seed = {}
         for seed in cell.run.seeds(self._folder.seeds.get(cell.name, 0)):
             path = self._folder.path_of(cell.run, seed)
             if ended := self._finished.get(path) or self._read(cell.run, seed):
-                found[seed] = ended
+                ended_by_seed[seed] = ended
                 if not ended.error:
                     self._finished[path] = ended
-        return found
+        return ended_by_seed
 
     def _cells_of(self, run: PlannedRun) -> list[PaperCell]:
-        """Return the cells that are read off a run."""
+        """Return the cells of a run."""
         return [cell.paper for cell in self._shown if cell.run is run and not cell.lacking]
 
     def _read(self, run: PlannedRun, seed: int) -> _Ended | None:
@@ -155,7 +155,7 @@ class TableResults:
         )
 
     def _notes(self, ended: Mapping[PlannedCell, Mapping[int, _Ended]]) -> Iterator[str]:
-        """Yield what a reader must know besides the values."""
+        """Yield the notes on the values for the reader."""
         plan, paper = self._plan, self._plan.table
         shown = [cell for cell in ended if not cell.missing]
         if any(cell.run.settings.rounds < cell.full_rounds for cell in shown):
@@ -175,8 +175,8 @@ class TableResults:
                 yield f"{cell.label}: the paper prints {cell.paper.text!r}."
         known = {
             cell.run.label_of(seed): run
-            for cell, found in ended.items()
-            for seed, run in found.items()
+            for cell, by_seed in ended.items()
+            for seed, run in by_seed.items()
         }
         yield from (f"{label}: {run.error}" for label, run in known.items() if run.error)
         yield from (note for run in known.values() for note in run.notes)
@@ -201,22 +201,22 @@ def _with_differences(
 ) -> dict[Place, ResultCell]:
     """Return cells with the settings in which they differ from the other rows of their column.
 
-    Settings of the method make a row. Where it is the same in some, those that every row of the
-    paper's table has of its own do too: the rows' names say them.
+    Settings of the method define a row and are left out. If rows share a method, so are settings
+    that differ in every row of the paper's table, as the rows' names tell them.
     """
-    found = dict(cells)
+    marked = dict(cells)
     for column in dict.fromkeys(column for _, column in cells):
         rows = {row: given for (row, name), given in settings.items() if name == column}
         differing = differing_settings(rows, dict.fromkeys(rows, _of_rows(rows, of_every_row)))
         for row, values in differing.items():
-            found[row, column] = replace(found[row, column], differing=values)
-    return found
+            marked[row, column] = replace(marked[row, column], differing=values)
+    return marked
 
 
 def _of_rows(
     rows: Mapping[str, Mapping[str, Any]], of_every_row: Collection[str]
 ) -> Collection[str]:
-    """Return the keys that make the rows of a table."""
+    """Return the keys that define the rows of a table."""
     keys = dict.fromkeys(key for values in rows.values() for key in values)
     of_method = {key for key in keys if key.startswith("method.")}
     methods = {repr([values.get(key) for key in of_method]) for values in rows.values()}
@@ -224,7 +224,7 @@ def _of_rows(
 
 
 def _rounds(cells: Sequence[PlannedCell]) -> str:
-    """Return the rounds of cells; where they differ, those of each column, row or cell."""
+    """Return the rounds of cells; if they differ, by column, row or cell."""
     levels: tuple[Callable[[PlannedCell], str], ...] = (
         lambda cell: "",
         lambda cell: cell.paper.column,
@@ -245,7 +245,7 @@ def _rounds(cells: Sequence[PlannedCell]) -> str:
 
 
 def _exceeds_share(cell: PlannedCell, cells: Sequence[PlannedCell]) -> bool:
-    """Return whether a cell is shortened less than the longest one of its column."""
+    """Return whether a cell is shortened less than the longest cell of its column."""
     column = [each for each in cells if each.paper.column == cell.paper.column]
     longest = max(column, key=lambda each: each.full_rounds)
     done = cell.run.settings.rounds * longest.full_rounds

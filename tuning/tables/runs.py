@@ -17,14 +17,14 @@ from raysim.tuning.tables.work import Workload
 
 @dataclass(frozen=True)
 class TableRun:
-    """A run of one seed."""
+    """Run of one seed."""
 
     planned: PlannedRun
     seed: int
 
     @property
     def reference(self) -> TableRun | None:
-        """The run with whose model its analyses compare."""
+        """The run whose model its analyses compare with."""
         reference = self.planned.reference
         return TableRun(reference, self.seed) if reference else None
 
@@ -32,7 +32,7 @@ class TableRun:
 class TableRuns(ReferencedRuns[TableRun]):
     """Queue of the runs of a table that have neither finished nor diverged; references come first.
 
-    A run that diverged would do so again. One that failed by something else is run again.
+    A diverged run would diverge again. Other failed runs are repeated.
 
     Attributes:
         results: The values of the runs, whose files are updated at the end of each.
@@ -57,7 +57,7 @@ class TableRuns(ReferencedRuns[TableRun]):
         super().started(slots)
 
     def reference(self, run: TableRun) -> TableRun | None:
-        """Return the run of the same seed with whose model a run is compared."""
+        """Return the reference of a run, with the same seed."""
         return run.reference
 
     def settings(self, run: TableRun) -> Settings:
@@ -69,7 +69,7 @@ class TableRuns(ReferencedRuns[TableRun]):
         return run.planned.label_of(run.seed)
 
     def next(self) -> TableRun | None:
-        """Return the next run, without its failure of an earlier command."""
+        """Return the next run, and delete its failure by an earlier command."""
         run = super().next()
         if run is not None:
             self._folder.clear_failure(run.planned, run.seed)
@@ -83,7 +83,7 @@ class TableRuns(ReferencedRuns[TableRun]):
         self.results.write()
 
     def text_of(self, run: TableRun) -> str:
-        """Return the values of the cells that are read off a run."""
+        """Return the values of a run's cells."""
         return self.results.text_of(run.planned, run.seed)
 
     def _has_ended(self, run: TableRun) -> bool:

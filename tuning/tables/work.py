@@ -1,9 +1,9 @@
-"""Work of runs in sample-steps, and the time that it takes at the measured speed of this machine.
+"""Work of runs in sample-steps, and its estimated time at the measured speed of this machine.
 
-A run counts rounds x clients of a round x local epochs x samples of a client; the clients of an
-asynchronous round are those whose updates make a version. The speed is that of rounds of the run's
-own settings, with fewer clients and samples where they would take longer than a few seconds, so
-that a method's further passes, its server and the driver are in it; analyses and clocks are not.
+The work is rounds x clients of a round x local epochs x samples of a client; an asynchronous round
+counts the clients whose updates make a version. The speed is measured on rounds of the run's own
+settings, with fewer clients and samples if these would take longer than a few seconds, and includes
+a method's further passes, its server and the driver, but no analyses and clocks.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from raysim.core.given import canonical, key_text
 from raysim.workloads.datasets.fetch import data_root
 
 EVALUATED = 1 / 3
-"""Cost of an evaluated sample in sample-steps, where an evaluation is too long to be measured; a
-backward pass costs about two forward ones."""
+"""Cost of an evaluated sample in sample-steps, if an evaluation is too long to be measured; a
+backward pass costs about two forward passes."""
 CLIENTS = 2
 """Fewest clients of a measured round."""
 SECONDS = 1.5
-"""Seconds of a measured round at most, about, and those after which no further one is measured."""
+"""Approximate limit of a measured round, and time after which no further one is measured."""
 
 
 @dataclass(frozen=True)
@@ -47,21 +47,21 @@ class DataSize:
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds of a sample-step, and of evaluating a test sample."""
+    """Seconds of a sample-step, and of the evaluation of a test sample."""
 
     step: float
     evaluation: float
 
 
 class Workload:
-    """Work of runs; the data of several is opened once."""
+    """Work of runs, whose common data is opened once."""
 
     def __init__(self) -> None:
         self._sizes: dict[str, DataSize] = {}
         self._paces: dict[str, Pace] = {}
 
     def sample_steps(self, settings: Settings) -> float:
-        """Return the samples that a run trains on, those of all local epochs.
+        """Return the number of samples that a run trains on, in all local epochs.
 
         Raises:
             DataError: the data cannot be fetched or split.
@@ -73,7 +73,7 @@ class Workload:
         """Return an estimate of the seconds of a run on one slot.
 
         Raises:
-            RaysimError: the measured rounds fail; those of MachineError do not lie in the settings.
+            RaysimError: the measured rounds fail, with MachineError not because of the settings.
         """
         evaluations = -(-settings.rounds // settings.evaluation.every)
         pace, evaluated = self._pace(settings), evaluations * self._size(settings).test
@@ -95,7 +95,7 @@ class Workload:
 
 
 def _trained(settings: Settings) -> int:
-    """Return the clients whose updates make the model of a round."""
+    """Return the number of clients whose updates make the model of a round."""
     asynchrony = settings.method.asynchrony(settings.cohort_size)
     if asynchrony is None:
         return settings.cohort_size
@@ -118,9 +118,9 @@ def _measure_size(settings: Settings) -> DataSize:
 
 
 def measure(settings: Settings, size: DataSize) -> Pace:
-    """Measure rounds of a run's own size, or of about SECONDS where they take longer.
+    """Measure rounds of a run's own size, or smaller ones of about SECONDS.
 
-    A first round of few steps tells how large the measured ones may be.
+    A first round of few steps decides the size of the measured rounds.
 
     Raises:
         RaysimError: the run fails.
@@ -128,7 +128,7 @@ def measure(settings: Settings, size: DataSize) -> Pace:
     trained, epochs = _trained(settings), settings.local.epochs
     batch = settings.local.batch_size
     least = size.client if batch == "full" else min(batch, size.client)
-    # The updates of an asynchronous round are those of its settings, whatever the fraction.
+    # An asynchronous round has the updates of its settings at any fraction.
     asynchronous = settings.method.asynchrony(settings.cohort_size) is not None
     fewest = trained if asynchronous else min(trained, CLIENTS)
     first = _rounds(settings.override({"local.epochs": 1}), fewest, least, False)
@@ -137,16 +137,16 @@ def measure(settings: Settings, size: DataSize) -> Pace:
     clients = min(trained, max(round(affordable / size.client), fewest))
     samples = min(size.client, max(affordable / clients, least))
     evaluates = EVALUATED * size.test / per_second <= SECONDS
-    found = _rounds(settings, clients, samples, evaluates)
-    seconds = found.seconds / (clients * max(round(samples), 1) * epochs)
-    evaluation = found.evaluation_seconds / size.test if evaluates else EVALUATED * seconds
+    watch = _rounds(settings, clients, samples, evaluates)
+    seconds = watch.seconds / (clients * max(round(samples), 1) * epochs)
+    evaluation = watch.evaluation_seconds / size.test if evaluates else EVALUATED * seconds
     return Pace(seconds, evaluation)
 
 
 def _rounds(settings: Settings, clients: int, samples: float, evaluates: bool) -> _Stopwatch:
     """Run rounds of some clients with some samples each, and return their seconds.
 
-    As many clients as in the run are drawn from, so that settings that they bound stay allowed.
+    They are drawn from as many clients as in the run, so that settings bounded by these stay valid.
     """
     every = clients == _trained(settings)
     gpus = settings.engine.gpus_per_actor if torch.cuda.is_available() else 0.0
@@ -156,13 +156,13 @@ def _rounds(settings: Settings, clients: int, samples: float, evaluates: bool) -
             "partition.name": "resample",
             "partition.samples": max(round(samples), 1),
             "fraction": settings.fraction if every else clients / settings.clients,
-            "clock.name": "none",  # its policies may ask more clients, and wait for none of them
+            "clock.name": "none",  # its policies may ask more clients, or not wait
             "evaluation.every": 1 if evaluates else settings.rounds + 1,
             "checkpoint_every": settings.rounds + 1,
             "target_accuracy": None,
             "analysis": (),  # a cohort of two has fewer pairs
             "trace": False,
-            "tracker": None,  # a measured run is none of the user's
+            "tracker": None,  # a measured run is not for the user's tracker
             "engine.backend": "inline",
             "engine.gpus_per_actor": gpus,
             "out": str(Path(folder) / "run"),
@@ -172,7 +172,7 @@ def _rounds(settings: Settings, clients: int, samples: float, evaluates: bool) -
 
 
 class _Measured(Exception):  # noqa: N818 - no error
-    """Raised in a run that has been measured for long enough."""
+    """Signal that ends a run that has been measured for long enough."""
 
 
 class _Stopwatch(raysim.Listener):
@@ -183,23 +183,23 @@ class _Stopwatch(raysim.Listener):
         self._begun = perf_counter()
 
     def started(self, run: raysim.Started) -> None:
-        """Count from the first round on."""
+        """Start the clock before the first round."""
         self._begun = perf_counter()
 
     def round_done(self, row: Mapping[str, Any]) -> None:
-        """Keep the seconds of a round."""
+        """Record the seconds of a round."""
         self._rows.append(row)
         if perf_counter() - self._begun > SECONDS:
             raise _Measured
 
     @property
     def seconds(self) -> float:
-        """Median over the rounds, but for the first, in which much is done once."""
+        """Median over the rounds without the first, which has one-time costs."""
         return self._median("seconds")
 
     @property
     def evaluation_seconds(self) -> float:
-        """The same of the evaluations."""
+        """Median of the evaluations' seconds, likewise."""
         return self._median("evaluation_seconds")
 
     def _median(self, column: str) -> float:
@@ -208,7 +208,7 @@ class _Stopwatch(raysim.Listener):
 
 
 def time_in_slots(seconds: Sequence[float], slots: int) -> float:
-    """Return the time until all runs have ended, each given to the first free slot, in order."""
+    """Return the time until all runs have ended, each in turn given to the first free slot."""
     free = [0.0] * slots
     for each in seconds:
         heapq.heapreplace(free, free[0] + each)
