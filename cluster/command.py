@@ -68,7 +68,7 @@ def logs(job: str, *, address: str | None, follow: bool, console: Console) -> in
         _print(console, f"job {job}: still running\n{_next_commands(job, address)}")
         return exits.exit_code(stop)
     if details.status == JobStatus.FAILED and details.driver_exit_code is None:
-        _print(console, details.message or "")  # never started or killed: the log has no reason
+        _print(console, details.message or "")  # not started or killed: the log has no reason
     _print(console, f"job {job}: {str(details.status).lower()}")
     return exit_code(details)
 
@@ -95,7 +95,7 @@ def check_folder(setting: str, path: str | Path | None) -> None:
     """Check that a job's results do not lie in its uploaded working directory.
 
     Raises:
-        SettingsError: the path is none, or relative.
+        SettingsError: no path is given, or a relative one.
     """
     if path is None or not Path(path).is_absolute():
         raise SettingsError(
@@ -118,7 +118,7 @@ def _check_no_password(text: str) -> None:
     """Check that a part of a job's command or environment holds no password.
 
     Raises:
-        SettingsError: it does: Ray shows both to everyone who may list jobs.
+        SettingsError: the part holds one, which Ray would show to everyone who may list jobs.
     """
     if without_passwords(text) != text:
         raise SettingsError(

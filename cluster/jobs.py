@@ -29,19 +29,19 @@ DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 60.0
-"""Silence of a server after which a request has failed."""
+"""Seconds without an answer after which a request has failed."""
 NOT_RAY = (LookupError, TypeError, AttributeError, requests.JSONDecodeError, ValidationError)
-"""Errors of Ray's client where an answer is not what Ray's dashboard would say."""
+"""Errors of Ray's client if an answer is not from Ray's dashboard."""
 TOO_LARGE = "status code 413"
-"""Part of the error of Ray's client where a server does not take as many bytes."""
+"""Part of the error of Ray's client if a server rejects the number of bytes."""
 LONGEST_ANSWER = 300
-"""Characters of a server's answer that an error shows: it may be a page of HTML."""
+"""Most characters of a server's answer in an error, since it may be a page of HTML."""
 RAY_LOGGERS = ("ray", "ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk")
 """Loggers silenced below errors: their lines would mix with the job's log."""
 
 
 class _Client(JobSubmissionClient):
-    """Ray's client, whose requests would wait for an answer for ever."""
+    """Ray's client with a limit on the wait for answers."""
 
     def _do_request(self, *arguments: Any, **options: Any) -> requests.Response:
         return super()._do_request(*arguments, timeout=ANSWER_SECONDS, **options)
@@ -51,7 +51,7 @@ class Jobs:
     """Jobs of one cluster.
 
     Args:
-        address: URL of its dashboard; by default that of the environment variables.
+        address: URL of its dashboard; None takes it from the environment variables.
 
     Raises:
         SettingsError: the address is not a URL.
@@ -71,7 +71,7 @@ class Jobs:
         """Upload the runtime environment and start `raysim ARGUMENTS...`; return the job's id.
 
         Raises:
-            RaysimError: the cluster does not take it.
+            RaysimError: the cluster rejects the upload or the job.
         """
         with self._as_run_error(), _naming_files(runtime_env):
             check_size(runtime_env)
@@ -144,10 +144,10 @@ class Jobs:
 
 @contextmanager
 def _naming_files(runtime_env: Mapping[str, Any]) -> Iterator[None]:
-    """Say which files are large where a server, or a proxy before it, takes fewer bytes than Ray's.
+    """Name large files if a server, or a proxy before it, takes fewer bytes than Ray's.
 
     Raises:
-        SettingsError: it does.
+        SettingsError: the server has rejected the number of bytes.
     """
     try:
         yield

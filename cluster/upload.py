@@ -20,7 +20,7 @@ from raysim.core.errors import SettingsError
 EXCLUDED = ("runs", "data", "build", "dist")
 """Folders that are not uploaded, like hidden files and virtual environments."""
 SHOWN_FILES = 3
-"""Files that an error names of a working directory that is too large."""
+"""Number of files that an error names for a too large working directory."""
 STOP_SECONDS = 60
 """Seconds that a stopped job has for its checkpoint before it is killed; Ray's default is 3."""
 
@@ -51,16 +51,16 @@ def check_size(environment: Mapping[str, Any]) -> None:
     """Check that Ray's dashboard takes the working directory of a runtime environment.
 
     Raises:
-        SettingsError: it has too many bytes.
+        SettingsError: the directory has too many bytes.
     """
-    # Ray packs files as they are, with a few hundred bytes for the name of each.
+    # Ray packs files uncompressed, with a few hundred bytes for the name of each.
     if sum(_sizes(environment).values()) >= DASHBOARD_CLIENT_MAX_SIZE:
         most = _megabytes(DASHBOARD_CLIENT_MAX_SIZE)
         raise SettingsError(too_large(environment, f"a cluster takes less than {most}"))
 
 
 def too_large(environment: Mapping[str, Any], limit: str) -> str:
-    """Return the line of a working directory that is too large: the limit, and what to do."""
+    """Return the error of a too large working directory: the limit, and the next step."""
     sizes, folder = _sizes(environment), environment["working_dir"]
     largest = sorted(sizes, key=lambda path: -sizes[path])[:SHOWN_FILES]
     names = ", ".join(f"{path} ({_megabytes(sizes[path])})" for path in largest)
@@ -72,16 +72,16 @@ def too_large(environment: Mapping[str, Any], limit: str) -> str:
 
 def _sizes(environment: Mapping[str, Any]) -> dict[Path, int]:
     """Return the bytes of the files that Ray would pack, by path in the working directory."""
-    folder, found = Path(environment["working_dir"]), dict[Path, int]()
+    folder, sizes = Path(environment["working_dir"]), dict[Path, int]()
 
     def add(path: Path) -> None:
         if path.is_file():
-            found[path.relative_to(folder)] = path.stat().st_size
+            sizes[path.relative_to(folder)] = path.stat().st_size
 
     excludes = [packaging._get_excludes(folder, environment["excludes"])]
     gitignore = os.environ.get(RAY_RUNTIME_ENV_IGNORE_GITIGNORE, "0") != "1"
     packaging._dir_travel(folder, excludes, add, include_gitignore=gitignore)
-    return found
+    return sizes
 
 
 def _megabytes(size: int) -> str:
@@ -92,7 +92,7 @@ def check_uploaded(path: Path, folder: Path) -> None:
     """Check that a file is uploaded to the job's working directory.
 
     Raises:
-        SettingsError: it is outside the working directory, or excluded.
+        SettingsError: the file is outside the working directory, or excluded.
     """
     if path.is_absolute() or ".." in path.parts:
         raise SettingsError(f"{path}: must be a path inside the working directory {folder}")
