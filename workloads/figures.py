@@ -1,7 +1,7 @@
 """Figures by name: the paper's short name and the figure's number.
 
-A figure is a few runs of a preset with analyses, and how they are drawn. What a paper's figure
-varies is in the runs; deviations from it are in the notes. `raysim figure NAME` runs and draws one;
+A figure is a few runs of a preset with analyses, and the kind of their drawing. The runs hold the
+varied settings of the paper's figure; the notes hold deviations. `raysim figure NAME` draws one;
 `raysim list figures` prints them all.
 """
 

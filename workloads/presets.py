@@ -1,8 +1,8 @@
-"""Presets by name: those of the papers, and those for getting started.
+"""Presets by name: presets of the papers, and presets for getting started.
 
 A preset is a published experiment, as a Python value that is derived from another with `replace`.
-Names are paper-dataset-variant. What a table of a paper varies from cell to cell (a method, one of
-its settings, a temperature) has no preset of its own: it is an override of one.
+Names are paper-dataset-variant. Settings that vary from cell to cell in a paper's table (a method,
+one of its settings, a temperature) have no presets: they are overrides of one.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ __all__ = ["PRESETS", "Paper", "Preset", "changes_of", "on_preset"]
 
 
 def on_preset(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a file, whose `preset` gives those that the file lacks.
+    """Return the settings of a file, whose `preset` gives missing ones.
 
     Raises:
         SettingsError: there is no such preset.
@@ -67,8 +67,8 @@ def on_preset(values: Mapping[str, Any]) -> dict[str, Any]:
 
     if not isinstance(name := values["preset"], str):
         raise SettingsError(f"preset={visible(str(name))}: must be the name of a preset")
-    found = look_up("preset", name, PRESETS)
-    return apply_overrides(found.settings.to_dict(), changes_of(values))
+    preset = look_up("preset", name, PRESETS)
+    return apply_overrides(preset.settings.to_dict(), changes_of(values))
 
 
 def changes_of(values: Mapping[str, Any]) -> dict[str, Any]:

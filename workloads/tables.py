@@ -1,4 +1,4 @@
-"""Tables by name: those that the papers publish, grids of runs with settings and values.
+"""Published tables of the papers by name: grids of runs with settings and values.
 
 Importing this module reads the `tables.toml` of every paper, without torch.
 """

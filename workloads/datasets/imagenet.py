@@ -7,7 +7,8 @@ published validation images lie in one folder, and have to be sorted into such f
 validation images are the test set.
 
 Of each image the largest square in the middle is kept. Prepared images are bytes, 3 * 224 * 224 for
-each at 224 pixels. Preparing holds some parts of 64 MiB at a time, reading what is asked for.
+each at 224 pixels. Preparing holds some parts of 64 MiB at a time; reading loads only the
+requested images.
 """
 
 from __future__ import annotations

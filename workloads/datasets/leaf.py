@@ -78,10 +78,10 @@ def read_leaf(folder: Path, key: str, convert: Convert, how: str, progress: Prog
     splits = {}
     for split, paths in files.items():
         parts = []
-        found: dict[str, Path] = {}
+        origins: dict[str, Path] = {}
         for path in paths:
             progress(f"read {folder.name}", done, total)
-            for user in _users(path, found):
+            for user in _users(path, origins):
                 x, y = convert(user)
                 number = numbers.setdefault(user.name, len(numbers))
                 published[number] += len(user.y)
@@ -126,19 +126,19 @@ def _files(folder: Path, split: str, how: str) -> list[Path]:
     )
 
 
-def _users(path: Path, found: dict[str, Path]) -> Iterator[User]:
-    """Yield the users of a file; add them to `found`, the users of earlier files."""
+def _users(path: Path, origins: dict[str, Path]) -> Iterator[User]:
+    """Yield the users of a file; add them to `origins`, the files of earlier users."""
     content = _content(path)
     names, data = (_member(content, name, path) for name in ("users", "user_data"))
     if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
         raise DataError(f"{path}: `users` must be a list of names")
     for name in names:
         where = f"{path}: user {name}"
-        if name in found:
+        if name in origins:
             raise DataError(
-                f"{where}: is also in {found[name]}; remove the files of other preprocessing runs"
+                f"{where}: is also in {origins[name]}; remove the files of other preprocessing runs"
             )
-        found[name] = path
+        origins[name] = path
         samples = _member(data, name, f"{path}: user_data")
         x, y = (_member(samples, part, where) for part in ("x", "y"))
         if not (isinstance(x, list) and isinstance(y, list)):

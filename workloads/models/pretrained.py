@@ -30,17 +30,17 @@ def load_weights(network: nn.Module, path: str, head: str) -> None:
         SettingsError: the file does not exist.
         DataError: the file cannot be read, or a key is missing, unknown or has another shape.
     """
-    found = _read(Path(path))
+    loaded = _read(Path(path))
     own = network.state_dict()
-    weight = found.get(f"{head}.weight")
+    weight = loaded.get(f"{head}.weight")
     if weight is not None and weight.shape[1:] == own[f"{head}.weight"].shape[1:]:
         other = len(weight) != len(own[f"{head}.weight"])
         names = [name for name in own if other and name.startswith(f"{head}.")]
-        found = {name: tensor for name, tensor in found.items() if name not in names}
+        loaded = {name: tensor for name, tensor in loaded.items() if name not in names}
         own = {name: tensor for name, tensor in own.items() if name not in names}
-    if problem := _mismatch(own, found):
+    if problem := _mismatch(own, loaded):
         raise DataError(f"model.pretrained={path}: {problem}")
-    network.load_state_dict(found, strict=False)
+    network.load_state_dict(loaded, strict=False)
 
 
 def _read(path: Path) -> dict[str, Tensor]:
@@ -51,36 +51,36 @@ def _read(path: Path) -> dict[str, Tensor]:
         )
     if path.name == MODEL and (problem := model_problem(path.parent)):
         raise DataError(f"model.pretrained={problem}")
-    found: Any
+    content: Any
     try:
         if path.suffix == ".safetensors":
-            found = safetensors.torch.load_file(path)
+            content = safetensors.torch.load_file(path)
         else:
-            found = torch.load(path, map_location="cpu", weights_only=True)
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # damaged files raise errors of many types
         raise DataError(
             f"model.pretrained={path}: cannot be read as weights ({type(error).__name__});"
             " allowed are a .safetensors file and a state_dict saved by torch"
         ) from error
-    if not isinstance(found, Mapping):
-        raise DataError(f"model.pretrained={path}: contains {_kind(found)}, not a state_dict")
-    for name, value in found.items():
+    if not isinstance(content, Mapping):
+        raise DataError(f"model.pretrained={path}: contains {_kind(content)}, not a state_dict")
+    for name, value in content.items():
         if not isinstance(value, Tensor):
             raise DataError(
                 f"model.pretrained={path}: key {name!r} holds {_kind(value)}, not a tensor;"
                 " save the network's state_dict() itself"
             )
-    return dict(found)
+    return dict(content)
 
 
 def _kind(value: object) -> str:
     return f"an object of type {type(value).__name__}"
 
 
-def _mismatch(own: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str | None:
+def _mismatch(own: Mapping[str, Tensor], loaded: Mapping[str, Tensor]) -> str | None:
     """Describe the first key that does not match; None if all match."""
     for name, tensor in own.items():
-        given = found.get(name)
+        given = loaded.get(name)
         if given is None:
             if not name.endswith(OPTIONAL_KEY):
                 return f"lacks the key {name!r} of the network"
@@ -91,5 +91,5 @@ def _mismatch(own: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str | N
             )
         elif given.is_floating_point() != tensor.is_floating_point():
             return f"key {name!r} holds {given.dtype}, in the network it holds {tensor.dtype}"
-    unknown = next((name for name in found if name not in own), None)
+    unknown = next((name for name in loaded if name not in own), None)
     return f"has the key {unknown!r}, which the network lacks" if unknown is not None else None

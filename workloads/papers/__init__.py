@@ -1,4 +1,4 @@
-"""Papers: presets, tables and figures of each in a folder, beside what all of them share.
+"""Papers: a folder with presets, tables and figures of each, beside the shared modules.
 
 In: published settings and values. Out: `Preset`, `PaperTable` and `Figure`, by name in
 `workloads.presets`, `workloads.tables` and `workloads.figures`.

@@ -62,23 +62,23 @@ def draw(figure: Figure, tables: Tables, notes: Sequence[str] = ()) -> Canvas:
 
 def _add_legend(canvas: Canvas) -> None:
     """Add one legend of the lines in all panels, and make room for it."""
-    found = {
+    handles = {
         label: handle
         for axes in canvas.axes
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
-    if found:
+    if handles:
         width, height = canvas.get_size_inches()
         canvas.set_size_inches(width + LEGEND, height)
-        canvas.legend([*found.values()], [*found], loc="outside right upper", fontsize="small")
+        canvas.legend([*handles.values()], [*handles], loc="outside right upper", fontsize="small")
 
 
 def rendered(canvas: Canvas, suffix: str) -> bytes:
     """Return a drawing as `svg` or `png`, the same bytes each time."""
     import matplotlib as mpl
 
-    found = io.BytesIO()
+    buffer = io.BytesIO()
     with mpl.rc_context({"svg.hashsalt": "raysim"}):
         metadata = {"Date": None} if suffix == "svg" else {"Software": None}
-        canvas.savefig(found, format=suffix, dpi=150, metadata=metadata)
-    return found.getvalue()
+        canvas.savefig(buffer, format=suffix, dpi=150, metadata=metadata)
+    return buffer.getvalue()

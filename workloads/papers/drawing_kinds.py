@@ -22,7 +22,7 @@ Columns = Mapping[str, Values]
 Tables = Mapping[str, Columns]
 """Per run, by its name, the columns of the table that is drawn."""
 EQUAL = 1e-13
-"""Divergence below which a model is that of the reference, but for rounding."""
+"""Divergence below which a model equals the reference up to rounding."""
 PANEL = 3.4
 """Width and height of a panel, in inches."""
 ABREAST = 3
@@ -45,7 +45,7 @@ def _values(figure: Figure, columns: Columns) -> Values:
 
 
 def _split(figure: Figure, columns: Columns) -> dict[str, dict[str, Values]]:
-    """Return the rows in which a column is true, and those in which it is not, by title."""
+    """Return the rows in which a column is true, and the other rows, by title."""
     if "split" not in figure.options:
         return {"": {**columns}}
     name, true, false = figure.options["split"]
@@ -66,7 +66,7 @@ def _last(columns: Columns) -> dict[str, Values]:
 
 
 def _shown(rounds: Iterable[int], wanted: Sequence[int]) -> list[int]:
-    """Return the rounds that are wanted; of a run that has none of them, its last ones."""
+    """Return the wanted rounds of a run, or its last ones if it has none of them."""
     known = sorted(set(rounds))
     return [number for number in known if number in wanted] or known[-len(wanted) :]
 
@@ -74,8 +74,8 @@ def _shown(rounds: Iterable[int], wanted: Sequence[int]) -> list[int]:
 def _curves(canvas: Canvas, figure: Figure, tables: Tables) -> None:
     """Draw the mean of each round's rows against the rounds.
 
-    Runs of a panel share it. Parts of the rows stand side by side; below each other, where there
-    are several panels. A line's colour is that of its label, whichever runs are missing.
+    Runs of a panel share it. Parts of the rows stand side by side, or below each other if there are
+    several panels. A line's colour depends only on its label, even if runs are missing.
     """
     labels = [*dict.fromkeys(run.label for run in figure.runs if run.drawn)]
     runs = [run for run in figure.runs if run.name in tables]
@@ -111,15 +111,17 @@ def _parts(figure: Figure, tables: Tables) -> dict[str, dict[str, tuple[Columns,
             title: {name: (columns, columns[value]) for name, columns in tables.items()}
             for title, value in zip(titles, figure.values, strict=True)
         }
-    found = {name: _split(figure, columns) for name, columns in tables.items()}
+    rows_by_run = {name: _split(figure, columns) for name, columns in tables.items()}
     return {
-        title: {name: (each[title], _values(figure, each[title])) for name, each in found.items()}
-        for title in next(iter(found.values()))
+        title: {
+            name: (each[title], _values(figure, each[title])) for name, each in rows_by_run.items()
+        }
+        for title in next(iter(rows_by_run.values()))
     }
 
 
 def _layers(canvas: Canvas, figure: Figure, tables: Tables) -> None:
-    """Draw values by layer, a line a round; rounds up to that of the reference are left out."""
+    """Draw values by layer, a line per round after the round of the reference."""
     for axes, (label, columns) in zip(_panels(canvas, 1, len(tables)), tables.items(), strict=True):
         values = _values(figure, columns)
         rounds = np.unique(columns["round"])
@@ -164,7 +166,7 @@ def _embedding(canvas: Canvas, figure: Figure, tables: Tables) -> None:
 
 
 def _tsne(activations: Values) -> Values:
-    """Return points [n, 2] in the plane, near each other where activations [n, F] are."""
+    """Return points [n, 2] in the plane, near each other if activations [n, F] are."""
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
 
@@ -186,17 +188,17 @@ def _distribution(canvas: Canvas, figure: Figure, tables: Tables) -> None:
         for title, rows in _split(figure, columns).items():
             values = _values(figure, rows)
             parts.setdefault(title, {})[label] = values[values > 0] if log else values
-    every = np.concatenate([values for found in parts.values() for values in found.values()])
+    every = np.concatenate([values for by_run in parts.values() for values in by_run.values()])
     bins: Any = 30
     if len(every):
         low, high = every.min(), every.max()
         bins = np.geomspace(low, high, 31) if log else np.linspace(low, high + 1e-12, 31)
-    for axes, (title, found) in zip(_panels(canvas, 1, len(parts)), parts.items(), strict=True):
-        for label, values in found.items():
+    for axes, (title, by_run) in zip(_panels(canvas, 1, len(parts)), parts.items(), strict=True):
+        for label, values in by_run.items():
             axes.hist(values, bins, histtype="step", label=label)
         if log:
             axes.set_xscale("log")
-        counts = f"n = {', '.join(str(len(values)) for values in found.values())}"
+        counts = f"n = {', '.join(str(len(values)) for values in by_run.values())}"
         axes.set(xlabel=figure.axis, ylabel="samples", title=f"{title}\n{counts}".strip())
 
 

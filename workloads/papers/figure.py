@@ -17,10 +17,10 @@ class FigureRun:
     Attributes:
         label: Its name in the legend.
         settings: Its own settings, by dotted key.
-        preset: Its preset, where it is another than the figure's.
-        reference: Name of the run before it with whose model it is compared.
-        drawn: Whether it is drawn, or serves as a reference alone.
-        panel: Title of the panel in which it is drawn, where curves are drawn in several.
+        preset: Preset of the run, if not the figure's.
+        reference: Name of an earlier run whose model it is compared with.
+        drawn: Whether it is drawn, or is only a reference.
+        panel: Title of its panel, if curves are drawn in several panels.
     """
 
     label: str
@@ -54,7 +54,7 @@ class Figure:
         draw: Kind of drawing, of `drawing_kinds.KINDS`.
         table: The analysis that is drawn, or `metrics`.
         values: The columns that are drawn.
-        axis: Label of the axis of the values; empty where each part of the values has its own.
+        axis: Label of the axis of the values; empty if each part of the values has its own.
         settings: Settings of all runs, by dotted key.
         options: Options of the drawing.
         note: Deviations from the paper's figure.
@@ -94,4 +94,4 @@ HEAT_MAP: dict[str, Any] = {
 """Fields of a figure of the samples of each client and class."""
 
 FEDAVG = {"method.name": "fedavg"}
-"""Settings of a run of FedAvg, where the preset has the paper's method."""
+"""Settings that run FedAvg instead of the preset's method."""

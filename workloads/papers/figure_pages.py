@@ -26,12 +26,12 @@ def page(name: str) -> RenderableType:
         for each, known in FIGURES.items():
             listed.add_row(each, known.title, known.source)
         return listed
-    found = find(name)
+    figure = find(name)
     runs = Table("run", "preset", "settings", box=None)
-    for run in found.runs:
-        settings = " ".join(override_text(*each) for each in found.overrides(run).items())
-        runs.add_row(run.name, run.preset or found.preset, Text(settings))
-    lines = [found.title, found.source, found.paper.citation, found.note]
-    presets = dict.fromkeys(run.preset or found.preset for run in found.runs)
+    for run in figure.runs:
+        settings = " ".join(override_text(*each) for each in figure.overrides(run).items())
+        runs.add_row(run.name, run.preset or figure.preset, Text(settings))
+    lines = [figure.title, figure.source, figure.paper.citation, figure.note]
+    presets = dict.fromkeys(run.preset or figure.preset for run in figure.runs)
     others = Text(f"all others, and deviations: raysim list presets {' | '.join(presets)}")
     return Group(Text(name, style="bold"), Text("\n".join(filter(None, lines))), runs, others)

@@ -69,11 +69,11 @@ class Preset:
         values: The settings that are not at their defaults, as a file has them.
         marks: Where settings come from, by dotted key, as `origins` makes it; those that `base`
             does not say already.
-        paper: The paper that it reproduces; none where it has no published counterpart.
+        paper: The paper that it reproduces; None without a published counterpart.
         reference: Tables and figures of the paper.
         published: Published figures by their names in `summary.json`.
-        note: What else one should know: what is not followed, what is hard to read.
-        base: The preset from which it is derived; `values` hold its settings too.
+        note: Further remarks: deviations from the paper, and values that are hard to read.
+        base: The preset from which it is derived; `values` also hold its settings.
     """
 
     about: str
@@ -155,7 +155,7 @@ class Preset:
             origins: Where changed settings come from; all others keep their origin. A group or
                 component that is named replaces what was said of its settings.
             published: Its published values.
-            note: What else one should know; this preset's note is not inherited.
+            note: Further remarks; this preset's note is not inherited.
             **changes: Settings. A dict changes single ones of a group or component; one with a
                 `name` replaces the component.
         """
@@ -174,7 +174,7 @@ def names(settings: Settings) -> set[str]:
 
 
 def departures(settings: Settings) -> dict[str, Any]:
-    """Return values by dotted key: the components' names, and what differs from the defaults."""
+    """Return values by dotted key: the components' names, and values other than the defaults."""
     from raysim.config import Settings
 
     parts = ("dataset", "partition", "model", "method")

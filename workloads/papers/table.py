@@ -26,12 +26,12 @@ class PaperCell:
         preset: The preset from which its settings are derived.
         settings: Overrides of the preset by dotted key.
         origins: Origins of these overrides: printed, inferred or chosen.
-        value: The published value; None where the paper has none.
+        value: The published value; None if the paper has none.
         deviation: Its published deviation.
         text: The words that the paper prints in place of a value.
         suspect: Reason to doubt the published value; empty if there is none.
-        metric: Its metric, where it is not the table's.
-        unit: Its unit, where it is not the table's.
+        metric: Metric of the cell, if not the table's.
+        unit: Unit of the cell, if not the table's.
     """
 
     row: str
@@ -62,7 +62,7 @@ class PaperCell:
         return load_config(self.preset, {**self.settings, **(overrides or {})})
 
     def missing(self) -> str:
-        """Return which files that cannot be fetched the data root lacks; empty if none."""
+        """Return the missing files that cannot be fetched; empty if there are none."""
         from raysim.workloads.datasets.fetch import data_root
         from raysim.workloads.datasets.prepared import missing_files
 
@@ -84,10 +84,11 @@ class PaperTable:
         columns: Names of the columns.
         cells: The cells, row by row.
         seeds: Seeds of each cell by default: the paper's number, if it prints one.
-        row_keys: Settings that each row has of its own, by dotted key, besides those of a preset.
+        row_keys: Settings that each row sets itself, by dotted key, besides its preset's.
         baseline: The row to which the paper states ratios of rounds; empty if it states none.
-        note: What else one should know of it.
-        reference_row: The row with whose models analyses of the others compare; empty if none do.
+        note: Further remarks.
+        reference_row: The row whose models the analyses of the others compare with; empty without
+            such analyses.
     """
 
     name: str

@@ -3,10 +3,10 @@
 A file holds `[[table]]` entries: name, title, reference, metric, unit, and a preset and settings
 for all cells; `columns` and `[[table.rows]]` with a name each, and a preset, settings, metric, unit
 or reason to doubt their values (`suspect`) of their own; in a row, a value and a deviation per
-column. A value in words is what the paper prints in place of a number; a row without values has
-none. A cell's settings are the table's, the column's and the row's, in this order; "none" turns
-one off. Each has an origin, the table's `printed`, `inferred` or `chosen` keys. Single cells are
-doubted by `[[table.suspects]]`.
+column. A value in words is printed by the paper in place of a number; a row may have no values. A
+cell's settings are the table's, the column's and the row's, in this order; "none" turns one off.
+Each has an origin, the table's `printed`, `inferred` or `chosen` keys. Single cells are doubted by
+`[[table.suspects]]`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from raysim.workloads.papers.table import PaperCell, PaperTable
 from raysim.workloads.presets import PRESETS
 
 SEEDS = 3
-"""Seeds of a cell where the paper prints no number: the fewest that give a deviation."""
+"""Seeds of a cell if the paper prints no number: the fewest that give a deviation."""
 
 
 class _Entry(BaseModel):
@@ -83,7 +83,8 @@ def read_tables(path: Path) -> list[PaperTable]:
     """Read the tables of a file.
 
     Raises:
-        SettingsError: it is no TOML, has an unknown key or lacks one, or a table is inconsistent.
+        SettingsError: the file is no TOML, has an unknown key or lacks one, or a table is
+            inconsistent.
     """
     try:
         entries = _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8"))).table
@@ -100,7 +101,7 @@ def _built(entry: _Table) -> PaperTable:
     """Return a table.
 
     Raises:
-        ValueError: it is inconsistent; the message names it.
+        ValueError: the table is inconsistent; the message names it.
     """
     rows, columns = ([line.name for line in lines] for lines in (entry.rows, entry.columns))
     cells = tuple(_cells(entry))
@@ -156,7 +157,7 @@ def _cells(entry: _Table) -> Iterator[PaperCell]:
 def _problems(
     entry: _Table, rows: Sequence[str], columns: Sequence[str], cells: Sequence[PaperCell]
 ) -> Iterator[str]:
-    """Yield what is inconsistent in a table."""
+    """Yield the inconsistencies of a table."""
     for kind, names in (("row", rows), ("column", columns)):
         yield from (f"{kind} {name}: is there twice" for name in names if names.count(name) > 1)
     for row in entry.rows:

@@ -44,7 +44,7 @@ def paper_tables() -> Table:
 
 
 def paper_table(table: PaperTable) -> RenderableType:
-    """Return the page of a table: values, doubts, what cells need, and origins of settings."""
+    """Return the page of a table: values, doubts, needs of cells, and origins of settings."""
     doubts = list(dict.fromkeys(cell.suspect for cell in table.cells if cell.suspect))
     lines = [table.title, table.source, table.paper.citation]
     lines += [f"metric: {_metric(table.metric, table.unit)}", f"seeds: {table.seeds}"]
@@ -69,7 +69,7 @@ def paper_table(table: PaperTable) -> RenderableType:
 def _values(table: PaperTable, doubts: list[str]) -> Table:
     """Return the values, a line for each column of the table: settings are many, methods few.
 
-    A metric stands beside them where it is not the table's.
+    A metric stands beside them if it is not the table's.
     """
     shown = Table("", box=None)
     for row in table.rows:

@@ -37,8 +37,8 @@ class ByKey(Partition):
         minimum: Samples that a value must have to become a client.
         at_least: Least value per further column, of numbers, that every sample of a client must
             have, for example `partition.at_least.characters=10000`.
-        choose: Which values become clients where there are more than `clients`: a random draw, or
-            those with most samples (ties in the order of values).
+        choose: Choice of the values that become clients if there are more than `clients`: a random
+            draw, or the values with most samples (ties in their order).
     """
 
     key: str = "writer"
