@@ -93,8 +93,8 @@ def component(registry: Registry[Any], name: str) -> RenderableType:
         settings.add_row(
             registry.setting(name, key), default, allowed(field), field.description or ""
         )
-    parts: list[RenderableType] = [Text(name, style="bold"), Text(_reflowed(found))]
-    if found.model_fields:
+    parts: list[RenderableType] = [Text(name, style="bold"), Text(_reflowed(described))]
+    if described.model_fields:
         parts.append(settings)
     parts.append(Text(_reflowed(inspect.getmodule(described))))
     return Group(*(Padding(part, (0, 0, 1, 0)) for part in parts))

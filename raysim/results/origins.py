@@ -78,7 +78,7 @@ def revisions_of(records: Sequence[RunRecord]) -> dict[Path, int | None]:
     A run that fails before its first checkpoint has sealed no revision. The revision of a finished
     run whose checkpoints are gone stays unknown.
     """
-    found = {record.path: record.revision for record in records}
+    revisions = {record.path: record.revision for record in records}
     settings = {record.path: key_text(result_settings(record.settings)) for record in records}
     known: dict[str, set[int]] = {}
     for path, revision in revisions.items():

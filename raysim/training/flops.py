@@ -100,7 +100,7 @@ class FlopCounter:
         key = _key(pass_, job)
         if key in self._known:
             return self._known[key]
-        found = self._counted(job, work.moved_from)
+        flops = self._counted(job, pass_.moved_from)
         if key is not None:
             self._known[key] = flops
         return flops
@@ -152,5 +152,5 @@ def _key(pass_: Pass, job: ClientJob) -> Hashable | None:
         return None
     groups = (job.broadcast, job.state, job.personal)
     layouts = tuple(Layout.of(flatten(each)).entries for each in groups)
-    bases = tuple(sorted(work.moved_from.items()))
-    return (rules, *ends, work.trainable, bool(job.epochs), layouts, bases)
+    bases = tuple(sorted(pass_.moved_from.items()))
+    return (rules, *ends, pass_.trainable, bool(job.epochs), layouts, bases)

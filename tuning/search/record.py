@@ -46,9 +46,9 @@ def as_of_today(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def difference_in(key: str, recorded: Any, expected: Any) -> str | None:
     """Return the first difference under a key of two records in words, or None."""
-    if key == "settings" and isinstance(found, Mapping):
-        found, expected = canonical(found), canonical(expected)
-    return first_difference(found, expected)
+    if key == "settings" and isinstance(recorded, Mapping):
+        recorded, expected = canonical(recorded), canonical(expected)
+    return first_difference(recorded, expected)
 
 
 def first_difference(recorded: Any, expected: Any, prefix: str = "") -> str | None:

@@ -126,7 +126,7 @@ def _partitions(groups: Sequence[RunGroup], labels: Labels) -> list[Chart]:
         record = group.records[0]
         decisive = {k: v for k, v in record.settings.items() if k.startswith(PARTITION)}
         key = key_text(decisive, str(record.path) if record.own_task else "")
-        if key in found or (counts := class_counts(record, labels)) is None:
+        if key in heat_maps or (counts := class_counts(record, labels)) is None:
             continue
         named = "own task" if record.own_task else _partition_title(record.settings)
         title = f"{named}, seed {record.seed} ({record.path})"
