@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from raysim.core.selection import Results, Sampling, Selection
     from raysim.core.steps import Steps
     from raysim.driver.context import Result
+    from raysim.driver.iterator import RoundIterator
     from raysim.driver.listener import Listener, Started
-    from raysim.driver.rounds import RoundIterator
     from raysim.federation.federation import Federation
     from raysim.federation.task import Task
     from raysim.tuning.tune import StudyTrials, tune
@@ -69,7 +69,7 @@ else:
         "raysim.core.selection": ("Results", "Sampling", "Selection"),
         "raysim.driver.listener": ("Listener", "Started"),
         "raysim.driver.context": ("Result",),
-        "raysim.driver.rounds": ("RoundIterator",),
+        "raysim.driver.iterator": ("RoundIterator",),
         "raysim.federation.task": ("Task",),
         "raysim.tuning.tune": ("StudyTrials", "tune"),
     }
@@ -229,7 +229,7 @@ def rounds(
     Raises:
         RaysimError: something is wrong that you can mend; its message says what.
     """
-    from raysim.driver.rounds import RoundIterator
+    from raysim.driver.iterator import RoundIterator
 
     return RoundIterator(steps(settings, task, listener, force=force))
 
@@ -312,7 +312,7 @@ def resume(
     leave_out_working_directory(directory.path)
     from raysim.driver.checks.preflight import with_cohort  # their packages try optional imports
     from raysim.driver.finished import check_unchanged
-    from raysim.driver.rounds import RoundIterator
+    from raysim.driver.iterator import RoundIterator
     from raysim.driver.start import drive
 
     Plugins(directory.path).check_recorded(force)

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from raysim.config import Settings
 from raysim.core.given import resume_advice
 from raysim.driver.analyses.run_analyses import Analyses
+from raysim.driver.clock.clock import VirtualClock
 from raysim.driver.evaluation import Evaluator
 from raysim.driver.listener import Listener
-from raysim.driver.virtual.clock import VirtualClock
 from raysim.execution.base import Executor
 from raysim.execution.resources import ABSENT_GPUS
 from raysim.execution.worker import WorkerSpec

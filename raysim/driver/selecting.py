@@ -16,9 +16,9 @@ from raysim.core.given.columns import OF_CLIENTS, check_names
 from raysim.core.rules import Finish, Pass, Trained, Upload, View
 from raysim.core.seeds import stream
 from raysim.core.selection import Floats, Integers, Sampling, Selection, State
+from raysim.driver.clock.clock import VirtualClock, VirtualRound
 from raysim.driver.riders import Rider
 from raysim.driver.round_log import RoundLog
-from raysim.driver.virtual.clock import VirtualClock, VirtualRound
 from raysim.storage.checkpoints import Checkpoint
 
 SHOWN = 10

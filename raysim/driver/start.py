@@ -15,6 +15,7 @@ from raysim.driver.analyses.run_analyses import Analyses
 from raysim.driver.asynchronous.opening import check_asynchrony
 from raysim.driver.channel import check_stages
 from raysim.driver.checks.preflight import check_space, initial_checkpoint
+from raysim.driver.clock.clock import open_clock
 from raysim.driver.context import CheckedRun, Result, RunContext
 from raysim.driver.evaluation import Evaluator
 from raysim.driver.finished import check_same_task, finished_run
@@ -23,7 +24,6 @@ from raysim.driver.listener import Listener
 from raysim.driver.run import Run
 from raysim.driver.selecting import RoundSelection
 from raysim.driver.trackers import tracked
-from raysim.driver.virtual.clock import open_clock
 from raysim.execution.process import threads_of
 from raysim.execution.ray_runtime import OpenExecutor, ray_runtime
 from raysim.federation.federation import Federation

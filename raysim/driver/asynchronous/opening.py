@@ -21,11 +21,11 @@ from raysim.driver.asynchronous.plan import Plan
 from raysim.driver.asynchronous.rounds import AsynchronousRounds
 from raysim.driver.asynchronous.times import DeviceTimes, equal_devices
 from raysim.driver.channel import with_stages
+from raysim.driver.clock.clock import VirtualClock
 from raysim.driver.context import RunContext
 from raysim.driver.listener import Listener
 from raysim.driver.passes import PassContext, RoundRunner
 from raysim.driver.round_inputs import passes_of, round_inputs
-from raysim.driver.virtual.clock import VirtualClock
 from raysim.storage.checkpoints import Checkpoint
 
 

@@ -25,8 +25,8 @@ from raysim.driver.asynchronous.checks import check_alike, check_pass
 from raysim.driver.asynchronous.plan import Plan
 from raysim.driver.asynchronous.times import DeviceTimes
 from raysim.driver.asynchronous.traffic import bytes_of, sent_late
+from raysim.driver.clock.lost import LostRoundError
 from raysim.driver.passes import PassContext, RoundRunner
-from raysim.driver.virtual.lost import LostRoundError
 from raysim.execution.base import Item, NextResult
 from raysim.execution.messages import Entry, FailedItem, Failure, PassMessage, WorkerResult
 from raysim.execution.partial_sum import Columns, PartialSum, Sums

@@ -14,9 +14,9 @@ from raysim.config import Settings
 from raysim.core.rules import Pass
 from raysim.driver.asynchronous.arrivals import Clock, Flight, PlannedRound
 from raysim.driver.asynchronous.draws import Draws, Integers, always
+from raysim.driver.clock.clock import LOST, VIRTUAL_JOULES, VIRTUAL_SECONDS, VirtualClock
+from raysim.driver.clock.policies import moved_until
 from raysim.driver.passes import RoundRunner
-from raysim.driver.virtual.clock import LOST, VIRTUAL_JOULES, VIRTUAL_SECONDS, VirtualClock
-from raysim.driver.virtual.policies import moved_until
 from raysim.execution.partial_sum import Columns
 
 

@@ -9,11 +9,11 @@ from typing import Any
 from raysim.clock.availability import TICKS_PER_SECOND
 from raysim.core.errors import RunError
 from raysim.core.exits import delay_signals
+from raysim.driver.clock.clock import VIRTUAL_SECONDS
 from raysim.driver.context import Result, RunContext
 from raysim.driver.evaluation import Evaluation
 from raysim.driver.identity import accepted, with_environments
 from raysim.driver.round_log import RoundLog
-from raysim.driver.virtual.clock import VIRTUAL_SECONDS
 from raysim.execution.process import release_freed_memory
 from raysim.storage.atomic import write_json
 from raysim.storage.checkpoints import Checkpoint, Checkpoints, save_tensors

@@ -17,6 +17,8 @@ from raysim.driver.analyses.round_analyses import RoundAnalyses
 from raysim.driver.asynchronous.opening import asynchronous_rounds
 from raysim.driver.asynchronous.rounds import AsynchronousRounds
 from raysim.driver.channel import Channel
+from raysim.driver.clock.clock import VirtualRound
+from raysim.driver.clock.lost import noted_if_lost
 from raysim.driver.context import Result, RunContext
 from raysim.driver.evaluation import Evaluation
 from raysim.driver.listener import Started
@@ -26,8 +28,6 @@ from raysim.driver.round_inputs import RunPass, passes_of, round_inputs, run_rou
 from raysim.driver.run.commits import Commits
 from raysim.driver.selecting import RoundSelection
 from raysim.driver.stacking import decide_stack_size
-from raysim.driver.virtual.clock import VirtualRound
-from raysim.driver.virtual.lost import noted_if_lost
 from raysim.storage.checkpoints import Checkpoint
 from raysim.storage.client_states import updated
 from raysim.storage.recorder import Row

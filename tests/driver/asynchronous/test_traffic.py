@@ -17,7 +17,7 @@ from raysim.driver.asynchronous.arrivals import Clock, Queue
 from raysim.driver.asynchronous.draws import always
 from raysim.driver.asynchronous.plan import Plan
 from tests.driver.asynchronous.draws import uniform_draws
-from tests.driver.virtual.test_costs import MODEL, SPEEDS, STEP
+from tests.driver.clock.test_costs import MODEL, SPEEDS, STEP
 from tests.tasks import UNEQUAL, make_settings, make_task
 
 UP, DOWN, LATENCY, EPOCHS, ROUNDS = 2e3, 4e3, 0.5, 4, 40

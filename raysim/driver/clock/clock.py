@@ -17,11 +17,11 @@ from raysim.config import Settings
 from raysim.core.errors import SettingsError
 from raysim.core.rules import Pass, Reduced
 from raysim.core.tensors import Tensors
+from raysim.driver.clock.costs import PassCosts, WorkCosts
+from raysim.driver.clock.lost import LostRoundError
+from raysim.driver.clock.policies import Outcome, outcome_of, sent_in_vain
 from raysim.driver.passes import RoundRunner
 from raysim.driver.riders import Rider
-from raysim.driver.virtual.costs import PassCosts, WorkCosts
-from raysim.driver.virtual.lost import LostRoundError
-from raysim.driver.virtual.policies import Outcome, outcome_of, sent_in_vain
 from raysim.execution.partial_sum import Columns
 from raysim.federation.federation import Federation
 from raysim.storage.client_states import ClientStates

@@ -14,8 +14,8 @@ from raysim.clock.devices import Devices
 from raysim.clock.fleet import Fleet
 from raysim.clock.profiles import ProfileSource
 from raysim.core.errors import SettingsError
-from raysim.driver.virtual.costs import PassCosts
-from raysim.driver.virtual.policies import (
+from raysim.driver.clock.costs import PassCosts
+from raysim.driver.clock.policies import (
     Outcome,
     affordable_epochs,
     outcome_of,

@@ -81,7 +81,7 @@ def test_plain_steps_cost_their_samples(tmp_path, batch):
 
 
 def test_frozen_groups_have_no_gradient_and_epochs_differ_by_client(tmp_path):
-    for row in rows_of(tmp_path, "tests.driver.virtual.test_costs:HeadFirst"):
+    for row in rows_of(tmp_path, "tests.driver.clock.test_costs:HeadFirst"):
         step = FORWARD + SECOND if row["round"] == 1 else STEP
         check(row, (1 + row["client"] % 2) * UNEQUAL[row["client"]] * step)
 
@@ -134,7 +134,7 @@ def test_analyses_take_no_virtual_time(tmp_path):
 @pytest.mark.parametrize(
     ("method", "expected"),
     [
-        ("tests.driver.virtual.test_costs:OwnVectors", 6 * (MODEL + 4000)),
+        ("tests.driver.clock.test_costs:OwnVectors", 6 * (MODEL + 4000)),
         # The model and the atoms of 16 neurons to all, the matched layer and its atoms to three.
         ("fedma", 6 * (MODEL + 4 * 16) + 3 * (4 * (12 * 16 + 16) + 4 * 16)),
     ],

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import raysim
 from raysim.core.exits import SIGNALS
-from raysim.driver.rounds import RoundIterator
+from raysim.driver.iterator import RoundIterator
 from raysim.results.runs import read_run
 from raysim.storage.lock import lock_folder
 from tests.driver.test_lost_files import rows_of

@@ -23,7 +23,7 @@ from raysim.clock.availability import TICKS_PER_SECOND
 from raysim.clock.base import Policy
 from raysim.clock.fleet import Fleet
 from raysim.clock.profiles import Profiles
-from raysim.driver.virtual.costs import PassCosts
+from raysim.driver.clock.costs import PassCosts
 
 Flags = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
