@@ -155,7 +155,7 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
     from raysim.config import apply_overrides, parse
     from raysim.core.components import suggest
     from raysim.core.errors import SettingsError, visible
-    from raysim.core.given import check_plain, read_file, user_path
+    from raysim.core.user_input import check_plain, read_file, user_path
     from raysim.storage.plugins import check_places
     from raysim.storage.schema import current_settings
     from raysim.workloads.presets import PRESETS, on_preset
@@ -302,8 +302,8 @@ def resume(
     from raysim import methods, workloads  # noqa: F401 - registers the components
     from raysim.config import apply_overrides, parse
     from raysim.core.errors import RunError
-    from raysim.core.given import user_path
-    from raysim.core.given.user_modules import leave_out_working_directory
+    from raysim.core.user_input import user_path
+    from raysim.core.user_input.user_modules import leave_out_working_directory
     from raysim.driver.listener import Listener
     from raysim.storage.plugins import Plugins
     from raysim.storage.run_directory import RunDirectory

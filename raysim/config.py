@@ -30,7 +30,9 @@ from raysim.clock.none import NoClock
 from raysim.core.components import explain
 from raysim.core.data import DATASETS, MODELS, PARTITIONS, Dataset, Model, Partition
 from raysim.core.errors import SettingsError, visible
-from raysim.core.given import (
+from raysim.core.method import METHODS, Method
+from raysim.core.rules import Weighting
+from raysim.core.user_input import (
     RepeatedKeyError,
     check_plain,
     dotted,
@@ -38,8 +40,8 @@ from raysim.core.given import (
     parse_json,
     user_path,
 )
-from raysim.core.given.component_fields import component_field, ordered_field
-from raysim.core.given.limits import (
+from raysim.core.user_input.component_fields import component_field, ordered_field
+from raysim.core.user_input.limits import (
     LARGEST,
     MOST,
     SMALLEST_RESOURCE,
@@ -48,8 +50,6 @@ from raysim.core.given.limits import (
     RayName,
     Seed,
 )
-from raysim.core.method import METHODS, Method
-from raysim.core.rules import Weighting
 from raysim.selection import SELECTIONS, Selection
 from raysim.selection.uniform import Uniform
 

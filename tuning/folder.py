@@ -12,7 +12,7 @@ import optuna
 from optuna.trial import FrozenTrial, Trial
 
 from raysim.core.errors import MachineError, RunError
-from raysim.core.given import dotted, parse_json
+from raysim.core.user_input import dotted, parse_json
 from raysim.storage.atomic import remove, sweep, write_json
 from raysim.storage.lock import is_locked, lock_folder
 from raysim.storage.run_directory import RunDirectory

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from raysim.core.given import canonical, dotted
+from raysim.core.user_input import canonical, dotted
 from raysim.results import report
 from raysim.results.render import Entry, Grid
 from raysim.results.render.formats import html_table

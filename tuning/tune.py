@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 import raysim
 from raysim.core.errors import SettingsError, visible
-from raysim.core.given import check_inside, user_path
+from raysim.core.user_input import check_inside, user_path
 from raysim.storage.lock import make_folder, removed_if_refused
 from raysim.storage.schema import check_claim
 from raysim.tuning.search.failures import study_errors

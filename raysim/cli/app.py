@@ -37,7 +37,7 @@ from raysim.cli.results import compare, report
 from raysim.cli.tables import table, table_options
 from raysim.core.errors import RaysimError, SettingsError
 from raysim.core.exits import interruptible
-from raysim.core.given.user_modules import find_named_modules, leave_out_working_directory
+from raysim.core.user_input.user_modules import find_named_modules, leave_out_working_directory
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -21,7 +21,7 @@ def path_option(name: str) -> Callable[[str], Path]:
     """Return the parser of an option or argument that is a path."""
 
     def path(text: str) -> Path:
-        from raysim.core.given import user_path
+        from raysim.core.user_input import user_path
 
         return user_path(text, name)
 
@@ -30,7 +30,7 @@ def path_option(name: str) -> Callable[[str], Path]:
 
 def _study_name(text: str) -> str:
     """Return the name of a study, checked as the name of its folder."""
-    from raysim.core.given import user_path
+    from raysim.core.user_input import user_path
 
     user_path(text, "--name")
     return text

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from raysim.core.components import Component, Registry, look_up
-from raysim.core.given import override_text
+from raysim.core.user_input import override_text
 
 FORMULA = 4 * " "
 """Indentation of formulas, whose lines are not joined."""

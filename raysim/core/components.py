@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from raysim.core.errors import RaysimError, SettingsError, visible
-from raysim.core.given.user_modules import allow, unnamed
+from raysim.core.user_input.user_modules import allow, unnamed
 
 
 class Component(BaseModel):

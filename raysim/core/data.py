@@ -25,7 +25,7 @@ from raysim.core.client_indices import (
 )
 from raysim.core.components import Component, Registry, ask, called, cause
 from raysim.core.errors import DataError, RaysimError
-from raysim.core.given.limits import Count
+from raysim.core.user_input.limits import Count
 
 if TYPE_CHECKING:  # `raysim list presets` reads names of components alone, without torch
     import torch

@@ -15,11 +15,11 @@ from raysim.core.channel import Received, Stage
 from raysim.core.components import ask, called, calling, shown
 from raysim.core.differences import Differences, same_shapes
 from raysim.core.errors import SettingsError
-from raysim.core.given.columns import OF_CLIENTS, check_names
 from raysim.core.method import Round
 from raysim.core.rules import Finish, Pass, Reduced, Trained, Upload, View
 from raysim.core.seeds import torch_generator
 from raysim.core.tensors import Groups, Tensors, flatten, parameter_names, unflatten
+from raysim.core.user_input.columns import OF_CLIENTS, check_names
 from raysim.driver.riders import Rider
 
 SHOWN = 5

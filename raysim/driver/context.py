@@ -11,7 +11,7 @@ import pyarrow as pa
 from torch import Tensor, nn
 
 from raysim.config import Settings
-from raysim.core.given import resume_advice
+from raysim.core.user_input import resume_advice
 from raysim.driver.analyses.run_analyses import Analyses
 from raysim.driver.clock.clock import VirtualClock
 from raysim.driver.evaluation import Evaluator

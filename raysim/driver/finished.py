@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from raysim.config import Settings
 from raysim.core.errors import RunError
-from raysim.core.given import override_text, parse_json
+from raysim.core.user_input import override_text, parse_json
 from raysim.driver.context import Result
 from raysim.driver.identity import differing_parts
 from raysim.storage.checkpoints import Checkpoints

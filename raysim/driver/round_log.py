@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from raysim.core.given.columns import OF_ROUNDS, check_names
 from raysim.core.rules import Pass
 from raysim.core.selection import Results
+from raysim.core.user_input.columns import OF_ROUNDS, check_names
 from raysim.execution.messages import Failure
 from raysim.execution.partial_sum import Columns
 from raysim.storage.summary import DROPPED

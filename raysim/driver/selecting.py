@@ -12,10 +12,10 @@ import numpy as np
 from raysim.config import Settings
 from raysim.core.components import ask, called
 from raysim.core.errors import SettingsError
-from raysim.core.given.columns import OF_CLIENTS, check_names
 from raysim.core.rules import Finish, Pass, Trained, Upload, View
 from raysim.core.seeds import stream
 from raysim.core.selection import Floats, Integers, Sampling, Selection, State
+from raysim.core.user_input.columns import OF_CLIENTS, check_names
 from raysim.driver.clock.clock import VirtualClock, VirtualRound
 from raysim.driver.riders import Rider
 from raysim.driver.round_log import RoundLog

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from raysim.config import Settings
-from raysim.core.given import resume_advice
 from raysim.core.steps import Steps
+from raysim.core.user_input import resume_advice
 from raysim.driver.aggregating import check_aggregation
 from raysim.driver.analyses.run_analyses import Analyses
 from raysim.driver.asynchronous.opening import check_asynchrony

@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from raysim.core.errors import RunError
-from raysim.core.given.columns import OF_CLIENTS, check_names
 from raysim.core.rules import Reduced, Upload
 from raysim.core.tensors import CPU, Layout, flatten, unflatten
 from raysim.core.tensors.exact import Addend, ExactSum
 from raysim.core.tensors.packed import PackedTensors
+from raysim.core.user_input.columns import OF_CLIENTS, check_names
 
 Columns = dict[str, npt.NDArray[np.float64]]
 EMPTY = np.empty(0, dtype=np.int64)

@@ -30,9 +30,9 @@ from raysim.core.client_indices import (
 from raysim.core.components import ask
 from raysim.core.data import Progress, Split, prepared
 from raysim.core.errors import DataError
-from raysim.core.given.limits import MOST
 from raysim.core.scoring import CLASSIFICATION, Scoring
 from raysim.core.seeds import torch_seed
+from raysim.core.user_input.limits import MOST
 from raysim.federation.input_pipeline import InputPipeline, PreparedPipeline
 from raysim.federation.samples import not_finite
 

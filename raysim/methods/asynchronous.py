@@ -16,8 +16,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from raysim.core.given.limits import Count
 from raysim.core.method import Asynchrony
+from raysim.core.user_input.limits import Count
 from raysim.methods.fedavg import FedAvg
 
 DECAYS = {"polynomial": 0.5, "hinge": 10.0, "constant": 0.0}

@@ -47,11 +47,11 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from raysim.core.errors import SettingsError
-from raysim.core.given.limits import Count
 from raysim.core.layers import STAGES, WeightLayer, misplaced, weight_layers
 from raysim.core.method import Passes, Round, ServerState
 from raysim.core.rules import Pass, Reduced, Rules, Trained, Upload, View
 from raysim.core.tensors import Tensors, as_real, frozen_names, nbytes
+from raysim.core.user_input.limits import Count
 from raysim.methods.fedavg import FedAvg
 
 Layers = Sequence[WeightLayer]

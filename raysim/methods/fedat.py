@@ -29,10 +29,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from raysim.core.given.limits import Count
 from raysim.core.method import Asynchrony, Metrics, Round, ServerState
 from raysim.core.rules import Reduced
 from raysim.core.tensors import as_real, like
+from raysim.core.user_input.limits import Count
 from raysim.methods.fedprox import FedProx
 
 

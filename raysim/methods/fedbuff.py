@@ -27,10 +27,10 @@ from typing import ClassVar
 import torch
 from pydantic import Field
 
-from raysim.core.given.limits import Count
 from raysim.core.method import Round, ServerState
 from raysim.core.rules import CHANGE, Bases, Pass, Reduced, Rules, Trained, Upload, View, Weighting
 from raysim.core.tensors import as_real, nbytes
+from raysim.core.user_input.limits import Count
 from raysim.methods.asynchronous import AsynchronousAvg
 
 UPDATE = "change"

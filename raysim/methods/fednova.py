@@ -21,10 +21,10 @@ from typing import ClassVar
 import torch
 from pydantic import Field
 
-from raysim.core.given.limits import MOST
 from raysim.core.method import Round, ServerState
 from raysim.core.rules import CHANGE, Bases, Pass, Reduced, Rules, Trained, Upload, View
 from raysim.core.tensors import add_scaled, as_real
+from raysim.core.user_input.limits import MOST
 from raysim.methods.fedavg import FedAvg
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from raysim.core.errors import SettingsError
-from raysim.core.given import key_text, override_text
+from raysim.core.user_input import key_text, override_text
 from raysim.results.metrics import Metric
 from raysim.results.origins import origin_notes, origins_of, revisions_of
 from raysim.results.references import UNREAD, reference_settings

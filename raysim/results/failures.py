@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from raysim.core.given import parse_json
+from raysim.core.user_input import parse_json
 from raysim.storage.run_directory import RunDirectory
 
 LOGGED = re.compile(r"^round (\d+), client (\d+)$", re.MULTILINE)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from raysim.core.given import key_text
+from raysim.core.user_input import key_text
 from raysim.results.references import SHOWN_DIGITS
 from raysim.results.runs import RunRecord, result_settings
 from raysim.storage.checkpoints import FORMULA, TEST_SAMPLES, TRAINING_SAMPLES

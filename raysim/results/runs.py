@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from raysim import methods  # noqa: F401 - registers them
 from raysim.core.arrow import checksum
 from raysim.core.errors import RunError, SettingsError
-from raysim.core.given import canonical, decides_result, parse_json
 from raysim.core.method import METHODS
+from raysim.core.user_input import canonical, decides_result, parse_json
 from raysim.results.failures import INFINITE_LOSS, failure_of, read_failure
 from raysim.storage.checkpoints import Checkpoints
 from raysim.storage.recorder import ANALYSIS

@@ -48,10 +48,10 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
-from raysim.core.given.limits import Count
 from raysim.core.rules import Trained, View
 from raysim.core.scoring import FORWARD_ROWS
 from raysim.core.selection import Flags, Floats, Integers, Results, Sampling, Selection, State
+from raysim.core.user_input.limits import Count
 
 CLIP, CUT_OFF, CONFIDENCE, WINDOW = 0.98, 0.7, 0.1, 5.0
 FLAT, SHARP = 0.1, 5.0

@@ -14,8 +14,8 @@ import numpy as np
 from pydantic import Field
 
 from raysim.core.errors import SettingsError
-from raysim.core.given.limits import MOST
 from raysim.core.selection import Sampling, Selection
+from raysim.core.user_input.limits import MOST
 
 
 class PowerOfChoice(Selection):

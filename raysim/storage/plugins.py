@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from raysim.core.errors import RunError
-from raysim.core.given import parse_json, resume_advice
-from raysim.core.given.run_folders import run_directory_of
-from raysim.core.given.user_modules import OWN, sources, spec_of
+from raysim.core.user_input import parse_json, resume_advice
+from raysim.core.user_input.run_folders import run_directory_of
+from raysim.core.user_input.user_modules import OWN, sources, spec_of
 from raysim.storage.atomic import discard_folder, write_json
 from raysim.storage.checkpoints import Checkpoints
 

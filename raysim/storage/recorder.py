@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raysim.core.given import canonical
+from raysim.core.user_input import canonical
 from raysim.storage.atomic import remove, replace_file
 from raysim.storage.rows.metrics import read_metrics
 from raysim.storage.rows.parted import PartedTable, check_rounds, reading

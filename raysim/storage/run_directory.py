@@ -20,7 +20,7 @@ from pyarrow import ipc
 from raysim.config import Settings, parse
 from raysim.core.client_indices import ClientIndices, ListedIndices
 from raysim.core.errors import RunError, SettingsError
-from raysim.core.given import canonical, may_change, parse_json
+from raysim.core.user_input import canonical, may_change, parse_json
 from raysim.storage.atomic import is_leftover, remove, replace_file, sweep, write_json
 from raysim.storage.checkpoints import FORMULA, Checkpoints
 from raysim.storage.environment import by_environment, environment, gpu_names, installed_version

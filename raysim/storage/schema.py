@@ -15,7 +15,7 @@ from typing import Any
 
 from raysim.config import RENAMED
 from raysim.core.errors import RunError
-from raysim.core.given import parse_json
+from raysim.core.user_input import parse_json
 
 SCHEMA = 1
 GRIDS = {"table": "table.json", "figure": "figure.json", "study": "study.json"}

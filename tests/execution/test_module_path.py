@@ -12,13 +12,13 @@ import pytest
 from ray import cloudpickle
 
 import raysim
-from raysim.core.given.user_modules import (
+from raysim.core.method import METHODS
+from raysim.core.user_input.user_modules import (
     FINDER,
     NamedModules,
     allow,
     find_named_modules,
 )
-from raysim.core.method import METHODS
 from raysim.execution.module_path import with_driver_path
 
 HOME = Path(raysim.__file__).parents[1]

@@ -19,8 +19,8 @@ import raysim
 from raysim.config import Settings
 from raysim.core.arrow import write_split
 from raysim.core.data import Dataset, Split
-from raysim.core.given import dotted
 from raysim.core.seeds import stream
+from raysim.core.user_input import dotted
 from raysim.federation.federation import from_settings
 from raysim.workloads.presets import PRESETS
 

@@ -9,7 +9,7 @@ import pytest
 
 from raysim import Settings
 from raysim.core.errors import SettingsError
-from raysim.core.given import dotted
+from raysim.core.user_input import dotted
 from raysim.results.metrics import parse_metric
 from raysim.results.tables import ResultCell, ResultTable
 from raysim.tuning.tables.plan import TableOptions, make_plan

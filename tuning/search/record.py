@@ -9,7 +9,7 @@ import optuna
 
 from raysim.config import parse
 from raysim.core.errors import SettingsError
-from raysim.core.given import canonical
+from raysim.core.user_input import canonical
 from raysim.storage.schema import renamed
 from raysim.tuning.studies.samplers import SearchOptions
 from raysim.tuning.studies.space import Space

@@ -22,8 +22,8 @@ import raysim
 from raysim.config import EngineSettings, parse
 from raysim.core.errors import MachineError, RunError
 from raysim.core.exits import interruptible
-from raysim.core.given import parse_json
 from raysim.core.steps import Steps
+from raysim.core.user_input import parse_json
 from raysim.execution.base import advance, next_step
 from raysim.execution.cluster_health import NodeLostError
 from raysim.execution.process import mps_limits

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from raysim.core.components import explain, suggest
 from raysim.core.errors import SettingsError, visible
-from raysim.core.given import check_plain, read_file, user_path
+from raysim.core.user_input import check_plain, read_file, user_path
 from raysim.storage.schema import current_settings
 from raysim.tuning.studies.study import Study, StudyTable
 from raysim.workloads.presets import changes_of

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from raysim.core.components import explain
 from raysim.core.errors import SettingsError, visible
-from raysim.core.given import dotted, or_none
+from raysim.core.user_input import dotted, or_none
 
 SCALARS = (bool, int, float, str, type(None))
 LARGEST = 2**53

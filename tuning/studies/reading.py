@@ -11,7 +11,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 import raysim
 from raysim.core.components import suggest
 from raysim.core.errors import SettingsError, visible
-from raysim.core.given import dotted, or_none
+from raysim.core.user_input import dotted, or_none
 from raysim.tuning.studies.entries import Entry
 from raysim.tuning.studies.ranges import (
     Range,

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from raysim.config import Settings
 from raysim.core.errors import SettingsError
-from raysim.core.given import canonical, key_text, portable_name
+from raysim.core.user_input import canonical, key_text, portable_name
 from raysim.results.metrics import Metric, parse_metric
 from raysim.workloads.datasets.fetch import data_root
 from raysim.workloads.datasets.prepared import missing_files

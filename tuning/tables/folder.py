@@ -9,7 +9,7 @@ from typing import Any
 
 from raysim.config import Settings
 from raysim.core.errors import RunError
-from raysim.core.given import parse_json
+from raysim.core.user_input import parse_json
 from raysim.results.failures import read_failure
 from raysim.results.runs import infinite_loss
 from raysim.storage.atomic import sweep, write_json

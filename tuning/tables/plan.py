@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from raysim.core.errors import SettingsError, visible
-from raysim.core.given import canonical
+from raysim.core.user_input import canonical
 from raysim.tuning.changes import check_overrides, check_rounds, has_words, shortened
 from raysim.tuning.tables.cells import PlannedCell, PlannedRun, ResolvedCell, planned_cells
 from raysim.workloads.tables import PaperCell, PaperTable

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from raysim.core.given import canonical
+from raysim.core.user_input import canonical
 from raysim.results.failures import is_divergence
 from raysim.results.metrics import parse_metric
 from raysim.results.origins import Origin, origin_notes, origins_of

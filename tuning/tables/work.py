@@ -25,7 +25,7 @@ from raysim.config import Settings
 from raysim.core.arrow import open_split
 from raysim.core.client_indices import Holdout
 from raysim.core.data import prepared
-from raysim.core.given import canonical, key_text
+from raysim.core.user_input import canonical, key_text
 from raysim.workloads.datasets.fetch import data_root
 
 EVALUATED = 1 / 3

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from raysim.core.data import Progress, Split
 from raysim.core.errors import DataError
-from raysim.core.given import parse_json
+from raysim.core.user_input import parse_json
 from raysim.workloads.datasets.clients import NPM, Package
 from raysim.workloads.datasets.fetch import Source, from_package
 from raysim.workloads.datasets.images import PublishedImages

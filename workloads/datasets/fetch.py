@@ -22,7 +22,7 @@ from platformdirs import user_cache_path
 from raysim.core.arrow import checksum
 from raysim.core.data import Progress
 from raysim.core.errors import DataError
-from raysim.core.given import user_path
+from raysim.core.user_input import user_path
 from raysim.workloads.datasets.clients import Package, run_client
 
 TORCHVISION = (

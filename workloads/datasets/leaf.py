@@ -24,7 +24,7 @@ import numpy.typing as npt
 from raysim.core.client_indices import Indices
 from raysim.core.data import Progress, Split
 from raysim.core.errors import DataError
-from raysim.core.given import parse_json
+from raysim.core.user_input import parse_json
 
 SPLITS = ("train", "test")
 

@@ -27,8 +27,8 @@ from pydantic import Field
 from raysim.core.client_indices import Indices
 from raysim.core.data import Dataset, Progress, Split
 from raysim.core.errors import DataError
-from raysim.core.given.limits import Count, Seed
 from raysim.core.seeds import stream
+from raysim.core.user_input.limits import Count, Seed
 from raysim.workloads.datasets.prepared import prepare_once
 
 INPUTS, HIDDEN, CLASSES = 1024, 512, 10

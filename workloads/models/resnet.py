@@ -22,7 +22,7 @@ from pydantic import AfterValidator, Field
 from torch import nn
 
 from raysim.core.data import Model
-from raysim.core.given import user_path
+from raysim.core.user_input import user_path
 from raysim.workloads.models.parts import image_shape, unsuitable
 from raysim.workloads.models.pretrained import load_weights
 from raysim.workloads.models.stages import Staged

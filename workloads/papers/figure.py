@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from raysim.core.given import portable_name
+from raysim.core.user_input import portable_name
 from raysim.workloads.papers.preset import Paper
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from raysim.core.errors import SettingsError
-from raysim.core.given import dotted
+from raysim.core.user_input import dotted
 from raysim.workloads.papers.preset import origins
 from raysim.workloads.papers.table import PaperCell, PaperTable
 from raysim.workloads.presets import PRESETS

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from raysim.core.client_indices import Indices
-from raysim.core.given.limits import Count
+from raysim.core.user_input.limits import Count
 from raysim.workloads.partitions.dirichlet import Dirichlet, cut
 
 

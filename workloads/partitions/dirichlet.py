@@ -17,8 +17,8 @@ from pydantic import Field
 from raysim.core.client_indices import Indices, ListedIndices
 from raysim.core.data import Partition, Split
 from raysim.core.errors import DataError
-from raysim.core.given.limits import Count
 from raysim.core.seeds import stream
+from raysim.core.user_input.limits import Count
 from raysim.workloads.partitions.checks import one_sample_each
 
 REDRAWS = 500

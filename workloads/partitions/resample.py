@@ -11,8 +11,8 @@ from functools import partial
 from raysim.core.client_indices import DrawnIndices, Indices
 from raysim.core.data import Partition, Split
 from raysim.core.errors import DataError
-from raysim.core.given.limits import Count
 from raysim.core.seeds import stream
+from raysim.core.user_input.limits import Count
 
 
 class Resample(Partition):

@@ -11,12 +11,12 @@ import numpy as np
 
 from raysim.analysis.base import ClientPart, Columns, Extra, MeasuredRound
 from raysim.core.errors import RunError
-from raysim.core.given.columns import OF_ANALYSES, check_names
 from raysim.core.method import Round, ServerState
 from raysim.core.rules import Pass, Reduced, Rules
 from raysim.core.seeds import stream
 from raysim.core.steps import Steps
 from raysim.core.tensors import Groups, Tensors
+from raysim.core.user_input.columns import OF_ANALYSES, check_names
 from raysim.driver.analyses.riding import (
     Figures,
     RoundStates,

@@ -8,10 +8,10 @@ from time import perf_counter
 
 from raysim.core.components import called
 from raysim.core.errors import DamagedStateError, MachineError, MovedError
-from raysim.core.given.columns import check_metrics
 from raysim.core.method import Metrics, Round, ServerState
 from raysim.core.steps import Steps
 from raysim.core.tensors import frozen_names
+from raysim.core.user_input.columns import check_metrics
 from raysim.driver.aggregating import Aggregated
 from raysim.driver.analyses.round_analyses import RoundAnalyses
 from raysim.driver.asynchronous.opening import asynchronous_rounds

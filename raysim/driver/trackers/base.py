@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from raysim.config import Settings
 from raysim.core.errors import RunError, without_passwords
-from raysim.core.given import canonical, parse_json
+from raysim.core.user_input import canonical, parse_json
 from raysim.driver.listener import Listener, Started
 from raysim.storage.atomic import write_json
 from raysim.storage.schema import GRIDS

@@ -47,10 +47,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from raysim.core.errors import SettingsError
-from raysim.core.given.limits import MOST
 from raysim.core.method import Method, Passes, Round, ServerState
 from raysim.core.rules import Batch, Pass, Reduced, Rules, Trained, Upload, View
 from raysim.core.tensors import Groups, Tensors, frozen_names, nbytes, state_of
+from raysim.core.user_input.limits import MOST
 from raysim.methods.fedma import neurons
 from raysim.methods.fedma.matching import Beliefs, Matching, match
 from raysim.methods.fedma.neurons import Chain

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from raysim.core.given import override_text
+from raysim.core.user_input import override_text
 from raysim.results.tables import ResultTable
 
 VALUES = pa.list_(pa.struct([("seed", pa.int64()), ("value", pa.float64())]))

@@ -8,7 +8,7 @@ from string import ascii_lowercase
 from typing import Any
 
 from raysim.core.errors import visible
-from raysim.core.given import override_text
+from raysim.core.user_input import override_text
 from raysim.results import statistics
 from raysim.results.metrics import Metric
 from raysim.results.tables import SCALES, ResultCell, ResultTable

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from raysim.core.errors import SettingsError, visible
-from raysim.core.given import key_text
+from raysim.core.user_input import key_text
 from raysim.results.compare import RunGroup
 from raysim.results.render import Entry, Grid
 from raysim.results.render.formats import html_table

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from raysim.core.arrow import checksum
 from raysim.core.errors import RunError
-from raysim.core.given import resume_advice
 from raysim.core.tensors import contiguous, unflatten
+from raysim.core.user_input import resume_advice
 from raysim.storage.checkpoints import STATE, Checkpoints
 
 MODEL, CHECKPOINTS = "model.safetensors", "checkpoints"

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from raysim.core.errors import SettingsError
-from raysim.core.given import dotted, override_text
+from raysim.core.user_input import dotted, override_text
 from raysim.tuning.tables.plan import TableOptions, make_plan
 from raysim.workloads.tables import TABLES
 from tests.tuning.tables.common import NAME, make_table

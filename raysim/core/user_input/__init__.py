@@ -4,9 +4,9 @@ Without heavy imports: before the command line imports anything else, it checks 
 directory is a run directory (`run_folders`).
 """
 
-from raysim.core.given.decisive import decides_result, may_change
-from raysim.core.given.paths import check_inside, portable_name, user_path
-from raysim.core.given.values import (
+from raysim.core.user_input.decisive import decides_result, may_change
+from raysim.core.user_input.paths import check_inside, portable_name, user_path
+from raysim.core.user_input.values import (
     RepeatedKeyError,
     canonical,
     check_plain,

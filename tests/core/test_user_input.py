@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import raysim
 from raysim.config import parse_override
-from raysim.core.given import (
+from raysim.core.user_input import (
     canonical,
     decides_result,
     dotted,
@@ -20,7 +20,7 @@ from raysim.core.given import (
     may_change,
     override_text,
 )
-from raysim.core.given.run_folders import run_directory_of
+from raysim.core.user_input.run_folders import run_directory_of
 from raysim.results.runs import result_settings
 
 TEXTS = ["", "none", "None", "1e3", "true", "a b", "$HOME", "*", "it's", '["cka"]', "~/x", " x "]

@@ -19,7 +19,7 @@ from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from types import ModuleType
 
-from raysim.core.given.run_folders import run_directory_of
+from raysim.core.user_input.run_folders import run_directory_of
 
 INSTALLED = {"site-packages", "dist-packages"}
 OWN = {"raysim", "__main__"}
