@@ -11,13 +11,13 @@ Legend: d a difference.
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
-from raysim.core.components import Component, Registry
+from raysim.core.components import Component, Registry, ask
 from raysim.core.rules import Reduced, Upload, View
 from raysim.core.tensors import Layout
 
@@ -85,7 +85,8 @@ class Stage(Component, ABC):
 
         Args:
             now: The pass.
-            reduced: Its result; of the groups that stages change, `means` are differences.
+            reduced: Its result; of the groups that stages change, `means` are differences; in
+                asynchronous rounds from the newest model, wherever clients started.
 
         Returns:
             A result whose `means` have the same groups, names and shapes.
@@ -102,17 +103,35 @@ Stages = Mapping[str, Stage]
 """Stages by name, in the order in which clients apply them."""
 
 
-def sent_bytes(stages: Stages, layout: Layout, total: int, client: int) -> int:
-    """Return the bytes that a client sends, as its stages declare them.
+def declared_bytes(stage: Stage, layout: Layout, client: int) -> int | None:
+    """Return the bytes that a stage declares for a client.
+
+    Raises:
+        SettingsError: it fails, or declares something else.
+    """
+    size: int | None = ask(
+        stage,
+        "bytes_up",
+        *(layout, client),
+        returns=lambda size: size is None or (isinstance(size, int) and size >= 0),
+        expected="a number of bytes, or None",
+    )
+    return size
+
+
+def sent_with(sizes: Iterable[int | None], layout: Layout, total: int) -> int:
+    """Return the bytes that a client sends through stages.
 
     Args:
-        stages: The stages.
+        sizes: What each stage says that the differences need; the last that says it holds.
         layout: Layout of the differences, without stages.
         total: Bytes that it would send without stages.
-        client: The client.
     """
-    others, own = max(total - layout.nbytes, 0), layout.nbytes
-    for stage in stages.values():
-        declared = stage.bytes_up(layout, client)
-        own = own if declared is None else declared
-    return others + own
+    said = [size for size in sizes if size is not None]
+    return max(total - layout.nbytes, 0) + said[-1] if said else total
+
+
+def sent_bytes(stages: Stages, layout: Layout, total: int, client: int) -> int:
+    """Return the bytes that a client sends, as its stages declare them; see `sent_with`."""
+    sizes = [declared_bytes(stage, layout, client) for stage in stages.values()]
+    return sent_with(sizes, layout, total)

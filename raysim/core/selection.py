@@ -77,7 +77,7 @@ class Sampling:
         number: Rounds committed.
         clients: K, the number of clients in all.
         fraction: The run's `fraction`.
-        size: m, the clients that a round is to have.
+        size: m, the clients that a round is to have; in asynchronous rounds those that may start.
         wanted: Clients that are to be selected: m, and `clock.extra` on top.
         samples: Training samples of each client [K].
         generator: `generator()`, `generator(purpose)`: a new source of draws at each call, keyed by
@@ -168,8 +168,8 @@ class Selection(Component, ABC):
     """Whether it goes with asynchronous rounds, which are planned ahead of results: it uses neither
     results nor state."""
     may_be_empty: ClassVar[bool] = False
-    """Whether a round may be without clients: it then runs no pass, leaves the model as it is, and
-    takes no virtual time."""
+    """Whether it selects any number of clients, none included: a round without clients runs no
+    pass, leaves the model as it is, and takes no virtual time but that until one is available."""
 
     def init(self, clients: int) -> State:
         """Return the state before the first round of K clients."""
@@ -186,7 +186,8 @@ class Selection(Component, ABC):
     def report(self, view: View, trained: Trained) -> Mapping[str, float]:
         """Return numbers that a client reports after its training, for `update`.
 
-        They are columns of `clients.parquet`, and travel with the upload for nothing.
+        They are columns of `clients.parquet`, and travel with the upload for nothing. Asynchronous
+        rounds have none.
         """
         return {}
 
@@ -198,7 +199,7 @@ class Selection(Component, ABC):
         Args:
             now: The input of `select`.
             selected: What it returned.
-            results: What came of it; nobody's where the round was lost.
+            results: What came of it; of a lost round, that of the passes before.
         """
         return now.state, {}
 

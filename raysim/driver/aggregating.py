@@ -24,16 +24,18 @@ class Aggregated(Rider):
 
     Attributes:
         settings: The run's settings.
+        frozen: Names of the network's frozen parameters.
     """
 
     settings: Settings
+    frozen: frozenset[str]
     _work: Pass | None = field(default=None, repr=False)
 
     def dress(self, work: Pass) -> Pass:
         """Return a pass whose updates are kept, where the aggregation sees them."""
         aggregation = self.settings.aggregation
         kept = work.moved_from if aggregation.sees_updates else {}
-        weighting = aggregation.weights or work.weighting
+        weighting = (_trains(work) and aggregation.weights) or work.weighting
         self._work = replace(work, kept=kept, weighting=weighting)
         return self._work
 
@@ -50,9 +52,9 @@ class Aggregated(Rider):
             self._check_groups(work, reduced)
         expected = self.settings.fraction * self.settings.clients
         factor = aggregation.factor(len(reduced.clients), expected)
-        if factor == 1:
+        if factor == 1 or not _trains(work):
             return reduced
-        found = Differences.of(reduced.means, work.moved_from, work.broadcast)
+        found = Differences.of(reduced.means, work.moved_from, work.broadcast, frozen=self.frozen)
         changed = {g: {n: factor * d for n, d in of.items()} for g, of in found.changes.items()}
         sums, dtypes = found.with_changes(changed)
         cast = {key: flatten(sums)[key].to(dtype) for key, dtype in dtypes.items()}
@@ -72,6 +74,11 @@ class Aggregated(Rider):
             )
 
 
+def _trains(work: Pass) -> bool:
+    """Return whether the weights and the factor of an aggregation are for a pass."""
+    return bool(work.epochs)
+
+
 def check_aggregation(settings: Settings) -> None:
     """Check, before anything starts, that an aggregation aggregates, and goes with the method.
 
@@ -79,13 +86,15 @@ def check_aggregation(settings: Settings) -> None:
         SettingsError: it does not.
     """
     aggregation = settings.aggregation
+    overlaps = settings.method.asynchrony(settings.cohort_size) is not None
+    if overlaps and (aggregation.sees_updates or aggregation.weights):
+        raise SettingsError(
+            f"{called(aggregation)}: does not go with"
+            f" {called(settings.method)}, whose rounds overlap; choose mean with its default"
+            " weighting"
+        )
     if not aggregation.sees_updates:
         return
-    if settings.method.asynchrony(settings.cohort_size) is not None:
-        raise SettingsError(
-            f"{called(aggregation)}: does not go with {called(settings.method)}, whose rounds"
-            " overlap; choose mean"
-        )
     draws = torch.Generator().manual_seed(0)
     clients = settings.cohort_size
     differences = torch.randn(clients, 5, generator=draws, dtype=torch.float64)

@@ -11,14 +11,21 @@ import torch
 from torch import nn
 
 from raysim.config import Settings
-from raysim.core.channel import Received, Stage
-from raysim.core.components import ask, called, calling, shown
+from raysim.core.channel import Received, Stage, declared_bytes, sent_with
+from raysim.core.components import called, calling, shown
 from raysim.core.differences import Differences, same_shapes
 from raysim.core.errors import SettingsError
 from raysim.core.method import Round
 from raysim.core.rules import Finish, Pass, Reduced, Trained, Upload, View
 from raysim.core.seeds import torch_generator
-from raysim.core.tensors import Groups, Tensors, flatten, parameter_names, unflatten
+from raysim.core.tensors import (
+    Groups,
+    Tensors,
+    flatten,
+    frozen_names,
+    parameter_names,
+    unflatten,
+)
 from raysim.core.user_input.columns import OF_CLIENTS, check_names
 from raysim.driver.riders import Rider
 
@@ -65,13 +72,14 @@ class Channel(Rider):
         stages = [(n, s) for n, s in self.settings.channel.items() if _has_server_part(s)]
         if work is None or not stages:
             return reduced
-        found = Differences.of(reduced.means, work.moved_from, work.broadcast)
+        frozen = frozen_names(self.now.network)
+        found = Differences.of(reduced.means, work.moved_from, work.broadcast, frozen=frozen)
         given = replace(reduced, means=found.changes)
         for name, stage in stages:
             keys = (self.settings.seed, f"channel/{name}", self.now.number, number)
             source = partial(_generator, keys)
             now = Received(self.now.number, self.now.cohort, self.now.clients, source)
-            given = received_through(stage, now, given)
+            given = replace(given, means=received_through(stage, now, given).means)
         sums, dtypes = found.with_changes(given.means)
         cast = {key: flatten(sums)[key].to(dtype) for key, dtype in dtypes.items()}
         return replace(given, means=unflatten(flatten(sums) | cast))
@@ -104,19 +112,18 @@ def _send(
     )
     if not found.changes:
         return upload
-    total, layout = upload.sent_bytes(view.frozen), found.layout
-    others, own, metrics = max(total - layout.nbytes, 0), layout.nbytes, dict(upload.metrics)
+    layout, metrics, sizes = found.layout, dict(upload.metrics), list[int | None]()
     changes: Groups = found.changes
     for name, stage in stages:
         after = sent_through(name, stage, view, changes)
-        declared = stage.bytes_up(layout, view.client)
-        for size in (declared, after.bytes_up):  # what was sent, where a stage knows it
-            own = own if size is None else size
+        declared = declared_bytes(stage, layout, view.client)
+        sizes += [declared, after.bytes_up]  # what was sent, where a stage knows it
         changes = after.sums
         check_names(metrics, OF_CLIENTS, [*after.metrics], "its number")
         metrics |= after.metrics
     sums, dtypes = found.with_changes(changes)
-    return replace(upload, sums=sums, dtypes=dtypes, metrics=metrics, bytes_up=others + own)
+    sent = sent_with(sizes, layout, upload.sent_bytes(view.frozen))
+    return replace(upload, sums=sums, dtypes=dtypes, metrics=metrics, bytes_up=sent)
 
 
 def sent_through(name: str, stage: Stage, view: View, changes: Groups) -> Upload:
@@ -179,7 +186,10 @@ def check_stages(settings: Settings, network: nn.Module, model: Tensors) -> None
         if tensor.is_floating_point() or tensor.is_complex()
     }
     groups = {"model": model}
-    found = Differences.of({"model": moved}, {"model": "model"}, groups, params=model)
+    frozen = frozen_names(network)
+    found = Differences.of(
+        {"model": moved}, {"model": "model"}, groups, frozen=frozen, params=model
+    )
     view = View(
         params=moved,
         trainable=sorted(parameter_names(network)),
@@ -196,13 +206,7 @@ def check_stages(settings: Settings, network: nn.Module, model: Tensors) -> None
     now = Received(0, (0,), settings.clients, partial(torch_generator, 0))
     changes: Groups = found.changes
     for name, stage in settings.channel.items() if changes else ():
-        ask(
-            stage,
-            "bytes_up",
-            *(found.layout, 0),
-            returns=lambda size: size is None or (isinstance(size, int) and size >= 0),
-            expected="a number of bytes, or None",
-        )
+        declared_bytes(stage, found.layout, 0)
         changes = sent_through(name, stage, view, changes).sums
         received_through(stage, now, Reduced((0,), changes, {}, {}))
 

@@ -15,7 +15,7 @@ from raysim.config import LocalSettings, Settings
 from raysim.core.components import called, calling, checked, shown
 from raysim.core.errors import SettingsError
 from raysim.core.method import Method, Metrics, Passes, Round, ServerState
-from raysim.core.rules import Pass, Reduced
+from raysim.core.rules import CHANGE, Pass, Reduced
 from raysim.core.seeds import sample_cohort, stream, torch_generator
 from raysim.core.steps import Steps, resumed
 from raysim.driver.riders import Rider
@@ -99,6 +99,13 @@ def passes_of(method: Method, now: Round, state: ServerState) -> Passes:
             if not isinstance(work, Pass):
                 passes.close()
                 raise _no_passes(method, f"yielded {shown(work)}")
+            for group, base in work.moved_from.items():
+                if base != CHANGE and base not in work.broadcast:
+                    passes.close()
+                    raise SettingsError(
+                        f"{called(method)}: the base of {group!r} in Pass.bases is {base!r}, which"
+                        " is not broadcast"
+                    )
         try:
             value = yield work
         except GeneratorExit:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from raysim.config import Settings
 from raysim.core.components import ask, called
@@ -62,7 +63,7 @@ def sampling_of(
         samples=sizes,
         generator=partial(generator, settings.seed, [before.number]),
         seconds=partial(_work, settings.local.epochs * sizes),
-        state=before.selection,
+        state={name: _read_only(array) for name, array in before.selection.items()},
         history=before.history.for_reading(),
     )
     if clock is None:
@@ -75,6 +76,12 @@ def sampling_of(
         available=partial(clock.fleet.available, tick=tick),
         waits=clock.policy.waits,
     )
+
+
+def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def _work(work: Integers, clients: Any) -> Floats:
@@ -98,10 +105,21 @@ def select(selection: Selection, now: Sampling) -> list[int]:
     chosen = [int(client) for client in found]
     if len({*chosen}) < len(chosen) or not all(0 <= c < now.clients for c in chosen):
         raise _bad(selection, now, f"must be distinct clients from 0 to {now.clients - 1}", chosen)
+    if now.members is not None and not _may_start(now.members, now.busy, chosen):
+        raise _bad(selection, now, "must be clients of the tier that are not busy", chosen)
+    if len(chosen) > now.wanted and not selection.may_be_empty:
+        raise _bad(selection, now, f"must be at most {now.wanted} clients", chosen)
     if not now.waits and chosen and not (here := now.available(np.array(chosen))).all():
         away = chosen[int(np.argmin(here))]
         raise _bad(selection, now, f"must be available; client {away} is away", chosen)
     return chosen
+
+
+def _may_start(members: Integers, busy: Collection[int], chosen: Sequence[int]) -> bool:
+    """Return whether clients are members and not busy; the cost is not that of all members."""
+    places = np.searchsorted(members, chosen).clip(max=len(members) - 1)
+    are_members = bool((members[places] == chosen).all())
+    return are_members and not any(client in busy for client in chosen)
 
 
 def _bad(selection: Selection, now: Sampling, rule: str, chosen: Sequence[int]) -> SettingsError:
@@ -157,7 +175,7 @@ class RoundSelection(Rider):
         if not selected and not selection.may_be_empty:
             raise _bad(selection, now, "must be at least one client", selected)
         if timed:
-            timed.ask(selected, now.size)
+            timed.ask(selected, len(selected) if selection.may_be_empty else now.size)
         return cls(selection, now, selected)
 
     @property
@@ -186,10 +204,15 @@ class RoundSelection(Rider):
             self.selection,
             "update",
             *(self.now, self.selected, log.results()),
-            returns=lambda found: all(isinstance(part, Mapping) for part in found),
-            expected="its state, a dict of arrays, and a dict of metrics",
+            returns=lambda found: are_arrays(found[0]) and isinstance(found[1], Mapping),
+            expected="its state, a dict of arrays of numbers, and a dict of metrics",
         )
-        return {name: np.asarray(value) for name, value in state.items()}, metrics
+        return {name: np.array(value) for name, value in state.items()}, metrics
+
+
+def are_arrays(state: Mapping[str, Any]) -> bool:
+    """Return whether the values of a state are numbers, or arrays of numbers."""
+    return all(np.asarray(value).dtype.kind in "biuf" for value in state.values())
 
 
 def _reporting(finish: Finish, selection: Selection, view: View, trained: Trained) -> Upload:

@@ -20,7 +20,7 @@ class Poisson(Selection):
     """Draw each client by itself, with probability `fraction`: cohorts differ in size.
 
     Differential privacy is accounted for by it. Clients that are away do not take part where the
-    server does not wait for them; `clock.extra` asks nobody on top.
+    server does not wait for them. `clock.extra` asks nobody on top: all of a cohort count.
     """
 
     may_be_empty: ClassVar[bool] = True

@@ -63,6 +63,13 @@ class Broken(SmallNet):
         return super().forward(x)
 
 
+class Cleared(raysim.Listener):
+    """Sees that nothing is left of an interrupted pass as a run goes on."""
+
+    def started(self, run: raysim.Started) -> None:
+        assert not (run.path / "updates").exists()
+
+
 def run(path, model=SmallNet, **more) -> raysim.Result:
     return test_channel.run(path, model, **more)
 
@@ -142,7 +149,7 @@ def test_the_same_bits_on_actors_and_after_an_interruption(tmp_path):
     left = tmp_path / "cut/updates/round_000002_pass_0"
     left.mkdir(parents=True)  # as if killed in the middle of a pass
     (left / "0").write_bytes(b"half")
-    raysim.resume(tmp_path / "cut", make_task(SIZES, Wide))
+    raysim.resume(tmp_path / "cut", make_task(SIZES, Wide), Cleared())
     assert model_of(tmp_path / "inline") == model_of(tmp_path / "actors")
     assert model_of(tmp_path / "inline") == model_of(tmp_path / "cut")
     assert not (tmp_path / "cut/updates").exists()
@@ -158,6 +165,22 @@ def test_a_fixed_divisor_is_the_expected_number_of_clients(tmp_path, selection):
         moved = sum(sums["model"][name] for _, sums, _ in SEEN) / 2.4
         expected = SEEN[0][2][name].astype(np.float64) + moved
         np.testing.assert_allclose(tensor.numpy(), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_fixed_divisor_is_for_passes_in_which_clients_train(tmp_path):
+    """MIFL's second pass averages the models that are kept, all alike: nothing is shrunk."""
+    own = {"method.name": "mifl", "rounds": 1, "fraction": 1.0, "method.prune": 0.2}
+    fixed = run(tmp_path / "fixed", **own, **{"aggregation.weighting": "fixed"})
+    plain = run(tmp_path / "plain", **own)
+    for name, tensor in plain.params.items():
+        assert torch.equal(tensor, fixed.params[name])
+
+
+@pytest.mark.parametrize("method", ["fedbuff", "fedasync"])
+def test_a_fixed_divisor_is_refused_where_rounds_overlap(tmp_path, method):
+    with pytest.raises(raysim.SettingsError, match=r"does not go with method\.name=fed"):
+        run(tmp_path / "run", **{"method.name": method, "aggregation.weighting": "fixed"})
+    assert not (tmp_path / "run").exists()
 
 
 REFUSED = {
@@ -180,7 +203,7 @@ def test_a_bad_aggregation_is_refused_before_anything_starts(tmp_path, name):
     [
         ("fedma", "whose clients send 'layer' without a base"),
         ("fsvrg", "whose clients send 'gradient' without a base"),
-        ("fedbuff", "whose rounds overlap; choose mean"),
+        ("fedbuff", "whose rounds overlap; choose mean with its default weighting"),
     ],
 )
 def test_methods_whose_updates_it_cannot_see_are_refused(tmp_path, method, message):

@@ -14,12 +14,14 @@ from torch import nn
 import raysim
 from raysim.core.channel import Received
 from raysim.core.tensors import Layout
+from raysim.methods.fedavg import FedAvg
 from raysim.testing.contract import StopAfter
 from raysim.testing.tasks import SmallNet
 from tests.tasks import Notes, make_settings, make_task, model_of
 
 HERE = "tests.driver.test_channel"
 SIZES = (2, 3, 160, 17, 40, 80)
+DRAWN: list[float] = []
 SEEN: list[tuple[int, dict[str, Any], dict[str, Any]]] = []
 
 
@@ -66,6 +68,7 @@ class Noise(raysim.Stage):
         return replace(reduced, means=self.noisy(reduced.means, now.generator("noise")))
 
     def noisy(self, groups: Any, generator: torch.Generator) -> Any:
+        DRAWN.append(float(torch.rand((), generator=generator)))
         return {
             g: {
                 n: of[n] + self.scale * torch.randn(of[n].shape, generator=generator)
@@ -73,6 +76,10 @@ class Noise(raysim.Stage):
             }
             for g, of in groups.items()
         }
+
+
+class Twin(Noise):
+    """The same under another name."""
 
 
 class Fixed(raysim.Stage):
@@ -188,6 +195,18 @@ def test_scaffold_s_change_of_c_is_clipped_with_the_model(tmp_path):
     assert result.metrics["c_norm"][0].as_py() == pytest.approx(expected, rel=1e-6)
 
 
+def test_scaffold_s_change_of_c_is_no_difference_from_c(tmp_path):
+    """From the second round on c is not 0: the norm of what it becomes follows from the changes."""
+    stages = {"channel": {f"{HERE}:Watch": {}}, "method.name": "scaffold", "fraction": 0.5}
+    result = run(tmp_path, rounds=2, **stages)
+    c: Any = dict.fromkeys(SEEN[0][1]["c"], 0.0)
+    for number, norm in enumerate(result.metrics["c_norm"].to_pylist()):
+        of_round = SEEN[3 * number : 3 * number + 3]
+        for name in c:
+            c[name] = c[name] + 0.5 * np.mean([sums["c"][name] for _, sums, _ in of_round], 0)
+        assert norm == pytest.approx(norm_of({"c": c}), rel=1e-5)
+
+
 def test_fednova_s_steps_are_not_clipped(tmp_path):
     """tau is no change: were it clipped with d, the model would hardly move."""
     result = run(tmp_path, rounds=1, **{"method.name": "fednova"}, **clipped(0.01))
@@ -253,6 +272,15 @@ def test_noise_is_the_same_on_actors_and_after_an_interruption(tmp_path):
     assert model_of(tmp_path / "inline") != model_of(tmp_path / "other")
 
 
+def test_every_draw_of_a_stage_is_its_own(tmp_path):
+    """Of two stages, at client and server, of each client and round."""
+    DRAWN.clear()
+    more = {"rounds": 2, "fraction": 0.5}
+    run(tmp_path, channel={f"{HERE}:Noise": {}, f"{HERE}:Twin": {}}, **more)
+    check, drawn = DRAWN[:4], DRAWN[4:]
+    assert len({*drawn}) == len(drawn) == 2 * (2 * 3 + 2) and len(check) == 4
+
+
 def test_the_server_s_part_changes_the_mean_difference(tmp_path):
     result = run(tmp_path, channel={f"{HERE}:Watch": {}, f"{HERE}:Fixed": {}}, rounds=1)
     for name, tensor in result.params.items():
@@ -299,6 +327,49 @@ def test_a_clock_charges_the_bytes_that_stages_declare(tmp_path):
     found = pq.read_table(tmp_path / "run/clients.parquet").to_pylist()
     for row in found:
         assert row["virtual_seconds"] == pytest.approx(0.5 + 10 + row["client"], abs=1e-4)
+
+
+class Frozen(SmallNet):
+    """Its first layer is not trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden.requires_grad_(False)
+
+
+def test_the_server_s_part_does_not_see_frozen_parameters(tmp_path):
+    result = run(tmp_path, Frozen, channel={f"{HERE}:Watch": {}, f"{HERE}:Fixed": {}}, rounds=1)
+    for name, tensor in result.params.items():
+        moved = tensor.numpy() - SEEN[0][2][name]
+        assert np.allclose(moved, name.startswith("head"), atol=1e-6)
+
+
+class Small(FedAvg):
+    """FedAvg that says that it sends eight bytes."""
+
+    def rules(self) -> raysim.Rules:
+        return raysim.Rules(finish=_send_little)
+
+
+def _send_little(view: raysim.View, trained: raysim.Trained) -> raysim.Upload:
+    return raysim.Upload(sums={"model": view.params}, bytes_up=8)
+
+
+def test_stages_that_declare_nothing_leave_a_method_s_bytes(tmp_path):
+    own = {"method.name": f"{HERE}:Small", "rounds": 1, "channel.clip.norm": 0.1}
+    result = run(tmp_path, **own)
+    assert result.metrics["bytes_up"].to_pylist() == [8 * result.metrics["clients"][0].as_py()]
+
+
+class Misspelt(FedAvg):
+    """FedAvg that names a base that is not broadcast."""
+
+    bases: ClassVar[Any] = {"model": "modell"}
+
+
+def test_a_base_that_is_not_broadcast_is_refused(tmp_path):
+    with pytest.raises(raysim.SettingsError, match=r"base of 'model' in Pass\.bases is 'modell'"):
+        run(tmp_path, **{"method.name": f"{HERE}:Misspelt"})
 
 
 REFUSED = {

@@ -158,6 +158,64 @@ def test_a_selection_that_reads_results_is_refused_in_asynchronous_rounds(tmp_pa
     assert result.metrics["clients"].to_pylist() == [2] * 5
 
 
+ASYNCHRONOUS = {
+    "busy": (lambda now: [*now.busy, *range(now.clients)][: now.wanted], "that are not busy; it"),
+    "too many": (lambda now: now.candidates.tolist(), "must be at most 2 clients; it is"),
+    "nobody": (lambda now: [], "selects no client that may start"),
+}
+
+
+class Ahead(Told):
+    """Goes with asynchronous rounds."""
+
+    plans_ahead: ClassVar[bool] = True
+
+
+@pytest.mark.parametrize("case", ASYNCHRONOUS)
+def test_a_bad_selection_of_asynchronous_rounds_is_refused(tmp_path, monkeypatch, case):
+    choose, message = ASYNCHRONOUS[case]
+    monkeypatch.setattr(Told, "told", choose, raising=False)
+    more = {"method.name": "fedbuff", "method.buffer": 1, "fraction": 0.3}
+    with pytest.raises(raysim.SettingsError, match=message):
+        run(tmp_path / "run", f"{HERE}:Ahead", **more)
+
+
+class Writing(raysim.Selection):
+    """Writes into the state that it is given."""
+
+    def init(self, clients: int) -> dict[str, Any]:
+        return {"next": np.zeros(1)}
+
+    def select(self, now: raysim.Sampling) -> list[int]:
+        now.state["next"][0] += 1
+        return [0]
+
+
+class TextKept(Writing):
+    """Returns a state that is no array of numbers."""
+
+    def select(self, now: raysim.Sampling) -> list[int]:
+        return [0]
+
+    def update(self, now, selected, results):
+        return {"next": "first"}, {}
+
+
+def test_the_state_of_a_selection_is_neither_written_nor_words(tmp_path):
+    with pytest.raises(raysim.SettingsError, match=r"Writing: select failed: ValueError: .*read-"):
+        run(tmp_path / "a", f"{HERE}:Writing")
+    with pytest.raises(raysim.SettingsError, match=r"TextKept: update returned .* arrays of"):
+        run(tmp_path / "b", f"{HERE}:TextKept")
+
+
+def test_all_of_a_poisson_cohort_count_under_over_selection(tmp_path):
+    policy = {"clock.policy": "over_selection", "clock.extra": 1, "clock.name": "devices"}
+    plain = run(tmp_path / "wait", "poisson", fraction=0.4, rounds=8)
+    over = run(tmp_path / "over", "poisson", fraction=0.4, rounds=8, **policy)
+    assert plain.metrics["clients"].to_pylist() == over.metrics["clients"].to_pylist()
+    assert max(plain.metrics["clients"].to_pylist()) > 2
+
+
 def test_a_round_without_clients_keeps_the_state_and_takes_no_time(tmp_path):
     """Poisson's cohorts of six clients with C = 0.2 are empty in a quarter of the rounds."""
     clock = {"clock.name": "devices", "fraction": 0.2, "rounds": 12, "evaluation.every": 1}

@@ -161,7 +161,7 @@ SELECTIONS = {
     "Beyond99": "must be distinct clients from 0 to 3; it is [99]",
     "Twice": "must be distinct clients from 0 to 3; it is [1, 1]",
     "FailingSelection": "select failed: RuntimeError: no choice",
-    "OddState": "init returned {'a': 'b'}; must return a dict of arrays",
+    "OddState": "init returned {'a': 'b'}; must return a dict of arrays of numbers",
 }
 BROKEN = {
     "dataset": DATASETS,

@@ -17,6 +17,7 @@ from raysim.core.method import Asynchrony
 from raysim.core.rules import Pass
 from raysim.driver.asynchronous.arrivals import Queue
 from raysim.driver.asynchronous.checks import check_alike, check_pass
+from raysim.driver.asynchronous.draws import Draws, always
 from raysim.driver.asynchronous.plan import Plan
 from raysim.driver.asynchronous.rounds import AsynchronousRounds
 from raysim.driver.asynchronous.times import DeviceTimes, equal_devices
@@ -57,6 +58,10 @@ def check_asynchrony(
     if method.client_init(state):
         raise SettingsError(f"{key} clients without state, which their order would change")
     _check_clock(settings)
+    ones = np.ones_like(sizes)
+    draws = Draws(settings, sizes, np.arange(len(sizes)), ones, always)
+    if not draws(0, 0, found.concurrency, (), 0):
+        raise SettingsError(f"{called(settings.selection)}: selects no client that may start")
     first = _pass_after(settings, network, initial, sizes)
     for number in (1, settings.rounds - 1):
         later = _pass_after(settings, network, replace(initial, number=number), sizes)

@@ -22,6 +22,7 @@ from raysim.driver.checks.samples import (
     check_scoring,
     check_without_test,
 )
+from raysim.driver.selecting import are_arrays
 from raysim.federation.federation import Federation, sample_dtype
 from raysim.federation.opened import OpenedSamples
 from raysim.federation.task import Task
@@ -78,10 +79,10 @@ def _selection_state(settings: Settings, clients: int) -> State:
         settings.selection,
         "init",
         clients,
-        returns=lambda found: all(np.asarray(each).dtype.kind in "biuf" for each in found.values()),
-        expected="a dict of arrays",
+        returns=are_arrays,
+        expected="a dict of arrays of numbers",
     )
-    return {name: np.asarray(value) for name, value in found.items()}
+    return {name: np.array(value) for name, value in found.items()}
 
 
 def _initial_state(method: Method, network: nn.Module) -> ServerState:

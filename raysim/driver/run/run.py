@@ -243,7 +243,7 @@ class Run:
             riders.append(analyses)
         if self.settings.channel:
             riders.append(Channel(self.settings, now))
-        riders.append(Aggregated(self.settings))
+        riders.append(Aggregated(self.settings, self._passes.frozen))
         return _Begun(now, runner, run, riders, analyses, selection, clock)
 
     def _after(
@@ -274,6 +274,8 @@ class Run:
         evaluate = partial(context.evaluator.evaluate, context.executor)
         with context.watch("evaluation"):
             evaluation = yield from evaluate(after.state, after.versions)
+            if begun.selection and not begun.now.cohort:  # nobody's training to be measured
+                return evaluation, perf_counter() - start
             columns = yield from analyses.columns(begun.now, before, after, evaluation, evaluate)
             context.states.delete(analyses.obsolete)
         return replace(evaluation, analyses=columns), perf_counter() - start
