@@ -111,7 +111,7 @@ class Asynchrony:
     tiers: int = 1
 
     def accepts(self, staleness: int) -> bool:
-        """Return whether an update counts whose start lies so many versions back."""
+        """Return whether an update of `staleness` versions counts."""
         return self.max_staleness is None or staleness <= self.max_staleness
 
 
@@ -157,7 +157,7 @@ class Method(Component, ABC):
         """
 
     def asynchrony(self, size: int) -> Asynchrony | None:
-        """Return how rounds overlap, m being the clients that were asked for; None if they do not.
+        """Return the overlap of rounds with m clients each; None if they do not overlap.
 
         The round of an asynchronous method runs one pass, over the
         clients that start from the current version, and receives the updates that arrive by its
@@ -167,7 +167,7 @@ class Method(Component, ABC):
         return None
 
     def discount(self, staleness: int) -> float:
-        """Return the factor, from 0 to 1, of an update whose start lies so many versions back."""
+        """Return the factor, from 0 to 1, of an update of `staleness` versions."""
         return 1.0
 
     def client_init(self, state: ServerState) -> Groups:

@@ -48,7 +48,7 @@ def decide_stack_size(
     describe: Callable[[], dict[str, Any]],
     note: Callable[[str], None],
 ) -> int:
-    """Return how many clients are trained stacked; 1 trains them one at a time.
+    """Return the stack size; 1 trains clients one at a time.
 
     Args:
         settings: The run's settings.

@@ -69,8 +69,8 @@ class PartialSum:
         """Check that an upload can be added; return its sums, ready for `add`.
 
         Raises:
-            RunError: a value is not finite or out of range, or the upload has other tensors than
-                those before it; the message names the tensor.
+            RunError: a value is not finite or out of range, or the tensors differ from those of
+                earlier uploads; the message names the tensor.
             SettingsError: a number has the name of a column of the engine.
         """
         # By name: a resumed run has a state's tensors in another order than a network's.
@@ -78,7 +78,7 @@ class PartialSum:
         layout = Layout.of(sums).with_dtypes(upload.dtypes)
         if self.sum and self.sum.layout != layout:
             other = _difference(layout, self.sum.layout)
-            raise RunError(f"its upload has other tensors than the clients before it ({other})")
+            raise RunError(f"its upload's tensors differ from those of earlier uploads ({other})")
         addend = Addend.of(layout, sums)
         _check_finite(upload)
         check_names([*upload.scalars, *upload.metrics], OF_CLIENTS, (), "its number")

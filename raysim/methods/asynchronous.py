@@ -44,16 +44,16 @@ class AsynchronousAvg(FedAvg):
     )
 
     def updates(self, concurrency: int) -> int:
-        """Return the updates that make a version, of clients of which so many train at once."""
+        """Return the number of updates that make a version, given the concurrency."""
         return 1
 
     def asynchrony(self, size: int) -> Asynchrony:
-        """Return how rounds overlap."""
+        """Return the overlap of rounds."""
         concurrency = self.concurrency or size
         return Asynchrony(self.updates(concurrency), concurrency, self.max_staleness)
 
     def factor(self, staleness: int) -> float:
-        """Return s of an update of this staleness tau."""
+        """Return s(tau), the factor of an update of staleness tau."""
         a = DECAYS[self.staleness] if self.a is None else self.a
         if self.staleness == "polynomial":
             return float((1 + staleness) ** -a)

@@ -220,7 +220,7 @@ def _send(names: Sequence[str], view: View, trained: Trained) -> Upload:
 def _bytes_down(
     model: Tensors, changed: Sequence[str], current: Tensors, fixed: Collection[str]
 ) -> Callable[[int], int]:
-    """Return what a client receives: the group averaged in the round before, or everything.
+    """Return the bytes that a client receives: of the group averaged last, or of everything.
 
     Two rounds change every tensor, so only those who took part in the last one lack less.
     """

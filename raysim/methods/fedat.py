@@ -54,7 +54,7 @@ class FedAt(FedProx):
     )
 
     def asynchrony(self, size: int) -> Asynchrony:
-        """Return how rounds overlap."""
+        """Return the overlap of rounds, in tiers."""
         return Asynchrony(None, self.concurrency or size, tiers=self.tiers)
 
     def init(self, network: nn.Module) -> ServerState:

@@ -147,7 +147,7 @@ def _first_fusion(channels: int, operator: Operator) -> Tensor:
 
 
 def _channels(features: nn.Module, operator: Operator) -> tuple[int, int]:
-    """Return how many channels the last layer of a stage gives, and on which axis."""
+    """Return the number of channels that a stage's last layer gives, and their axis."""
     for module in reversed(list(features.modules())):
         if isinstance(module, CONVOLUTIONS):
             return module.out_channels, 1

@@ -156,7 +156,7 @@ class Mifl(FedAvg):
 
 
 def pruned_at_each_end(share: float, clients: int) -> int:
-    """Return how many of m clients are dropped at each end; one at least is kept."""
+    """Return the number of clients dropped at each end of m; one at least is kept."""
     wanted = math.ceil(round(share * clients, 9))  # 0.07 * 100 is 7.000000000000001
     return min(max(wanted, int(share > 0)), (clients - 1) // 2)
 

@@ -127,7 +127,7 @@ def test_other_tensors_are_refused_by_name(tensors, name):
     """One worker's client is refused; between workers it is the pass."""
     total, other = summed([(0, upload_of())]), upload_of(sums={"model": tensors})
     expected = content(total)
-    with pytest.raises(RunError, match=rf"^its upload has other tensors.*\({name}\)$"):
+    with pytest.raises(RunError, match=rf"^its upload.s tensors differ.*\({name}\)$"):
         total.check(other)
     with pytest.raises(RunError, match=rf"^clients 0 and 7 uploaded different.*\({name}\)$"):
         total.merge(summed([(7, other)]))

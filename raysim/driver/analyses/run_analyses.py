@@ -87,7 +87,7 @@ class Analyses:
         return copy.deepcopy(self.network).to("meta").eval()
 
     def _lacks(self, need: str) -> str:
-        """Return what the run lacks of a need; "" if nothing."""
+        """Return the part of a need that the run lacks; "" if it lacks none."""
         lacking = lacking_stages(self.network, STAGES)
         if need == "stages" and lacking:
             stages = f"needs a model with the stages {', '.join(STAGES)}"

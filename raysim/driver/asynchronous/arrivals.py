@@ -208,7 +208,7 @@ class _Play:
         return clock.wake(self.tick, self.busy) if self._free(tier) else None
 
     def _free(self, tier: int) -> int:
-        """Return how many clients of a tier may start now."""
+        """Return the number of clients of a tier that may start now."""
         found = self.asynchrony
         if found.buffer is None and self.under_way[tier]:
             return 0

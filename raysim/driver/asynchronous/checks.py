@@ -50,7 +50,7 @@ def check_alike(settings: Settings, first: Pass, work: Pass, number: int) -> Non
 
 
 def _fixed(work: Pass) -> dict[str, Hashable]:
-    """Return what must be alike, by what it is called; a function without a key is None."""
+    """Return the parts of a pass that must be alike, by name; a function without a key is None."""
     rules = work.rules
     functions = (rules.start, rules.finish, *functions_of_step(rules, rules.transforms))
     shapes = {

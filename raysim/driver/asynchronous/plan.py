@@ -49,7 +49,7 @@ class Plan:
         return self._targets.get(flight)
 
     def updates(self, number: int) -> int:
-        """Return how many updates the rounds from the first planned one to this one aggregate."""
+        """Return the number of updates aggregated from the first planned round to this one."""
         self.round(number)
         return self._updates[number]
 

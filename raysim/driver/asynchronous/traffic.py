@@ -14,7 +14,7 @@ from raysim.execution.partial_sum import PartialSum
 
 
 def sent_late(planned: PlannedRound) -> int:
-    """Return how many updates arrived in a round that are too stale."""
+    """Return the number of updates that arrived in a round too stale to count."""
     return sum(not flight.lost for flight in planned.dropped)
 
 

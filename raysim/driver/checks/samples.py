@@ -47,7 +47,7 @@ def check_labels(federation: Federation, outputs: int) -> None:
 
 
 def _of_words(federation: Federation, targets: Mapping[str, Array], classes: int) -> str:
-    """Return what is wrong with labels in words, which are more than the model has outputs for."""
+    """Return the problem of labels that exceed the model's outputs, in words."""
     outputs = f"the model has outputs for {classes} labels"
     known = np.unique(targets["train"])
     if len(known) <= classes:  # a new one in a test set, which moves the numbers of others

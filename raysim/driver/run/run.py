@@ -118,7 +118,7 @@ class Run:
         return commits.finish()
 
     def _how_to_resume(self) -> str:
-        """Return what an interruption says where no command line does."""
+        """Return the message of an interruption outside of the command line."""
         done = f"interrupted after {self.commits.committed.number} of {self.settings.rounds} rounds"
         task = ", task=task" if self.context.own_task else ""
         return f"{done}; resume with: raysim.resume({str(self.context.run_dir.path)!r}{task})"

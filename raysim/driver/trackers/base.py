@@ -154,7 +154,7 @@ def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return what is known of the trackers' runs; nothing where the file is damaged."""
+    """Return the recorded runs of the trackers; none if the file is damaged."""
     try:
         found = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
