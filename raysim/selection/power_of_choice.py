@@ -22,7 +22,7 @@ class PowerOfChoice(Selection):
     """Draw d clients by their samples; select those of them whose last losses are largest.
 
     Speeds up training on unequal clients and, with a large d, is biased towards those that fit the
-    model worst. Costs time in proportion to the population: 0.1 s a round of a million clients.
+    model worst. Costs time in proportion to the population.
     """
 
     d: int | None = Field(

@@ -16,8 +16,7 @@ from raysim.core.selection import Sampling, Selection
 class Weighted(Selection):
     """Draw clients in proportion to their samples.
 
-    Helps where few clients hold most of the data. Costs time in proportion to the population: 0.1 s
-    a round of a million clients.
+    Helps where few clients hold most of the data. Costs time in proportion to the population.
     """
 
     plans_ahead: ClassVar[bool] = True
