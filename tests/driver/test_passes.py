@@ -22,6 +22,7 @@ from raysim.execution.messages import FailedItem, Failure, PassMessage, WorkerRe
 from raysim.execution.partial_sum import PartialSum
 from raysim.storage.client_states import NEVER
 from raysim.storage.trace import Stopwatch
+from raysim.storage.updates import UpdateFiles
 from tests.steps import ended
 from tests.tasks import Notes, make_settings
 
@@ -137,6 +138,7 @@ def context_of(executor: FakeExecutor, errors: Path, **options: Any) -> PassCont
         watch=Stopwatch(False),
         listener=listener,
         errors=errors,
+        updates=UpdateFiles(errors.with_name("updates")),
         drop_advice="type: raysim resume runs/mine on_client_error=drop",
         stack_size=stack_size,
     )

@@ -104,7 +104,7 @@ def test_a_node_that_joins_is_used(tmp_path, inline):
 
 def make_pool(tmp_path, watch=None, **plan: Any) -> ActorPool:
     settings = make_settings(tmp_path, **{"engine.backend": "ray"})
-    spec = WorkerSpec(settings, from_task(make_task(EQUAL)), tmp_path / "clients")
+    spec = WorkerSpec(settings, from_task(make_task(EQUAL)), tmp_path, tmp_path)
     return ActorPool(spec, lambda: ActorPlan(**plan), watch or Stopwatch(False))
 
 

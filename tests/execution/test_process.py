@@ -208,7 +208,7 @@ def test_a_worker_that_cannot_be_built_leaves_it_too(tmp_path, gpu):
     settings = make_settings(tmp_path, **{"engine.gpus_per_actor": 1})
     before = state()
     with pytest.raises(AttributeError):
-        InlineExecutor(WorkerSpec(settings, None, tmp_path))
+        InlineExecutor(WorkerSpec(settings, None, tmp_path, tmp_path))
     assert state() == before
 
 

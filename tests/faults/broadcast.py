@@ -41,7 +41,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     ray.init(log_to_driver=False, logging_level="ERROR")
     settings = make_settings(folder, **{"engine.backend": "ray", "engine.actors": 4})
-    spec = WorkerSpec(settings, from_task(make_task(EQUAL)), folder / "clients")
+    spec = WorkerSpec(settings, from_task(make_task(EQUAL)), folder / "clients", folder / "updates")
     with mock.patch("raysim.execution.pool.actor.ClientActor", Reader):
         pool = ActorPool(spec, lambda: ActorPlan(4, 0.5, 0.0), Stopwatch(False))
     pool.describe()
