@@ -28,7 +28,7 @@ class Policy:
 
     @property
     def waits(self) -> bool:
-        """True where the server waits for all clients, those that are away included."""
+        """True if the server waits for all clients, absent ones included."""
         return self.name == "wait"
 
 

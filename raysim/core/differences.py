@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from raysim.core.rules import CHANGE, Bases, Upload
-from raysim.core.tensors import Groups, Layout, Tensors, as_real, flatten, like
+from raysim.core.tensors import Groups, Layout, Tensors, as_real, flatten, like, unflatten
 
 Values = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 NO_TENSORS: Tensors = MappingProxyType({})
@@ -60,15 +60,12 @@ class Differences:
         starts = {group: broadcast.get(base, {}) for group, base in bases.items() if base != CHANGE}
         changes: dict[str, dict[str, Tensor]] = {}
         for group in sorted(sums.keys() & bases.keys()):  # draws are taken in this order
-            moved = {
-                name: _exact(tensor) - _exact(starts[group][name])
-                if group in starts
-                else _exact(tensor)
-                for name, tensor in sorted(sums[group].items())
-                if _has_difference(tensor)
-                and name not in frozen
-                and (group not in starts or name in starts[group])
-            }
+            tensors = sums[group]
+            names = _moving(tensors, starts.get(group), frozen)
+            if group in starts:
+                moved = {n: _exact(tensors[n]) - _exact(starts[group][n]) for n in names}
+            else:
+                moved = {n: _exact(tensors[n]) for n in names}
             if moved:
                 changes[group] = moved
         return cls(sums, starts, changes, params)
@@ -87,7 +84,7 @@ class Differences:
                 entries.append((f"{group}/{name}", dtype, tensor.shape))
         return Layout(tuple(entries))
 
-    def with_changes(self, changed: Groups) -> tuple[dict[str, Tensors], dict[str, torch.dtype]]:
+    def with_changes(self, changed: Groups) -> tuple[Groups, dict[str, torch.dtype]]:
         """Return the groups with other differences, and the dtypes of tensors now in float64.
 
         Args:
@@ -104,7 +101,13 @@ class Differences:
                         value = _exact(self.starts[group][name]) + value
                     sums[group][name] = like(value.contiguous(), was)
                     dtypes[f"{group}/{name}"] = was.dtype
-        return dict(sums), dtypes
+        return sums, dtypes
+
+    def means_with(self, changed: Groups) -> dict[str, dict[str, Tensor]]:
+        """Return the groups with other differences, in their own dtypes."""
+        sums, dtypes = self.with_changes(changed)
+        tensors = flatten(sums)
+        return unflatten(tensors | {key: tensors[key].to(d) for key, d in dtypes.items()})
 
 
 def kept_apart(
@@ -122,12 +125,8 @@ def kept_apart(
     sums: dict[str, Tensors] = {}
     for group, tensors in upload.sums.items():
         base = bases.get(group)
-        known = tensors if base == CHANGE else broadcast.get(base, {}) if base is not None else {}
-        moved = {
-            name
-            for name, tensor in tensors.items()
-            if name in known and name not in frozen and _has_difference(tensor)
-        }
+        start = None if base == CHANGE else broadcast.get(base or "", NO_TENSORS)
+        moved = _moving(tensors, start, frozen)
         kept |= {f"{group}/{name}": tensors[name] for name in moved}
         sums[group] = {name: t for name, t in tensors.items() if name not in moved}
     left = {key: dtype for key, dtype in upload.dtypes.items() if key not in kept}
@@ -176,8 +175,21 @@ def same_shapes(groups: Groups, others: Groups) -> bool:
     )
 
 
-def _has_difference(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
+def _moving(tensors: Tensors, start: Tensors | None, frozen: Collection[str]) -> list[str]:
+    """Return the names of a group's tensors that have differences, sorted.
+
+    Args:
+        tensors: The group.
+        start: The tensors from which it has moved; None if it is a change itself.
+        frozen: Names of the network's frozen parameters.
+    """
+    return [
+        name
+        for name, tensor in sorted(tensors.items())
+        if (tensor.is_floating_point() or tensor.is_complex())
+        and name not in frozen
+        and (start is None or name in start)
+    ]
 
 
 def _exact(tensor: Tensor) -> Tensor:

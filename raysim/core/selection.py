@@ -177,7 +177,7 @@ class Selection(Component, ABC):
 
     @abstractmethod
     def select(self, now: Sampling) -> Sequence[int]:
-        """Return distinct clients, `now.wanted` of them where there are so many.
+        """Return distinct clients: `now.wanted`, or all candidates if they are fewer.
 
         Their order counts for `clock.policy=over_selection` alone: of those that arrive at the same
         time, earlier ones count first, and those beyond m are the extra ones.

@@ -12,7 +12,6 @@ from raysim.core.components import called
 from raysim.core.differences import Differences
 from raysim.core.errors import SettingsError
 from raysim.core.rules import Pass, Reduced
-from raysim.core.tensors import flatten, unflatten
 from raysim.driver.analyses.riding import GROUP
 from raysim.driver.riders import Rider
 from raysim.execution.worker import combined
@@ -56,9 +55,7 @@ class Aggregated(Rider):
             return reduced
         found = Differences.of(reduced.means, work.moved_from, work.broadcast, frozen=self.frozen)
         changed = {g: {n: factor * d for n, d in of.items()} for g, of in found.changes.items()}
-        sums, dtypes = found.with_changes(changed)
-        cast = {key: flatten(sums)[key].to(dtype) for key, dtype in dtypes.items()}
-        return replace(reduced, means=unflatten(flatten(sums) | cast))
+        return replace(reduced, means=found.means_with(changed))
 
     def _check_groups(self, work: Pass, reduced: Reduced) -> None:
         """Check that an aggregation that sees updates has seen those of a pass."""

@@ -24,7 +24,6 @@ from raysim.core.tensors import (
     flatten,
     frozen_names,
     parameter_names,
-    unflatten,
 )
 from raysim.core.user_input.columns import OF_CLIENTS, check_names
 from raysim.driver.riders import Rider
@@ -80,9 +79,7 @@ class Channel(Rider):
             source = partial(_generator, keys)
             now = Received(self.now.number, self.now.cohort, self.now.clients, source)
             given = replace(given, means=received_through(stage, now, given).means)
-        sums, dtypes = found.with_changes(given.means)
-        cast = {key: flatten(sums)[key].to(dtype) for key, dtype in dtypes.items()}
-        return replace(given, means=unflatten(flatten(sums) | cast))
+        return replace(given, means=found.means_with(given.means))
 
     def _note_that_nothing_changes(self, number: int) -> None:
         """Tell the user, in the first round, of a pass that has nothing for the stages."""

@@ -1,4 +1,4 @@
-"""Virtual clock of a run: the cohort of a round, and the passes that it lasts."""
+"""Virtual clock of a run, and rounds in virtual time, whose passes end by its policy."""
 
 from __future__ import annotations
 
