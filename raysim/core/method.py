@@ -16,7 +16,7 @@ What methods use:
   round, accounted under a label of their own.
 - FedMA: several passes; `Upload.rows`, `personal` assignments; shapes of the deployed tensors grow
   and workers resize the network to them.
-- Ditto: a second pass trains each client's own model; `client_model` deploys it.
+- Ditto: a second pass trains each client's own model; `deployment` deploys it.
 - Noise and compression of a method's own: `Round.generator`, `View.generator`, `Upload.bytes_up`;
   those for all methods are stages of the channel, for which `Pass.bases` names what has moved.
 - FedBuff, FedAsync: `asynchrony` has rounds overlap, `discount` weighs stale updates.
@@ -131,8 +131,8 @@ class Method(Component, ABC):
 
     @property
     def deploys_client_models(self) -> bool:
-        """True where clients deploy models of their own (`client_model`)."""
-        return type(self).client_model is not Method.client_model
+        """True where clients deploy models of their own (`deployment`)."""
+        return type(self).deployment is not Method.deployment
 
     @property
     def needs_classes(self) -> str:
@@ -194,13 +194,23 @@ class Method(Component, ABC):
         """Return the tensors of the network as it would be deployed and is evaluated."""
         return state.groups["model"]
 
-    def client_model(self, deployed: Tensors, state: Groups) -> Tensors:
-        """Return the tensors that a client would deploy itself, given its own state.
+    def deployment(self, now: Round, state: ServerState) -> Pass | None:
+        """Return the pass by which a client makes the model that it deploys itself.
 
-        Each client is evaluated with them: columns `client_accuracy_...` and `personal_...`; by
-        default with the deployed global model.
+        Each evaluated client runs it on its training samples, from its own state, and is evaluated
+        with the group `model` that it would send, which is then dropped: columns
+        `client_accuracy_...` and `personal_...`. The pass costs no bytes and no virtual time; of
+        its attributes `broadcast`, `rules`, `epochs`, `lr`, `trainable` and `personal` count.
+
+        Args:
+            now: The next round; its cohort are the evaluated clients.
+            state: The state to evaluate.
+
+        Returns:
+            The pass, `replace(self.training_pass(now, state), epochs=1)` to fine-tune, say; None
+            where clients are evaluated with the deployed global model.
         """
-        return deployed
+        return None
 
 
 METHODS: Registry[Method] = Registry("method", Method)  # type: ignore[type-abstract]

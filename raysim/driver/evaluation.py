@@ -7,15 +7,18 @@ added in the order of the batches, so the result does not depend on how they wer
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from torch import nn
 
 from raysim.config import Settings
+from raysim.core.components import ask
 from raysim.core.errors import RunError
 from raysim.core.method import ServerState
+from raysim.core.rules import Pass
 from raysim.core.steps import Steps
 from raysim.core.tensors.packed import PackedTensors
 from raysim.driver.client_scores import (
@@ -26,6 +29,7 @@ from raysim.driver.client_scores import (
     joined,
     spread,
 )
+from raysim.driver.round_inputs import round_inputs
 from raysim.execution.base import Executor, Item, NextResult
 from raysim.execution.messages import EvaluationMessage, FailedItem, Scores
 from raysim.federation.evaluation_sets import (
@@ -36,13 +40,16 @@ from raysim.federation.evaluation_sets import (
     local_test_set,
 )
 from raysim.federation.federation import Federation, open_samples
-from raysim.storage.client_states import Versions, latest_versions
+from raysim.storage.checkpoints import Checkpoint
+from raysim.storage.client_states import latest_versions
 from raysim.storage.trace import Span
 
 CLIENT_FIGURES = figure_names("client_accuracy")
 LOCAL_TEST, PERSONAL = "local_test", "personal_"
 """The set of the clients' own test samples; the prefix of sets that are evaluated with the model
 that each client deploys, of methods under which these are models of their own."""
+NUMBER = -1
+"""Number of the pass of a deployment: it keys random draws; passes of a round count from 0."""
 Figures = dict[str, float | None]
 """Columns of `metrics.parquet`, by name."""
 Values = npt.NDArray[Any]
@@ -84,14 +91,21 @@ class Evaluator:
         skipped: The evaluation of a round in which none is due; its figures are None.
     """
 
-    def __init__(self, settings: Settings, federation: Federation) -> None:
+    def __init__(self, settings: Settings, federation: Federation, network: nn.Module) -> None:
         """Choose the samples.
+
+        Args:
+            settings: The run's settings.
+            federation: Its samples and client indices.
+            network: The network as it was built.
 
         Raises:
             SettingsError: no client has a sample to hold out.
             DataError: clients' own test samples cannot be drawn.
         """
+        self._settings, self._network = settings, network
         self._method, indices = settings.method, federation.client_indices
+        self._sizes = federation.training_sizes
         splits = {"train": federation.train, "test": federation.test}
         evaluated_sets: dict[str, EvaluationSet] = {}
         if settings.evaluation.holdout:
@@ -127,17 +141,17 @@ class Evaluator:
         self.skipped = Evaluation(dict.fromkeys(names))
 
     def evaluate(
-        self, executor: Executor, state: ServerState, latest: Versions | None
+        self, executor: Executor, state: ServerState, committed: Checkpoint | None
     ) -> Steps[Evaluation]:
         """Evaluate the model of a server state.
 
         Args:
             executor: Runs the batches.
             state: The server state.
-            latest: Version of each client's state [K, 3], or NEVER; None evaluates the global model
-                alone, where clients deploy models of their own too.
+            committed: The checkpoint that has the state, and with which clients deploy models of
+                their own; None evaluates the global model alone.
         """
-        found, spans = yield from self._predictions(executor, self._message(state, latest))
+        found, spans = yield from self._predictions(executor, self._message(state, committed))
         figures: Figures = {}
         for name in self._scored_sets():
             (loss, predicted), targets = found[name], self._targets[name]
@@ -168,14 +182,51 @@ class Evaluator:
         right = found["test"][1] == self._targets["test"]
         return np.asarray(right[client_set.samples.indices])
 
-    def _message(self, state: ServerState, latest: Versions | None) -> EvaluationMessage:
-        deployed = PackedTensors.of({"model": self._method.deployed(state)})
-        if not self._own_models or latest is None:
-            return EvaluationMessage(deployed, frozenset(), PackedTensors.of({}), {})
-        initial = PackedTensors.of(self._method.client_init(state))
+    def deployment(self, committed: Checkpoint) -> Pass | None:
+        """Return the pass by which clients make the models that they deploy, or None.
+
+        Raises:
+            SettingsError: the method's `deployment` fails, or returns something else.
+        """
+        if not self._own_models:
+            return None
         chosen = [self.evaluated_sets[number - 1].clients for number in self._own_models]
-        versions = latest_versions(latest, np.unique(np.concatenate(chosen)).tolist())
-        return EvaluationMessage(deployed, self._own_models, initial, versions)
+        now = round_inputs(
+            self._settings,
+            self._network,
+            committed,
+            sizes=self._sizes,
+            note=lambda text: None,
+            cohort=tuple(np.unique(np.concatenate(chosen)).tolist()),
+        )
+        work: Pass | None = ask(
+            self._method,
+            "deployment",
+            *(now, committed.state),
+            returns=lambda work: work is None or isinstance(work, Pass),
+            expected="a Pass, or None",
+        )
+        return work and replace(work, clients=now.cohort)
+
+    def _message(self, state: ServerState, committed: Checkpoint | None) -> EvaluationMessage:
+        deployed = PackedTensors.of({"model": self._method.deployed(state)})
+        work = self.deployment(committed) if committed else None
+        own: dict[str, Any] = {}
+        if committed and work:
+            own = {
+                "own_models": self._own_models,
+                "initial_state": self._method.client_init(state),
+                "versions": latest_versions(committed.versions, work.clients),
+            }
+        return EvaluationMessage.of(
+            work or Pass((), {}),
+            deployed=deployed,
+            round_number=committed.number if committed else 0,
+            pass_number=NUMBER,
+            uniform=True,
+            total_weight=0,
+            **own,
+        )
 
     def _local_scores(self) -> list[tuple[str, str]]:
         """Return of which sets clients have scores of their own, and by which metrics."""

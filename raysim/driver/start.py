@@ -127,7 +127,8 @@ def check_run(
     network, initial = initial_checkpoint(settings, federation)
     federation = federation.for_network(network)
     check_space(settings, states, initial.state)
-    evaluator = Evaluator(settings, federation)
+    evaluator = Evaluator(settings, federation, network)
+    evaluator.deployment(initial)  # refuses one that fails
     analyses = Analyses(settings, federation, network, initial, note)
     check_asynchrony(settings, network, initial, federation.training_sizes, analyses.parts)
     clock = open_clock(settings, federation, network, states)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -73,7 +73,7 @@ class PassMessage:
     entries: Mapping[int, Entry] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, work: Pass, *, initial_state: Groups = NO_GROUPS, **more: Any) -> PassMessage:
+    def of(cls, work: Pass, *, initial_state: Groups = NO_GROUPS, **more: Any) -> Self:
         """Return the message of a pass, with its groups packed.
 
         Args:
@@ -95,21 +95,17 @@ class PassMessage:
 
 
 @dataclass(frozen=True)
-class EvaluationMessage:
-    """An evaluation as it travels to the workers, once.
+class EvaluationMessage(PassMessage):
+    """An evaluation as it travels to the workers, once: the pass of `Method.deployment`, and more.
 
     Attributes:
-        deployed: The deployed model's tensors, as a group.
-        own_models: Numbers of the sets whose clients are evaluated with `Method.client_model`; the
-            others are evaluated with the deployed model.
-        initial_state: State of a client that has none yet.
-        versions: The versions of the state of each client of those sets, where it has any.
+        deployed: The deployed global model's tensors, as a group.
+        own_models: Numbers of the sets whose clients are evaluated with what they would send in the
+            pass; the others are evaluated with the deployed model.
     """
 
-    deployed: PackedTensors
-    own_models: frozenset[int]
-    initial_state: PackedTensors
-    versions: Mapping[int, tuple[StateVersion, ...]]
+    deployed: PackedTensors = field(kw_only=True)
+    own_models: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -265,7 +265,7 @@ class Worker:
         """Evaluate batches of samples; hold their scores.
 
         Args:
-            message: The deployed model, or what each client's own model is made of.
+            message: The deployed model, and the pass by which clients make models of their own.
             batches: Each the number of a set, and that of a batch of it; the test set's have
                 EVALUATION_ROWS samples each.
         """
@@ -279,24 +279,38 @@ class Worker:
                     network.load_buffers(deployed)  # a forward pass may have changed them
                     found = self._score(self._batch(number, batch))
                 else:
-                    found = self._score_own_models(message, deployed, number, batch)
+                    found = self._score_own_models(message, number, batch)
                     network.load(deployed)
                 self._results["evaluate"].scores[number, batch] = found
 
     def _score_own_models(
-        self, message: EvaluationMessage, deployed: Tensors, number: int, batch: int
+        self, message: EvaluationMessage, number: int, batch: int
     ) -> tuple[float, npt.NDArray[Any]]:
         """Score the clients of a set's batch, each with the model that it would deploy itself."""
-        evaluated = self._evaluated[number - 1]
-        initial = message.initial_state.open(self.device)
+        evaluated, network = self._evaluated[number - 1], self.sequential.network
         scores = []
         for position in range(*evaluated.cuts[batch : batch + 2].tolist()):
-            client = int(evaluated.clients[position])
-            state = self._jobs.state(client, message.versions.get(client, ()), initial)
-            self.sequential.network.load(self._settings.method.client_model(deployed, state))
+            network.load(self._own_model(message, int(evaluated.clients[position])))
+            network.eval()
             scores.append(self._score(self._jobs.samples.of_client(evaluated, position)))
         losses, predicted = zip(*scores, strict=True)
         return sum(losses), np.concatenate(predicted)
+
+    def _own_model(self, message: EvaluationMessage, client: int) -> Tensors:
+        """Return what a client would send in the pass of the deployment.
+
+        Raises:
+            SettingsError: it would not send all tensors of the network.
+        """
+        with torch.enable_grad():
+            upload, _ = self.sequential.run(self._jobs.job(message, client))
+        model = upload.sums.get("model", {})
+        if missing := sorted(self.sequential.network.tensors().keys() - model.keys()):
+            raise SettingsError(
+                f"{called(self._settings.method)}: in the pass of deployment a client must send all"
+                f" tensors of the network, as the group model; {missing[0]} is missing"
+            )
+        return model
 
     def _score(self, samples: Batch) -> tuple[float, npt.NDArray[Any]]:
         """Score the loaded model; autocast would keep its cast tensors for the next one's."""

@@ -89,7 +89,7 @@ class Chain(FedAvg):
             self.rules()
             if len({member.weighting for member in self.methods.values()} - {None}) > 1:
                 raise SettingsError("two methods each set the weighting of the mean")
-            for hook in ("deployed", "client_model", "asynchrony", "discount"):
+            for hook in ("deployed", "deployment", "asynchrony", "discount"):
                 self._only(hook)
             self._check_discount()
         except SettingsError as error:
@@ -199,12 +199,12 @@ class Chain(FedAvg):
     @property
     def deploys_client_models(self) -> bool:
         """True where one of the methods gives clients a model of their own."""
-        return self._only("client_model") is not None
+        return self._only("deployment") is not None
 
-    def client_model(self, deployed: Tensors, state: Groups) -> Tensors:
-        """Return the model of the method that gives clients one of their own."""
-        member = self._only("client_model")
-        return member.client_model(deployed, state) if member else deployed
+    def deployment(self, now: Round, state: ServerState) -> Pass | None:
+        """Return the pass of the method that gives clients a model of their own."""
+        member = self._only("deployment")
+        return member.deployment(now, state) if member else None
 
     def _check_discount(self) -> None:
         """Check that what a method discounts is its own upload alone.

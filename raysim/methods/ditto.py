@@ -8,7 +8,7 @@ Personalization", ICML 2021, algorithm 1.
 
 In a second pass over the cohort v_k goes on from where the client left it, at first from w, for
 `local.epochs` epochs; it stays on the client. lam=0 is local training, a large lam holds v_k at w.
-`client_model` deploys v_k; the global model is FedAvg's bit for bit. The second pass is recorded
+`deployment` deploys v_k; the global model is FedAvg's bit for bit. The second pass is recorded
 in columns of its own (`personal_train_loss`, ...). Deviation: buffers of v_k are its own.
 """
 
@@ -20,7 +20,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from raysim.core.method import Passes, Round, ServerState
-from raysim.core.rules import Rules, Trained, Upload, View
+from raysim.core.rules import Pass, Rules, Trained, Upload, View
 from raysim.core.tensors import Groups, Tensors
 from raysim.methods.fedavg import FedAvg
 from raysim.methods.fedprox import proximal
@@ -50,9 +50,9 @@ class Ditto(FedAvg):
         yield replace(work, rules=rules, bytes_down=_nothing, label="personal")
         return after, metrics
 
-    def client_model(self, deployed: Tensors, state: Groups) -> Tensors:
-        """Return the client's personal model."""
-        return state["personal"]
+    def deployment(self, now: Round, state: ServerState) -> Pass:
+        """Deploy the client's personal model as it is."""
+        return Pass(now.cohort, {}, Rules(start=_own_model))
 
 
 def _own_model(broadcast: Groups, state: Groups, personal: Groups) -> Tensors:

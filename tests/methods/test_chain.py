@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -117,8 +118,8 @@ class Uniform(FedAvg):
     def deployed(self, state):
         return {name: 2 * tensor for name, tensor in state.groups["model"].items()}
 
-    def client_model(self, deployed, state):
-        return {}
+    def deployment(self, now, state):
+        return raysim.Pass(now.cohort, {})
 
 
 class Weighted(FedAvg):
@@ -161,7 +162,12 @@ def test_a_method_that_has_other_bits_raises_the_revision(monkeypatch):
 def test_hooks_come_from_the_method_that_has_them():
     chained = Chain(methods={"fedprox": {}, name_of(Uniform): {}})
     assert chained.staged and not Chain(methods={"fedprox": {}}).staged
-    assert chained.client_model({"w": 1}, {}) == {}
+    assert [c.deploys_client_models for c in (chained, Chain(methods={"fedprox": {}}))] == [
+        True,
+        False,
+    ]
+    work = chained.deployment(SimpleNamespace(cohort=(3,)), raysim.ServerState({}))
+    assert work == raysim.Pass((3,), {})
     assert chained.deployed(raysim.ServerState({"model": {"w": 3}})) == {"w": 6}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from safetensors.torch import load_file
@@ -35,6 +37,13 @@ def newest_states(run_dir):
     return {int(path.parent.name): load_file(path) for path in files}
 
 
+def deployed_by(client, state):
+    """The model from which a client of this state is evaluated."""
+    work = Ditto().deployment(SimpleNamespace(cohort=(client,)), raysim.ServerState({}))
+    assert not work.epochs and work.rules.finish is raysim.Rules().finish
+    return work.rules.start({}, state, {})
+
+
 @pytest.mark.parametrize("stacked", [0, 2])
 @pytest.mark.parametrize("local", [{}, MOMENTUM, EVERYTHING], ids=["sgd", "momentum", "everything"])
 def test_rounds(tmp_path, local, stacked):
@@ -45,7 +54,7 @@ def test_rounds(tmp_path, local, stacked):
     assert states.keys() == own.keys() and sum(map(len, cohorts)) > len(own)
     for client, model in own.items():
         state = {"personal": {name: states[client][f"personal/{name}"] for name in NAMES}}
-        assert_close(Ditto().client_model(result.params, state), model)
+        assert_close(deployed_by(client, state), model)
 
 
 def test_personal_models_cost_no_bytes_and_leave_the_global_one_alone(tmp_path):
@@ -61,4 +70,4 @@ def test_personal_models_cost_no_bytes_and_leave_the_global_one_alone(tmp_path):
 def test_a_client_that_never_took_part_would_deploy_the_global_model(tmp_path):
     model = {"w": object()}
     state = raysim.ServerState({"model": model})
-    assert Ditto().client_model({}, Ditto().client_init(state)) is model
+    assert deployed_by(0, Ditto().client_init(state)) is model

@@ -32,7 +32,7 @@ from raysim.driver.round_inputs import passes_of, round_inputs, run_round
 from raysim.driver.round_log import RoundLog
 from raysim.federation.federation import open_samples
 from raysim.storage.checkpoints import Checkpoint
-from raysim.storage.client_states import StateVersion, Versions
+from raysim.storage.client_states import StateVersion
 
 NO_GROUPS: Groups = MappingProxyType({})
 
@@ -77,7 +77,7 @@ class RoundAnalyses(Rider):
         before: Checkpoint,
         after: Checkpoint,
         evaluation: Evaluation,
-        evaluate: Callable[[ServerState, Versions | None], Steps[Evaluation]],
+        evaluate: Callable[[ServerState, Checkpoint | None], Steps[Evaluation]],
     ) -> Steps[dict[str, Columns]]:
         """Return the columns of each analysis, after the round and its evaluation.
 
@@ -86,7 +86,7 @@ class RoundAnalyses(Rider):
             before: The committed state before it.
             after: The state after it.
             evaluation: The evaluation of that.
-            evaluate: Evaluates any state, given the versions of the clients' states, or None.
+            evaluate: Evaluates any state, given its checkpoint, or None.
         """
         analyses = self._analyses
         if not analyses.chosen:

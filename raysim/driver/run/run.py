@@ -273,7 +273,7 @@ class Run:
             return context.evaluator.skipped, 0.0
         evaluate = partial(context.evaluator.evaluate, context.executor)
         with context.watch("evaluation"):
-            evaluation = yield from evaluate(after.state, after.versions)
+            evaluation = yield from evaluate(after.state, after)
             if begun.selection and not begun.now.cohort:  # nobody's training to be measured
                 return evaluation, perf_counter() - start
             columns = yield from analyses.columns(begun.now, before, after, evaluation, evaluate)

@@ -9,6 +9,7 @@ import pytest
 import ray
 import torch
 
+import raysim
 from raysim.core.tensors import CPU
 from raysim.core.tensors.packed import PackedGroup, PackedTensors
 from raysim.execution.messages import EvaluationMessage
@@ -47,8 +48,15 @@ class Other:
 
 def message(value: float, size: int = 50_000, own: float = 0.0) -> EvaluationMessage:
     deployed = {"model": {"w": torch.full((size,), value), "n": torch.tensor(3)}}
-    initial = PackedTensors.of({"c": {"w": torch.full((size,), own)}, "none": {}})
-    return EvaluationMessage(PackedTensors.of(deployed), frozenset(), initial, {})
+    return EvaluationMessage.of(
+        raysim.Pass((), {}),
+        deployed=PackedTensors.of(deployed),
+        initial_state={"c": {"w": torch.full((size,), own)}, "none": {}},
+        round_number=0,
+        pass_number=0,
+        uniform=True,
+        total_weight=0,
+    )
 
 
 def test_what_the_message_before_had_is_not_put_again(store):
@@ -81,10 +89,13 @@ def test_a_message_that_was_put_has_no_copy_of_its_own(store):
     puts = Broadcasts()
     puts.put(first)
     puts.put(second)
-    stored = [value for value in store.values if isinstance(value, PackedGroup)]
-    assert first.deployed.groups["model"] is second.deployed.groups["model"] is stored[0]
-    assert first.initial_state.groups["c"] is stored[1]
-    assert second.initial_state.groups["c"] is stored[2]
+    stored = {id(value) for value in store.values if isinstance(value, PackedGroup)}
+    assert first.deployed.groups["model"] is second.deployed.groups["model"]
+    groups = [
+        first.deployed.groups["model"],
+        *(m.initial_state.groups["c"] for m in (first, second)),
+    ]
+    assert stored == {id(group) for group in groups} and len(stored) == 3
     small = message(1.0, size=10)
     own = small.deployed.groups["model"]
     puts.put(small)
