@@ -155,12 +155,16 @@ class Actors:
         """Hand due assignments to started actors: one to each, then the next to each."""
         for work in self._works:
             woken = work.schedule.woken() if wake else ()
+            due = []
             for actor in [*actors, *woken] * IN_FLIGHT:
-                handle = self.handles[actor]
-                due = work.schedule.next(actor) if handle.started else None
-                if due is not None:
-                    handle.call(work.call, work.parts(due.items), due.hand_over)
-                    self._track(actor)
+                started = self.handles[actor].started
+                assignment = work.schedule.next(actor) if started else None
+                if assignment is not None:
+                    due.append((actor, assignment))
+            for actor, assignment in work.schedule.settled(due):
+                parts = work.parts(assignment.items)
+                self.handles[actor].call(work.call, parts, assignment.hand_over)
+                self._track(actor)
 
     def _enter(self, event: ActorEvent, work: Work) -> None:
         """Record an event in a schedule, with its result or an item that is given up."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -115,6 +115,10 @@ class Backlog:
             if not call.collects:
                 call.waiting.difference_update(taken)
         return assignment
+
+    def settled(self, due: Sequence[tuple[int, Assignment]]) -> list[tuple[int, Assignment]]:
+        """Return assignments as they are to be sent; see `Schedule.settled`."""
+        return self.schedule.settled(due)
 
     def leave(self) -> None:
         """Start to leave the node: hand over finished items, and give back the rest."""

@@ -20,7 +20,7 @@ adds items to it, and closes when the driver asks for the sum.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from time import perf_counter
 
 from raysim.execution.scheduling.dealing import Speeds, take_chunk
@@ -168,6 +168,24 @@ class Schedule:
         worker.work_in_flight.append(self._queues.work(items))
         worker.held |= dict.fromkeys(items)
         return assignment
+
+    def settled(self, due: Sequence[tuple[int, Assignment]]) -> list[tuple[int, Assignment]]:
+        """Return assignments of workers as they are to be sent, once all due ones are known.
+
+        Where they leave nothing queued, each worker hands over with its last one: a call for this
+        alone, behind it, would cost the worker's way to the driver and back.
+
+        Args:
+            due: The workers and what `next` has just returned for them, in this order.
+        """
+        if not self.closed or self._queued:
+            return [*due]
+        last = {number: at for at, (number, _) in enumerate(due)}
+        for number, at in last.items():
+            asked = due[at][1]._replace(hand_over=True)
+            self._queues.workers[number].in_flight[-1] = asked
+            due = [*due[:at], (number, asked), *due[at + 1 :]]
+        return [*due]
 
     def returned(
         self,

@@ -76,10 +76,10 @@ class Foreman:
         return found
 
     def _fill(self, workers):
-        for worker in [*workers] * 2:
-            if assignment := self.backlog.next(worker):
-                assert not (self.backlog.leaving and assignment.items)
-                self.calls[worker].append(assignment)
+        due = [(worker, self.backlog.next(worker)) for worker in [*workers] * 2]
+        for worker, assignment in self.backlog.settled([each for each in due if each[1]]):
+            assert not (self.backlog.leaving and assignment.items)
+            self.calls[worker].append(assignment)
 
 
 class Tree:
@@ -135,9 +135,9 @@ class Tree:
             self.foremen[number].take_orders()
 
     def _fill(self, numbers):
-        for number in [*numbers] * 2:
-            if assignment := self.driver.next(number):
-                self.foremen[number].orders.append((assignment, dict(self._order)))
+        due = [(number, self.driver.next(number)) for number in [*numbers] * 2]
+        for number, assignment in self.driver.settled([each for each in due if each[1]]):
+            self.foremen[number].orders.append((assignment, dict(self._order)))
 
 
 @given(

@@ -33,11 +33,10 @@ def drain(schedule, workers, choose, lose=lambda worker: False, seconds=0.1, bar
     calls, held, sums = [deque() for _ in range(workers)], [[] for _ in range(workers)], []
 
     def fill(numbers):
-        for worker in [*numbers] * 2:
-            assignment = schedule.next(worker)
-            if assignment:
-                assert all(barred.get(item) != worker for item in assignment.items)
-                calls[worker].append(assignment)
+        due = [(worker, schedule.next(worker)) for worker in [*numbers] * 2]
+        for worker, assignment in schedule.settled([each for each in due if each[1]]):
+            assert all(barred.get(item) != worker for item in assignment.items)
+            calls[worker].append(assignment)
         assert all(len(each) <= 2 for each in calls)
 
     fill(range(workers))
@@ -85,6 +84,21 @@ def test_every_item_is_handed_over_once_whoever_is_lost(data, costs, workers):
 def test_a_worker_hands_over_one_sum_a_round():
     sums = drain(Schedule(groups(*[5.0] * 100), Speeds(4)), 4, choose=lambda able: able[-1])
     assert len(sums) == 4
+
+
+def test_workers_hand_over_with_their_last_call_where_nothing_is_left_for_them():
+    """Four items that are two chunks: a call for the sum alone would be one message more."""
+    speeds = Speeds(2)
+    for worker in (0, 1):
+        speeds.measure(worker, 1.0, 1.0)
+    schedule = Schedule(groups(*[0.04] * 4), speeds, clock=lambda: 0.0)
+    due = [(worker, schedule.next(worker)) for worker in (0, 1)]
+    assert [each.hand_over for _, each in due] == [False, True]
+    sent = schedule.settled(due)
+    assert sent == [(worker, Assignment(each.items, True)) for worker, each in due]
+    assert schedule.returned(0, 0.1) == sent[0][1].items and not schedule.finished
+    assert schedule.next(0) is None
+    assert schedule.returned(1, 0.1) == sent[1][1].items and schedule.finished
 
 
 def test_a_schedule_by_hand():
