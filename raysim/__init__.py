@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from raysim.core.channel import Received, Stage
     from raysim.core.client_indices import ClientIndices, ListedIndices
     from raysim.core.data import Dataset, Model, Partition, Split
+    from raysim.core.encoding import Encoding
     from raysim.core.errors import RaysimError, RunError, SettingsError
     from raysim.core.method import Asynchrony, Method, Passes, Round, ServerState
     from raysim.core.rules import (
@@ -53,6 +54,7 @@ else:
         "raysim.core.channel": ("Received", "Stage"),
         "raysim.core.client_indices": ("ClientIndices", "ListedIndices"),
         "raysim.core.data": ("Dataset", "Model", "Partition", "Split"),
+        "raysim.core.encoding": ("Encoding",),
         "raysim.core.errors": ("RaysimError", "RunError", "SettingsError"),
         "raysim.core.method": (
             "Asynchrony",
@@ -95,6 +97,7 @@ __all__ = [
     "Batch",
     "ClientIndices",
     "Dataset",
+    "Encoding",
     "ListedIndices",
     "Listener",
     "Method",

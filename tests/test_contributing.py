@@ -9,8 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import ray
+from safetensors.torch import load
 
 PAGE = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
 PIECES = [
@@ -56,3 +58,6 @@ def test_own_components_in_one_run_on_two_actors_that_is_killed_and_resumed(tmp_
     subprocess.run(actors, cwd=tmp_path, env=joined, check=True, capture_output=True)
     models = [(tmp_path / run / "model.safetensors").read_bytes() for run in ("inline", "actors")]
     assert models[0] == models[1]
+    values = sum(tensor.numel() for tensor in load(models[0]).values())
+    sent = 5 * (4 * values + 8)  # half of the model's values and of those of SCAFFOLD's c
+    assert pq.read_table(tmp_path / "actors/metrics.parquet")["bytes_up"].to_pylist() == 6 * [sent]

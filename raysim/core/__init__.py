@@ -2,7 +2,7 @@
 
 - Methods: `method` and `rules`, the `chain` of rules, `scoring` of outputs, a network's `layers`.
 - Around a method: the `selection` of clients, the `channel` of their uploads, whose stages
-  change `differences`, and their `aggregation`.
+  change `differences` and their `encoding`, and their `aggregation`.
 - Samples: `data` has the interfaces of datasets, partitions and models; `arrow` prepared samples on
   disk; `client_indices` the samples of each client.
 - Settings: `components` are what a name in the settings stands for, `user_input` what a user gives.

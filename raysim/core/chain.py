@@ -11,6 +11,8 @@ from raysim.core.errors import SettingsError
 from raysim.core.rules import Finish, Rules, Trained, Upload, View, receive_model, send_model
 from raysim.core.tensors import Tensors, nbytes
 
+OF_STAGES = ("samples", "encoding")
+"""Parts of an upload that the engine sets, for the stages of the channel."""
 SHARED = "model"
 """The one group that several rules may send or keep: it holds the same tensors in all of them."""
 
@@ -67,7 +69,7 @@ def _finish_all(
     merged: dict[str, Any] = {
         field.name: _merge(field.name, [getattr(upload, field.name) for upload in uploads])
         for field in fields(Upload)
-        if field.name != "bytes_up"
+        if field.name not in ("bytes_up", *OF_STAGES)
     }
     if any(upload.bytes_up is not None for upload in uploads):
         sharing = [upload.sums[SHARED] for upload in uploads if SHARED in upload.sums]

@@ -11,13 +11,14 @@ Legend: d a difference.
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
 from raysim.core.components import Component, Registry, ask
+from raysim.core.encoding import Encoding
 from raysim.core.rules import Reduced, Upload, View
 from raysim.core.tensors import Layout
 
@@ -48,37 +49,42 @@ class Stage(Component, ABC):
     the stage.
     """
 
-    _lasting: ClassVar[str] = "a stage keeps nothing between uploads"
+    _lasting: ClassVar[str] = "what lasts belongs in the state of a client"
     revision: ClassVar[int] = 1
     """Raised when the same settings give other bits; a run goes on in its own revision alone."""
+    acts_on_empty_rounds: ClassVar[bool] = False
+    """Whether a round without clients runs, for `receive`: its mean differences are 0."""
 
     def send(self, view: View, upload: Upload) -> Upload:
         """Return what a client sends.
 
         Args:
-            view: The client; `view.generator` is keyed by the stage, too.
-            upload: Differences, as `sums`; its other parts are empty.
+            view: The client; `view.generator` is keyed by the stage, too, and `view.state` has the
+                groups that this stage returned for the client last, none at first.
+            upload: Differences, as `sums`, with the client's `samples` and the `encoding` so far;
+                its other parts are empty.
 
         Returns:
-            An upload whose `sums` have the same groups, names and shapes. It may have `metrics`,
-            which are columns of `clients.parquet`.
+            An upload whose `sums` have the same groups, names and shapes. It may have `state`,
+            groups that the client keeps for this stage until the stage returns others; `metrics`,
+            which are columns of `clients.parquet`; and another `encoding`.
         """
         return upload
 
-    def bytes_up(self, layout: Layout, client: int) -> int | None:
-        """Return the bytes that the differences of a client need behind this stage.
+    def encoded(self, sent: Encoding, layout: Layout, client: int) -> Encoding:
+        """Return how the differences of a client are encoded behind this stage.
 
-        They are counted as sent, and a virtual clock charges them before anyone trains.
+        Their bytes are counted as sent, and a virtual clock charges them before anyone trains.
+        Where they depend on the differences, `send` returns `Upload.encoding` as well, which is
+        then counted; the clock charges what is declared here.
 
         Args:
+            sent: Their encoding before this stage.
             layout: Names (`group/name`), dtypes and shapes of the differences, as they would be
                 sent without stages.
             client: The client.
-
-        Returns:
-            The bytes, or None where the stage leaves them as they were.
         """
-        return None
+        return sent
 
     def receive(self, now: Received, reduced: Reduced) -> Reduced:
         """Return what the server goes on with.
@@ -94,8 +100,8 @@ class Stage(Component, ABC):
         return reduced
 
     def declares_bytes(self) -> bool:
-        """Return whether the stage says what its differences need."""
-        return type(self).bytes_up is not Stage.bytes_up
+        """Return whether the stage changes how differences are encoded."""
+        return type(self).encoded is not Stage.encoded
 
 
 STAGES: Registry[Stage] = Registry("stage", Stage, key="channel.{}")
@@ -103,35 +109,45 @@ Stages = Mapping[str, Stage]
 """Stages by name, in the order in which clients apply them."""
 
 
-def declared_bytes(stage: Stage, layout: Layout, client: int) -> int | None:
-    """Return the bytes that a stage declares for a client.
+def encoded_by(stage: Stage, sent: Encoding, layout: Layout, client: int) -> Encoding:
+    """Return the encoding that a stage declares for a client.
 
     Raises:
         SettingsError: it fails, or declares something else.
     """
-    size: int | None = ask(
+    encoding: Encoding = ask(
         stage,
-        "bytes_up",
-        *(layout, client),
-        returns=lambda size: size is None or (isinstance(size, int) and size >= 0),
-        expected="a number of bytes, or None",
+        "encoded",
+        *(sent, layout, client),
+        returns=lambda found: isinstance(found, Encoding) and found.nbytes >= 0,
+        expected="an Encoding of no less than 0 bytes",
     )
-    return size
-
-
-def sent_with(sizes: Iterable[int | None], layout: Layout, total: int) -> int:
-    """Return the bytes that a client sends through stages.
-
-    Args:
-        sizes: What each stage says that the differences need; the last that says it holds.
-        layout: Layout of the differences, without stages.
-        total: Bytes that it would send without stages.
-    """
-    said = [size for size in sizes if size is not None]
-    return max(total - layout.nbytes, 0) + said[-1] if said else total
+    return encoding
 
 
 def sent_bytes(stages: Stages, layout: Layout, total: int, client: int) -> int:
-    """Return the bytes that a client sends, as its stages declare them; see `sent_with`."""
-    sizes = [declared_bytes(stage, layout, client) for stage in stages.values()]
-    return sent_with(sizes, layout, total)
+    """Return the bytes that a client sends, as its stages declare them.
+
+    Args:
+        stages: The stages.
+        layout: Layout of the differences, without stages.
+        total: Bytes that it would send without stages.
+        client: The client.
+    """
+    encoding = Encoding.of(layout)
+    for stage in stages.values():
+        encoding = encoded_by(stage, encoding, layout, client)
+    return sent_with(encoding, layout, total)
+
+
+def sent_with(encoding: Encoding, layout: Layout, total: int) -> int:
+    """Return the bytes that a client sends, given the encoding of its differences.
+
+    Args:
+        encoding: The encoding.
+        layout: Layout of the differences, without stages.
+        total: Bytes that it would send without stages.
+    """
+    if encoding == Encoding.of(layout):  # the method may send less than its tensors
+        return total
+    return max(total - layout.nbytes, 0) + encoding.nbytes

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from raysim.core.encoding import Encoding
 from raysim.core.errors import SettingsError
 from raysim.core.scoring import CLASSIFICATION, Scoring
 from raysim.core.tensors import Groups, Tensors, as_real, at_least_float32, nbytes
@@ -107,6 +108,8 @@ class View:
             `finish` in evaluation mode; buffers are left alone.
         frozen: Names of the network's frozen parameters, which do not travel.
         client: The client's number, for `finish` alone.
+        stages: The groups that the client keeps for the stages of the channel, named
+            `stage@group`; for the engine alone.
     """
 
     params: Tensors
@@ -121,6 +124,7 @@ class View:
     gradient: Callable[[Tensors, Batch], Tensors]
     frozen: frozenset[str] = frozenset()
     client: int = -1
+    stages: Groups = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -158,6 +162,8 @@ class Upload:
         scalars: Numbers for the server; they travel up, four bytes each, and are logged.
         metrics: Numbers for people; they are logged only.
         bytes_up: Bytes that a deployment would send, where that is less than the tensors hold.
+        samples: n_k, as the stages of the channel see it; the engine sets it.
+        encoding: Of an upload that a stage sees or returns, how its differences are encoded.
         dtypes: Dtypes of the means of tensors that are summed in float64, by `group/name`; of
             others, that of the tensor.
     """
@@ -169,6 +175,8 @@ class Upload:
     scalars: Mapping[str, float] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     bytes_up: int | None = None
+    samples: int = 0
+    encoding: Encoding | None = None
     dtypes: Mapping[str, torch.dtype] = field(default_factory=dict)
 
     def sent_bytes(self, frozen: Collection[str] = ()) -> int:

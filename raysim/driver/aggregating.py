@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import torch
 
@@ -25,6 +26,8 @@ class Aggregated(Rider):
         settings: The run's settings.
         frozen: Names of the network's frozen parameters.
     """
+
+    needs_clients: ClassVar[bool] = False
 
     settings: Settings
     frozen: frozenset[str]

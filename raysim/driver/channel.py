@@ -5,28 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from raysim.config import Settings
-from raysim.core.channel import Received, Stage, declared_bytes, sent_with
+from raysim.core.channel import Received, Stage, encoded_by, sent_with
 from raysim.core.components import called, calling, shown
 from raysim.core.differences import Differences, same_shapes
+from raysim.core.encoding import Encoding
 from raysim.core.errors import SettingsError
 from raysim.core.method import Round
 from raysim.core.rules import Finish, Pass, Reduced, Trained, Upload, View
 from raysim.core.seeds import torch_generator
 from raysim.core.tensors import (
     Groups,
+    Layout,
     Tensors,
     flatten,
     frozen_names,
+    nbytes,
     parameter_names,
 )
 from raysim.core.user_input.columns import OF_CLIENTS, check_names
 from raysim.driver.riders import Rider
+from raysim.storage.client_states import OF_STAGE, owner_of
 
 SHOWN = 5
 """Names that an error shows."""
@@ -51,6 +55,8 @@ class Channel(Rider):
         settings: The run's settings.
         now: The input of the method's round.
     """
+
+    needs_clients: ClassVar[bool] = False
 
     settings: Settings
     now: Round
@@ -109,32 +115,72 @@ def _send(
     )
     if not found.changes:
         return upload
-    layout, metrics, sizes = found.layout, dict(upload.metrics), list[int | None]()
+    layout, metrics, kept = found.layout, dict(upload.metrics), dict(upload.state)
     changes: Groups = found.changes
+    encoding = Encoding.of(layout)
     for name, stage in stages:
-        after = sent_through(name, stage, view, changes)
-        declared = declared_bytes(stage, layout, view.client)
-        sizes += [declared, after.bytes_up]  # what was sent, where a stage knows it
+        given = Upload(sums=changes, samples=len(trained.samples.y), encoding=encoding)
+        after = sent_through(name, stage, view, given)
+        encoding = _encoding_behind(stage, given, after, layout, view.client)
         changes = after.sums
         check_names(metrics, OF_CLIENTS, [*after.metrics], "its number")
         metrics |= after.metrics
+        kept |= {f"{name}{OF_STAGE}{group}": tensors for group, tensors in after.state.items()}
     sums, dtypes = found.with_changes(changes)
-    sent = sent_with(sizes, layout, upload.sent_bytes(view.frozen))
-    return replace(upload, sums=sums, dtypes=dtypes, metrics=metrics, bytes_up=sent)
+    sent = sent_with(encoding, layout, upload.sent_bytes(view.frozen))
+    return replace(upload, sums=sums, dtypes=dtypes, metrics=metrics, state=kept, bytes_up=sent)
 
 
-def sent_through(name: str, stage: Stage, view: View, changes: Groups) -> Upload:
+def _encoding_behind(
+    stage: Stage, given: Upload, after: Upload, layout: Layout, client: int
+) -> Encoding:
+    """Return how differences are encoded behind a stage: as it sent them, or as it declares."""
+    before = given.encoding or Encoding.of(layout)
+    declared = encoded_by(stage, before, layout, client)
+    return declared if after.encoding in (None, before) else after.encoding
+
+
+def sent_through(name: str, stage: Stage, view: View, given: Upload) -> Upload:
     """Return what a client sends through one stage.
 
+    Args:
+        name: The stage's name.
+        stage: The stage.
+        view: The client, with what it keeps for all stages.
+        given: Differences and their encoding.
+
     Raises:
-        SettingsError: the stage fails, or returns other groups than it was given.
+        SettingsError: the stage fails, returns other groups than it was given, or something else.
     """
-    own = replace(view, generator=partial(_of_stage, view.generator, name))
+    prefix = f"{name}{OF_STAGE}"
+    state = {g.removeprefix(prefix): t for g, t in view.stages.items() if owner_of(g) == name}
+    source = partial(_of_stage, view.generator, name)
     with calling(stage, "send"):
-        after = stage.send(own, Upload(sums=changes))
-    if not isinstance(after, Upload) or not same_shapes(after.sums, changes):
-        raise _other_groups(stage, "send", after, "sums", changes)
+        after = stage.send(replace(view, generator=source, state=state, stages={}), given)
+    if not isinstance(after, Upload) or not same_shapes(after.sums, given.sums):
+        raise _other_groups(stage, "send", after, "sums", given.sums)
+    if not _are_groups(after.state):
+        raise SettingsError(
+            f"{called(stage)}: the state that send returns must map names of groups, without"
+            f" {OF_STAGE!r} and '/', to mappings from names to tensors; is {shown(after.state)}"
+        )
+    if not isinstance(after.encoding, Encoding | None):
+        raise SettingsError(
+            f"{called(stage)}: the encoding that send returns must be an Encoding; is"
+            f" {shown(after.encoding)}"
+        )
     return after
+
+
+def _are_groups(state: Any) -> bool:
+    """Return whether a stage's state is groups of tensors, with names that a file can have."""
+    return isinstance(state, Mapping) and all(
+        isinstance(group, str)
+        and not {OF_STAGE, "/"} & {*group}
+        and isinstance(tensors, Mapping)
+        and all(isinstance(n, str) and isinstance(t, Tensor) for n, t in tensors.items())
+        for group, tensors in state.items()
+    )
 
 
 def received_through(stage: Stage, now: Received, given: Reduced) -> Reduced:
@@ -165,7 +211,7 @@ def _of_stage(generator: Callable[[str], torch.Generator], stage: str, purpose: 
     return generator(f"channel/{stage}/{purpose}")
 
 
-def check_stages(settings: Settings, network: nn.Module, model: Tensors) -> None:
+def check_stages(settings: Settings, network: nn.Module, model: Tensors) -> int:
     """Check each stage on a random change of the model, before anything starts.
 
     Args:
@@ -173,10 +219,32 @@ def check_stages(settings: Settings, network: nn.Module, model: Tensors) -> None
         network: The network as it was built.
         model: The deployed tensors before the first round.
 
+    Returns:
+        The bytes that a client keeps for the stages.
+
     Raises:
-        SettingsError: a stage fails, or returns other groups than it was given.
+        SettingsError: a stage fails, returns other groups than it was given, or keeps a state where
+            rounds overlap.
     """
+    if not settings.channel:
+        return 0
     draws = torch_generator(0, "channel/check")
+    kept = _tried(settings, network, model, draws, {})
+    if kept:  # once more with it
+        kept = _tried(settings, network, model, draws, kept)
+    if kept and settings.method.asynchrony(settings.cohort_size):
+        stage = settings.channel[owner_of(min(kept))]
+        raise SettingsError(
+            f"{called(stage)}: does not go with {called(settings.method)}, whose rounds overlap:"
+            " their order would change what clients keep for it"
+        )
+    return nbytes(kept)
+
+
+def _tried(
+    settings: Settings, network: nn.Module, model: Tensors, draws: torch.Generator, kept: Groups
+) -> Groups:
+    """Send a random change of the model through the stages; return what a client keeps for them."""
     moved = {
         name: tensor + torch.randn(tensor.shape, generator=draws).to(tensor.dtype)
         for name, tensor in model.items()
@@ -199,13 +267,18 @@ def check_stages(settings: Settings, network: nn.Module, model: Tensors) -> None
         at=_not_here,
         gradient=_not_here,
         client=0,
+        stages=kept,
     )
     now = Received(0, (0,), settings.clients, partial(torch_generator, 0))
-    changes: Groups = found.changes
-    for name, stage in settings.channel.items() if changes else ():
-        declared_bytes(stage, found.layout, 0)
-        changes = sent_through(name, stage, view, changes).sums
-        received_through(stage, now, Reduced((0,), changes, {}, {}))
+    layout, state = found.layout, dict(kept)
+    given = Upload(sums=found.changes, samples=1, encoding=Encoding.of(layout))
+    for name, stage in settings.channel.items() if found.changes else ():
+        after = sent_through(name, stage, view, given)
+        encoding = _encoding_behind(stage, given, after, layout, 0)
+        state |= {f"{name}{OF_STAGE}{group}": tensors for group, tensors in after.state.items()}
+        given = replace(given, sums=after.sums, encoding=encoding)
+        received_through(stage, now, Reduced((0,), given.sums, {}, {}))
+    return state
 
 
 def _not_here(*given: Any) -> Any:

@@ -126,14 +126,14 @@ def check_run(
     federation = federation.with_holdout(settings.evaluation.holdout, settings.seed)
     network, initial = initial_checkpoint(settings, federation)
     federation = federation.for_network(network)
-    check_space(settings, states, initial.state)
+    of_stages = check_stages(settings, network, settings.method.deployed(initial.state))
+    check_space(settings, states, initial.state, of_stages)
     evaluator = Evaluator(settings, federation, network)
     evaluator.deployment(initial)  # refuses one that fails
     analyses = Analyses(settings, federation, network, initial, note)
     check_asynchrony(settings, network, initial, federation.training_sizes, analyses.parts)
     clock = open_clock(settings, federation, network, states)
     check_aggregation(settings)
-    check_stages(settings, network, settings.method.deployed(initial.state))
     if settings.method.asynchrony(settings.cohort_size) is None:
         RoundSelection.of(settings, initial, federation.training_sizes, clock)
     return CheckedRun(

@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 
 from raysim.config import Settings
-from raysim.core.tensors import Groups, Tensors
+from raysim.core.tensors import CPU, Groups
 from raysim.execution.messages import PassMessage
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
-from raysim.storage.client_states import UNSEALED, ClientStates, StateVersion
+from raysim.storage.client_states import UNSEALED, ClientStates, StateVersion, owner_of
 from raysim.training.job import ClientJob
 
 
@@ -49,31 +49,35 @@ class ClientJobs:
         """
         broadcast, initial = self.open(message)
         personal = message.personal.get(client)
+        versions = message.versions.get(client, ())
+        state, stages = self._states.of_client(client, versions, initial, self._device)
         return ClientJob.of(
             message.work,
             client,
             self.samples.client(client),
             keys=(self._settings.seed, message.round_number, message.pass_number, client),
             broadcast=broadcast,
-            state=self.state(client, message.versions.get(client, ()), initial),
+            state=state,
+            stages=stages,
             personal=personal.open(self._device) if personal else {},
             augment=self._augment,
             device=self._device,
         )
 
-    def state(
-        self, client: int, versions: tuple[StateVersion, ...], initial: Groups
-    ) -> dict[str, Tensors]:
-        """Return a client's state, and its round state, at these versions."""
-        has_state = any(not version.in_round for version in versions)
-        state: dict[str, Tensors] = {} if has_state else dict(initial)
-        for version in versions:
-            state |= self._states.read(client, version, self._device)
-        return state
-
     def write(self, message: PassMessage, client: int, groups: Groups, *, in_round: bool) -> int:
         """Write a client's state or round state, where it has one; return the file's digest."""
         if not groups:
             return UNSEALED
+        if not in_round and self._settings.channel:
+            groups = self._with_those_of_others(message, client, groups)
         version = StateVersion(message.round_number, message.pass_number, in_round)
         return self._states.write(client, version, groups, message.needed_from)
+
+    def _with_those_of_others(self, message: PassMessage, client: int, groups: Groups) -> Groups:
+        """Return groups with the client's present ones of the method or stages that write none."""
+        owners = {owner_of(group) for group in groups}
+        before = [v for v in message.versions.get(client, ()) if not v.in_round]
+        if not before or not {"", *self._settings.channel} - owners:
+            return groups
+        kept = self._states.read(client, before[0], CPU)
+        return {g: tensors for g, tensors in kept.items() if owner_of(g) not in owners} | {**groups}

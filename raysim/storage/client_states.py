@@ -1,7 +1,9 @@
 """Client states on disk: tensors that clients keep between rounds, or between passes of a round.
 
-There is one file per client and version, named by the round and pass that wrote it. The driver
-sends with a pass the version of each client to read: the latest one handed over. So a repeated
+There is one file per client and version, named by the round and pass that wrote it. Groups of the
+method and of each stage of the channel lie in it together; those of an owner that writes none in a
+pass are taken over. (Files by owner would need a version of each owner in every checkpoint.) The
+driver sends with a pass the version of each client to read: the latest one handed over. A repeated
 chunk reads the same state as the first time and writes the same bytes to the same name: a lost,
 retried or duplicated chunk changes nothing. Workers read by name, as a listing cached by a network
 file system may lack the newest version. Round state has its own files, deleted with the round.
@@ -28,7 +30,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from raysim.core.errors import DamagedStateError, MachineError, RunError
-from raysim.core.tensors import Groups, contiguous, flatten, unflatten
+from raysim.core.tensors import Groups, Tensors, contiguous, flatten, unflatten
 from raysim.storage.atomic import force_to_disk, remove, replace_file, writing
 
 Versions = npt.NDArray[np.int64]
@@ -36,6 +38,15 @@ Versions = npt.NDArray[np.int64]
 UNSEALED = 0
 """Digest of a state by an earlier version of raysim, which is not checked."""
 CHECKING_THREADS, CHECKED_AT_ONCE = 4, 10_000
+
+
+OF_STAGE = "@"
+"""Between a stage of the channel and the name of a group that a client keeps for it."""
+
+
+def owner_of(group: str) -> str:
+    """Return the stage for which a client keeps a group; empty for the method's."""
+    return group.rpartition(OF_STAGE)[0]
 
 
 class StateVersion(NamedTuple):
@@ -107,6 +118,33 @@ class ClientStates:
         except (OSError, ValueError, SafetensorError) as error:
             cause = getattr(error, "strerror", None) or error
             raise DamagedStateError(f"{path}: client state is damaged: {cause}") from error
+
+    def of_client(
+        self,
+        client: int,
+        versions: Sequence[StateVersion],
+        initial: Groups,
+        device: torch.device,
+    ) -> tuple[Groups, Groups]:
+        """Return what a client keeps: the method's groups, and those of the channel's stages.
+
+        Args:
+            client: The client's id.
+            versions: The version of its state, if it has one, and that of its round state.
+            initial: The method's groups where the client has none yet.
+            device: Device of the tensors.
+
+        Raises:
+            DamagedStateError: a file is damaged or missing.
+        """
+        read = [(version, self.read(client, version, device)) for version in versions]
+        states = [groups for version, groups in read if not version.in_round]
+        known = any(not owner_of(group) for groups in states for group in groups)
+        kept: dict[str, Tensors] = {} if known else dict(initial)
+        for _, groups in read:
+            kept |= groups
+        stages = {group: tensors for group, tensors in kept.items() if owner_of(group)}
+        return {group: t for group, t in kept.items() if group not in stages}, stages
 
     def write(self, client: int, version: StateVersion, groups: Groups, needed_from: int) -> int:
         """Write a version, and delete versions that no checkpoint on disk needs.

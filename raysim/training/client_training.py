@@ -92,9 +92,7 @@ class ClientTraining:
         trained = Trained(len(sizes), self.job.lr, self.states, self.job.data)
         with torch.no_grad():
             gradient = partial(self.trainer.gradient, self.rules, self.view)
-            own = replace(self.view, generator=self.job.generator, client=self.job.client)
-            view = replace(own, gradient=gradient)
-            upload = self.rules.finish(view, trained)
+            upload = self.rules.finish(self.job.finishing(self.view, gradient), trained)
         if not sizes:
             return upload, LocalLosses.of(torch.empty(0), torch.empty(0), sizes)
         return upload, LocalLosses.of(torch.stack(losses), torch.stack(objectives), sizes)

@@ -6,7 +6,7 @@ Legend: n samples of the client, B batch, S steps.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from raysim.core.errors import SettingsError
-from raysim.core.rules import Batch, Pass, Rules
+from raysim.core.rules import Batch, Pass, Rules, View
 from raysim.core.seeds import stream, torch_generator, torch_seed
-from raysim.core.tensors import CPU, Groups
+from raysim.core.tensors import CPU, Groups, Tensors
 
 Bounds = list[tuple[int, int]]
 
@@ -40,6 +40,7 @@ class ClientJob:
     torch_seed: int
     generator: Callable[[str], torch.Generator]
     client: int = -1
+    stages: Groups = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -60,7 +61,7 @@ class ClientJob:
             data: Its samples.
             keys: Keys of its random draws: seed, round, pass and client.
             device: Device of its generators.
-            opened: The attributes `broadcast`, `state`, `personal` and `augment`.
+            opened: The attributes `broadcast`, `state`, `stages`, `personal` and `augment`.
         """
         seed, *places = keys
         return cls(
@@ -74,6 +75,21 @@ class ClientJob:
             generator=partial(_generator, keys, device),
             client=client,
             **opened,
+        )
+
+    def finishing(self, view: View, gradient: Callable[[Tensors, Batch], Tensors]) -> View:
+        """Return the view of a step as `finish` sees it.
+
+        Args:
+            view: The view.
+            gradient: Returns gradients in evaluation mode.
+        """
+        return replace(
+            view,
+            generator=self.generator,
+            client=self.client,
+            stages=self.stages,
+            gradient=gradient,
         )
 
 

@@ -13,6 +13,7 @@ from torch import nn
 
 import raysim
 from raysim.core.channel import Received
+from raysim.core.encoding import Encoding
 from raysim.core.tensors import Layout
 from raysim.methods.fedavg import FedAvg
 from raysim.testing.contract import StopAfter
@@ -93,15 +94,15 @@ class Fixed(raysim.Stage):
 class Short(raysim.Stage):
     """Declares ten bytes and the client's number."""
 
-    def bytes_up(self, layout: Layout, client: int) -> int:
-        return 10 + client
+    def encoded(self, sent: Encoding, layout: Layout, client: int) -> Encoding:
+        return Encoding(10 + client, bits=8)
 
 
 class Shorter(Short):
     """Sends three bytes in the end."""
 
     def send(self, view: raysim.View, upload: raysim.Upload) -> raysim.Upload:
-        return replace(upload, bytes_up=3)
+        return replace(upload, encoding=Encoding(0, 0, extra=3))
 
 
 class Lacking(raysim.Stage):
@@ -126,8 +127,18 @@ class Nothing(raysim.Stage):
 
 
 class Negative(raysim.Stage):
-    def bytes_up(self, layout: Layout, client: int) -> int:
-        return -1
+    def encoded(self, sent: Encoding, layout: Layout, client: int) -> Encoding:
+        return Encoding(0, 0, extra=-1)
+
+
+class BadState(raysim.Stage):
+    def send(self, view: raysim.View, upload: raysim.Upload) -> raysim.Upload:
+        return replace(upload, state={"a/b": {"c": torch.zeros(1)}})
+
+
+class BadEncoding(raysim.Stage):
+    def send(self, view: raysim.View, upload: raysim.Upload) -> raysim.Upload:
+        return replace(upload, encoding=12)
 
 
 class Keeping(raysim.Stage):
@@ -377,7 +388,9 @@ REFUSED = {
     "Cut": "the means that receive returns must have the names and shapes of those that it is giv",
     "Failing": "send failed: ZeroDivisionError: nothing",
     "Nothing": "the sums that send returns must have the names",
-    "Negative": "bytes_up returned -1; must return a number of bytes, or None",
+    "Negative": "encoded returned Encoding(values=0, bits=0, extra=-1); must return an Encoding of",
+    "BadState": "the state that send returns must map names of groups, without '@' and '/', to",
+    "BadEncoding": "the encoding that send returns must be an Encoding; is 12",
     "Keeping": "sets _seen, which a resumed run would lose",
 }
 

@@ -151,8 +151,16 @@ def with_cohort(settings: Settings, task: Task | None) -> Settings:
     return settings
 
 
-def check_space(settings: Settings, states: ClientStates, state: ServerState) -> None:
+def check_space(
+    settings: Settings, states: ClientStates, state: ServerState, of_stages: int = 0
+) -> None:
     """Check that the disk has room for what clients keep.
+
+    Args:
+        settings: The run's settings.
+        states: The files of the clients' states.
+        state: The server's state before the first round.
+        of_stages: Bytes that a client keeps for the stages of the channel.
 
     Raises:
         RunError: it has not.
@@ -163,4 +171,5 @@ def check_space(settings: Settings, states: ClientStates, state: ServerState) ->
     in_round = cohort * method.round_state_bytes(state)
     if settings.aggregation.sees_updates:
         in_round += cohort * nbytes({"model": method.deployed(state)})
-    states.check_space((expected + versions) * method.client_bytes(state) + in_round)
+    of_client = method.client_bytes(state) + of_stages
+    states.check_space((expected + versions) * of_client + in_round)

@@ -107,11 +107,8 @@ class WorkCosts:
     def _state(self, runner: RoundRunner, client: int) -> Groups:
         """Return the state that a client would find."""
         versions = runner.versions([client]).get(client, ())
-        kept = any(not version.in_round for version in versions)
-        state = {} if kept else dict(self._settings.method.client_init(runner.state))
-        for version in versions:
-            state |= self._states.read(client, version, CPU)
-        return state
+        initial = self._settings.method.client_init(runner.state)
+        return self._states.of_client(client, versions, initial, CPU)[0]
 
     def _job(self, work: Pass, client: int, state: Groups) -> ClientJob:
         """Return the job of a client."""

@@ -9,8 +9,9 @@ from time import perf_counter
 from raysim.core.components import called
 from raysim.core.errors import DamagedStateError, MachineError, MovedError
 from raysim.core.method import Metrics, Round, ServerState
+from raysim.core.rules import CHANGE, Pass, Reduced
 from raysim.core.steps import Steps
-from raysim.core.tensors import frozen_names
+from raysim.core.tensors import Tensors, frozen_names, zeros_like
 from raysim.core.user_input.columns import check_metrics
 from raysim.driver.aggregating import Aggregated
 from raysim.driver.analyses.round_analyses import RoundAnalyses
@@ -42,6 +43,7 @@ class _Begun:
 
     Attributes:
         now: The input of the method's round.
+        has_clients: Whether clients were selected, or rounds overlap.
         runner: Runs its passes.
         run: Runs a pass.
         riders: Ride on the passes of the method.
@@ -51,12 +53,26 @@ class _Begun:
     """
 
     now: Round
+    has_clients: bool
     runner: RoundRunner
     run: RunPass
     riders: list[Rider]
     analyses: RoundAnalyses
     selection: RoundSelection | None
     clock: VirtualRound | None
+
+
+def _without_clients(run: RunPass, work: Pass) -> Steps[Reduced]:
+    """Return the result of a pass in a round without clients: nothing has moved."""
+    if work.clients:  # others than the cohort
+        return (yield from run(work))
+    means: dict[str, Tensors] = {}
+    for group, base in work.moved_from.items():
+        if base != CHANGE:
+            means[group] = work.broadcast[base]
+        elif group in work.broadcast:
+            means[group] = zeros_like(work.broadcast[group])
+    return Reduced((), means, {}, {})
 
 
 class Run:
@@ -177,7 +193,8 @@ class Run:
         begun = self._begin(before)
         runner, clock = begun.runner, begun.clock
         state, metrics = before.state, NO_METRICS
-        if begun.now.cohort or self._asynchronous:
+        stages = self.settings.channel.values()
+        if begun.has_clients or any(stage.acts_on_empty_rounds for stage in stages):
             with noted_if_lost(context.listener.note):
                 passes = passes_of(method, begun.now, before.state)
                 state, metrics = yield from run_round(passes, begun.run, begun.riders)
@@ -238,13 +255,17 @@ class Run:
             note=context.listener.note,
             cohort=cohort,
         )
+        has_clients = bool(cohort or overlapping)
         analyses = RoundAnalyses(context.analyses, runner)
         if self._is_due(before.number + 1):
             riders.append(analyses)
         if self.settings.channel:
             riders.append(Channel(self.settings, now))
         riders.append(Aggregated(self.settings, self._passes.frozen))
-        return _Begun(now, runner, run, riders, analyses, selection, clock)
+        if not has_clients:
+            run = partial(_without_clients, run)
+            riders = [rider for rider in riders if not rider.needs_clients]
+        return _Begun(now, has_clients, runner, run, riders, analyses, selection, clock)
 
     def _after(
         self, before: Checkpoint, state: ServerState, begun: _Begun
@@ -274,7 +295,7 @@ class Run:
         evaluate = partial(context.evaluator.evaluate, context.executor)
         with context.watch("evaluation"):
             evaluation = yield from evaluate(after.state, after)
-            if begun.selection and not begun.now.cohort:  # nobody's training to be measured
+            if not begun.has_clients:  # nobody's training to be measured
                 return evaluation, perf_counter() - start
             columns = yield from analyses.columns(begun.now, before, after, evaluation, evaluate)
             context.states.delete(analyses.obsolete)

@@ -248,5 +248,4 @@ class _StackedTraining:
         tensors = {name: tensor[k].detach() for name, tensor in self.tensors.items()}
         view = self.step.view(tensors, self.given[k], step)
         gradient = partial(own.gradient, job.rules, view)
-        view = replace(view, generator=job.generator, client=job.client)
-        return replace(view, at=self.sequential.at, gradient=gradient)
+        return replace(job.finishing(view, gradient), at=self.sequential.at)

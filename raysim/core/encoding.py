@@ -1,0 +1,39 @@
+"""Encoding of what a client sends: how many numbers, of how many bits, and what else."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from raysim.core.tensors import Layout
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """Encoding of the differences of an upload, from which their bytes follow.
+
+    Stages of the channel change one after another what they are about: a sparse one the numbers,
+    a quantiser their bits, both what is sent beside them.
+
+    Attributes:
+        values: Numbers that are sent.
+        bits: Bits of each.
+        extra: Further bytes, such as places, scales or the seed of a mask.
+    """
+
+    values: int
+    bits: float
+    extra: int = 0
+
+    @classmethod
+    def of(cls, layout: Layout) -> Encoding:
+        """Return the encoding of tensors that are sent as they are, complex numbers as two."""
+        values = sum(
+            shape.numel() * (2 if dtype.is_complex else 1) for _, dtype, shape in layout.entries
+        )
+        return cls(values, 8 * layout.nbytes / values if values else 0.0)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in all, rounded up."""
+        return math.ceil(round(self.values * self.bits / 8, 6)) + self.extra
