@@ -64,6 +64,7 @@ class Count(raysim.Stage):
     """Counts the uploads of a client; from the third on it keeps what it has."""
 
     def send(self, view: raysim.View, upload: raysim.Upload) -> raysim.Upload:
+        assert view.state.keys() <= {"times"}  # no other stage's, nor the method's
         times = int(view.state["times"]["n"]) if view.state else 0
         state = {"times": {"n": torch.tensor(times + 1)}} if times < 2 else {}
         return replace(upload, state=state, metrics={"uploads_before": times})
