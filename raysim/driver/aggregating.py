@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import ClassVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from torch import nn
 
 from raysim.config import Settings
 from raysim.core.aggregation import Updates
@@ -15,7 +19,9 @@ from raysim.core.errors import SettingsError
 from raysim.core.rules import Pass, Reduced
 from raysim.driver.analyses.riding import GROUP
 from raysim.driver.riders import Rider
+from raysim.driver.round_inputs import first_pass
 from raysim.execution.worker import combined
+from raysim.storage.checkpoints import Checkpoint
 
 
 @dataclass
@@ -79,8 +85,18 @@ def _trains(work: Pass) -> bool:
     return bool(work.epochs)
 
 
-def check_aggregation(settings: Settings) -> None:
+def check_aggregation(
+    settings: Settings, network: nn.Module, initial: Checkpoint, sizes: npt.NDArray[np.int64]
+) -> None:
     """Check, before anything starts, that an aggregation aggregates, and goes with the method.
+
+    What clients send is seen in their first pass alone.
+
+    Args:
+        settings: The run's settings.
+        network: The network as it was built.
+        initial: The checkpoint before the first round.
+        sizes: Samples that each client trains on [K].
 
     Raises:
         SettingsError: it does not.
@@ -95,6 +111,12 @@ def check_aggregation(settings: Settings) -> None:
         )
     if not aggregation.sees_updates:
         return
+    first = first_pass(settings, network, initial, sizes)
+    if first and any(client != 0 for client in islice(first.clients, 2)):
+        raise SettingsError(
+            f"{called(aggregation)}: does not go with {called(settings.method)}, whose passes are"
+            " over other clients than the cohort; choose mean"
+        )
     draws = torch.Generator().manual_seed(0)
     clients = settings.cohort_size
     differences = torch.randn(clients, 5, generator=draws, dtype=torch.float64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,7 @@ from raysim.core.method import Method, Metrics, Passes, Round, ServerState
 from raysim.core.rules import CHANGE, Pass, Reduced
 from raysim.core.seeds import sample_cohort, stream, torch_generator
 from raysim.core.steps import Steps, resumed
+from raysim.driver.listener import Listener
 from raysim.driver.riders import Rider
 from raysim.storage.checkpoints import Checkpoint
 from raysim.training.job import batch_bounds
@@ -114,6 +116,29 @@ def passes_of(method: Method, now: Round, state: ServerState) -> Passes:
             raise
         except BaseException as raised:  # the method's, to catch and to clean up after
             error = raised
+
+
+def first_pass(
+    settings: Settings,
+    network: nn.Module,
+    before: Checkpoint,
+    sizes: npt.NDArray[np.int64],
+) -> Pass | None:
+    """Return the first pass of the round after a committed state, of client 0; run nothing.
+
+    Args:
+        settings: The run's settings.
+        network: The network as it was built.
+        before: The committed state.
+        sizes: Samples that each client trains on [K].
+
+    Raises:
+        SettingsError: the round fails.
+    """
+    note = Listener().note
+    now = round_inputs(settings, network, before, sizes=sizes, note=note, cohort=(0,))
+    with closing(passes_of(settings.method, now, before.state)) as passes:
+        return next(passes, None)
 
 
 def run_round(

@@ -133,7 +133,7 @@ def check_run(
     analyses = Analyses(settings, federation, network, initial, note)
     check_asynchrony(settings, network, initial, federation.training_sizes, analyses.parts)
     clock = open_clock(settings, federation, network, states)
-    check_aggregation(settings)
+    check_aggregation(settings, network, initial, federation.training_sizes)
     if settings.method.asynchrony(settings.cohort_size) is None:
         RoundSelection.of(settings, initial, federation.training_sizes, clock)
     return CheckedRun(

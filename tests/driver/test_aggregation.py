@@ -202,15 +202,17 @@ def test_a_bad_aggregation_is_refused_before_anything_starts(tmp_path, name):
     ("method", "message"),
     [
         ("fedma", "whose clients send 'layer' without a base"),
-        ("fsvrg", "whose clients send 'gradient' without a base"),
+        ("fsvrg", "whose passes are over other clients than the cohort; choose mean"),
         ("fedbuff", "whose rounds overlap; choose mean with its default weighting"),
     ],
 )
 def test_methods_whose_updates_it_cannot_see_are_refused(tmp_path, method, message):
+    """Before anything starts, but for rows, which are seen as clients send them."""
     with pytest.raises(raysim.SettingsError) as caught:
-        run(tmp_path, **{"method.name": method}, **MEDIAN)
+        run(tmp_path / "run", **{"method.name": method}, **MEDIAN)
     begin = f"aggregation.name=median: does not go with method.name={method}, "
     assert str(caught.value).startswith(begin + message)
+    assert (tmp_path / "run" / "config.json").exists() == (method == "fedma")
 
 
 @pytest.mark.parametrize("fault", ["damaged", "gone"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -24,9 +23,8 @@ from raysim.driver.asynchronous.times import DeviceTimes, equal_devices
 from raysim.driver.channel import with_stages
 from raysim.driver.clock.clock import VirtualClock
 from raysim.driver.context import RunContext
-from raysim.driver.listener import Listener
 from raysim.driver.passes import PassContext, RoundRunner
-from raysim.driver.round_inputs import passes_of, round_inputs
+from raysim.driver.round_inputs import first_pass
 from raysim.storage.checkpoints import Checkpoint
 
 
@@ -146,13 +144,10 @@ def _pass_after(
     Raises:
         SettingsError: the method's round has none, or none for asynchronous rounds.
     """
-    method, note = settings.method, Listener().note
-    now = round_inputs(settings, network, before, sizes=sizes, note=note, cohort=(0,))
-    with closing(passes_of(method, now, before.state)) as passes:
-        work = next(passes, None)
+    work = first_pass(settings, network, before, sizes)
     if work is None:
         raise SettingsError(
-            f"method.name={method.title}: asynchronous rounds have one pass; it runs none"
+            f"method.name={settings.method.title}: asynchronous rounds have one pass; it runs none"
         )
     check_pass(settings, work, (0,))
     return work
