@@ -30,7 +30,7 @@ from raysim.driver.client_scores import (
     spread,
 )
 from raysim.driver.round_inputs import round_inputs
-from raysim.execution.base import Executor, Item, NextResult
+from raysim.execution.base import Executor, Item, NextResult, Submit
 from raysim.execution.messages import EvaluationMessage, FailedItem, Scores
 from raysim.federation.evaluation_sets import (
     EVALUATION_ROWS,
@@ -257,7 +257,7 @@ class Evaluator:
         failed: list[FailedItem] = []
         if not costs:
             return {}, {}
-        executor.submit("evaluate", message, costs)
+        yield Submit(executor, "evaluate", message, costs)
         results = executor.results("evaluate")
         while (result := (yield NextResult(results))) is not None:
             if isinstance(result, FailedItem):

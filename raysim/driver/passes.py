@@ -20,7 +20,7 @@ from raysim.core.steps import Steps
 from raysim.core.tensors import flatten, unflatten
 from raysim.driver.listener import Listener
 from raysim.driver.round_log import RoundLog
-from raysim.execution.base import Executor, Item, NextResult
+from raysim.execution.base import Executor, Item, NextResult, Submit
 from raysim.execution.messages import (
     AggregationMessage,
     FailedItem,
@@ -157,7 +157,7 @@ class RoundRunner:
         costs = {stack: self.cost(message.work, stack) for stack in stacks}
         again = {stack: failed_at[stack] for stack in stacks if stack in failed_at}
         executor, listener = self.context.executor, self.context.listener
-        executor.submit("train", message, costs, again)
+        yield Submit(executor, "train", message, costs, again)
         results = executor.results("train", lambda done: listener.progress(done, clients))
         while (result := (yield NextResult(results))) is not None:
             failures = [f for f in self.accept(result, sums) if f.client not in message.arrived]
@@ -223,7 +223,8 @@ class RoundRunner:
         )
         with self.context.watch("reduction"):
             blocks = blocks_of(len(start))
-            executor.submit("aggregate", message, {(block,): 1.0 for block in range(blocks)})
+            costs: dict[Item, float] = {(block,): 1.0 for block in range(blocks)}
+            yield Submit(executor, "aggregate", message, costs)
             results, found = executor.results("aggregate"), dict[int, Any]()
             failed: list[FailedItem] = []
             while (result := (yield NextResult(results))) is not None:

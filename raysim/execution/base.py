@@ -93,6 +93,32 @@ class Request(ABC):
 
 
 @dataclass(frozen=True)
+class Submit(Request):
+    """Request of a run to submit work; its attributes are those of `Executor.submit`.
+
+    Attributes:
+        executor: The executor.
+        call: The worker's method.
+        message: The method's first argument.
+        costs: Work of each item.
+        failed_at: The worker of each item that has failed.
+        due: Deadline of each item, if results are needed while other items run.
+    """
+
+    executor: Executor
+    call: Call
+    message: Any
+    costs: Mapping[Item, float]
+    failed_at: Mapping[Item, str] | None = None
+    due: Mapping[Item, float] | None = None
+
+    def answer(self) -> None:
+        """Submit the work."""
+        given = self.call, self.message, self.costs, self.failed_at, self.due
+        self.executor.submit(*given)
+
+
+@dataclass(frozen=True)
 class NextResult(Request):
     """Request of a run for its next result.
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-
 from raysim.config import Settings
 from raysim.core.tensors import CPU, Groups
 from raysim.execution.messages import PassMessage
@@ -23,11 +21,11 @@ class ClientJobs:
     """
 
     def __init__(
-        self, settings: Settings, federation: Federation, states: Path, device: torch.device
+        self, settings: Settings, federation: Federation, states: Path, samples: OpenedSamples
     ) -> None:
-        self.samples = OpenedSamples(federation, device)
+        self.samples = samples
         self._settings = settings
-        self._device = device
+        self._device = samples.device
         self._augment = federation.inputs.augment
         self._states = ClientStates(states)
         self._opened: tuple[tuple[int, int] | None, Groups, Groups] = (None, {}, {})

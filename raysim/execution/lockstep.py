@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
 from time import perf_counter
@@ -36,7 +36,6 @@ from raysim.execution.messages import FailedItem, PassMessage, WorkerResult
 from raysim.execution.process import configure, is_device_error
 from raysim.execution.ray_runtime import OpenExecutor
 from raysim.execution.worker import Worker, WorkerSpec
-from raysim.federation.opened import OpenedSamples
 from raysim.training.job import ClientJob
 from raysim.training.stacked.alike import differing_module, groups_of, unsupported_reason, why_apart
 from raysim.training.stacked.stack_size import largest_batch
@@ -148,7 +147,7 @@ class _LockstepExecutor(InlineExecutor):
     """Inline executor of a run in lockstep."""
 
     def __init__(self, spec: WorkerSpec, run: _Run[Any]) -> None:
-        super().__init__(spec)
+        super().__init__(replace(spec, runs=run.lockstep.size))
         self._run, self.stack = run, run.lockstep.size
         run.worker, run.settings = self._worker, spec.settings
         largest = largest_batch(spec.settings.local, int(spec.federation.training_sizes.max()))
@@ -213,8 +212,6 @@ class Lockstep(Generic[T]):
         self.stop(number)
         if not self._runs:  # once for all, as runs do not end in the order in which they began
             self._process.enter_context(configure(engine))
-            self._process.callback(setattr, OpenedSamples, "runs", OpenedSamples.runs)
-            OpenedSamples.runs = self.size
         self._runs[number] = _Run(self, number, steps)
 
     def stop(self, number: int) -> None:

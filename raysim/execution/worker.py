@@ -41,7 +41,7 @@ from raysim.execution.partial_sum import Kept, PartialSum
 from raysim.execution.process import device_of, is_device_error
 from raysim.federation.evaluation_sets import EVALUATION_ROWS, EvaluationSet
 from raysim.federation.federation import Federation
-from raysim.federation.opened import memory_cap
+from raysim.federation.opened import OpenedSamples, memory_cap
 from raysim.federation.samples import blaming_samples
 from raysim.storage.environment import environment
 from raysim.storage.trace import Stopwatch
@@ -67,6 +67,7 @@ class WorkerSpec:
         states: Folder of the client states.
         updates: Folder of updates that an aggregation sees one by one.
         evaluated: The sets that are evaluated client by client, numbered from 1.
+        runs: Runs in lockstep that share the worker's process.
     """
 
     settings: Settings
@@ -74,6 +75,7 @@ class WorkerSpec:
     states: Path
     updates: Path
     evaluated: tuple[EvaluationSet, ...] = ()
+    runs: int = 1
 
 
 class Worker:
@@ -92,7 +94,8 @@ class Worker:
         module = settings.method.network(federation.network(settings.seed))
         network = Network(module).placed(self.device)
         self.sequential = SequentialTrainer(network, settings.local, settings.engine.precision)
-        self._jobs = ClientJobs(settings, federation, spec.states, self.device)
+        samples = OpenedSamples(federation, self.device, spec.runs)
+        self._jobs = ClientJobs(settings, federation, spec.states, samples)
         self._updates = UpdateFiles(spec.updates)
         self._evaluated = spec.evaluated
         self._sizes = federation.training_sizes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,17 +29,22 @@ class OpenedSamples:
     """Samples of a federation as tensors in one process, read-only.
 
     Attributes:
-        runs: Number of runs that share this process, each with its own samples.
+        device: Where they are trained on.
     """
 
-    runs: ClassVar[int] = 1
+    def __init__(self, federation: Federation, device: torch.device, runs: int = 1) -> None:
+        """Open the samples.
 
-    def __init__(self, federation: Federation, device: torch.device) -> None:
+        Args:
+            federation: The federation.
+            device: Where they are trained on; a set stays there if it fits into its share.
+            runs: Runs that share this process, each with its own samples.
+        """
         self._client_indices = federation.client_indices
         self._holdout = federation.holdout
         self._objective = federation.scoring
         self._inputs = federation.inputs
-        self._device = device
+        self.device = device
         splits = {"train": federation.train, "test": federation.test}
         if federation.local_test and federation.local_test.samples:
             splits["local"] = federation.local_test.samples
@@ -47,7 +52,7 @@ class OpenedSamples:
         self._shown = self._splits["test" if federation.has_test else "train"]
         if device.type == "cuda":
             for name, split in self._splits.items():
-                self._splits[name] = _resident(split, _room(device, self.runs), device)
+                self._splits[name] = _resident(split, _room(device, runs), device)
 
     def client(self, client: int) -> Batch:
         """Return one client's training samples, decoded."""
@@ -63,14 +68,14 @@ class OpenedSamples:
             DataError: there are no test samples.
             SettingsError: dataset or partition fails.
         """
-        x, _ = self._shown.take(slice(0, 2), self._device)
+        x, _ = self._shown.take(slice(0, 2), self.device)
         if not len(x):
             raise DataError("the test set has no samples; must have at least one")
         self._inputs.check(x, torch.arange(len(x)))
 
     def first(self, count: int) -> Batch:
         """Return the first test samples, or the first training samples if there are none."""
-        x, y = self._shown.take(slice(0, count), self._device)
+        x, y = self._shown.take(slice(0, count), self.device)
         return self._batch(self._inputs.test(x, torch.arange(len(y))), y)
 
     def of_clients(self, samples: EvaluationSet, number: int) -> Batch:
@@ -80,14 +85,14 @@ class OpenedSamples:
         if not self._inputs.per_client:
             offsets = samples.samples.offsets
             rows = samples.samples.indices[offsets[first] : offsets[last]]
-            x, y = split.take(torch.from_numpy(rows), self._device)
+            x, y = split.take(torch.from_numpy(rows), self.device)
             return self._batch(self._inputs.decode(x), y)
         seen = [self.of_client(samples, position) for position in range(first, last)]
         return self._batch(torch.cat([data.x for data in seen]), torch.cat([d.y for d in seen]))
 
     def test(self, start: int, stop: int) -> Batch:
         """Return a range of test samples, decoded; of a task, its own array of inputs."""
-        x, y = self._splits["test"].take(slice(start, stop), self._device)
+        x, y = self._splits["test"].take(slice(start, stop), self.device)
         return self._batch(self._inputs.test(x, torch.arange(start, start + len(y))), y)
 
     def _batch(self, x: Tensor, y: Tensor) -> Batch:
@@ -99,7 +104,7 @@ class OpenedSamples:
         rows, first, last = torch.from_numpy(held), int(held[0]), int(held[-1])
         consecutive = last - first + 1 == len(held) and bool((np.diff(held) == 1).all())
         taken = slice(first, last + 1) if consecutive else rows
-        x, y = self._splits["train"].take(taken, self._device)
+        x, y = self._splits["train"].take(taken, self.device)
         return self._batch(self._inputs.client(x, rows, client), y)
 
     def of_client(self, samples: EvaluationSet, position: int) -> Batch:
@@ -109,7 +114,7 @@ class OpenedSamples:
             whole = self._whole(client)
             return _selected(whole, self._holdout.divide(client, len(whole.y))[1])
         rows = torch.from_numpy(samples.samples[position])
-        x, y = self._splits[samples.split].take(rows, self._device)
+        x, y = self._splits[samples.split].take(rows, self.device)
         return self._batch(self._inputs.client(x, rows, client), y)
 
 

@@ -340,14 +340,21 @@ def test_a_gpu_that_fails_ends_all_runs_of_its_stack_resumably(tmp_path, monkeyp
     def fail(self, *given, **named):
         raise error
 
+    opened: list[int] = []
+
+    class Noted(OpenedSamples):
+        def __init__(self, federation, device, runs):
+            super().__init__(federation, device, runs)
+            opened.append(runs)
+
+    monkeypatch.setattr("raysim.execution.worker.OpenedSamples", Noted)
     for number, each in enumerate(settings):
         runs.start(number, each.engine, caught(number))
     runs.advance()
-    assert OpenedSamples.runs == 2  # which share the memory of a GPU
+    assert opened == [2, 2]  # which share the memory of a GPU
     with monkeypatch.context() as patch:
         patch.setattr(StackedTrainer, "run", fail)
         assert drain(runs) == []
-    assert OpenedSamples.runs == 1
     assert len(errors) == 2 and all(said in each for each in errors)
     assert together(settings).notes == []
     assert_as_alone(settings)

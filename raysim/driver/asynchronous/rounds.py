@@ -27,7 +27,7 @@ from raysim.driver.asynchronous.times import DeviceTimes
 from raysim.driver.asynchronous.traffic import bytes_of, sent_late
 from raysim.driver.clock.lost import LostRoundError
 from raysim.driver.passes import PassContext, RoundRunner
-from raysim.execution.base import Item, NextResult
+from raysim.execution.base import Item, NextResult, Submit
 from raysim.execution.messages import Entry, FailedItem, Failure, PassMessage, WorkerResult
 from raysim.execution.partial_sum import Columns, PartialSum, Sums
 from raysim.storage.in_flight import InFlight, StartedVersion
@@ -114,7 +114,7 @@ class AsynchronousRounds:
         planned = self._plan.round(runner.number)
         self._check(runner, work)
         self._start(planned, work)
-        self._submit(runner, work)
+        yield from self._submit(runner, work)
         yield from self._wait(runner, planned)
         staleness = {f.client: planned.staleness(f) for f in planned.arrived}
         runner.log.more = {
@@ -139,7 +139,7 @@ class AsynchronousRounds:
         """Take in the updates of all clients that the workers have; raise as `run` does."""
         results = self._context.executor.results("train")
         while (result := (yield NextResult(results))) is not None:
-            self._take(runner, result)
+            yield from self._take(runner, result)
 
     def commit(self, number: int) -> InFlight:
         """Forget what no round after this one needs; return the clients under way."""
@@ -171,7 +171,7 @@ class AsynchronousRounds:
             started = StartedVersion(work.broadcast, work.lr, tuple(flights))
             self._versions[planned.number] = _Version(started, flights)
 
-    def _submit(self, runner: RoundRunner, work: Pass) -> None:
+    def _submit(self, runner: RoundRunner, work: Pass) -> Steps[None]:
         """Give the workers the clients under way that they have not been given."""
         size = self._context.stack_size if work.epochs else 1
         for number, found in self._versions.items():
@@ -182,7 +182,7 @@ class AsynchronousRounds:
                 found.started = replace(found.started, groups=message.broadcast.open(CPU))
                 stacks = stacks_of(found.started.clients, self._context.sizes, size)
                 stacks = [s for s in stacks if not found.flights.keys().isdisjoint(s)]
-                self._train(runner, message, stacks, {})
+                yield from self._train(runner, message, stacks, {})
                 found.waiting = False
 
     def _train(
@@ -191,7 +191,7 @@ class AsynchronousRounds:
         message: PassMessage,
         stacks: Sequence[Item],
         failed_at: Mapping[Item, str],
-    ) -> None:
+    ) -> Steps[None]:
         """Have stacks of a version trained, by when the first update of each is due."""
         costs, due = {}, {}
         mean = runner.mean_cost(message.work)
@@ -202,7 +202,7 @@ class AsynchronousRounds:
             costs[stack] = runner.cost(message.work, stack)
             first = min(message.entries[client].round_number for client in wanted)
             due[stack] = mean * self._plan.updates(first)
-        self._context.executor.submit("train", message, costs, failed_at, due)
+        yield Submit(self._context.executor, "train", message, costs, failed_at, due)
 
     def _wait(self, runner: RoundRunner, planned: PlannedRound) -> Steps[None]:
         """Take in results until all updates are there that a round aggregates."""
@@ -210,10 +210,10 @@ class AsynchronousRounds:
         clients, results = len(arrived), self._context.executor.results("train")
         while left := len(arrived & self._training.stacks.keys()):
             self._context.listener.progress(clients - left, clients)
-            self._take(runner, (yield NextResult(results)))
+            yield from self._take(runner, (yield NextResult(results)))
         self._context.listener.progress(clients, clients)
 
-    def _take(self, runner: RoundRunner, result: WorkerResult | FailedItem) -> None:
+    def _take(self, runner: RoundRunner, result: WorkerResult | FailedItem) -> Steps[None]:
         """Add the updates of a result to the sums; try clients that failed once more."""
         worker, arrived = "", list[int]()
         if isinstance(result, WorkerResult):
@@ -222,9 +222,12 @@ class AsynchronousRounds:
         failures = runner.accept(result, self._sums)
         self._training.end(arrived)
         for stack in dict.fromkeys(failure.stack for failure in failures):
-            self._try_again(runner, [f for f in failures if f.stack == stack], worker)
+            own = [f for f in failures if f.stack == stack]
+            yield from self._try_again(runner, own, worker)
 
-    def _try_again(self, runner: RoundRunner, failures: Sequence[Failure], worker: str) -> None:
+    def _try_again(
+        self, runner: RoundRunner, failures: Sequence[Failure], worker: str
+    ) -> Steps[None]:
         """Have a stack trained once more for the clients that failed, or drop them."""
         stack = failures[0].stack
         message = self._training.messages.get(stack)
@@ -238,7 +241,7 @@ class AsynchronousRounds:
         again = {f.client for f in failures if f not in last}
         if again:
             message = replace(message, retry=True, arrived=message.arrived.union(stack) - again)
-            self._train(runner, message, [stack], {stack: worker})
+            yield from self._train(runner, message, [stack], {stack: worker})
         self._training.end([failure.client for failure in last])
 
     def _message(self, number: int, work: Pass, found: _Version) -> PassMessage:
