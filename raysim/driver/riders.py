@@ -1,4 +1,4 @@
-"""Riders of passes: what the engine adds to a pass before it runs, and takes out of its result."""
+"""Riders of passes: additions to a pass before it runs, taken out of its result."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ class Rider:
     """Rider of passes; each pass is dressed, run and undressed before the next one."""
 
     def dress(self, work: Pass) -> Pass:
-        """Return the pass that runs in place of a pass."""
+        """Return the pass that runs in place of the given one."""
         return work
 
     def undress(self, reduced: Reduced) -> Reduced:
-        """Return the result of the pass that was given, from that of the one that ran."""
+        """Return the given pass's result, from the result of the pass that ran."""
         return reduced
