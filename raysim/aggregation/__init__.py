@@ -1,4 +1,4 @@
-"""Aggregations: how the updates of a pass become one, one file each.
+"""Aggregations of a pass's updates into one update, one file each.
 
 In: updates of clients, in blocks of coordinates. Out: one update. Imported by `raysim.config`;
 imports core alone.

@@ -1,12 +1,12 @@
-"""The mean of the updates, an exact sum.
+"""Mean of the updates, an exact sum.
 
     arrived:  w <- w + sum_k p_k d_k            p_k by `weighting`, of the clients that arrived
     fixed:    w <- w + sum_k d_k / (C*K)
 
-With `fixed` the sum is divided by the expected number of clients, whoever takes part, so that each
-client moves the model by at most 1/(C*K) of its difference: what differential privacy needs under
-Poisson selection (McMahan, Ramage, Talwar and Zhang, "Learning Differentially Private Recurrent
-Language Models", ICLR 2018, the estimator f_f with equal weights).
+With `fixed` the sum is divided by the expected number of clients, not by those of the round, so
+that each client moves the model by at most 1/(C*K) of its difference, as differential privacy needs
+under Poisson selection (McMahan, Ramage, Talwar and Zhang, "Learning Differentially Private
+Recurrent Language Models", ICLR 2018, the estimator f_f with equal weights).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from raysim.core.rules import Weighting
 
 
 class Mean(Aggregation):
-    """Average the updates, weighted as `weighting` says; the default of nearly all papers.
+    """Weighted mean of the updates; the default of nearly all papers.
 
     Costs one addition a client, and no memory for updates.
     """
@@ -34,9 +34,9 @@ class Mean(Aggregation):
 
     @property
     def weights(self) -> Weighting | None:
-        """Equal weights where the divisor is fixed."""
+        """Equal weights if the divisor is fixed."""
         return "uniform" if self.weighting == "fixed" else None
 
     def factor(self, arrived: int, expected: float) -> float:
-        """Return m / (C*K) where the divisor is fixed."""
+        """Return m / (C*K) if the divisor is fixed, else 1."""
         return arrived / expected if self.weighting == "fixed" else 1.0

@@ -1,8 +1,8 @@
-"""The median of the updates, coordinate by coordinate.
+"""Median of the updates, coordinate by coordinate.
 
 Source: Yin, Chen, Ramchandran and Bartlett, "Byzantine-Robust Distributed Learning: Towards Optimal
 Statistical Rates", ICML 2018, option I: of an even number of clients the mean of the middle two.
-All clients weigh alike.
+All clients have equal weights.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from raysim.core.aggregation import Aggregation, Updates
 
 
 class Median(Aggregation):
-    """Take the coordinate-wise median: a minority of wrong updates cannot move it far.
+    """Coordinate-wise median of the updates: a minority of wrong ones cannot move it far.
 
     Helps where some clients cannot be trusted; on unequal data it is biased. Costs a file of each
     update, and a sort of each coordinate over the clients.

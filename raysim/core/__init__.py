@@ -5,7 +5,7 @@
   change `differences` and their `encoding`, and their `aggregation`.
 - Samples: `data` has the interfaces of datasets, partitions and models; `arrow` prepared samples on
   disk; `client_indices` the samples of each client.
-- Settings: `components` are what a name in the settings stands for, `user_input` what a user gives.
+- Settings: the `components` that settings name, and `user_input`, the values that a user gives.
 - All: `tensors` and their exact sums, `seeds`, `errors`, `exits`, limits of the `machine`; `steps`
   of a run, which wait for workers.
 

@@ -1,8 +1,8 @@
-"""The interface of an aggregation: how the updates of a pass become one.
+"""Interface of an aggregation of a pass's updates into one update.
 
-The mean is an exact sum, and needs no update for itself. Other aggregations see the updates one by
-one, in blocks of coordinates: each worker writes the updates of its clients into files, and takes
-blocks of all of them afterwards, so that no process ever holds all.
+The mean is an exact sum, and needs no single update. Other aggregations see the updates one by one,
+in blocks of coordinates: each worker writes the updates of its clients into files, and reads blocks
+of all clients afterwards, so that no process ever holds all updates.
 
 Legend: m clients of a pass, n coordinates of a block.
 """
@@ -25,8 +25,8 @@ class Updates:
     """Updates of a pass, in a block of coordinates.
 
     Attributes:
-        differences: What the clients' tensors have moved by, in float64 [m, n]; complex values are
-            pairs of reals. Rows are by client, ascending.
+        differences: Changes of the clients' tensors, in float64 [m, n]; complex values are pairs of
+            reals. Rows are by client, ascending.
         samples: The clients' samples [m].
     """
 
@@ -35,13 +35,13 @@ class Updates:
 
 
 class Aggregation(Component):
-    """An aggregation; its fields are its settings."""
+    """Aggregation; its fields are its settings."""
 
     _lasting: ClassVar[str] = "an aggregation keeps nothing between rounds"
     revision: ClassVar[int] = 1
-    """Raised when the same settings give other bits; a run goes on in its own revision alone."""
+    """Raised when the same settings give other bits; a run resumes in its own revision only."""
     sees_updates: ClassVar[bool] = True
-    """Whether `combine` takes the place of the mean; costs a file of each client's update."""
+    """Whether `combine` replaces the mean, at the cost of a file per update."""
 
     def combine(self, updates: Updates) -> Tensor:
         """Return the aggregate of the updates in a block of coordinates [n]."""

@@ -51,16 +51,16 @@ class ConcatArray:
     def __getitem__(self, rows: slice | Indices) -> npt.NDArray[Any]:
         """Return the samples of a slice, or of sample numbers [n], as a new array [n, ...]."""
         wanted = self._rows[rows]  # [n]; as NumPy does, it counts from the end, and checks
-        found = np.empty((len(wanted), *self.shape[1:]), self.dtype)
+        samples = np.empty((len(wanted), *self.shape[1:]), self.dtype)
         part = np.searchsorted(self._starts, wanted, side="right") - 1
         # One copy per run of samples in one array, straight into the result.
         cuts = [0, *(np.flatnonzero(np.diff(part)) + 1), len(wanted)]
         for first, last in pairwise(cuts):
             if first < last:
                 inside = wanted[first:last] - self._starts[part[first]]
-                out = found[first:last]
+                out = samples[first:last]
                 np.take(self._arrays[part[first]], inside, axis=0, out=out, mode="clip")
-        return found
+        return samples
 
 
 def _column(values: npt.NDArray[Any]) -> pa.Array:
@@ -83,7 +83,7 @@ def _batch(split: Split) -> pa.RecordBatch:
 def write_split(path: str | Path, split: Split | Iterable[Split]) -> None:
     """Write a split and its checksum to temporary files, and rename both into place.
 
-    A dataset's `prepare` returns the paths of files that are written so:
+    A dataset's `prepare` returns the paths of files written this way:
 
         raysim.write_split(path, raysim.Split(x, y, {"client": writers}))
 
@@ -110,7 +110,7 @@ def verify_split(path: Path) -> None:
     """Check a prepared file against its checksum.
 
     Raises:
-        DataError: the file is damaged; it names the file and what to do.
+        DataError: the file is damaged; the message names it and the next step.
     """
     digest = path.with_suffix(".sha256")
     if not digest.exists() or digest.read_text() != checksum(path):
@@ -121,7 +121,7 @@ def verify_split(path: Path) -> None:
 
 
 def recorded_checksum(path: Path) -> str:
-    """Return the sha256 of a prepared file, from beside it where it stands there."""
+    """Return the sha256 of a prepared file, from the file beside it if there is one."""
     digest = path.with_suffix(".sha256")
     return digest.read_text() if digest.exists() else checksum(path)
 
@@ -132,11 +132,11 @@ def open_split(path: Path) -> Split:
     Inputs in several record batches become a `ConcatArray`; the other arrays are concatenated.
 
     Raises:
-        DataError: the file is none that `write_split` writes.
+        DataError: the file was not written by `write_split`.
     """
     try:
         return _open_split(path)
-    except (OSError, ValueError, LookupError, TypeError) as error:  # pyarrow's are of these
+    except (OSError, ValueError, LookupError, TypeError) as error:  # pyarrow raises these
         raise DataError(
             f"{path}: cannot be read as prepared data: {error}; a dataset's `prepare` writes it"
             " with raysim.write_split(path, raysim.Split(x, y))"

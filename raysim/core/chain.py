@@ -14,15 +14,15 @@ from raysim.core.tensors import Tensors, nbytes
 OF_STAGES = ("samples", "encoding")
 """Parts of an upload that the engine sets, for the stages of the channel."""
 SHARED = "model"
-"""The one group that several rules may send or keep: it holds the same tensors in all of them."""
+"""Group that several rules may send or keep, if it holds the same tensors in all of them."""
 
 
 def chain(*rules: Rules) -> Rules:
-    """Merge rules: FedProx's and SCAFFOLD's, say, become those of a client that does both.
+    """Merge rules, for example FedProx's and SCAFFOLD's, into those of a client that follows both.
 
-    Penalties and transforms are concatenated in order. `start` and `criterion` may come from one of
-    the rules alone. Every `finish` that is not FedAvg's is called in turn, and what they give back
-    is merged by name; where none of them sends anything to be averaged, the model is sent.
+    Penalties and transforms are concatenated in order. At most one of the rules may set `start`,
+    and at most one `criterion`. Every `finish` that is not FedAvg's is called in turn, and their
+    uploads are merged by name; if none of them has sums, the model is sent.
 
     Raises:
         SettingsError: two of the rules have a start, a criterion, or a transform of the same name.
@@ -47,7 +47,7 @@ def _one_finish(finishes: Sequence[Finish], sends_model: bool) -> Finish:
 
 
 def _single(part: str, functions: Sequence[Any]) -> Any:
-    """Return the only function, or None where there is none."""
+    """Return the only function, or None."""
     if len(functions) > 1:
         names = " and ".join(map(_name, functions[:2]))
         raise SettingsError(f"rules: {names} each set the {part}; rules that chain may set one")
@@ -62,7 +62,7 @@ def _name(function: Any) -> str:
 def _finish_all(
     finishes: Sequence[Finish], sends_model: bool, view: View, trained: Trained
 ) -> Upload:
-    """Merge what several rules give back."""
+    """Merge the uploads of several rules."""
     uploads = [finish(view, trained) for finish in finishes]
     if sends_model and not any(upload.sums for upload in uploads):
         uploads.append(send_model(view, trained))

@@ -151,8 +151,7 @@ def owner_of(indices: ListedIndices, sample: int) -> tuple[int, int]:
 def held_problem(indices: ClientIndices, clients: int, samples: int) -> str | None:
     """Return the problem of client indices for K clients and N samples; None if they are valid.
 
-    Of indices that are drawn on demand (`CheckedIndices`), the first and the last client's are
-    drawn, twice.
+    Indices drawn on demand (`CheckedIndices`) are drawn twice, for the first and the last client.
     """
     sizes: Any = indices.sizes
     if not isinstance(sizes, np.ndarray) or sizes.dtype.kind not in "iu" or sizes.ndim != 1:
@@ -266,8 +265,8 @@ def client_test_indices(
     )
     sizes = np.clip(np.rint(ratio * held), 1, max_sizes.min(axis=1, keepdims=True)).astype(np.int64)
     counts, rests = np.divmod(sizes * train_counts, held)
-    order = np.argsort(np.argsort(-rests, axis=1, kind="stable"), axis=1)
-    counts += order < sizes - counts.sum(axis=1, keepdims=True)
+    ranks = np.argsort(np.argsort(-rests, axis=1, kind="stable"), axis=1)
+    counts += ranks < sizes - counts.sum(axis=1, keepdims=True)
     draw = partial(_draw_of_classes, of_class, counts, seed)
     return DrawnIndices(len(counts), counts.sum(axis=1), draw)
 

@@ -1,12 +1,12 @@
 """Components: methods, datasets, partitions and models, and the registries that name them.
 
 A component is a frozen, validated pydantic model: its fields are its settings. It is named in
-settings either by its registered name or as `package.module:Class`, so a user's own piece needs no
-change here. Registries hold import paths, not classes: a component's module is imported when it
-is asked for.
+settings either by its registered name or as `package.module:Class`, so a user's own class needs no
+change here. Registries hold import paths, not classes: a component's module is imported when it is
+asked for.
 
-A user's own component may fail in any way. `Registry.get`, `build_component` and `ask` turn that
-into one line that names the class, and what is expected of it.
+A user's own component may fail in any way. `Registry.get`, `build_component` and `ask` turn a
+failure into one line that names the class and its expected behaviour.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Component(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     _lasting: ClassVar[str] = ""
-    """Where components of a kind keep what is no setting, if a run would lose it in them."""
+    """Advice on where lasting values of a kind belong; empty if components may hold them."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Refuse attributes that are no settings, where a run would lose them."""
+        """Refuse private attributes if a run would lose them."""
         if self._lasting and name.startswith("_"):
             raise SettingsError(f"{called(self)}: sets {name}, which {_LOST}: {self._lasting}")
         super().__setattr__(name, value)
@@ -85,21 +85,21 @@ class Registry(Generic[C]):
     """Registered components of one kind, for example "method" or "dataset"."""
 
     def __init__(self, kind: str, base: type[C], key: str = "") -> None:
-        """Begin without components.
+        """Create an empty registry.
 
         Args:
-            kind: What they are called.
-            base: Their base class.
-            key: The setting that names one, with {} for its name; by default `kind.name={}`.
+            kind: Name of the kind.
+            base: Base class of the components.
+            key: The setting that names a component, with {} for its name; default `kind.name={}`.
         """
         self.kind = kind
         self.base = base
         self._key = _KEYS[base] = key or f"{kind}.name={{}}"
         self._targets: dict[str, str] = {}
         self.default: str | None = None
-        """Name of the component whose fields are meant where no name is given."""
+        """Name of the component to which fields without a name belong."""
         self.moved: dict[str, str] = {}
-        """Names of earlier versions, and what to type instead."""
+        """Advice for names of earlier versions."""
 
     def add(self, targets: Mapping[str, str]) -> None:
         """Register names for import paths, written `package.module:Class`."""
@@ -118,7 +118,7 @@ class Registry(Generic[C]):
         """Return the class of a registered name or of `package.module:Class`.
 
         Raises:
-            SettingsError: the name is unknown, or what it names is no component of this kind.
+            SettingsError: the name is unknown, or names no component of this kind.
         """
         target = self._targets.get(name, name)
         key = self._key.format(visible(name))
@@ -131,22 +131,22 @@ class Registry(Generic[C]):
         try:
             if name not in self._targets:
                 allow(module_name)
-            found = getattr(import_module(module_name), class_name)
+            component = getattr(import_module(module_name), class_name)
         except (Exception, SystemExit) as error:  # a user's module may do anything
             hint = unnamed(error.name or "") if isinstance(error, ModuleNotFoundError) else ""
             raise SettingsError(f"{key}: cannot be imported: {cause(error)}{hint}") from error
-        if not (isinstance(found, type) and issubclass(found, self.base)):
+        if not (isinstance(component, type) and issubclass(component, self.base)):
             raise SettingsError(f"{key}: must be a subclass of raysim.{self.base.__name__}")
-        if isabstract(found):
-            lacking = ", ".join(sorted(found.__abstractmethods__))
+        if isabstract(component):
+            lacking = ", ".join(sorted(component.__abstractmethods__))
             raise SettingsError(
                 f"{key}: must define {lacking}, as raysim.{self.base.__name__} says"
             )
-        if "name" in found.model_fields:
+        if "name" in component.model_fields:
             raise SettingsError(f"{key}: must not have a field `name`, the component's own name")
-        if self.base._lasting and (private := sorted(found.__private_attributes__)):
+        if self.base._lasting and (private := sorted(component.__private_attributes__)):
             raise SettingsError(f"{key}: has {private[0]}, which {_LOST}: {self.base._lasting}")
-        return found
+        return component
 
 
 def cause(error: BaseException) -> str:
@@ -170,21 +170,21 @@ def ask(
         component: The component.
         name: Its method, or without arguments its property.
         given: The method's arguments.
-        returns: Tells whether a result is of the expected type.
-        expected: What is expected, for the error.
+        returns: Checks the type of a result.
+        expected: Description of the expected result, for the error.
 
     Raises:
         SettingsError: it failed, or returned something else.
     """
     with calling(component, name):
-        found = getattr(component, name)
-        found = found(*given) if given else found
-    return checked(component, name, found, returns, expected)
+        result = getattr(component, name)
+        result = result(*given) if given else result
+    return checked(component, name, result, returns, expected)
 
 
 @contextmanager
 def calling(component: Component, name: str) -> Iterator[None]:
-    """Turn what a component's method raises in the body into one line.
+    """Turn errors of a component's method in the body into one line.
 
     A full disk or memory is the machine's failure, not the component's.
 
@@ -200,22 +200,22 @@ def calling(component: Component, name: str) -> Iterator[None]:
 
 
 def checked(
-    component: Component, name: str, found: Any, returns: Callable[[Any], bool], expected: str
+    component: Component, name: str, result: Any, returns: Callable[[Any], bool], expected: str
 ) -> Any:
-    """Return what a component's method returned, if it is of the expected type.
+    """Return a method's result if it is of the expected type.
 
     Raises:
         SettingsError: it is not.
     """
     with suppress(Exception):  # of another type, it may lack anything
-        if returns(found):
-            return found
-    what = f"{name} returned {shown(found)}; must return {expected}"
+        if returns(result):
+            return result
+    what = f"{name} returned {shown(result)}; must return {expected}"
     raise SettingsError(f"{called(component)}: {what}")
 
 
 def shown(value: Any) -> str:
-    """Return a value that a component gave, for a message of one line."""
+    """Return a component's value as one line of a message."""
     return visible(" ".join(repr(value).split()))
 
 
@@ -233,8 +233,8 @@ def build_component(
     Args:
         component: Its class.
         fields: Its fields as plain values.
-        prefix: What stands before a field in the settings, for example `method.`.
-        named: Whether `name` stands among the fields in the settings.
+        prefix: Prefix of its fields in the settings, for example `method.`.
+        named: Whether the settings have a key `name` beside the fields.
 
     Raises:
         SettingsError: a field is wrong; the message names it, its value and the allowed range.
@@ -266,10 +266,10 @@ def explain(
 
     Args:
         error: The error.
-        model: What was validated.
-        prefix: What stands before a field in the settings.
-        more: Keys that may stand beside the fields.
-        renamed: Settings of earlier versions, and their present names.
+        model: The validated model.
+        prefix: Prefix of its fields in the settings.
+        more: Further keys that are allowed.
+        renamed: Present names of settings of earlier versions.
     """
     first = error.errors(include_url=False)[0]
     location = [visible(str(part)) for part in first["loc"]]

@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # `raysim list presets` reads names of components alone, with
 class Split:
     """Samples of a training or test set: raw inputs x [N, ...] and targets y [N, ...].
 
-    Targets are class numbers [N], or others that the dataset's scoring takes. Arrays are read-only
+    Targets are class numbers [N], or any that the dataset's scoring takes. Arrays are read-only
     views of memory-mapped files or of shared memory if possible; inputs in several files are a
     `ConcatArray` (raysim.core.arrow), indexed like an array. `columns` holds further values per
     sample (a writer, a role, an age group) for partitions.
@@ -67,7 +67,7 @@ class Dataset(Component, ABC):
     @property
     @abstractmethod
     def classes(self) -> int:
-        """Number of classes C; of a network's outputs if targets are no class numbers."""
+        """Number of classes C; of a network's outputs if targets are not class numbers."""
 
     @property
     def scoring(self) -> Scoring:

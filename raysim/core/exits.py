@@ -2,8 +2,7 @@
 
 A command that has nothing to lose, such as one that is still importing, ends at once. Within
 `interruptible` a signal is raised as `Interrupted`, and `delay_signals` delays it past a step that
-must not be cut, such as the start of Ray or a commit. A process that is killed says so by
-`last_words`.
+must not be cut, such as the start of Ray or a commit. A killed process reports it by `last_words`.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from time import monotonic
 from typing import Any
 
 INPUT = 2
-"""Exit code where a setting, a file or an argument is wrong; 2 is that of usage errors, too."""
+"""Exit code of a wrong setting, file or argument; usage errors have it, too."""
 FAULT = 75
-"""Exit code where a disk, a node or the cluster failed; EX_TEMPFAIL of sysexits.h: try again."""
+"""Exit code of a failed disk, node or cluster; EX_TEMPFAIL of sysexits.h: try again."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 REPEAT_SECONDS = 1.0
 """Seconds in which a second signal is the same one; timeout(1) sends it to child and group."""
@@ -68,7 +67,7 @@ class _Signals:
         raise Interrupted(number)
 
     def catch(self) -> dict[int, Any]:
-        """Take over the signals that are not ignored, as under nohup, nor a user's own."""
+        """Take over the signals, except ignored ones, as under nohup, and a user's own."""
         free = (signal.SIG_DFL, signal.default_int_handler)
         taken: dict[int, Any] = {n: signal.getsignal(n) for n in SIGNALS}
         taken = {number: handler for number, handler in taken.items() if handler in free}
@@ -81,7 +80,7 @@ _signals = _Signals()
 
 
 def end_at_once() -> None:
-    """Have signals end this process without a word while it is not `interruptible`."""
+    """Let signals end this process silently while it is not `interruptible`."""
     _signals.catch()
 
 
@@ -137,14 +136,14 @@ def exit_code(error: BaseException) -> int:
 
 @contextmanager
 def last_words(line: str) -> Iterator[Callable[[str], None]]:
-    """Write a line to stderr if the process is killed in the body; yields what changes the line.
+    """Write a line to stderr if the process is killed in the body; yield a setter of it.
 
-    A process beside it reads a pipe to its end: a SIGKILL ends this one at once, and so does Ray,
-    without exit handlers, where the connection to its object store breaks.
+    A second process reads a pipe to its end: a SIGKILL ends this one without exit handlers, and so
+    does Ray when the connection to its object store breaks.
     """
     watcher = None
     try:
-        with delay_signals(), suppress(OSError):  # a machine at its limits does without
+        with delay_signals(), suppress(OSError):  # skipped on a machine at its limits
             watcher = subprocess.Popen(_WATCHER, stdin=subprocess.PIPE, start_new_session=True)
             _send(watcher, line)
         yield lambda changed: _send(watcher, changed)
@@ -156,7 +155,7 @@ def last_words(line: str) -> Iterator[Callable[[str], None]]:
 
 
 def _send(watcher: subprocess.Popen[bytes] | None, line: str) -> None:
-    """Give the watcher its line; an empty one is that of a process that ends by itself."""
+    """Send the watcher its line; an empty one if the process ends by itself."""
     if watcher is not None and watcher.stdin is not None:
         with suppress(BrokenPipeError):
             watcher.stdin.write(f"{line}\n".encode())

@@ -1,9 +1,9 @@
 """Weight layers of a network, in forward order.
 
 A weight layer is a fully connected, convolutional, recurrent or embedding module. Modules are taken
-in definition order across the stages `features`, `hidden` and `head`, which is the forward order
-of a chain. Tensors of any other module (a normalisation) belong to the layer before it, or to the
-first one where there is none.
+in definition order across the stages `features`, `hidden` and `head`, which is the forward order of
+a chain. Tensors of any other module (a normalisation) belong to the layer before it, or to the
+first layer if there is none.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ WEIGHT_LAYERS = (nn.Linear, *CONVOLUTIONS, nn.RNNBase, nn.Embedding)
 
 @dataclass(frozen=True)
 class WeightLayer:
-    """A weight layer with its tensors and those of the modules that follow it.
+    """Weight layer with its tensors, and those of the modules that follow it.
 
     Attributes:
         path: Path of its module in the network, for example "features.0".
         module: The module.
-        weights: Names of its own weights, biases left out.
+        weights: Names of its own weights, without biases.
         parameters: Names of all parameters that belong to it.
         buffers: Names of all buffers that belong to it.
         others: Paths of the modules besides its own that have tensors.

@@ -1,8 +1,7 @@
-"""The interface of a federated method: rules of local training, and a round of the server.
+"""Interface of a federated method: rules of local training, and a round of the server.
 
-The engine holds no method's name. Each round it selects a cohort (`Selection`) and calls
-`Method.round`, a generator of one or more passes over clients, which returns the next server state.
-What methods use:
+The engine names no method. Each round it selects a cohort (`Selection`) and calls `Method.round`, a
+generator of one or more passes over clients, which returns the next server state. What methods use:
 
 - One pass, one rule: FedAvg; FedMAX, activation-L2, FedMMD, two-stream L2 (a penalty); FedProx (a
   transform of the gradient).
@@ -42,7 +41,7 @@ Metrics = Mapping[str, float]
 
 @dataclass(frozen=True)
 class ServerState:
-    """Everything the server keeps between rounds: groups of tensors, and numbers or words.
+    """State of the server between rounds: groups of tensors, and numbers or words.
 
     Both are checkpointed; `info` as JSON.
     """
@@ -89,7 +88,7 @@ class Round:
 
 
 Passes = Generator[Pass, Reduced, tuple[ServerState, Metrics]]
-"""The passes of a round: each is yielded and its result sent; returns what `Method.round` does."""
+"""Passes of a round: yields each, is sent its result, and returns the next state and metrics."""
 
 
 @dataclass(frozen=True)
@@ -97,12 +96,12 @@ class Asynchrony:
     """Overlap of asynchronous rounds: each makes a version of the model, from clients' updates.
 
     Attributes:
-        buffer: K, the updates that make a version. None: those of the clients that started
-            together; they arrive together, with the slowest, and others of their tier start then.
+        buffer: K, the updates that make a version. None: all updates of clients that started
+            together; they arrive with the slowest, and their tier starts others then.
         concurrency: M, the clients that train at once.
-        max_staleness: Versions that an update may lie back; None sets no limit.
-        tiers: Parts of equal size into which clients are split by the time that their work takes;
-            each has an equal share of the M.
+        max_staleness: Largest staleness of an update that counts; None sets no limit.
+        tiers: Number of equal parts into which clients are split by the time of their work; each
+            has an equal share of the M.
     """
 
     buffer: int | None
@@ -116,22 +115,22 @@ class Asynchrony:
 
 
 class Method(Component, ABC):
-    """A federated method; its fields are its settings."""
+    """Federated method; its fields are its settings."""
 
     _lasting: ClassVar[str] = "what lasts belongs in ServerState or in the state of a client"
     revision: ClassVar[int] = 1
-    """Raised when the same settings give other bits; a run goes on in its own revision alone."""
+    """Raised when the same settings give other bits; a run resumes in its own revision only."""
     staged: ClassVar[bool] = False
     """Whether a network must have the three stages `features`, `hidden` and `head`."""
     real: ClassVar[bool] = False
-    """Whether all parameters must be real: it compares or orders what could be complex."""
+    """Whether all parameters must be real, because the method compares or orders them."""
     own_round: ClassVar[str] = ""
-    """A round in words, where it is more than one trip of the model to the clients and back: values
-    in such rounds are not compared with those of other methods."""
+    """A round in words, if it is more than one trip of the model to the clients and back: values in
+    such rounds are not compared with those of other methods."""
 
     @property
     def deploys_client_models(self) -> bool:
-        """True where clients deploy models of their own (`deployment`)."""
+        """True if clients deploy models of their own (`deployment`)."""
         return type(self).deployment is not Method.deployment
 
     @property
@@ -145,7 +144,7 @@ class Method(Component, ABC):
         return {}
 
     def network(self, model: nn.Module) -> nn.Module:
-        """Return the network to train, where the method adds to the model."""
+        """Return the network to train: the model, with the method's additions if it has any."""
         return model
 
     @abstractmethod
@@ -159,10 +158,10 @@ class Method(Component, ABC):
     def asynchrony(self, size: int) -> Asynchrony | None:
         """Return the overlap of rounds with m clients each; None if they do not overlap.
 
-        The round of an asynchronous method runs one pass, over the
-        clients that start from the current version, and receives the updates that arrive by its
-        end, from clients that may have started earlier. Clients keep no state, and passes of
-        different rounds differ in clients, broadcast and learning rate alone.
+        The round of an asynchronous method runs one pass, over the clients that start from the
+        current version, and receives the updates that arrive by its end, from clients that may have
+        started earlier. Clients keep no state, and passes of different rounds differ in clients,
+        broadcast and learning rate alone.
         """
         return None
 
@@ -175,40 +174,40 @@ class Method(Component, ABC):
         return {}
 
     def client_bytes(self, state: ServerState) -> int:
-        """Return the bytes that a client keeps between rounds, at most."""
+        """Return the most bytes that a client keeps between rounds."""
         return nbytes(self.client_init(state))
 
     def round_state_bytes(self, state: ServerState) -> int:
-        """Return the bytes of round state that a client keeps between passes, at most."""
+        """Return the most bytes of round state that a client keeps between passes."""
         return 0
 
     @abstractmethod
     def round(self, now: Round, state: ServerState) -> Passes:
         """Yield the passes of one round; return the next state and the method's own metrics.
 
-        `reduced = yield Pass(...)` runs a pass; where it fails, its error is raised there. The
-        given state must be left as it is: an interrupted round is run again from it.
+        `reduced = yield Pass(...)` runs a pass, and raises its error if it fails. The given state
+        must be left as it is: an interrupted round is run again from it.
         """
 
     def deployed(self, state: ServerState) -> Tensors:
-        """Return the tensors of the network as it would be deployed and is evaluated."""
+        """Return the network's tensors as they are deployed and evaluated."""
         return state.groups["model"]
 
     def deployment(self, now: Round, state: ServerState) -> Pass | None:
-        """Return the pass by which a client makes the model that it deploys itself.
+        """Return the pass that makes the model which a client deploys; None for the global one.
 
         Each evaluated client runs it on its training samples, from its own state, and is evaluated
         with the group `model` that it would send, which is then dropped: columns
         `client_accuracy_...` and `personal_...`. The pass costs no bytes and no virtual time; of
-        its attributes `broadcast`, `rules`, `epochs`, `lr`, `trainable` and `personal` count.
+        its attributes only `broadcast`, `rules`, `epochs`, `lr`, `trainable` and `personal` count.
 
         Args:
             now: The next round; its cohort are the evaluated clients.
             state: The state to evaluate.
 
         Returns:
-            The pass, `replace(self.training_pass(now, state), epochs=1)` to fine-tune, say; None
-            where clients are evaluated with the deployed global model.
+            The pass, for example `replace(self.training_pass(now, state), epochs=1)` to fine-tune;
+            None evaluates clients with the deployed global model.
         """
         return None
 

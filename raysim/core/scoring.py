@@ -18,7 +18,7 @@ from torch import Tensor
 from raysim.core.errors import SettingsError
 
 FORWARD_ROWS = 250
-"""Samples that go through a network at once where nothing is trained.
+"""Samples of one forward pass without training.
 
 On one core, 2000 images of mnist-cnn-128 took 0.50 s so and 0.76 s by 1000, whose activations do
 not stay in the cache; cifar-cnn-5 0.83 and 1.12 s, resnet18 1.88 and 2.20 s.
@@ -43,8 +43,8 @@ class Scoring:
     Attributes:
         losses: `losses(outputs [B, ...], targets [B, ...])`: one loss per sample [B], of tensors
             and free of branches on their values.
-        metrics: By name, `metric(predictions [N, ...], targets [N, ...])`: a figure of a set of
-            samples, of arrays.
+        metrics: By name, `metric(predictions [N, ...], targets [N, ...])`: the score of a set of
+            samples, computed from arrays.
         predict: `predict(outputs [B, ...])`: the predictions [B, ...] that metrics compare.
         classifies: Whether targets are class numbers [B] and outputs logits [B, C]; a temperature,
             and accuracies of single clients, need it.
@@ -59,7 +59,7 @@ class Scoring:
         """Check the metrics' names.
 
         Raises:
-            SettingsError: one is that of a column of the engine.
+            SettingsError: a name is a column of the engine.
         """
         of_engine = {"loss": "the loss", "samples": "the number of a client's samples"}
         of_engine |= {
@@ -75,7 +75,7 @@ class Scoring:
                 )
 
     def sample_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of each sample [B]; a user's function may change what it is given."""
+        """Return the loss of each sample [B]; a user's function may change its arguments."""
         if self.losses is cross_entropies:
             return cross_entropies(outputs, targets)
         return self.losses(outputs.clone(), targets.clone())
@@ -91,7 +91,7 @@ class Scoring:
 
 
 def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the cross-entropy of each sample [B]; binary where there is one logit per sample.
+    """Return the cross-entropy of each sample [B]; binary for one logit per sample.
 
     Without an index, whose backward pass is a scatter where clients are trained stacked: CUDA's
     deterministic one sorts, in dozens of kernels a step.
@@ -105,7 +105,7 @@ def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def predicted_classes(logits: Tensor) -> Tensor:
-    """Return the class of each sample [B]; of one logit, whether it is positive."""
+    """Return the class of each sample [B]; with one logit per sample, whether it is positive."""
     return (logits.argmax(1) if logits.shape[-1] > 1 else logits.squeeze(-1) > 0).int()
 
 

@@ -1,4 +1,4 @@
-"""The interface of a selection: the clients that take part in a round.
+"""Interface of a selection of the clients that take part in a round.
 
 A selection goes with every method and every policy of the virtual clock. It is asked once a round,
 and in asynchronous rounds whenever clients may start; it draws from `Sampling.generator` alone, so
@@ -35,7 +35,7 @@ class History:
 
     Attributes:
         losses: Train loss of each client's last participation [K]; NaN before the first.
-        last_round: Round of it, from 1 [K]; 0 before the first.
+        last_round: Round of that participation, from 1 [K]; 0 before the first.
         times: Rounds in which each client has taken part [K].
     """
 
@@ -57,39 +57,38 @@ class History:
             self.times[client] += 1
 
     def for_reading(self) -> History:
-        """Return this history in arrays that cannot be written."""
-        found = History(self.losses.view(), self.last_round.view(), self.times.view())
-        for view in (found.losses, found.last_round, found.times):
+        """Return this history with read-only arrays."""
+        history = History(self.losses.view(), self.last_round.view(), self.times.view())
+        for view in (history.losses, history.last_round, history.times):
             view.flags.writeable = False
-        return found
+        return history
 
 
 def all_available(clients: Any) -> Flags:
-    """Return that all clients are available [n]."""
+    """Return True for each client [n]."""
     return np.ones(len(clients), dtype=np.bool_)
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """Input of `Selection.select`: what is known as clients are selected.
+    """Input of `Selection.select`.
 
     Attributes:
         number: Rounds committed.
         clients: K, the number of clients in all.
         fraction: The run's `fraction`.
-        size: m, the clients that a round is to have; in asynchronous rounds those that may start.
-        wanted: Clients that are to be selected: m, and `clock.extra` on top.
+        size: m, the clients of a round; in asynchronous rounds, those that may start.
+        wanted: Number of clients to select: m + `clock.extra`.
         samples: Training samples of each client [K].
         generator: `generator()`, `generator(purpose)`: a new source of draws at each call, keyed by
             seed, round and purpose.
         seconds: `seconds(clients)`: expected duration of clients' plain local training [n], in
             virtual seconds; without a clock, samples times local epochs.
         available: `available(clients)`: whether clients are available now [n].
-        waits: Whether the server waits for selected clients that are away, until they have come and
-            trained.
-        members: Of asynchronous rounds, the clients of the tier in which some may start, ascending.
-        busy: Of asynchronous rounds, the clients that must not be selected.
-        state: What the selection keeps, as of the last committed round.
+        waits: Whether the server waits until selected clients that are away have come and trained.
+        members: In asynchronous rounds, the clients of the tier that starts some, ascending.
+        busy: In asynchronous rounds, the clients that must not be selected.
+        state: State of the selection after the last committed round.
         history: Participations of all clients; read it as `losses`, `last_round` and `times`.
     """
 
@@ -134,23 +133,23 @@ class Sampling:
 
     @cached_property
     def candidates(self) -> Integers:
-        """Clients that may be selected, ascending [n]: all, if the server waits for those away.
+        """Clients that may be selected, ascending [n]; those away only if the server waits.
 
         Costs time in proportion to K.
         """
-        found = np.arange(self.clients) if self.members is None else self.members
-        found = found[~np.isin(found, [*self.busy])] if self.busy else found
-        return found if self.waits else found[self.available(found)]
+        clients = np.arange(self.clients) if self.members is None else self.members
+        clients = clients[~np.isin(clients, [*self.busy])] if self.busy else clients
+        return clients if self.waits else clients[self.available(clients)]
 
 
 @dataclass(frozen=True)
 class Results:
-    """Results of a round, of the clients whose results count.
+    """Results of a round's clients that count.
 
     Attributes:
         clients: The clients, ascending [n].
         losses: Their train losses [n].
-        reports: The numbers of `Selection.report`, by name [n]; NaN of one who reported none.
+        reports: The numbers of `Selection.report`, by name [n]; NaN for a client without one.
     """
 
     clients: Integers
@@ -159,17 +158,17 @@ class Results:
 
 
 class Selection(Component, ABC):
-    """A selection of clients; its fields are its settings."""
+    """Selection of clients; its fields are its settings."""
 
     _lasting: ClassVar[str] = "what lasts belongs in the selection's state"
     revision: ClassVar[int] = 1
-    """Raised when the same settings give other bits; a run goes on in its own revision alone."""
+    """Raised when the same settings give other bits; a run resumes in its own revision only."""
     plans_ahead: ClassVar[bool] = False
-    """Whether it goes with asynchronous rounds, which are planned ahead of results: it uses neither
+    """Whether it suits asynchronous rounds, which are planned before results: it uses neither
     results nor state."""
     may_be_empty: ClassVar[bool] = False
-    """Whether it selects any number of clients, none included: a round without clients runs no
-    pass, leaves the model as it is, and takes no virtual time but that until one is available."""
+    """Whether it may select any number of clients, or none: a round without clients runs no
+    pass, leaves the model as it is, and takes only the virtual time until one is available."""
 
     def init(self, clients: int) -> State:
         """Return the state before the first round of K clients."""
@@ -179,15 +178,14 @@ class Selection(Component, ABC):
     def select(self, now: Sampling) -> Sequence[int]:
         """Return distinct clients: `now.wanted`, or all candidates if they are fewer.
 
-        Their order counts for `clock.policy=over_selection` alone: of those that arrive at the same
-        time, earlier ones count first, and those beyond m are the extra ones.
+        Their order matters only for `clock.policy=over_selection`: of clients that arrive at the
+        same time, earlier ones count first, and those beyond m are extra.
         """
 
     def report(self, view: View, trained: Trained) -> Mapping[str, float]:
         """Return numbers that a client reports after its training, for `update`.
 
-        They are columns of `clients.parquet`, and travel with the upload for nothing. Asynchronous
-        rounds have none.
+        They are columns of `clients.parquet` and cost no bytes. Asynchronous rounds have none.
         """
         return {}
 
@@ -198,8 +196,8 @@ class Selection(Component, ABC):
 
         Args:
             now: The input of `select`.
-            selected: What it returned.
-            results: What came of it; of a lost round, that of the passes before.
+            selected: The clients that it returned.
+            results: Results of the round; if it was lost, those of the passes before.
         """
         return now.state, {}
 

@@ -1,4 +1,4 @@
-"""The aggregation on a pass: what it keeps of the clients, and the factor of the mean."""
+"""Aggregation of a pass: the updates that it keeps, and the factor of the mean."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from raysim.storage.checkpoints import Checkpoint
 
 @dataclass
 class Aggregated(Rider):
-    """The aggregation of the passes of a round.
+    """Aggregation of the passes of a round.
 
     Attributes:
         settings: The run's settings.
@@ -40,7 +40,7 @@ class Aggregated(Rider):
     _work: Pass | None = field(default=None, repr=False)
 
     def dress(self, work: Pass) -> Pass:
-        """Return a pass whose updates are kept, where the aggregation sees them."""
+        """Return the pass; its updates are kept if the aggregation sees them."""
         aggregation = self.settings.aggregation
         kept = work.moved_from if aggregation.sees_updates else {}
         weighting = (_trains(work) and aggregation.weights) or work.weighting
@@ -51,7 +51,7 @@ class Aggregated(Rider):
         """Return the result with the factor of the mean.
 
         Raises:
-            SettingsError: the aggregation cannot see what clients sent.
+            SettingsError: the aggregation cannot see the clients' uploads.
         """
         aggregation, work = self.settings.aggregation, self._work
         if work is None:
@@ -62,12 +62,12 @@ class Aggregated(Rider):
         factor = aggregation.factor(len(reduced.clients), expected)
         if factor == 1 or not _trains(work):
             return reduced
-        found = Differences.of(reduced.means, work.moved_from, work.broadcast, frozen=self.frozen)
-        changed = {g: {n: factor * d for n, d in of.items()} for g, of in found.changes.items()}
-        return replace(reduced, means=found.means_with(changed))
+        moved = Differences.of(reduced.means, work.moved_from, work.broadcast, frozen=self.frozen)
+        changed = {g: {n: factor * d for n, d in of.items()} for g, of in moved.changes.items()}
+        return replace(reduced, means=moved.means_with(changed))
 
     def _check_groups(self, work: Pass, reduced: Reduced) -> None:
-        """Check that an aggregation that sees updates has seen those of a pass."""
+        """Check that the aggregation has seen all updates of a pass."""
         rows = {name for groups in reduced.rows.values() for name in groups}
         unseen = sorted(name for name in rows if not name.startswith(GROUP))
         if not reduced.means.keys() & work.kept.keys():
@@ -81,14 +81,14 @@ class Aggregated(Rider):
 
 
 def _trains(work: Pass) -> bool:
-    """Return whether the weights and the factor of an aggregation are for a pass."""
+    """Return whether the aggregation's weights and factor apply to a pass."""
     return bool(work.epochs)
 
 
 def check_aggregation(
     settings: Settings, network: nn.Module, initial: Checkpoint, sizes: npt.NDArray[np.int64]
 ) -> None:
-    """Check, before anything starts, that an aggregation aggregates, and goes with the method.
+    """Check, before a run starts, that its aggregation works and suits the method.
 
     What clients send is seen in their first pass alone.
 

@@ -24,7 +24,7 @@ def figure_names(name: str) -> tuple[str, ...]:
 
 
 def spread(name: str, scores: Floats) -> dict[str, float | None]:
-    """Return the spread of clients' scores [n]; those that are no number are left out."""
+    """Return the spread of clients' scores [n] without NaN."""
     known = scores[~np.isnan(scores)]
     if not len(known):
         return dict.fromkeys(figure_names(name))
@@ -34,7 +34,7 @@ def spread(name: str, scores: Floats) -> dict[str, float | None]:
 
 
 def client_accuracies(samples: EvaluationSet, correct: npt.NDArray[np.bool_]) -> Floats:
-    """Return the accuracy of each client [n]; `correct` [N'] is true where a prediction is."""
+    """Return the accuracy of each client [n], given flags of correct predictions [N']."""
     counts = np.add.reduceat(correct, samples.samples.offsets[:-1], dtype=np.int64)
     accuracies: Floats = counts / samples.samples.sizes
     return accuracies
@@ -43,7 +43,7 @@ def client_accuracies(samples: EvaluationSet, correct: npt.NDArray[np.bool_]) ->
 def client_scores(
     samples: EvaluationSet, metric: Metric, predicted: npt.NDArray[Any], targets: npt.NDArray[Any]
 ) -> Floats:
-    """Return the score of each client [n]; NaN where a metric is not defined on its samples.
+    """Return the score of each client [n]; NaN if the metric is undefined on its samples.
 
     Args:
         samples: The clients' samples.
@@ -59,7 +59,7 @@ def client_scores(
 def _score(metric: Metric, predicted: npt.NDArray[Any], targets: npt.NDArray[Any]) -> float:
     try:
         return float(metric(predicted.copy(), targets.copy()))  # it may change them in place
-    except Exception:  # a user's, as of one class alone; of the whole set it must be defined
+    except Exception:  # a user's metric may be undefined for a client, as with one class
         return float("nan")
 
 
@@ -69,18 +69,18 @@ def client_table(samples: EvaluationSet, prefix: str, scores: Mapping[str, Float
 
 
 def joined(tables: Sequence[Table]) -> Table:
-    """Return one table of all clients; one that is in some tables alone has 0 samples, and NaN."""
+    """Return one table of all clients, with 0 samples and NaN where a table lacks a client."""
     if not tables:
         return {}
     clients = np.unique(np.concatenate([table["client"] for table in tables]))
-    found: Table = {"client": clients}
+    columns: Table = {"client": clients}
     for table in tables:
         at = np.searchsorted(clients, table["client"])
         for name, values in table.items():
             if name != "client":
                 whole = values.dtype.kind in "iu"
-                found[name] = (
+                columns[name] = (
                     np.zeros(len(clients), values.dtype) if whole else np.full(len(clients), np.nan)
                 )
-                found[name][at] = values
-    return found
+                columns[name][at] = values
+    return columns

@@ -30,7 +30,7 @@ from raysim.storage.updates import UpdateFiles
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run.
+    """Result of a finished run.
 
     Attributes:
         run_dir: The run directory.
@@ -57,7 +57,7 @@ class CheckedRun:
         states: Client states on disk.
         evaluator: Evaluates the global model.
         analyses: The analyses of its evaluated rounds.
-        identity: What decides the bits of its result, but for the executor.
+        identity: Identity of the run, without the executor's part.
         clock: Its virtual clock, if it has one.
     """
 
@@ -86,15 +86,15 @@ class CheckedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext(CheckedRun):
-    """Everything that a run is made of, checked and open.
+    """Parts of a run, checked and open.
 
     Attributes:
         watch: Times the driver's phases.
         listener: Receives what happens.
         run_dir: The run directory, held by this process.
         executor: Runs the clients.
-        own_task: Whether it has a task of its own.
-        force: Whether it goes on where the checkpoint is of another identity.
+        own_task: Whether it has its own task.
+        force: Whether it resumes from a checkpoint of another identity.
     """
 
     watch: Stopwatch
@@ -105,15 +105,15 @@ class RunContext(CheckedRun):
     force: bool = False
 
     def resume_advice(self, *, force: bool = False, **overrides: Any) -> str:
-        """Return what a user types, or calls, to resume this run."""
+        """Return the command, or the Python call, that resumes this run."""
         path = self.run_dir.path
         return resume_advice(path, own_task=self.own_task, force=force, overrides=overrides)
 
     def note_workers(self, before: Mapping[str, Any], committed: Checkpoint) -> dict[str, Any]:
-        """Write where the work runs whenever that has changed; return it.
+        """Record the description of the workers if it has changed; return it.
 
         Args:
-            before: Where it ran so far; empty before the first round.
+            before: The last description; empty before the first round.
             committed: The last committed round.
         """
         workers = self.executor.describe()

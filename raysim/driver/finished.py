@@ -1,4 +1,4 @@
-"""Runs that are finished when they are started again: their results are read, nothing is run."""
+"""Finished runs that are started again: their results are read, nothing is run."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from raysim.storage.sealed.models import model_problem
 def finished_run(
     run_dir: RunDirectory, settings: Settings, note: Callable[[str], None]
 ) -> Result | None:
-    """Return the finished run of a directory; None where there is none, or its model is damaged.
+    """Return the finished run of a directory; None if it is unfinished or its model is damaged.
 
-    Going on then writes the model anew from the checkpoint.
+    The run then goes on, and writes a damaged model anew from the checkpoint.
 
     Args:
         run_dir: The run directory, which `check` has checked.
         settings: The settings of the run.
-        note: Called with a line where the model is damaged.
+        note: Called with a line if the model is damaged.
 
     Raises:
         RunError: the model is damaged, and no checkpoint has it.
@@ -49,7 +49,7 @@ def finished_run(
 
 
 def check_same_task(run_dir: RunDirectory, identity: Mapping[str, Any]) -> None:
-    """Check that a finished run had the same task; settings do not tell that of a user's own.
+    """Check that a finished run had the same task; settings do not describe a user's own.
 
     Raises:
         RunError: its samples, clients or network differ.
@@ -70,17 +70,17 @@ def check_unchanged(
     *,
     own_task: bool,
 ) -> None:
-    """Check that overrides change nothing of a run that is resumed but what may change.
+    """Check that overrides change only settings that may change in a resumed run.
 
     Args:
         path: The run directory.
         recorded: The settings of the run.
-        settings: Those with the overrides.
+        settings: The settings with the overrides.
         overrides: The overrides, by dotted key.
-        own_task: Whether the run has a task of its own.
+        own_task: Whether the run has its own task.
 
     Raises:
-        RunError: they do; it says how to start another run with them.
+        RunError: they change others; the message says how to start another run with them.
     """
     if difference := difference_from(recorded, settings):
         words = " ".join(override_text(*each) for each in overrides.items())

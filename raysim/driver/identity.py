@@ -1,9 +1,9 @@
-"""Identity of a run: what decides the bits of its result besides settings and seeds.
+"""Identity of a run: all that decides the bits of its result besides settings and seeds.
 
-Every checkpoint seals it, and a run goes on only where nothing of it differs, or by force. Digests
-are taken once, at the start. That of prepared samples stands beside their file, which the start has
-just compared with it. Client indices that are drawn when they are asked for are represented by
-those of SAMPLED_CLIENTS clients: other code or another seed draws others for nearly every client.
+Every checkpoint seals it, and a run resumes only if it has not changed, or by force. Digests are
+taken once, at the start. That of prepared samples stands beside their file, which the start has
+just compared with it. Client indices drawn on demand are represented by those of SAMPLED_CLIENTS
+clients: other code or another seed draws others for nearly every client.
 """
 
 from __future__ import annotations
@@ -56,19 +56,19 @@ UNSEALED = {
     STAGES: {},
     LOCAL_TEST_SAMPLES: NO_SAMPLES,
 }
-"""Parts that an identity of an earlier version is without."""
+"""Parts that identities of earlier versions lack, and their values then."""
 
 
 def identity_of(
     settings: Settings, federation: Federation, network: nn.Module, reference: Tensors | None
 ) -> dict[str, Any]:
-    """Return revisions of components, and digests of the rest that a run is made of.
+    """Return the identity of a run: revisions of components, and digests of the rest.
 
     Args:
         settings: The run's settings.
         federation: Its samples and client indices.
-        network: Its network, as it begins.
-        reference: The model with which analyses compare, wherever it lies.
+        network: Its initial network.
+        reference: The model of the run `reference`, if one is named.
     """
     opened = OpenedSamples(federation, torch.device("cpu"))
     first, test = opened.client(0), opened.test(0, 2)
@@ -98,45 +98,46 @@ def with_environments(
 ) -> dict[str, Any]:
     """Return an identity with the distinct environments of actors and driver added."""
     known = [*identity.get(ENVIRONMENTS, ())]
-    known += [found for found in _environments(actors) if found not in known]
+    known += [each for each in _environments(actors) if each not in known]
     return {**identity, ENVIRONMENTS: known}
 
 
-def accepted(found: Checkpoint, context: RunContext) -> Checkpoint:
-    """Return a checkpoint that the run may go on from, with what it is forced to accept.
+def accepted(checkpoint: Checkpoint, context: RunContext) -> Checkpoint:
+    """Return a checkpoint with the run's identity, and the differences accepted by force.
 
-    It has a model of its own, whatever the run would begin with now.
+    The initial model is not compared, as the checkpoint has its own.
 
     Raises:
         RunError: its identity differs, and the run is not forced.
     """
     own = {name: value for name, value in context.identity.items() if name != INITIAL_MODEL}
-    identity = {**found.identity, **own}
-    other = _difference(found, own, context)
+    identity = {**checkpoint.identity, **own}
+    other = _difference(checkpoint, own, context)
     if other is None:
-        return replace(found, identity=identity)
-    path, where = context.run_dir.path, f"after round {found.number}"
+        return replace(checkpoint, identity=identity)
+    path, where = context.run_dir.path, f"after round {checkpoint.number}"
     if not context.force:
         raise RunError(
             f"out={path}: going on {where} would not have the same bits: {other}; restore that, or"
             f" to accept it, {context.resume_advice(force=True)}"
         )
     context.listener.note(f"forced to go on {where}: {other}")
-    return replace(found, identity=identity, forced=(*found.forced, f"{where}: {other}"))
+    forced = (*checkpoint.forced, f"{where}: {other}")
+    return replace(checkpoint, identity=identity, forced=forced)
 
 
-def _difference(found: Checkpoint, own: Mapping[str, Any], context: RunContext) -> str | None:
-    """Return in what a checkpoint's identity differs from the run's, its actors' and driver's."""
-    parts = differing_parts(found.identity, own)
+def _difference(checkpoint: Checkpoint, own: Mapping[str, Any], context: RunContext) -> str | None:
+    """Return the parts in which a checkpoint's identity differs from the run's, or None."""
+    parts = differing_parts(checkpoint.identity, own)
     environments = _environments(context.executor.describe()["actors"])
-    known = found.identity.get(ENVIRONMENTS, environments)
+    known = checkpoint.identity.get(ENVIRONMENTS, environments)
     if other := unknown_environment(environments, known):
         parts.append(other)
     return ", ".join(parts) or None
 
 
 def differing_parts(sealed: Mapping[str, Any], identity: Mapping[str, Any]) -> list[str]:
-    """Return in words the parts of a run's identity that differ from those of a sealed one."""
+    """Return the parts of a run's identity that differ from a sealed one, in words."""
     sealed = {**UNSEALED, **sealed}
     return [
         f"{name} was {_short(sealed[name])} (here {_short(value)})"
@@ -147,8 +148,8 @@ def differing_parts(sealed: Mapping[str, Any], identity: Mapping[str, Any]) -> l
 
 def _environments(actors: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     driver = {"environment": environment(torch.device("cpu"))}  # some methods compute there
-    found = by_environment([*actors, driver])
-    return [{key: value for key, value in each.items() if key != "nodes"} for each in found]
+    distinct = by_environment([*actors, driver])
+    return [{key: value for key, value in each.items() if key != "nodes"} for each in distinct]
 
 
 def _of_split(split: Split | Path) -> str:
@@ -173,7 +174,7 @@ def _of_code(network: nn.Module, scoring: Scoring) -> str:
 
 
 def _source(code: Any) -> str:
-    """Return the source of a class or function; its name where there is no file of it."""
+    """Return the source of a class or function; its name if it has no file."""
     try:
         return inspect.getsource(code)
     except (OSError, TypeError):

@@ -21,7 +21,7 @@ TORCH_STATE = (
     (torch.get_num_threads, torch.set_num_threads),
     (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
 )
-"""Getters and setters of torch's settings of this process, of which the caller keeps its own."""
+"""Getters and setters of torch's settings of the process; the caller keeps its own values."""
 
 
 class RoundIterator(Iterator[Row]):
@@ -67,7 +67,7 @@ class RoundIterator(Iterator[Row]):
         """The finished run.
 
         Raises:
-            RunError: the iteration has not come to its end.
+            RunError: the iteration has not ended.
         """
         if self._result is None:
             raise RunError(
@@ -96,7 +96,7 @@ class RoundIterator(Iterator[Row]):
         return self.result
 
     def drain(self) -> Result:
-        """Run all rounds that are left in one step; return the result."""
+        """Run all remaining rounds in one step; return the result."""
         with self, self._inside():
             try:
                 while True:

@@ -10,13 +10,13 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Started:
-    """A run is about to start its first round.
+    """Event of a run that is about to start its first round.
 
     Attributes:
         path: The run directory.
         method: Name of the method.
         round_number: Rounds that are done already.
-        rounds: Rounds at most.
+        rounds: Most rounds of the run.
         cohort: Clients per round.
         clients: Clients in all.
         target: Test accuracy at which the run stops, or None.
@@ -41,7 +41,7 @@ class Listener:
         """Called before the first round."""
 
     def progress(self, done: int, total: int) -> None:
-        """Called with the number of clients of the current pass that are done, and of all."""
+        """Called with the numbers of finished and of all clients of the current pass."""
 
     def round_done(self, row: Mapping[str, Any]) -> None:
         """Called after a round is committed, with its row of `metrics.parquet`."""

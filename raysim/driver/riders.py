@@ -1,4 +1,4 @@
-"""Riders of passes: what the engine adds to a pass before it runs, and takes out of its result."""
+"""Riders of passes: additions to a pass before it runs, taken out of its result."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Rider:
     """Whether it rides on passes over clients alone, not on those of a round without any."""
 
     def dress(self, work: Pass) -> Pass:
-        """Return the pass that runs in place of a pass."""
+        """Return the pass that runs in place of the given one."""
         return work
 
     def undress(self, reduced: Reduced) -> Reduced:
-        """Return the result of the pass that was given, from that of the one that ran."""
+        """Return the given pass's result, from the result of the pass that ran."""
         return reduced

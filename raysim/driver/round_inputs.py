@@ -38,7 +38,7 @@ def round_inputs(
     note: Callable[[str], None],
     cohort: tuple[int, ...],
 ) -> Round:
-    """Return the input of `Method.round`; it depends on seed, round and committed state alone.
+    """Return the input of `Method.round`; it depends only on seed, round and committed state.
 
     Args:
         settings: The run's settings.
@@ -114,7 +114,7 @@ def passes_of(method: Method, now: Round, state: ServerState) -> Passes:
             with calling(method, "round"):
                 passes.close()
             raise
-        except BaseException as raised:  # the method's, to catch and to clean up after
+        except BaseException as raised:  # the method may catch it, or clean up
             error = raised
 
 
@@ -148,7 +148,7 @@ def run_round(
 
     Args:
         passes: The passes, by `passes_of`.
-        run: Runs one.
+        run: Runs a pass.
         riders: Dress each pass, in this order, and undress its result in reverse.
     """
     value: Reduced | None = None
@@ -157,8 +157,8 @@ def run_round(
         try:
             work = resumed(passes, value, error)
         except StopIteration as end:
-            found: tuple[ServerState, Metrics] = end.value
-            return found
+            result: tuple[ServerState, Metrics] = end.value
+            return result
         finally:
             value = error = None
         try:
@@ -178,17 +178,19 @@ def _no_passes(method: Method, what: str) -> SettingsError:
     )
 
 
-def _checked_next(method: Method, found: Any) -> tuple[ServerState, Metrics]:
-    """Return what a method's round returned.
+def _checked_next(method: Method, returned: Any) -> tuple[ServerState, Metrics]:
+    """Return the next state and metrics of a method's round.
 
     Raises:
-        SettingsError: it is not the next state and metrics.
+        SettingsError: the round returned something else.
     """
 
-    def is_next_state(found: Any) -> bool:
-        state, metrics = found
+    def is_next_state(value: Any) -> bool:
+        state, metrics = value
         return isinstance(state, ServerState) and isinstance(metrics, Mapping)
 
     expected = "the next ServerState and a dict of metrics"
-    result: tuple[ServerState, Metrics] = checked(method, "round", found, is_next_state, expected)
+    result: tuple[ServerState, Metrics] = checked(
+        method, "round", returned, is_next_state, expected
+    )
     return result

@@ -15,7 +15,7 @@ from raysim.storage.summary import DROPPED
 from raysim.storage.trace import Span
 
 TRAINED = ("client", "samples", "train_loss", "objective")
-"""Columns of which figures are made."""
+"""Columns from which figures are computed."""
 
 
 @dataclass
@@ -41,7 +41,7 @@ class _Account:
             self.trained[name] = np.concatenate([values, columns[name][took_steps]])
 
     def figures(self) -> dict[str, float | None]:
-        """Return the figures; losses are means over samples, None where nobody took a step."""
+        """Return the figures; losses are means over samples, None if no client took a step."""
         weights = self.trained["samples"]
         losses = {
             name: float(np.average(self.trained[name], weights=weights)) if len(weights) else None
@@ -93,7 +93,7 @@ class RoundLog:
         """Return the figures of a label.
 
         Raises:
-            SettingsError: a column of it would have the name of another one of the engine.
+            SettingsError: a column of it would have the name of one of the engine.
         """
         if label not in self._accounts:
             account = _Account()
@@ -105,15 +105,15 @@ class RoundLog:
     def figures(self) -> dict[str, float | None]:
         """Return columns of `metrics.parquet`: the round's, then those of each label.
 
-        The round's bytes are those of all its passes, as its seconds are. `clients_dropped` is a
-        column of rounds in which clients were dropped alone.
+        The round's bytes, as its seconds, are those of all its passes. Only rounds in which clients
+        were dropped have the column `clients_dropped`.
         """
-        found: dict[str, float | None] = {}
+        figures: dict[str, float | None] = {}
         for label, account in self._accounts.items():
             prefix = f"{label}_" if label else ""
-            found |= {f"{prefix}{name}": value for name, value in account.figures().items()}
+            figures |= {f"{prefix}{name}": value for name, value in account.figures().items()}
         accounts, dropped = self._accounts.values(), {failure.client for failure in self.dropped}
-        return found | {
+        return figures | {
             "bytes_up": sum(account.bytes_up for account in accounts),
             "bytes_down": sum(account.bytes_down for account in accounts),
             **({DROPPED: len(dropped)} if dropped else {}),
@@ -125,13 +125,13 @@ class RoundLog:
         passes = self._trained
         clients = np.concatenate([np.empty(0), *(columns["client"] for columns in passes)])
         last = len(clients) - 1 - np.unique(clients[::-1], return_index=True)[1]
-        found = {}
+        reports = {}
         for name in dict.fromkeys(name for columns in passes for name in columns):
             missing = (np.full(len(columns["client"]), np.nan) for columns in passes)
             values = [c.get(name, other) for c, other in zip(passes, missing, strict=True)]
-            found[name] = np.concatenate(values)[last]
-        losses = found.get("train_loss", np.empty(0))
-        return Results(clients[last].astype(np.int64), losses, found)
+            reports[name] = np.concatenate(values)[last]
+        losses = reports.get("train_loss", np.empty(0))
+        return Results(clients[last].astype(np.int64), losses, reports)
 
     def losses(self) -> dict[int, float]:
         """Return the last train loss of each client that took steps in the round's own passes."""

@@ -1,4 +1,4 @@
-"""Selection of a round's clients: what the component knows, and the checks of what it selects."""
+"""Selection of a round's clients: the component's input, and checks of its choice."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from raysim.driver.round_log import RoundLog
 from raysim.storage.checkpoints import Checkpoint
 
 SHOWN = 10
-"""Clients that an error shows."""
+"""Most clients that an error shows."""
 
 
 def generator(seed: int, keys: Sequence[int], purpose: str = "") -> np.random.Generator:
@@ -45,7 +45,7 @@ def sampling_of(
     clock: VirtualClock | None,
     tick: int = 0,
 ) -> Sampling:
-    """Return what a selection knows before a round.
+    """Return the input of a selection before a round.
 
     Args:
         settings: The run's settings.
@@ -85,8 +85,8 @@ def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _work(work: Integers, clients: Any) -> Floats:
-    found: Floats = work[clients].astype(np.float64)
-    return found
+    amounts: Floats = work[clients].astype(np.float64)
+    return amounts
 
 
 def select(selection: Selection, now: Sampling) -> list[int]:
@@ -95,14 +95,14 @@ def select(selection: Selection, now: Sampling) -> list[int]:
     Raises:
         SettingsError: it fails, or they are not distinct clients that may be selected.
     """
-    found = ask(
+    selected = ask(
         selection,
         "select",
         now,
-        returns=lambda found: all(int(client) == client for client in found),
+        returns=lambda returned: all(int(client) == client for client in returned),
         expected="a list of clients' numbers",
     )
-    chosen = [int(client) for client in found]
+    chosen = [int(client) for client in selected]
     if len({*chosen}) < len(chosen) or not all(0 <= c < now.clients for c in chosen):
         raise _bad(selection, now, f"must be distinct clients from 0 to {now.clients - 1}", chosen)
     if now.members is not None and not _may_start(now.members, now.busy, chosen):
@@ -116,7 +116,7 @@ def select(selection: Selection, now: Sampling) -> list[int]:
 
 
 def _may_start(members: Integers, busy: Collection[int], chosen: Sequence[int]) -> bool:
-    """Return whether clients are members and not busy; the cost is not that of all members."""
+    """Return whether clients are members and not busy, without a pass over all members."""
     places = np.searchsorted(members, chosen).clip(max=len(members) - 1)
     are_members = bool((members[places] == chosen).all())
     return are_members and not any(client in busy for client in chosen)
@@ -129,11 +129,11 @@ def _bad(selection: Selection, now: Sampling, rule: str, chosen: Sequence[int]) 
 
 @dataclass(frozen=True)
 class RoundSelection(Rider):
-    """Selection of one round; on passes that train, clients report what it asks for.
+    """Selection of one round, to which clients report on passes that train.
 
     Attributes:
         selection: The selection.
-        now: What it knows.
+        now: Its input.
         selected: The clients, in its order.
     """
 
@@ -150,17 +150,17 @@ class RoundSelection(Rider):
         clock: VirtualClock | None = None,
         timed: VirtualRound | None = None,
     ) -> RoundSelection:
-        """Select the clients of a round; where none is available, wait until one is.
+        """Select the clients of a round; if none is available, wait until one is.
 
         Args:
             settings: The run's settings.
             before: The committed state before the round.
             sizes: Samples that each client trains on [K].
             clock: The run's clock, if it has one.
-            timed: The round in virtual time, which goes on to that moment.
+            timed: The round in virtual time, which advances to that tick.
 
         Raises:
-            SettingsError: the selection fails, or selects nobody where somebody is available.
+            SettingsError: the selection fails, or selects no client although one is available.
         """
         selection, tick = settings.selection, timed.now if timed else 0
         now = sampling_of(settings, before, sizes, clock, tick)
@@ -200,13 +200,13 @@ class RoundSelection(Rider):
         Raises:
             SettingsError: the selection fails.
         """
-        if type(self.selection).update is Selection.update:  # nothing is learnt of results
+        if type(self.selection).update is Selection.update:  # it learns nothing from results
             return self.now.state, {}
         state, metrics = ask(
             self.selection,
             "update",
             *(self.now, self.selected, log.results()),
-            returns=lambda found: are_arrays(found[0]) and isinstance(found[1], Mapping),
+            returns=lambda pair: are_arrays(pair[0]) and isinstance(pair[1], Mapping),
             expected="its state, a dict of arrays of numbers, and a dict of metrics",
         )
         return {name: np.array(value) for name, value in state.items()}, metrics
@@ -218,7 +218,7 @@ def are_arrays(state: Mapping[str, Any]) -> bool:
 
 
 def _reporting(finish: Finish, selection: Selection, view: View, trained: Trained) -> Upload:
-    """Return the method's upload with what a client reports to the selection."""
+    """Return the method's upload with a client's report to the selection."""
     upload = finish(view, trained)
     report = selection.report(view, trained)
     own = {*upload.scalars, *upload.metrics}

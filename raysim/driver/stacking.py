@@ -1,8 +1,8 @@
-"""Decision whether clients are trained stacked, made once, before the first round.
+"""Decision to train clients stacked or not, made once, before the first round.
 
-It follows from settings, network, method and the actors' memory, and the checkpoint seals it: were
-it made while the run goes on, scheduling would decide a result's last bits. Whether a method's
-rules can be stacked is found by rehearsing a round on two clients with a few samples each.
+It follows from settings, network, method and the actors' memory, and the checkpoint seals it: if it
+were made during the run, scheduling would decide a result's last bits. A rehearsed round on two
+clients with a few samples each tells whether a method's rules can be stacked.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from raysim.training.stacked.trainer import StackedTrainer
 CLIENTS = 2
 """Clients of a rehearsal."""
 FEW_SAMPLES = 8
-"""Samples of a rehearsing client where its batch is all that it has."""
+"""Samples of a rehearsing client with `local.batch_size=full`."""
 
 
 def decide_stack_size(
@@ -55,7 +55,7 @@ def decide_stack_size(
         federation: Its samples and client indices.
         network: The network as it was built.
         checkpoint: The checkpoint from which the run starts.
-        describe: Returns where the workers are.
+        describe: Returns the description of the workers.
         note: Shows the user why clients are not stacked although `engine.vectorize` asks for it.
     """
     size, reason = stack_size(settings, federation, network, describe)
@@ -69,11 +69,11 @@ def decide_stack_size(
 
 
 class _UnsupportedError(Exception):
-    """The stacked trainer cannot train these rules."""
+    """Error of rules that the stacked trainer cannot train."""
 
 
 class Rehearsal:
-    """One round on few clients and samples, stacked, in this process; nothing is kept of it."""
+    """Stacked round on few clients and samples in this process, whose result is dropped."""
 
     def __init__(self, settings: Settings, federation: Federation, network: nn.Module) -> None:
         self._settings, self._network = settings, network
@@ -111,7 +111,7 @@ class Rehearsal:
                         error = raised
         except _UnsupportedError as unsupported:
             return str(unsupported)
-        except Exception:  # the end, or an error of any kind, which the run itself will meet
+        except Exception:  # the round's end, or an error that the run will raise, too
             return None
 
     def run(self, work: Pass) -> Reduced:

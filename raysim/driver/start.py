@@ -44,16 +44,16 @@ def drive(
 ) -> Steps[Result]:
     """Start or resume a run; yield the row of each round, and requests; return the result.
 
-    Nothing is written before everything has been checked. True that is sent for a row ends the run
-    with the rounds so far.
+    Nothing is written before everything has been checked. Sending True for a row ends the run with
+    the rounds so far.
 
     Args:
         settings: The run's settings.
         prepare: Returns its samples, client indices and network.
         directory: Yields its run directory.
         listener: Receives what happens.
-        own_task: Whether it has a task of its own.
-        force: Whether to go on where data, versions or machines differ from the checkpoint's.
+        own_task: Whether it has its own task.
+        force: Whether to resume although data, versions or machines differ from the checkpoint's.
 
     Raises:
         RaysimError: a setting, a file or a client does not allow the run.
@@ -91,7 +91,7 @@ def drive(
 def reserved_directory(
     settings: Settings, listener: Listener, *, own_task: bool, force: bool
 ) -> Iterator[RunDirectory]:
-    """Yield the run directory of settings, a new one without `out`, which may hold a part of it.
+    """Yield the run directory of settings: `out`, which may hold a part of the run, or a new one.
 
     Raises:
         RunError: it holds another run, or sources that have changed.
@@ -117,7 +117,7 @@ def check_run(
         settings: The run's settings.
         federation: Its samples, client indices and network.
         run_dir: Its run directory.
-        note: Called with a line where something is damaged and does not stop the run.
+        note: Called with a line on damage that does not stop the run.
 
     Raises:
         RaysimError: a setting or a file does not allow the run.

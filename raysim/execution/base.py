@@ -27,7 +27,7 @@ def unnoticed(done: int) -> None:
 
 
 class Executor(ABC):
-    """Runs a worker's calls over many items.
+    """Executor of a worker's calls over many items.
 
     Attributes:
         stack: Number of runs whose clients may share stacks, including this run.
@@ -158,7 +158,7 @@ def advance(steps: Generator[Any, Any, Any], value: object = None) -> Any:
 
 
 def next_step(steps: Steps[Any]) -> Steps[Any]:
-    """Take steps up to the next that is no request; return it, or None at their end.
+    """Take steps up to the next one that is not a request; return it, or None at their end.
 
     Requests are passed on to the caller.
     """
@@ -216,7 +216,7 @@ class InlineExecutor(Executor):
         failed_at: Mapping[Item, str] | None = None,
         due: Mapping[Item, float] | None = None,
     ) -> None:
-        """Note items, which run when their results are requested."""
+        """Queue items, which run when their results are requested."""
         self._waiting[call].append((message, [*costs]))
 
     def results(

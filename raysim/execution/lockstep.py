@@ -1,11 +1,11 @@
-"""Runs that take turns in one process; clients of those that differ in numbers are trained stacked.
+"""Lockstep of runs in one process: clients of runs that differ only in numbers share stacks.
 
-The steps of each run go on until it has clients to train, and wait there for the others. Then the
-clients of runs that differ in numbers alone are trained in common stacks, by the trainer that also
-stacks clients of one run; sums, records and failures of each run are its own, as is all else.
+Each run advances until it has clients to train, and waits there for the others. Then clients of
+such runs are trained in common stacks, by the trainer that also stacks clients of one run; sums,
+records, failures and all else remain each run's own.
 
-A run's bits depend on its settings and on the most runs that there may be, not on those beside it:
-they come and go with kills. So all stacks are padded to one shape, a run that is alone included.
+A run's bits depend on its settings and on the largest number of runs, not on the runs beside it,
+which may be killed. So all stacks are padded to one shape, also those of a run alone.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _Training:
 
 
 class _Run(Generic[T]):
-    """A run and its steps; `stacked_with`: the most runs in a stack of its clients so far."""
+    """Run and its steps; `stacked_with`: the most runs in a stack of its clients so far."""
 
     def __init__(self, lockstep: Lockstep[T], number: int, steps: Steps[Any]) -> None:
         self.lockstep, self.number, self.steps = lockstep, number, steps
@@ -76,10 +76,10 @@ class _Run(Generic[T]):
         self.settings: Settings
 
     def go_on(self) -> T | None:
-        """Let the run go on to its next step; return it, or None where it waits.
+        """Advance the run to its next step; return it, or None if the run waits.
 
         Raises:
-            StopIteration: it has ended.
+            StopIteration: the run has ended.
         """
         while True:
             answer, self._answer = self._answer, _nothing
@@ -90,36 +90,36 @@ class _Run(Generic[T]):
             except BaseException as raised:  # goes to where the request was made
                 error = raised
             try:
-                found = resumed(self.steps, value, error)
+                step = resumed(self.steps, value, error)
             finally:
                 value = error = None
-            if not isinstance(found, Request):
-                return found  # type: ignore[no-any-return]
-            if training := self._training(found):
+            if not isinstance(step, Request):
+                return step  # type: ignore[no-any-return]
+            if training := self._training(step):
                 self.waits_for, self.waits, self._answer = training, True, self._trained
                 return None
-            self._answer = found.answer
-            if isinstance(found, OpenExecutor):
-                self._answer = partial(_LockstepExecutor, found.spec, self)
+            self._answer = step.answer
+            if isinstance(step, OpenExecutor):
+                self._answer = partial(_LockstepExecutor, step.spec, self)
 
     def _training(self, request: Request) -> _Training | None:
-        """Return the clients whose results a run asks for, if they may be trained with others'."""
+        """Return the clients of requested results, if other runs' clients may join their stacks."""
         results = request.results if isinstance(request, NextResult) else None
         return results.training() if isinstance(results, _Results) else None
 
     def _trained(self) -> WorkerResult:
-        """Return the results of the clients that it waited for."""
+        """Return the results of the awaited clients."""
         if self.waits_for.error:
             raise self.waits_for.error
         return self.worker.take("train")
 
 
 def _nothing() -> None:
-    """Answer where nothing was asked for."""
+    """Answer without a request."""
 
 
 class _Results(Iterator[WorkerResult | FailedItem]):
-    """Results of a run in lockstep, of which some may be trained with those of others."""
+    """Results of a run in lockstep, whose clients may be trained with those of other runs."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class _Results(Iterator[WorkerResult | FailedItem]):
         return next(self._results)
 
     def training(self) -> _Training | None:
-        """Return the next clients to train, if they are trained with those of other runs."""
+        """Return the next clients to train, if other runs' clients may join their stacks."""
         if not self._waiting:
             return None
         message, items = self._waiting[0]
@@ -157,22 +157,22 @@ class _LockstepExecutor(InlineExecutor):
     def results(
         self, call: Call, on_done: Callable[[int], None] = unnoticed
     ) -> Iterator[WorkerResult | FailedItem]:
-        """Yield the results of a method's items, which others than this executor may train."""
+        """Yield the results of a method's items; other runs may train its clients."""
         results = super().results(call, on_done)
         return _Results(results, self._waiting[call], on_done) if call == "train" else results
 
     def describe(self) -> dict[str, Any]:
-        """Return where work runs, and how many runs are stacked at most, and were."""
-        found = super().describe()
-        for actor in found["actors"]:
-            if "memory" in actor:  # by which clients are stacked
+        """Return a description of the worker, with the most runs stacked, possible and actual."""
+        description = super().describe()
+        for actor in description["actors"]:
+            if "memory" in actor:  # by which the stack size is decided
                 actor["memory"] //= self.stack
-        return {**found, "stack": self.stack, "stacked_with": self._run.stacked_with}
+        return {**description, "stack": self.stack, "stacked_with": self._run.stacked_with}
 
 
 @dataclass
 class _Family:
-    """Runs that differ in numbers alone; `refused` says why they are not stacked all the same."""
+    """Runs that differ only in numbers; `refused`: the reason why they are still not stacked."""
 
     settings: Settings
     rows: int
@@ -185,8 +185,8 @@ class Lockstep(Generic[T]):
     """Runs that take turns, by number.
 
     Attributes:
-        size: The most runs.
-        notes: Lines for the user, in which runs could not be stacked, each once.
+        size: Largest number of runs.
+        notes: Lines for the user on runs that could not be stacked, each once.
     """
 
     def __init__(self, size: int) -> None:
@@ -202,15 +202,15 @@ class Lockstep(Generic[T]):
         engine: EngineSettings,
         steps: Steps[Any],
     ) -> None:
-        """Start a run in the place of the one before.
+        """Start a run in place of the earlier one with its number.
 
         Args:
-            number: The run's.
+            number: The run's number.
             engine: Settings of the process, the same for all runs.
-            steps: Its steps.
+            steps: The run's steps.
         """
         self.stop(number)
-        if not self._runs:  # once for all, as runs do not end in the order in which they began
+        if not self._runs:  # once for all, as runs end in any order
             self._process.enter_context(configure(engine))
         self._runs[number] = _Run(self, number, steps)
 
@@ -224,7 +224,7 @@ class Lockstep(Generic[T]):
                 self._forget(number)
 
     def advance(self) -> dict[int, T]:
-        """Advance each run to its next step; return these in order. Runs that end have none."""
+        """Advance each run to its next step; return the steps by number, without ended runs."""
         steps: dict[int, T] = {}
         with interruptible():
             try:
@@ -238,7 +238,7 @@ class Lockstep(Generic[T]):
         return dict(sorted(steps.items()))
 
     def _go_on(self, steps: dict[int, T]) -> None:
-        """Let each run go on to its next step, which is added, or until it waits."""
+        """Advance each run until it waits, or to its next step, which is added to `steps`."""
         for number, run in sorted(self._runs.items()):
             if not run.waits and number not in steps:
                 try:
@@ -250,7 +250,7 @@ class Lockstep(Generic[T]):
                     steps[number] = step
 
     def welcome(self, run: _Run[Any]) -> None:
-        """Put a run to those from which it differs in numbers alone."""
+        """Add a run to the family from which it differs only in numbers, or to a new one."""
         module, reason = run.worker.sequential.network.module, None
         for family in self._families:
             its = family.trainer.sequential.network.module
@@ -284,7 +284,7 @@ class Lockstep(Generic[T]):
             self.notes.append(text)
 
     def _train(self) -> None:
-        """Train what all wait for; of runs in different passes the earliest, so that they meet."""
+        """Train the awaited clients of the earliest pass, so that runs in different passes meet."""
         for family in self._families:
             waiting = [run for run in family.runs if run.waits]
             passes = [run.waits_for.message.pass_number for run in waiting]
@@ -295,7 +295,7 @@ class Lockstep(Generic[T]):
                     self._train_group(family, [alike[number] for number in numbers])
 
     def _train_group(self, family: _Family, group: Sequence[_Run[Any]]) -> None:
-        """Train what runs wait for, stack by stack."""
+        """Train the awaited clients of runs, stack by stack."""
         for stacks in zip_longest(*(run.waits_for.stacks for run in group)):
             wanted = zip(group, stacks, strict=True)
             left = {run: stack for run, stack in wanted if stack and not run.waits_for.error}
@@ -318,7 +318,7 @@ class Lockstep(Generic[T]):
                 try:
                     with device_errors(f"train of {stack}"):
                         run.worker.train(waits_for.message, [stack])
-                except Exception as error:  # the run's driver knows what to do
+                except Exception as error:  # the run's driver handles it
                     waits_for.error = error
             waits_for.count(stack)
 

@@ -1,4 +1,4 @@
-"""The methods: one small file each, with its source, formula and deviations at the top."""
+"""Methods, one small file each, with source, formula and deviations at its top."""
 
 from raysim.core.method import METHODS
 

@@ -1,4 +1,4 @@
-"""Base of asynchronous methods: how many clients train at once, and how staleness counts.
+"""Base of asynchronous methods: their concurrency, and their weights by staleness.
 
 Source: Xie, Koyejo and Gupta, "Asynchronous Federated Optimization", OPT 2020. s is the factor of
 an update that starts tau versions before its aggregation.
@@ -7,7 +7,7 @@ an update that starts tau versions before its aggregation.
     staleness="polynomial":   s = (1 + tau)^-a                              a = 0.5 by default
     staleness="hinge":        s = 1 if tau <= b, else 1 / (a (tau - b) + 1)  a = 10, b = 4
 
-Clients are drawn uniformly among those that neither train nor wait for their aggregation.
+Clients are drawn uniformly, without those that train or wait for their aggregation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from raysim.core.user_input.limits import Count
 from raysim.methods.fedavg import FedAvg
 
 DECAYS = {"polynomial": 0.5, "hinge": 10.0, "constant": 0.0}
-"""The setting `a` where it is not given."""
+"""Default of the setting `a`, by `staleness`."""
 
 
 class AsynchronousAvg(FedAvg):

@@ -1,7 +1,7 @@
 """Chain: several methods at once, each with its own settings.
 
 Source: the composition of gradient transformations in DeepMind's Optax (optax.chain), carried over
-to the rules of local training and to the server's update. Nothing of it is printed in a paper.
+to the rules of local training and to the server's update. No paper describes it.
 
     client:  rules of all methods as `raysim.chain` merges them: penalties and transforms in order
     server:  state_i = update_i(state before the round, means with the model of update_(i-1))
@@ -10,11 +10,11 @@ to the rules of local training and to the server's update. Nothing of it is prin
 
     method.name=chain method.methods.fedprox.mu=0.1 method.methods.scaffold={}
 
-A name with dots, as in package.module:Class, is written in JSON or in a file. Each method must be
-a FedAvg that keeps FedAvg's `round`. Groups of the server's state, of the broadcast and of the
-clients' state need different names in different methods, but for "model". With FedBuff, which
-discounts stale updates, only methods go that send and average what FedAvg does. A chain of no
-method is FedAvg.
+A name with dots, as in package.module:Class, is written in JSON or in a file. Each method must be a
+FedAvg that keeps FedAvg's `round`. Groups of the server's state, of the broadcast and of the
+clients' state need different names in different methods, but for "model". FedBuff, which discounts
+stale updates, goes only with methods that send and average what FedAvg does. An empty chain is
+FedAvg.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ def _written(methods: Mapping[str, FedAvg]) -> dict[str, Any]:
 
 
 class Chain(FedAvg):
-    """Several methods at once: FedProx and SCAFFOLD, say, under Adam on the server.
+    """Several methods at once, for example FedProx and SCAFFOLD under Adam on the server.
 
-    Helps to study how methods combine, without a class for each combination. Costs what its methods
-    cost together, in time, memory and bytes; the model travels once.
+    Helps to study how methods combine, without a class for each combination. Costs the sum of its
+    methods' costs in time, memory and bytes; the model travels once.
     """
 
     methods: Annotated[Mapping[str, FedAvg], PlainValidator(_build), PlainSerializer(_written)] = (
@@ -98,12 +98,12 @@ class Chain(FedAvg):
 
     @property
     def revision(self) -> int:  # type: ignore[override]  # a constant of other methods
-        """Raised by as much as the revisions of its methods are."""
+        """Revision that rises with those of its methods."""
         return 1 + sum(member.revision - 1 for member in self.methods.values())
 
     @property
     def staged(self) -> bool:  # type: ignore[override]  # a constant of other methods
-        """True if one of the methods looks into the stages of a network."""
+        """True if one of the methods needs the stages of a network."""
         return any(member.staged for member in self.methods.values())
 
     @property
@@ -122,7 +122,7 @@ class Chain(FedAvg):
         return chain(*(member.rules() for member in self.methods.values()))
 
     def init(self, network: nn.Module) -> ServerState:
-        """Merge the states of all methods; `info` notes which method keeps a group."""
+        """Merge the states of all methods; `info` names the method that keeps each group."""
         states = {name: member.init(network) for name, member in self.methods.items()}
         own = {name: _without_model(state.groups) for name, state in states.items()}
         owners = {_owner_of(group): name for name, groups in own.items() for group in groups}
@@ -138,12 +138,12 @@ class Chain(FedAvg):
         return _merged("client state", [m.client_init(state) for m in self.methods.values()])
 
     def broadcast(self, state: ServerState) -> Groups:
-        """Merge what the methods send; the model is sent once."""
+        """Merge the methods' broadcasts; the model is sent once."""
         sent = [_without_model(member.broadcast(state)) for member in self.methods.values()]
         return {**super().broadcast(state), **_merged("broadcast", sent)}
 
     def training_pass(self, now: Round, state: ServerState) -> Pass:
-        """Return one pass for all methods; what one of them changes in FedAvg's is kept."""
+        """Return one pass for all methods, with their changes of FedAvg's."""
         plain = super().training_pass(now, state)
         passes = [member.training_pass(now, state) for member in self.methods.values()]
         changes: dict[str, Any] = {}
@@ -159,7 +159,7 @@ class Chain(FedAvg):
         return replace(plain, bases={**plain.moved_from, **bases}, **changes)
 
     def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:
-        """Update the state by each method in turn; its mean model is the result of the one before.
+        """Update the state by each method in turn, from the model of the method before.
 
         A method sees the state before the round, and no means of others' groups.
         """
@@ -182,7 +182,7 @@ class Chain(FedAvg):
         return _merged("metrics", [member.metrics(state) for member in self.methods.values()])
 
     def asynchrony(self, size: int) -> Asynchrony | None:
-        """Return how rounds overlap, by the method whose rounds do."""
+        """Return the overlap of rounds, by the method that sets it."""
         member = self._only("asynchrony")
         return member.asynchrony(size) if member else None
 
@@ -192,13 +192,13 @@ class Chain(FedAvg):
         return member.discount(staleness) if member else 1.0
 
     def deployed(self, state: ServerState) -> Tensors:
-        """Return the tensors of the method that deploys others than the model."""
+        """Return the deployed tensors, by the method that sets them."""
         member = self._only("deployed")
         return member.deployed(state) if member else super().deployed(state)
 
     @property
     def deploys_client_models(self) -> bool:
-        """True where one of the methods gives clients a model of their own."""
+        """True if one of the methods gives clients a model of their own."""
         return self._only("deployment") is not None
 
     def deployment(self, now: Round, state: ServerState) -> Pass | None:
@@ -207,7 +207,7 @@ class Chain(FedAvg):
         return member.deployment(now, state) if member else None
 
     def _check_discount(self) -> None:
-        """Check that what a method discounts is its own upload alone.
+        """Check that a method discounts only its own upload.
 
         The factor of a stale update multiplies all groups that a client sends, and no weight.
         """
@@ -224,14 +224,14 @@ class Chain(FedAvg):
     def _only(self, hook: str) -> FedAvg | None:
         """Return the only method that overrides a hook, or None."""
         plain = getattr(FedAvg, hook)
-        found = {n: m for n, m in self.methods.items() if getattr(type(m), hook) is not plain}
-        if len(found) > 1:
-            raise SettingsError(f"{' and '.join(found)} each have a {hook} of their own")
-        return next(iter(found.values()), None)
+        owners = {n: m for n, m in self.methods.items() if getattr(type(m), hook) is not plain}
+        if len(owners) > 1:
+            raise SettingsError(f"{' and '.join(owners)} each have a {hook} of their own")
+        return next(iter(owners.values()), None)
 
 
 def _owner_of(group: str) -> str:
-    """Return the name under which `info` notes the method that keeps a group."""
+    """Return the key in `info` of the method that keeps a group."""
     return f"owner of {group}"
 
 

@@ -1,4 +1,4 @@
-"""Ditto: beside the global model each client trains a model of its own, tied to the global one.
+"""Ditto: each client also trains a personal model, tied to the global one.
 
 Source: Li, Hu, Beirami and Smith, "Ditto: Fair and Robust Federated Learning Through
 Personalization", ICML 2021, algorithm 1.
@@ -27,7 +27,7 @@ from raysim.methods.fedprox import proximal
 
 
 class Ditto(FedAvg):
-    """FedAvg, and a personal model of every client that takes part.
+    """FedAvg with a personal model of every client that takes part.
 
     Helps where clients' data differ so much that no global model suits them all. Costs twice
     FedAvg's local training, and a model kept by each client that ever took part; bytes are
@@ -64,5 +64,5 @@ def _keep_model(view: View, trained: Trained) -> Upload:
 
 
 def _nothing(client: int) -> int:
-    """Return the bytes of the second pass: the client has the model since the first."""
+    """Return the bytes of the second pass: the client has the model from the first."""
     return 0

@@ -8,8 +8,8 @@ Learning from non-IID Data", 2021, sections 3 and 4.2, figure 2.
                                             lr * `finetune_lr_factor`
 
 Layers are the model's weight layers in forward order; a normalisation belongs to the layer before
-it. The group that is not trained is frozen, its BatchNorm statistics too. Up travels the trained
-group; down, what has changed since the client last received it: after taking part in the round
+it. The group that is not trained is frozen, its BatchNorm statistics too. Clients send the trained
+group. They receive what has changed since they last received it: after taking part in the round
 before, the group averaged then, otherwise the whole model.
 
 split="auto" finds the split by a pre-pass: `prepass` + `probe` passes of FedAvg from the same
@@ -20,8 +20,8 @@ layer's weights after `prepass` passes, W_t after each of the `probe` passes tha
     W_d(l) = (1 - cos(W_ref, W_t)) / ||W_ref||                section 4.2.2
     rise(l) = (mean W_d(l+1) - mean W_d(l)) / mean W_d(l)     means over the probe passes
 
-The split is put after the layer l of the largest rise (the first of equals). Where no rise exceeds
-`min_rise`, divergence shows no split: the run says so, and the last layer alone is fine-tuned, as
+The split is put after the layer l of the largest rise (the first of equals). If no rise exceeds
+`min_rise`, the run notes that divergence shows no split, and only the last layer is fine-tuned, as
 in the paper. Training then starts from the initial model, or with continue_from_prepass=true from
 the pre-pass model.
 
@@ -59,13 +59,13 @@ PREPASS = "prepass"
 
 
 class DivideAndConquer(FedAvg):
-    """Train the layers before the split in odd rounds, those after it in even rounds.
+    """FedAvg of the layers before a split in odd rounds, of the later layers in even rounds.
 
     Helps where clients' data differ in a way that moves the late layers most: features are learned
     long, class-specific layers little. Against FedAvg: no more memory; an epoch of fine-tuning
     costs less, as its backward pass ends at the split; one model up per two rounds instead of two.
-    Down travels one as well to clients that take part in every round, the whole model to one that
-    missed the round before. split="auto" costs `prepass` + `probe` rounds of FedAvg more.
+    Clients that take part in every round also receive one; a client that missed the round before
+    receives the whole model. split="auto" costs `prepass` + `probe` rounds of FedAvg more.
     """
 
     staged: ClassVar[bool] = True
@@ -164,18 +164,18 @@ class DivideAndConquer(FedAvg):
         return len(divergence) - 1
 
     def _check_layers(self, network: nn.Module) -> None:
-        found = weight_layers(network)
-        if len(found) < 2:
+        layers = weight_layers(network)
+        if len(layers) < 2:
             raise SettingsError(
                 f"method.name={self.title}: needs a model with at least 2 weight layers; this one"
-                f" has {len(found)}"
+                f" has {len(layers)}"
             )
-        if self.split != "auto" and self.split >= len(found):
+        if self.split != "auto" and self.split >= len(layers):
             raise SettingsError(
-                f"method.split={self.split}: must be 1 to {len(found) - 1}, or auto; the model has"
-                f" {len(found)} weight layers"
+                f"method.split={self.split}: must be 1 to {len(layers) - 1}, or auto; the model has"
+                f" {len(layers)} weight layers"
             )
-        if odd := misplaced(network, found):
+        if odd := misplaced(network, layers):
             raise SettingsError(
                 f"method.name={self.title}: needs a model each of whose tensors belongs to one"
                 f" layer of the stages {', '.join(STAGES)}; {odd} does not"
@@ -220,9 +220,9 @@ def _send(names: Sequence[str], view: View, trained: Trained) -> Upload:
 def _bytes_down(
     model: Tensors, changed: Sequence[str], current: Tensors, fixed: Collection[str]
 ) -> Callable[[int], int]:
-    """Return the bytes that a client receives: of the group averaged last, or of everything.
+    """Return the bytes that a client receives: of the group averaged last, or of the model.
 
-    Two rounds change every tensor, so only those who took part in the last one lack less.
+    Two rounds change every tensor, so only clients of the last one lack less.
     """
     clients = frozenset(current["clients"].tolist()) if current else frozenset()
     part, everything = (nbytes({"model": each}, fixed) for each in (_pick(model, changed), model))

@@ -26,7 +26,7 @@ class FedAsync(AsynchronousAvg):
     """Asynchronous averaging in which the server mixes in each client's model as it arrives.
 
     Helps where devices differ in speed and updates are few. Costs a version of the model for every
-    update, each of one client's data alone; a client's pass over the model for the proximal term.
+    update, of one client's data alone, and a client's pass over the model for the proximal term.
     Bytes of an update are FedAvg's.
     """
 

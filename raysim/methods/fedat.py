@@ -7,8 +7,8 @@ Communication-Efficient Federated Learning System with Asynchronous Tiers", SC 2
     tier m:  w_m <- sum of n_k/n w_k            over its cohort, which starts from the newest w
     server:  w <- sum over m of T_(M+1-m)/T w_m          T_m updates by tier m so far, T by all
 
-Tier 1 is the fastest of M = `tiers`; each has as many clients, split by how long their work takes
-on the devices of the run's clock. A tier draws a share of `concurrency` from its clients, waits for
+Tier 1 is the fastest of M = `tiers`; all have as many clients, split by the time of their work on
+the devices of the run's clock. A tier draws a share of `concurrency` from its clients, waits for
 all of them, and makes a version of the model; no tier waits for another. All w_m are the initial
 model at first. The update that arrives is counted in T_m and T, so that a tier's model weighs
 nothing before the tier that mirrors it has arrived once. Floating-point buffers are averaged like
@@ -37,11 +37,11 @@ from raysim.methods.fedprox import FedProx
 
 
 class FedAt(FedProx):
-    """FedProx in tiers of clients of similar speed, of whose models the slow ones weigh most.
+    """FedProx in tiers of clients of similar speed; the models of slow tiers weigh most.
 
-    Helps where devices differ in speed: nobody waits for clients of other tiers, and the model does
-    not lean to the fast ones. Costs the server a model for each tier, and a client FedProx's pass
-    over the model. Bytes of an update are FedAvg's.
+    Helps where devices differ in speed: no client waits for other tiers, and the model does not
+    lean to the fast ones. Costs the server a model for each tier, and a client FedProx's pass over
+    the model. Bytes of an update are FedAvg's.
     """
 
     own_round: ClassVar[str] = "a version of the model, made of the updates of one tier"
@@ -65,7 +65,7 @@ class FedAt(FedProx):
         return ServerState(groups, {"tier": 0, **{_updates_of(number): 0 for number in numbers}})
 
     def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:
-        """Replace the model of the tier that arrives; average those of all tiers."""
+        """Replace the model of the tier that arrives; average the models of all tiers."""
         arrived = 1 + reduced.tiers[reduced.clients[0]]
         groups = {**state.groups, _model_of(arrived): reduced.means["model"]}
         updates = int(state.info[_updates_of(arrived)]) + 1

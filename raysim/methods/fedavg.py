@@ -21,9 +21,9 @@ from raysim.core.tensors import Groups, state_of
 
 
 class FedAvg(Method):
-    """Average the clients' trained models, weighted by their samples.
+    """Mean of the clients' trained models, weighted by their samples.
 
-    What all others are compared with; many local steps help where sending is dear. Costs a
+    The baseline of all methods; many local steps help where communication is expensive. Costs a
     client one model in memory, and one model down and one up a round. The base of most methods,
     which override `rules`, `broadcast`, `training_pass` or `server_update` and keep the round.
     """
@@ -42,11 +42,11 @@ class FedAvg(Method):
         return ServerState({"model": {n: t.clone() for n, t in state_of(network).items()}})
 
     def broadcast(self, state: ServerState) -> Groups:
-        """Return the groups that travel to every client: the model alone."""
+        """Return the groups sent to every client: only the model."""
         return {"model": state.groups["model"]}
 
     def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:
-        """Return the next state: its groups that clients sent become their means, others stay."""
+        """Return the next state: groups that clients sent become their means, others stay."""
         means = {name: mean for name, mean in reduced.means.items() if name in state.groups}
         return state.replace(**means)
 
@@ -55,7 +55,7 @@ class FedAvg(Method):
         return {}
 
     def training_pass(self, now: Round, state: ServerState) -> Pass:
-        """Return the pass over the cohort: what is sent, what clients do, and how much of it."""
+        """Return the pass over the cohort: its broadcast, rules, epochs and learning rate."""
         return Pass(
             now.cohort,
             self.broadcast(state),

@@ -10,8 +10,8 @@ M = `concurrency` clients train at once; tau is the number of versions between a
 its aggregation. With `weighted` an update counts by its client's samples, divided by the mean of
 the K. Of floating-point buffers (BatchNorm statistics) the changes are averaged like those of
 parameters; integer buffers grow by the greatest change. The paper's experiments have K = 10.
-Deviation: the paper's server picks clients at random; here one whose update waits in the buffer is
-not picked.
+Deviation: the paper's server picks clients at random; here clients whose updates wait in the buffer
+are not picked.
 
 Changes are taken in float64. With lr_global=1, K = M = m and clients that take equally long, it is
 FedAvg with weighting=uniform: bit for bit if K is a power of two. Otherwise the mean of K models
@@ -39,8 +39,8 @@ UPDATE = "change"
 class FedBuff(AsynchronousAvg):
     """Asynchronous averaging with a buffer: no client waits for the slowest.
 
-    Helps where devices differ in speed: virtual time to an accuracy falls, as slow clients hold
-    nobody up. Costs the server a copy of each version that clients still train on, and updates that
+    Helps where devices differ in speed: virtual time to an accuracy falls, as no client waits for
+    slow ones. Costs the server a copy of each version that clients still train on, and updates that
     are stale. Bytes of an update are FedAvg's.
     """
 
@@ -60,7 +60,7 @@ class FedBuff(AsynchronousAvg):
         return self.factor(staleness)
 
     def training_pass(self, now: Round, state: ServerState) -> Pass:
-        """Return the pass over the clients that start, weighted as the settings say."""
+        """Return the pass over the clients that start, weighted by the settings."""
         weighting: Weighting = "examples" if self.weighted else "uniform"
         return replace(super().training_pass(now, state), weighting=weighting)
 

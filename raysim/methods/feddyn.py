@@ -84,7 +84,7 @@ class FedDyn(FedAvg):
         return state.replace(model={**mean, **moved}, h=h_after)
 
     def _anchor(self, view: View) -> Tensors:
-        """Return a = w + h_k / alpha, and what alpha/2 ||w_k - a||^2 has more than both terms."""
+        """Return a = w + h_k / alpha, and the excess of alpha/2 ||w_k - a||^2 over both terms."""
         h, model = view.state["h"], view.broadcast["model"]
         products = inner_products(h, model) + inner_products(h, h) / (2 * self.alpha)
         anchor = add_scaled({name: model[name] for name in h}, h, 1 / self.alpha)

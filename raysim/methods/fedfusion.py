@@ -78,7 +78,7 @@ class FedFusion(FedAvg):
         return Rules(start=_start, finish=_finish)
 
     def broadcast(self, state: ServerState) -> Groups:
-        """Return the model without the frozen features, which are those that were sent."""
+        """Return the model without the frozen features, which clients copy from the sent ones."""
         return {"model": _without_frozen(state.groups["model"])}
 
     def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:
@@ -94,13 +94,13 @@ class FedFusion(FedAvg):
 
 
 class Fused(nn.Module):
-    """The features stage of FedFusion: Fuse(E_l(x), E_g(x)).
+    """Features stage of FedFusion: Fuse(E_l(x), E_g(x)).
 
     Attributes:
         local: E_l, which is trained.
-        frozen: E_g, which is not, and stays in evaluation mode.
+        frozen: E_g, which is not trained and stays in evaluation mode.
         fusion: W [C, 2C] or lam [C] or lam [].
-        axis: That of the features' channels.
+        axis: Axis of the features' channels.
     """
 
     def __init__(self, features: nn.Module, operator: Operator) -> None:

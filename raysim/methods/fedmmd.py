@@ -40,7 +40,7 @@ from raysim.methods.fedavg import FedAvg
 
 Kernel = Literal["fixed", "adaptive"]
 FLOOR = 1e-4
-"""Of the penalty with fixed kernels."""
+"""Floor of the penalty with fixed kernels."""
 
 
 class FedMmd(FedAvg):

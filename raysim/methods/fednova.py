@@ -29,7 +29,7 @@ from raysim.methods.fedavg import FedAvg
 
 
 class FedNova(FedAvg):
-    """FedAvg of the mean change per local step, so that busy clients do not pull harder.
+    """FedAvg of the mean change per local step: clients with more steps do not weigh more.
 
     Helps where clients take different numbers of steps, by their samples or by their speed. Costs
     one number more than FedAvg's bytes up, and one pass over the parameters a round.
@@ -48,7 +48,7 @@ class FedNova(FedAvg):
         return Rules(finish=_send_mean_step)
 
     def training_pass(self, now: Round, state: ServerState) -> Pass:
-        """Return FedAvg's pass, with epochs by client where these are drawn."""
+        """Return FedAvg's pass, with epochs by client if these are drawn."""
         work = super().training_pass(now, state)
         if not self.max_epochs:
             return work

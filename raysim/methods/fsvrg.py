@@ -52,7 +52,7 @@ class Fsvrg(FedAvg):
 
     @property
     def needs_local(self) -> Mapping[str, float]:
-        """Scaled steps refuse local.momentum, and the floor of local.lr, which is not theirs."""
+        """No local.momentum with scaled steps, nor a floor of local.lr, which they do not use."""
         return {"momentum": 0.0, "lr_min": 0.0} if self.step == "scaled" else {}
 
     def rules(self) -> Rules:

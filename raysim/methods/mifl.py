@@ -26,7 +26,7 @@ Choices and deviations:
 - Eq. 9's denominator is read as sqrt(sum a^2 * sum b^2), as a correlation needs; |rho| is clamped
   to 1 - 1e-7, and rho is 0 where one side does not vary.
 - The classical loss of eq. 6 and 7 is the cross-entropy; supplement B, which has the authors' own
-  form for it, is not to be had.
+  form for it, is not available.
 - Both networks' logits are divided by `local.temperature`, and so is the gradient at them. With
   one logit the distance is that of the two-class vectors, twice the squared one of the sigmoids.
 - "mixture", with F_k frozen, is FedAvg with steps scaled by 1 - lam.
@@ -68,7 +68,7 @@ RHO_LIMIT = 1 - 1e-7
 
 
 class Mifl(FedAvg):
-    """Move away from the client's own last model; average only models of middling MI.
+    """FedAvg of models with middling MI, trained away from each client's own last model.
 
     Helps where clients' data differ and some local models are outliers: they are left out. Of ten
     clients a round the default leaves out two. objective="mixture" is FedAvg whose steps are scaled
@@ -112,15 +112,15 @@ class Mifl(FedAvg):
             return self.server_update(now, state, trained), {}
         mi = trained.scalars["mi"]
         pruned = pruned_at_each_end(self.prune, len(mi))
-        order = np.argsort(mi, kind="stable")  # clients ascend, so ties stay in order of id
-        averaged_clients = sorted(trained.clients[i] for i in order[pruned : len(mi) - pruned])
-        # Clients have the model that is named as the base of what they send.
+        ranked = np.argsort(mi, kind="stable")  # clients ascend, so ties stay in order of id
+        averaged_clients = sorted(trained.clients[i] for i in ranked[pruned : len(mi) - pruned])
+        # Clients already have the broadcast model, the base of what they send.
         rules = Rules(start=_stay, finish=_send_staged)
         averaged = yield Pass(averaged_clients, work.broadcast, rules, bytes_down=_nothing)
         metrics = {
             "mi_mean": float(mi.mean()),
-            "mi_low": float(mi[order[pruned]]),
-            "mi_high": float(mi[order[len(mi) - pruned - 1]]),
+            "mi_low": float(mi[ranked[pruned]]),
+            "mi_high": float(mi[ranked[len(mi) - pruned - 1]]),
             "pruned_low": pruned,
             "pruned_high": pruned,
         }
@@ -131,7 +131,7 @@ class Mifl(FedAvg):
         return nbytes(self.broadcast(state)) if self._keeps_model else 0
 
     def round_state_bytes(self, state: ServerState) -> int:
-        """Return the bytes of the model that a client holds until the server chose among them."""
+        """Return the bytes of the model that a client holds until the server has chosen."""
         stages = self.aggregation and not self._keeps_model
         return nbytes(self.broadcast(state)) if stages else 0
 
@@ -191,7 +191,7 @@ def _criterion(objective: Objective, view: View, outputs: Outputs, batch: Batch)
 
 
 def _probabilities(logits: Tensor) -> Tensor:
-    """Return the class probabilities [B, C] of logits; of one logit those of two classes [B, 2]."""
+    """Return the class probabilities [B, C] of logits; [B, 2] for one logit per sample."""
     if logits.shape[-1] > 1:
         return logits.softmax(-1)
     positive = logits.sigmoid()
@@ -199,7 +199,7 @@ def _probabilities(logits: Tensor) -> Tensor:
 
 
 def _stay(broadcast: Groups, state: Groups, personal: Groups) -> Tensors:
-    """Load nothing: nobody trains."""
+    """Load nothing: no client trains."""
     return {}
 
 
@@ -212,7 +212,7 @@ def _send_staged(view: View, trained: Trained) -> Upload:
 
 
 def logits_of(view: View, tensors: Tensors, samples: Batch) -> Tensor:
-    """Return the logits [N, C] of samples at any tensors, of some samples at a time."""
+    """Return the logits [N, C] of samples at any tensors, some samples at a time."""
     return torch.cat([view.at(tensors, x).logits for x in torch.split(samples.x, FORWARD_ROWS)])
 
 

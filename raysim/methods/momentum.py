@@ -28,7 +28,7 @@ from raysim.methods.fedavg import FedAvg
 
 
 class Momentum(FedAvg):
-    """FedAvg with momentum that lives on from round to round.
+    """FedAvg with momentum that is kept from round to round.
 
     Helps where rounds are short and plain SGD is slow to get going. Costs one more set of
     parameters in memory, one more pass over them a step, and twice FedAvg's bytes both ways.

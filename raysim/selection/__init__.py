@@ -1,4 +1,4 @@
-"""Selections: which clients take part in a round, one file each.
+"""Selections of the clients that take part in a round, one file each.
 
 In: samples, results and durations of clients, as `raysim.core.selection.Sampling`. Out: clients, in
 order. Imported by `raysim.config`; imports core alone.

@@ -1,4 +1,4 @@
-"""Oort: selection of clients by what they are worth and how long they take.
+"""Oort: selection of clients by their utility and duration.
 
 Source: Lai, Zhu, Madhyastha and Chowdhury, "Oort: Efficient Federated Learning via Guided
 Participant Selection", OSDI 2021, algorithm 1; what it leaves open, all defaults and the pacer, as
@@ -15,10 +15,10 @@ too. The first cohort is uniform. In round R, epsilon is `epsilon * decay^(R-1)`
 a fraction 1 - epsilon of the cohort is drawn by score from the clients above 70% of the score at
 the cut-off; the others have no result yet, and are drawn by their samples times (T / D_i)^alpha
 from the largest; where these are too few, uniformly from all. Epsilon is 0 from the second round on
-in which nobody is new. T is the duration at a percentile of all clients: every `pacer_step` rounds
-it rises by `pacer_delta` where the utility of the exploited clients over the last so many rounds
-differs by at most 10% from that of as many before, and falls where it grew by five times and more;
-algorithm 1 raises it where this utility has fallen, and never lowers it.
+in which no client is new. T is the duration at a percentile of all clients: every `pacer_step`
+rounds it rises by `pacer_delta` where the utility of the exploited clients over the last
+`pacer_step` rounds differs by at most 10% from that over as many before, and falls where it grew by
+five times and more; algorithm 1 raises it where this utility has fallen, and never lowers it.
 
 Deviations from the code:
 
@@ -31,13 +31,13 @@ Deviations from the code:
 - D_i is that of plain local training, of all clients known from the first round on, as in the code;
   there it is that of a number of steps.
 - A client whose result does not count stays as it was; the code gives the mean utility of the round
-  to those that it asked on top.
+  to the extra ones.
 - Clients that fill a cohort are not exploited ones; in the code they are, in the one round in which
-  nobody is new any more and epsilon is not 0 yet.
-- A round in which all available clients are asked counts as any other; the code skips it.
+  no client is new any more and epsilon is not 0 yet.
+- A round in which all available clients are selected counts as any other; the code skips it.
 - min U is over utilities of 0 too, and weights of draws are at least 1e-4; the code's draws fail at
   negative scores, and where too few weights are above 0.
-- Nobody is blacklisted, as by the code's default.
+- No client is blacklisted, as by the code's default.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ UTILITY = "exploited_utility"
 
 
 class Oort(Selection):
-    """Select fast clients with large losses, of those that are available.
+    """Selection of fast, available clients with large losses.
 
     Helps where devices differ (`clock.name=devices`) and data too. Costs a forward pass over a
-    client's samples after its training, which no virtual time is charged for: the losses are those
-    that training has anyway.
+    client's samples after its training, which takes no virtual time, as training computes the
+    losses anyway.
     """
 
     revision: ClassVar[int] = 2
@@ -82,7 +82,7 @@ class Oort(Selection):
     )
 
     def init(self, clients: int) -> State:
-        """Return what is known of K clients before the first round."""
+        """Return the state of K clients before the first round."""
         return {
             "squared_losses": np.full(clients, np.nan),
             "last": np.ones(clients, dtype=np.int64),
@@ -91,7 +91,7 @@ class Oort(Selection):
         }
 
     def select(self, now: Sampling) -> list[int]:
-        """Return the clients that are exploited, then those explored or that fill the cohort."""
+        """Return the exploited clients, then those explored or drawn to fill the cohort."""
         everyone = np.arange(now.clients)
         here = everyone[now.available(everyone)]
         if not now.number:
@@ -110,8 +110,8 @@ class Oort(Selection):
         explored = np.array([], dtype=np.int64)
         if count := min(now.wanted - len(exploited), len(new)):
             rewards = now.samples[new] * penalty[new]
-            order = np.argsort(-rewards, kind="stable")[: int(WINDOW * count)]
-            explored = _drawn(generator, new[order], rewards[order], count)
+            best = np.argsort(-rewards, kind="stable")[: int(WINDOW * count)]
+            explored = _drawn(generator, new[best], rewards[best], count)
         left = np.setdiff1d(here, np.concatenate([exploited, explored]))
         more = _uniform(generator, left, now.wanted - len(exploited) - len(explored))
         return [*exploited.tolist(), *explored.tolist(), *more.tolist()]
@@ -129,7 +129,7 @@ class Oort(Selection):
     def update(
         self, now: Sampling, selected: Sequence[int], results: Results
     ) -> tuple[State, Mapping[str, float]]:
-        """Take in the squared losses of a round; return its utility as a metric."""
+        """Add the squared losses of a round; return its utility as a metric."""
         heard = np.isfinite(values := results.reports.get(SQUARED_LOSS, np.empty(0)))
         clients, number = results.clients[heard], now.number + 1
         squared, last = (now.state[name].copy() for name in ("squared_losses", "last"))
@@ -151,7 +151,7 @@ class Oort(Selection):
         """Return T, the seconds beyond which a client's score is reduced.
 
         Args:
-            now: What is known.
+            now: The input of `select`.
             seconds: Duration of each client's work [K].
         """
         threshold, step = self.percentile, self.pacer_step
@@ -169,12 +169,12 @@ class Oort(Selection):
         return float(np.sort(seconds)[min(int(clients * threshold / 100), clients - 1)])
 
     def _exploited(self, now: Sampling, known: int) -> int:
-        """Return how many clients are exploited, of those with results that are available."""
+        """Return the number of exploited clients, of `known` available ones with results."""
         return min(int(now.wanted * (1 - self._epsilon(now))), known) if now.number else 0
 
     def _epsilon(self, now: Sampling) -> float:
         """Return the share of the cohort that is not exploited."""
-        if _heard(now).all() and now.state["newest"] < now.number:  # nobody was new a round ago
+        if _heard(now).all() and now.state["newest"] < now.number:  # no new one in the last round
             return 0.0
         return max(self.epsilon * self.decay**now.number, self.least)
 
@@ -187,10 +187,10 @@ class Oort(Selection):
         least = 0.999 * ordered[0]
         value = np.minimum(utility[clients], clip) - least
         last = now.state["last"][clients]
-        found: Floats = value / max(ordered[-1] - least, LEAST_SCORE) + np.sqrt(
+        scores: Floats = value / max(ordered[-1] - least, LEAST_SCORE) + np.sqrt(
             CONFIDENCE * np.log(now.number + 1) / last
         )
-        return found
+        return scores
 
 
 def _heard(now: Sampling) -> Flags:
@@ -207,5 +207,5 @@ def _drawn(
 
 
 def _uniform(generator: np.random.Generator, clients: Integers, count: int) -> Integers:
-    """Draw distinct clients uniformly, all of them where they are fewer."""
+    """Draw distinct clients uniformly, all of them if they are fewer."""
     return generator.choice(clients, min(count, len(clients)), replace=False)

@@ -1,11 +1,11 @@
-"""Poisson selection: each client takes part by itself, with probability `fraction`.
+"""Poisson selection: each client takes part independently, with probability `fraction`.
 
 Sources: Mironov, Talwar and Zhang, "Renyi Differential Privacy of the Sampled Gaussian Mechanism",
 2019, whose bounds hold for this sampling and no other; McMahan et al., "Learning Differentially
 Private Recurrent Language Models", ICLR 2018, algorithm 1.
 
 The size of a cohort is binomial with mean C*K, and a cohort may be empty. The number of clients is
-drawn first and then who they are, which has the same distribution and costs no more than a cohort.
+drawn first and then the clients, with the same distribution and at the cost of a cohort.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from raysim.core.selection import Sampling, Selection
 
 
 class Poisson(Selection):
-    """Draw each client by itself, with probability `fraction`: cohorts differ in size.
+    """Independent draw of each client, with probability `fraction`: cohorts differ in size.
 
-    Differential privacy is accounted for by it. Clients that are away do not take part where the
-    server does not wait for them. `clock.extra` asks nobody on top: all of a cohort count.
+    The accounting of differential privacy assumes it. Clients that are away take part only if the
+    server waits for them. `clock.extra` adds no clients: all of a cohort count.
     """
 
     may_be_empty: ClassVar[bool] = True

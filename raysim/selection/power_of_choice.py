@@ -1,4 +1,4 @@
-"""Power of choice: of clients drawn by their samples, those with the largest losses take part.
+"""Power of choice: selection by the largest losses among clients drawn by their samples.
 
 Source: Cho, Wang and Joshi, "Towards Understanding Biased Client Selection in Federated Learning",
 AISTATS 2022, section 4: the variant rpow-d, in which a client's loss is the mean of its last local
@@ -19,10 +19,10 @@ from raysim.core.user_input.limits import MOST
 
 
 class PowerOfChoice(Selection):
-    """Draw d clients by their samples; select those of them whose last losses are largest.
+    """Selection of the clients with the largest last losses, of d drawn by their samples.
 
-    Speeds up training on unequal clients and, with a large d, is biased towards those that fit the
-    model worst. Costs time in proportion to the population.
+    Speeds up training on unequal clients and, with a large d, is biased towards clients that the
+    model fits worst. Costs time in proportion to the population.
     """
 
     d: int | None = Field(
@@ -49,5 +49,5 @@ class PowerOfChoice(Selection):
         weights = now.samples[clients] / now.samples[clients].sum()
         drawn = now.generator().choice(clients, count, replace=False, p=weights)
         losses = np.nan_to_num(now.losses[drawn], nan=np.inf)
-        found: list[int] = drawn[np.argsort(-losses, kind="stable")][: now.wanted].tolist()
-        return found
+        chosen: list[int] = drawn[np.argsort(-losses, kind="stable")][: now.wanted].tolist()
+        return chosen

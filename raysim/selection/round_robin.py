@@ -14,21 +14,21 @@ from raysim.core.selection import Results, Sampling, Selection, State
 
 
 class RoundRobin(Selection):
-    """Take clients in turn, so that all have taken part before one does again.
+    """Selection of clients in turn: all take part before one does again.
 
-    Clients that are away miss their turn where the server does not wait for them.
+    Clients that are away miss their turn if the server does not wait for them.
     """
 
     def init(self, clients: int) -> State:
-        """Begin with client 0."""
+        """Start with client 0."""
         return {"next": np.array(0)}
 
     def select(self, now: Sampling) -> list[int]:
         """Return the next clients."""
         clients = now.candidates
         first = np.searchsorted(clients, int(now.state["next"]))
-        found: list[int] = np.roll(clients, -first)[: now.wanted].tolist()
-        return found
+        chosen: list[int] = np.roll(clients, -first)[: now.wanted].tolist()
+        return chosen
 
     def update(
         self, now: Sampling, selected: Sequence[int], results: Results

@@ -1,7 +1,7 @@
 """Uniform selection: all clients are equally likely.
 
-The cost is that of the clients that are looked at, not of the population, but where the server
-waits for nobody and most clients are away.
+The cost is that of the searched clients, not of the population, unless the server does not wait for
+clients and most of them are away.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from raysim.core.seeds import sample_cohort
 from raysim.core.selection import Integers, Sampling, Selection
 
 SEARCHED = 1 << 16
-"""Clients that are asked at once whether they are available."""
+"""Clients whose availability is computed at once."""
 
 
 class Uniform(Selection):
-    """Draw clients uniformly, as nearly all papers do.
+    """Uniform draw of clients, as in nearly all papers.
 
-    Where the server waits for clients that are away, all clients are drawn from; under the other
-    policies of the clock, those that are available.
+    If the server waits for clients that are away, all clients may be drawn; with other policies of
+    the clock, only available ones.
     """
 
     plans_ahead: ClassVar[bool] = True
@@ -36,7 +36,7 @@ class Uniform(Selection):
 
 
 def _available(now: Sampling, drawn: list[int]) -> list[int]:
-    """Return those of drawn clients that are available, filled up with others that are."""
+    """Return the available ones of drawn clients, filled up with other available clients."""
     chosen = _of_available(now, np.array(drawn))[: now.wanted]
     if len(chosen) < now.wanted:
         others = now.generator("more").permutation(now.clients)
@@ -46,8 +46,8 @@ def _available(now: Sampling, drawn: list[int]) -> list[int]:
             chosen = np.concatenate([chosen, more])[: now.wanted]
             if len(chosen) == now.wanted:
                 break
-    found: list[int] = chosen.tolist()
-    return found
+    filled: list[int] = chosen.tolist()
+    return filled
 
 
 def _of_available(now: Sampling, clients: Integers) -> Integers:
@@ -55,35 +55,35 @@ def _of_available(now: Sampling, clients: Integers) -> Integers:
 
 
 def _starting(now: Sampling, members: Integers) -> list[int]:
-    """Return clients of a tier that start; the first of a round, of all clients, is its cohort.
+    """Return clients of a tier that start; a round's first draw, of all clients, is its cohort.
 
-    Clients are drawn among those not looked at yet, until enough of them are available.
+    Clients are drawn among unseen ones, until enough of them are available.
     """
     generator, count = now.generator(), now.wanted
-    seen, found, asked = _ranks(members, now.busy), list[int](), count
-    while len(found) < count and (left := len(members) - len(seen)):
+    seen, starting, asked = _ranks(members, now.busy), list[int](), count
+    while len(starting) < count and (left := len(members) - len(seen)):
         ranks = _without(seen, sample_cohort(generator, left, min(asked, left)))
         on: list[int] = _of_available(now, members[ranks]).tolist()
-        missing = count - len(found)
+        missing = count - len(starting)
         if len(on) > missing:
             on = [on[rank] for rank in sample_cohort(generator, len(on), missing)]
-        found += on
+        starting += on
         seen, asked = sorted([*seen, *ranks]), 2 * asked
-    return found
+    return starting
 
 
 def _ranks(members: Integers, clients: Collection[int]) -> list[int]:
-    """Return the ranks among the members, ascending, of those of some clients that are some."""
+    """Return the ranks among the members, ascending, of some clients; others are left out."""
     asked = np.array(sorted(clients), dtype=np.int64)
     ranks = np.searchsorted(members, asked)
     ranks, asked = (each[ranks < len(members)] for each in (ranks, asked))
-    found: list[int] = ranks[members[ranks] == asked].tolist()
-    return found
+    of_members: list[int] = ranks[members[ranks] == asked].tolist()
+    return of_members
 
 
 def _without(seen: list[int], ranks: Iterable[int]) -> list[int]:
-    """Return the members of some ranks among those that are not in an ascending list."""
+    """Return the numbers at some ranks among those not in the ascending list `seen`."""
     wanted = np.array([*ranks], dtype=np.int64)
     below = np.array(seen, dtype=np.int64) - np.arange(len(seen))  # others below each of the list
-    found: list[int] = (wanted + np.searchsorted(below, wanted, side="right")).tolist()
-    return found
+    numbers: list[int] = (wanted + np.searchsorted(below, wanted, side="right")).tolist()
+    return numbers

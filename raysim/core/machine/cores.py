@@ -1,4 +1,4 @@
-"""Number of cores that this process may use, of those that the machine has."""
+"""Number of the machine's cores that this process may use."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def usable_cores() -> int:
 
 
 def _quotas() -> Iterator[float]:
-    """Yield the quotas of the control groups, of both versions, that this process is in."""
+    """Yield the quotas, in cores, of this process's control groups, of both versions."""
     with suppress(OSError, ValueError):
         for line in MEMBERSHIP.read_text("utf-8").splitlines():
             _, controllers, path = line.split(":", 2)
@@ -43,7 +43,7 @@ def _quotas() -> Iterator[float]:
 
 
 def _quota(files: list[Path]) -> Iterator[float]:
-    """Yield the quota in a group's files, of microseconds in a period; of `max` and -1 none."""
+    """Yield the quota in a group's files, microseconds by period; none for `max` and -1."""
     with suppress(OSError, ValueError):
         quota, period = " ".join(file.read_text("utf-8") for file in files).split()
         if int(quota) > 0 and int(period) > 0:

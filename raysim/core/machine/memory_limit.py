@@ -1,6 +1,6 @@
-"""Limit of memory that a shell sets, `ulimit -v`: torch and Ray end where they cannot map theirs.
+"""Memory limit of a shell, `ulimit -v`: torch and Ray fail if they cannot map enough.
 
-They end in many ways: with an error of an import, of an allocation or of a thread, or at once.
+They fail in many ways: with an error of an import, of an allocation or of a thread, or at once.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ WANT = (
     *("failed to map segment", "annot allocate memory", "can't allocate memory", "bad_alloc"),
     *("can't start new thread", "unable to mmap"),
 )
-"""Parts of the errors of want of memory."""
+"""Parts of messages of errors for want of memory."""
 
 
 def memory_limit() -> str:
-    """Return the limit in words, with what to type; empty where there is none."""
+    """Return the limit in words, with the command that lifts it; empty without a limit."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return ""
@@ -32,7 +32,7 @@ def memory_limit() -> str:
 
 @contextmanager
 def within_memory_limit() -> Iterator[None]:
-    """Say in one line where memory runs short in the body, if the shell limits it."""
+    """Report in one line that memory ran short in the body, if the shell limits it."""
     if not (limit := memory_limit()):
         yield
         return

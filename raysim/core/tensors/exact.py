@@ -49,7 +49,7 @@ ROUNDER_BITS = int(np.float64(ROUNDER).view(np.int64))
 
 
 class Coarse(NamedTuple):
-    """A coarser sum of one tensor.
+    """Coarser sum of one tensor.
 
     Attributes:
         dtype: The tensor's dtype.

@@ -59,7 +59,7 @@ def dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def canonical(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings by dotted key in the form in which they are compared.
+    """Return settings by dotted key in the form that is compared.
 
     The dictionaries of two settings are equal where the settings are: a group or a component has
     fields, whose order does not matter; any other mapping is ordered, as `methods` of a chain, and
@@ -94,12 +94,12 @@ def _canonical(key: str, value: Any, *, has_fields: bool) -> Iterator[tuple[str,
 
 
 def _as_name(name: str) -> str:
-    """Return a name as it stands among others, between commas."""
+    """Return a name for a list with commas, quoted if needed."""
     return json.dumps(name) if not name or {*name} & {",", '"'} else name
 
 
 def _paired(value: Any) -> Any:
-    """Return a value in which mappings that stand in lists are lists of name and value."""
+    """Return a value with the mappings in its lists as lists of name and value."""
     if isinstance(value, Mapping):
         return [[name, _paired(each)] for name, each in value.items()]
     return [*map(_paired, value)] if isinstance(value, list | tuple) else value

@@ -30,7 +30,7 @@ def with_parts(
     Args:
         work: The pass.
         parts: The client parts, by analysis.
-        extras: What is sent for them.
+        extras: Groups that are sent for them.
         frozen: Names of the network's frozen parameters, which are not counted.
     """
     groups, personal = extras
@@ -55,7 +55,7 @@ def with_parts(
 def _start(
     start: Start, added: Sequence[str], broadcast: Groups, state: Groups, personal: Groups
 ) -> Tensors:
-    """Start as the method does, which is not to see the groups that were added."""
+    """Start as the method does, which must not see the added groups."""
     seen = [{n: g for n, g in groups.items() if n not in added} for groups in (broadcast, personal)]
     return start(seen[0], state, seen[1])
 
@@ -63,10 +63,10 @@ def _start(
 def _finish(
     finish: Finish, parts: Mapping[str, ClientPart], view: View, trained: Trained
 ) -> Upload:
-    """Return the method's upload with the figures of each part, where all of them are finite."""
+    """Return the method's upload with the figures of each part whose figures are all finite."""
     upload = finish(view, trained)
-    found = {f"{GROUP}{name}": _measured(part, view, trained) for name, part in parts.items()}
-    finite = {name: group for name, group in found.items() if _is_finite(group)}
+    figures = {f"{GROUP}{name}": _measured(part, view, trained) for name, part in parts.items()}
+    finite = {name: group for name, group in figures.items() if _is_finite(group)}
     return replace(upload, rows={**upload.rows, **finite}, bytes_up=upload.sent_bytes(view.frozen))
 
 
@@ -75,7 +75,7 @@ def _is_finite(group: Tensors) -> bool:
 
 
 def _measured(part: ClientPart, view: View, trained: Trained) -> Tensors:
-    """Return the figures of a part; none where it fails: the client must not fail with it."""
+    """Return the figures of a part; none if it fails: the client must not fail with it."""
     try:
         return part(view, trained)
     except Exception as error:
@@ -85,7 +85,7 @@ def _measured(part: ClientPart, view: View, trained: Trained) -> Tensors:
 
 
 class RoundStates(Rider):
-    """Rider that has client state live for the round alone."""
+    """Rider that keeps client state for the round only."""
 
     def dress(self, work: Pass) -> Pass:
         """Return a pass whose uploads keep no state beyond the round."""
@@ -94,7 +94,7 @@ class RoundStates(Rider):
 
 
 def _staged(finish: Finish, view: View, trained: Trained) -> Upload:
-    """Return an upload whose client state lives for the round alone."""
+    """Return an upload whose client state is kept for the round only."""
     upload = finish(view, trained)
     round_state = {**upload.state, **upload.round_state}
     return replace(upload, state={}, round_state=round_state)
@@ -106,7 +106,7 @@ def nothing(view: View, trained: Trained) -> Upload:
 
 
 def split_figures(reduced: Reduced) -> tuple[Reduced, Figures]:
-    """Return what the method receives, and the figures."""
+    """Split a result into the part that the method receives and the figures."""
     figures: Figures = {}
     rows: dict[int, Groups] = {}
     for client, groups in sorted(reduced.rows.items()):

@@ -1,4 +1,4 @@
-"""The analyses of one evaluated round: the passes that they ride on or run, and their columns."""
+"""Analyses of one evaluated round: their passes and columns."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NO_GROUPS: Groups = MappingProxyType({})
 
 
 class RoundAnalyses(Rider):
-    """The analyses of one round: client parts ride on the passes that train.
+    """Analyses of one round; client parts ride on the passes that train.
 
     Attributes:
         obsolete: Clients' state versions that nothing reads after the analyses.
@@ -85,7 +85,7 @@ class RoundAnalyses(Rider):
             now: The input of the method's round.
             before: The committed state before it.
             after: The state after it.
-            evaluation: The evaluation of that.
+            evaluation: The evaluation of that state.
             evaluate: Evaluates any state, given its checkpoint, or None.
         """
         analyses = self._analyses
@@ -94,7 +94,7 @@ class RoundAnalyses(Rider):
         runner = replace(
             self._runner,
             state=after.state,
-            log=RoundLog(),  # nothing that is done here counts
+            log=RoundLog(),  # passes of analyses are not counted
             written=dict(self._runner.written),
             obsolete=[],
         )
@@ -103,19 +103,19 @@ class RoundAnalyses(Rider):
         def accuracies(state: ServerState) -> Steps[Mapping[int, float]]:
             return (yield from evaluate(state, None)).accuracies
 
-        found = passes.measured_round(now, before, evaluation, accuracies)
+        measured = passes.measured_round(now, before, evaluation, accuracies)
         rows: dict[str, Columns] = {}
         for name in analyses.chosen:
-            rows[name] = yield from self._rows(name, found)
+            rows[name] = yield from self._rows(name, measured)
         runner.finish()
         self.obsolete = runner.obsolete
         return rows
 
-    def _rows(self, name: str, found: MeasuredRound) -> Steps[Columns]:
-        """Return the columns of an analysis; none where a client failed in a pass of its own."""
+    def _rows(self, name: str, measured: MeasuredRound) -> Steps[Columns]:
+        """Return the columns of an analysis; none if a client failed in its own pass."""
         try:
-            measured = replace(found, trained=self._trained[name])
-            rows = self._analyses.chosen[name].rows(measured)
+            own = replace(measured, trained=self._trained[name])
+            rows = self._analyses.chosen[name].rows(own)
             if isinstance(rows, Generator):
                 rows = yield from rows
         except RunError as error:
@@ -195,14 +195,14 @@ class _Passes:
 
         Of several passes that train, the last one is measured.
         """
-        self.runner.finish()  # what a client kept in the training before is not for this one
-        found: dict[int, Tensors] = {}
+        self.runner.finish()  # an earlier training's round state must not be read
+        measured: dict[int, Tensors] = {}
 
         def run(work: Pass) -> Steps[Reduced]:
             if not work.epochs:
                 return (yield from self.runner.run(work))
             reduced, figures = yield from self._figures(work, part, ("own_test",))
-            found.update(figures)
+            measured.update(figures)
             return reduced
 
         settings, sizes = self.analyses.settings, self.analyses.federation.training_sizes
@@ -217,7 +217,7 @@ class _Passes:
         )
         passes = passes_of(settings.method, now, self.after.state)
         yield from run_round(passes, run, [RoundStates()])
-        return found
+        return measured
 
     def _figures(
         self, work: Pass, part: ClientPart, extras: tuple[Extra, ...]
@@ -229,10 +229,10 @@ class _Passes:
         return reduced, figures.get("", {})
 
 
-def _at_once(found: Mapping[int, float]) -> Steps[Mapping[int, float]]:
-    """Return what is there already."""
+def _at_once(accuracies: Mapping[int, float]) -> Steps[Mapping[int, float]]:
+    """Return known accuracies, in no steps."""
     yield from ()
-    return found
+    return accuracies
 
 
 def _new_clients(
@@ -240,6 +240,6 @@ def _new_clients(
 ) -> list[int]:
     """Return clients that never took part, drawn by the seed, ascending."""
     draws = stream(analyses.settings.seed, "new-clients")
-    order = draws.permutation(analyses.own_tests.clients)
-    never = order[np.isnan(before.history.losses[order]) & ~np.isin(order, cohort)]
+    drawn = draws.permutation(analyses.own_tests.clients)
+    never = drawn[np.isnan(before.history.losses[drawn]) & ~np.isin(drawn, cohort)]
     return sorted(never[:most].tolist())

@@ -1,4 +1,4 @@
-"""The analyses of one run: checked before it starts, with what they need of its data.
+"""Analyses of one run, checked before it starts, and the data that they need.
 
 Legend: n of K clients, N samples, C classes.
 """
@@ -36,16 +36,16 @@ from raysim.training.network import STAGES, lacking_stages
 PROBE_SAMPLES = 200
 """Test samples of the probe."""
 MOST_COUNTED = 10_000
-"""Clients whose classes are counted; of more, so many at equal distances."""
+"""Most clients whose classes are counted, at equal distances among all."""
 
 
 class Analyses:
-    """The analyses of one run, checked before it starts.
+    """Analyses of one run, checked before it starts.
 
     Attributes:
         chosen: The analyses, by name.
-        parts: Their client parts, of those that have one.
-        reference: The model with which they compare, where the run names one.
+        parts: The client parts of those that have one.
+        reference: The model of the run `reference`, if one is named.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Analyses:
             federation: Its samples.
             network: Its network as it was built.
             initial: The checkpoint before the first round.
-            note: Called with a line where the model of `reference` is damaged.
+            note: Called with a line if the model of `reference` is damaged.
 
         Raises:
             SettingsError: it cannot, or `reference` has no such model.
@@ -83,7 +83,7 @@ class Analyses:
 
     @cached_property
     def structure(self) -> nn.Module:
-        """The network without values, in evaluation mode."""
+        """Network without values, in evaluation mode."""
         return copy.deepcopy(self.network).to("meta").eval()
 
     def _lacks(self, need: str) -> str:
@@ -110,16 +110,16 @@ class Analyses:
         if not any(analysis.takes_reference for analysis in self.chosen.values()):
             raise SettingsError(f"reference={folder}: no analysis of this run compares with it")
         try:
-            found = read_model(Path(folder), note)
+            model = read_model(Path(folder), note)
         except RunError as error:
             raise SettingsError(
                 f"reference={folder}: has no model that can be read ({error}); give the run"
                 " directory of a run of the same network, or its new place if it was moved"
             ) from error
         for name, tensor in self.initial.items():
-            if name not in found or found[name].shape != tensor.shape:
+            if name not in model or model[name].shape != tensor.shape:
                 raise SettingsError(f"reference={folder}: is a run of another network ({name})")
-        return found
+        return model
 
     @cached_property
     def probe(self) -> Tensors:
@@ -151,10 +151,10 @@ class Analyses:
         if "own_test" not in names:
             return groups, {}
         evaluated = self.own_tests.clients
-        found = np.searchsorted(evaluated, np.asarray(clients))
+        places = np.searchsorted(evaluated, np.asarray(clients))
         positions = {
             client: position
-            for client, position in zip(clients, found.tolist(), strict=True)
+            for client, position in zip(clients, places.tolist(), strict=True)
             if evaluated[position : position + 1].tolist() == [client]
         }
         samples = [self._opened.of_client(self.own_tests, each) for each in positions.values()]
@@ -164,10 +164,10 @@ class Analyses:
                 "y": torch.cat([each.y for each in samples]),
                 "offsets": torch.tensor([0, *accumulate(len(each.y) for each in samples)]),
             }
-        order = {client: number for number, client in enumerate(positions)}
+        numbers = {client: number for number, client in enumerate(positions)}
         # Positions, not samples: clients that are trained stacked need tensors of one shape.
         return groups, {
-            client: {"own_test": {"position": torch.tensor(order.get(client, -1))}}
+            client: {"own_test": {"position": torch.tensor(numbers.get(client, -1))}}
             for client in clients
         }
 

@@ -1,14 +1,14 @@
-"""Arrivals of asynchronous rounds: who starts from which version, and who arrives when.
+"""Event queue of asynchronous rounds: starts and arrivals of clients in virtual time.
 
-An event queue in virtual time, in whole ticks; ties go by tier, then by client. At most M clients
-train at once. A client that arrives gives its place back, and its update is buffered; K buffered
-updates make the next version. An update whose start lies more than `max_staleness` versions back is
-dropped and does not count. All arrivals of an instant come before the starts of that instant, which
-are drawn jointly, from the newest version. A client whose update is buffered is not drawn until it
-has been aggregated, so it gives a version one update at most.
+Time is in whole ticks; ties go by tier, then by client. At most M clients train at once. A client
+that arrives gives its place back, and its update is buffered; K buffered updates make the next
+version. An update whose staleness exceeds `max_staleness` is dropped and does not count. All
+arrivals of an instant come before the starts of that instant, which are drawn jointly, from the
+newest version. A client whose update is buffered is not drawn until it has been aggregated, so it
+gives a version one update at most.
 
-Each tier of the clients has its share of the M places. Without K a tier is synchronous: those of it
-that start together arrive together, when the last of them has ended, and make the next version.
+Each tier of the clients has its share of the M places. Without K a tier is synchronous: its clients
+that start together arrive together, when the last has ended, and make the next version.
 
 Times do not depend on the model's tensors, so rounds are planned before anything is trained.
 """
@@ -26,7 +26,7 @@ from raysim.core.errors import RunError
 from raysim.core.method import Asynchrony
 
 MOST_LOST = 100_000
-"""Clients lost for one that arrives at which a run gives up."""
+"""Lost clients per arrival at which a run gives up."""
 
 
 class Flight(NamedTuple):
@@ -37,7 +37,7 @@ class Flight(NamedTuple):
         client: The client.
         version: Version from which it starts.
         start: Tick of its start.
-        lost: Whether its device fails on the way, so that it brings no update.
+        lost: Whether its device drops out, so that no update arrives.
         tier: Its tier.
     """
 
@@ -100,7 +100,7 @@ class PlannedRound:
     after: Queue
 
     def staleness(self, flight: Flight) -> int:
-        """Return the versions between the start of one that arrived and this round."""
+        """Return the versions between the start of an arrived client and this round."""
         return self.number - flight.version
 
 
@@ -109,12 +109,12 @@ class Clock:
     """Virtual time of the clients of a tier.
 
     Attributes:
-        draw: `draw(number, refill, count, busy, tick)`: at most `count` distinct clients of it that
-            are available at a tick and not busy, for the refill-th draw of a round.
-        fly: `fly(client, tick)`: the tick at which a client ends that starts at a tick, later than
-            that, and whether it is lost on the way.
-        wake: `wake(tick, busy)`: the first later tick at which a client of it that is not busy is
-            available; None if there is none.
+        draw: `draw(number, refill, count, busy, tick)`: at most `count` distinct clients of the
+            tier that are available at a tick and not busy, in draw `refill` of a round.
+        fly: `fly(client, tick)`: the later tick at which a client that starts at `tick` ends, and
+            whether it is lost.
+        wake: `wake(tick, busy)`: the first later tick at which a client of the tier that is not
+            busy is available; None if there is none.
     """
 
     draw: Callable[[int, int, int, Collection[int], int], Sequence[int]]
@@ -123,10 +123,10 @@ class Clock:
 
 
 def plan_round(asynchrony: Asynchrony, tiers: Sequence[Clock], queue: Queue) -> PlannedRound:
-    """Play the event queue until the next version is due; return that round.
+    """Run the event queue until the next version is due; return that round.
 
     Args:
-        asynchrony: How rounds overlap.
+        asynchrony: The overlap of rounds.
         tiers: The times of the clients of each tier.
         queue: The queue after the round before.
 
@@ -144,14 +144,14 @@ def plan_round(asynchrony: Asynchrony, tiers: Sequence[Clock], queue: Queue) -> 
 
 @dataclass
 class _Play:
-    """A round while it is played.
+    """Round that is being planned.
 
     Attributes:
-        asynchrony: How rounds overlap.
+        asynchrony: The overlap of rounds.
         number: Rounds before this one.
         tick: Current virtual time.
         flights: Clients under way, sorted by place.
-        started: As those of `PlannedRound`.
+        started: As in `PlannedRound`.
         arrived: Likewise.
         dropped: Likewise.
         refill: Draws of this round so far.
@@ -173,7 +173,7 @@ class _Play:
         self.under_way = Counter(flight.tier for flight in self.flights)
 
     def arrivals(self) -> bool:
-        """Take in the arrivals up to now, until a version is due; return whether one is."""
+        """Process the arrivals up to now, until a version is due; return whether one is."""
         flights, number = self.flights, self.number
         while flights and flights[0].arrival <= self.tick:
             flight = flights.pop(0)
@@ -189,7 +189,7 @@ class _Play:
         return False
 
     def starts(self, tier: int, clock: Clock) -> int | None:
-        """Start clients of a tier; return when one is available for a place that is still free."""
+        """Start clients of a tier; return the next tick at which one can take a free place."""
         free = self._free(tier)
         drawn = clock.draw(self.number, self.refill, free, self.busy, self.tick) if free else ()
         begun = []
@@ -209,10 +209,10 @@ class _Play:
 
     def _free(self, tier: int) -> int:
         """Return the number of clients of a tier that may start now."""
-        found = self.asynchrony
-        if found.buffer is None and self.under_way[tier]:
+        overlap = self.asynchrony
+        if overlap.buffer is None and self.under_way[tier]:
             return 0
-        share, more = divmod(found.concurrency, found.tiers)
+        share, more = divmod(overlap.concurrency, overlap.tiers)
         return share + (tier < more) - self.under_way[tier]
 
     def _is_due(self, tier: int) -> bool:
@@ -223,7 +223,7 @@ class _Play:
 
 
 def _check_lost(number: int, dropped: Sequence[Flight], arrived: Sequence[Flight]) -> None:
-    """Check that a round can be hoped to end."""
+    """Check that a round is likely to end."""
     if len(dropped) >= MOST_LOST * (1 + len(arrived)):
         raise RunError(
             f"round {number + 1}: of {len(dropped) + len(arrived)} clients {len(dropped)} dropped"
@@ -232,7 +232,7 @@ def _check_lost(number: int, dropped: Sequence[Flight], arrived: Sequence[Flight
 
 
 def _next_tick(flights: Sequence[Flight], woken: Sequence[int | None]) -> int:
-    """Return the next tick at which a client arrives, or one that may start is available."""
+    """Return the next tick at which a client arrives or can start."""
     ticks = [flight.arrival for flight in flights[:1]]
     ticks += [tick for tick in woken if tick is not None]
     if not ticks:

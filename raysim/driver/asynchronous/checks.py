@@ -11,10 +11,10 @@ from raysim.training.rule_keys import functions_of_step, key_of_function
 
 
 def check_pass(settings: Settings, work: Pass, cohort: Sequence[int]) -> None:
-    """Check that a pass over a cohort [m], ascending, is one for asynchronous rounds.
+    """Check that a pass over a cohort [m], ascending, suits asynchronous rounds.
 
     Raises:
-        SettingsError: it is none.
+        SettingsError: it does not.
     """
     key = f"method.name={settings.method.title}"
     if tuple(sorted(work.clients)) != tuple(cohort):
@@ -26,16 +26,16 @@ def check_pass(settings: Settings, work: Pass, cohort: Sequence[int]) -> None:
 
 
 def check_alike(settings: Settings, first: Pass, work: Pass, number: int) -> None:
-    """Check that the pass of a round is like that of the first, apart from tensors and their rate.
+    """Check that the pass of a round is like the first one, apart from tensors and learning rate.
 
-    Clients of several rounds train beside each other, and a resumed run trains those under way with
-    the pass of the round at which it goes on.
+    Clients of several rounds train at once, and a resumed run trains those under way with the pass
+    of its next round.
 
     Args:
         settings: The run's settings.
         first: The pass of the first round.
-        work: The pass of another.
-        number: Rounds before that one.
+        work: The pass of another round.
+        number: Rounds before that round.
 
     Raises:
         SettingsError: it differs. Rules are compared as far as they have keys (`rule_keys`).

@@ -1,4 +1,4 @@
-"""Draws of the clients of a tier that start, by the run's selection."""
+"""Draws of the clients of a tier to start, by the run's selection."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ class Draws:
         return select(settings.selection, now)
 
     def _seconds(self, clients: Any) -> npt.NDArray[np.float64]:
-        found: npt.NDArray[np.float64] = self.ticks[clients] / TICKS_PER_SECOND
-        return found
+        seconds: npt.NDArray[np.float64] = self.ticks[clients] / TICKS_PER_SECOND
+        return seconds
 
 
 def always(clients: Any, tick: int) -> Flags:
-    """Return that all clients are available."""
+    """Return True for each client [n]."""
     return np.ones(len(clients), dtype=bool)

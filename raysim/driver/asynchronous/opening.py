@@ -1,4 +1,4 @@
-"""Opening of asynchronous rounds: the checks before a run, and the plan that it goes on with."""
+"""Opening of asynchronous rounds: checks before a run, and its plan."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ def check_asynchrony(
         network: The network as it was built.
         initial: The checkpoint before the first round.
         sizes: Samples that each client trains on [K].
-        parts: Analyses that measure clients as they end their training.
+        parts: Analyses with a client part.
 
     Raises:
-        SettingsError: one does not.
+        SettingsError: a setting does not.
     """
     method, state = settings.method, initial.state
-    found = method.asynchrony(settings.cohort_size)
-    if found is None:
+    asynchrony = method.asynchrony(settings.cohort_size)
+    if asynchrony is None:
         return
-    _check_numbers(settings, found)
+    _check_numbers(settings, asynchrony)
     key = f"method.name={method.title}: asynchronous rounds need"
     if method.client_init(state):
         raise SettingsError(f"{key} clients without state, which their order would change")
     _check_clock(settings)
     ones = np.ones_like(sizes)
     draws = Draws(settings, sizes, np.arange(len(sizes)), ones, always)
-    if not draws(0, 0, found.concurrency, (), 0):
+    if not draws(0, 0, asynchrony.concurrency, (), 0):
         raise SettingsError(f"{called(settings.selection)}: selects no client that may start")
     first = _pass_after(settings, network, initial, sizes)
     for number in (1, settings.rounds - 1):
@@ -71,12 +71,12 @@ def check_asynchrony(
         )
 
 
-def _check_numbers(settings: Settings, found: Asynchrony) -> None:
-    """Check K, M and the tiers; they are named by the method's settings, if it has them."""
+def _check_numbers(settings: Settings, asynchrony: Asynchrony) -> None:
+    """Check K, M and the tiers; errors name the method's settings, if it has them."""
     limits = {
-        "concurrency": (found.concurrency, settings.clients, "number of clients"),
-        "buffer": (found.buffer, found.concurrency, "concurrency"),
-        "tiers": (found.tiers, found.concurrency, "concurrency"),
+        "concurrency": (asynchrony.concurrency, settings.clients, "number of clients"),
+        "buffer": (asynchrony.buffer, asynchrony.concurrency, "concurrency"),
+        "tiers": (asynchrony.tiers, asynchrony.concurrency, "concurrency"),
     }
     for name, (value, most, whose) in limits.items():
         if value is not None and not 1 <= value <= most:
@@ -108,7 +108,7 @@ def asynchronous_rounds(
 
     Args:
         run: The run.
-        passes: What the passes of all rounds share.
+        passes: Context of the passes of all rounds.
         committed: The checkpoint.
     """
     settings, under_way = run.settings, committed.in_flight
@@ -128,7 +128,7 @@ def asynchronous_rounds(
 
 
 def _device_times(run: RunContext, clock: VirtualClock, passes: PassContext) -> DeviceTimes:
-    """Return the times of all clients in the first round's pass, also of a run that is resumed."""
+    """Return the times of all clients in the first round's pass, also of a resumed run."""
     initial = run.initial
     work = _pass_after(run.settings, run.network, initial, passes.sizes)
     work = replace(work, clients=range(run.settings.clients))
@@ -142,7 +142,7 @@ def _pass_after(
     """Return the pass over client 0 of the round after a committed state; run nothing.
 
     Raises:
-        SettingsError: the method's round has none, or none for asynchronous rounds.
+        SettingsError: the round has no pass, or none that suits asynchronous rounds.
     """
     work = first_pass(settings, network, before, sizes)
     if work is None:

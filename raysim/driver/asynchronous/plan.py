@@ -1,4 +1,4 @@
-"""Plan of all rounds of a run, made as far ahead as the clients under way need it."""
+"""Plan of a run's rounds, made as far ahead as the clients under way need."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from raysim.driver.asynchronous.arrivals import Clock, Flight, PlannedRound, Que
 class Plan:
     """Planned rounds, from the queue of a committed round on.
 
-    Planning ahead tells, as a client starts, which round aggregates its update, and how stale that
-    is by then.
+    Planning ahead tells, as a client starts, the round that aggregates its update, and the update's
+    staleness by then.
     """
 
     def __init__(
         self, asynchrony: Asynchrony, tiers: Sequence[Clock], queue: Queue, last: int
     ) -> None:
-        """Begin with a queue.
+        """Start from a queue.
 
         Args:
-            asynchrony: How rounds overlap.
+            asynchrony: The overlap of rounds.
             tiers: The times of the clients of each tier.
             queue: The queue of the last committed round.
             last: Number of rounds of the run.
@@ -34,15 +34,15 @@ class Plan:
         self._planned_updates = 0
 
     def round(self, number: int) -> PlannedRound:
-        """Return a round that is not forgotten."""
+        """Return a round, which must not be forgotten."""
         while number >= self._queue.number:
             self._extend()
         return self._rounds[number]
 
     def target(self, flight: Flight) -> int | None:
-        """Return the round that aggregates the update of one that has started.
+        """Return the round that aggregates a flight's update.
 
-        None if no round of the run does: it is dropped, or arrives after the last round.
+        None if no round does: it is dropped, or arrives after the last round.
         """
         while flight not in self._targets and self._queue.number < self._last:
             self._extend()
@@ -55,7 +55,7 @@ class Plan:
 
     def forget(self, number: int) -> None:
         """Forget the rounds before one."""
-        for gone in [found for found in self._rounds if found < number]:
+        for gone in [each for each in self._rounds if each < number]:
             planned = self._rounds.pop(gone)
             del self._updates[gone]
             for flight in (*planned.arrived, *planned.dropped):

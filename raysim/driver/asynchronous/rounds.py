@@ -1,12 +1,11 @@
-"""Asynchronous rounds of a run: what clients start from, train, and bring to which round.
+"""Asynchronous rounds of a run: versions that clients start from, and sums of their updates.
 
-The workers have a client as soon as the version exists from which it starts, and a round ends as
-soon as all updates are there that it aggregates. Other clients go on meanwhile, those first that
-must start first for their rounds to end in time: workers wait only where all clients of all
-versions that exist are trained.
+A client is submitted to the workers as soon as its version exists, and a round ends as soon as all
+of its updates have arrived. Other clients train meanwhile, those first that must start first for
+their rounds to end in time: workers wait only if the clients of all existing versions are trained.
 Analyses may run passes of their own, so before those of a round all clients end their training.
-Each update is added to the exact sum of the round that aggregates it, which the plan tells. Who
-trains when, and where, changes no bit.
+Each update is added to the exact sum of the round that aggregates it, by the plan. Time and place
+of training change no bit.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ from raysim.training.stacked.stack_size import stacks_of
 
 @dataclass
 class _Version:
-    """A version from which clients under way started.
+    """Version from which clients under way started.
 
     Attributes:
-        started: What they received, and who they are.
+        started: The tensors and learning rate that they received, and their ids.
         flights: Those whose updates have not been aggregated, by client.
-        waiting: Whether they have not been given to the workers.
+        waiting: Whether they have not been submitted yet.
     """
 
     started: StartedVersion
@@ -51,10 +50,10 @@ class _Version:
 
 @dataclass
 class _Training:
-    """Clients that the workers have.
+    """Clients that are submitted to the workers.
 
     Attributes:
-        stacks: The stack of each client whose update is not there and is waited for.
+        stacks: The stack of each client whose update is awaited.
         messages: The message of each stack.
     """
 
@@ -62,14 +61,14 @@ class _Training:
     messages: dict[Item, PassMessage] = field(default_factory=dict)
 
     def end(self, clients: Sequence[int]) -> None:
-        """Note that the updates of clients are there, or will not be."""
+        """Note that updates of clients have arrived, or never will."""
         for stack in {self.stacks.pop(client) for client in clients}:
             if all(self.stacks.get(client) != stack for client in stack):
                 del self.messages[stack]
 
 
 class AsynchronousRounds:
-    """The rounds of one run, for a method whose rounds overlap."""
+    """Rounds of one run, for a method whose rounds overlap."""
 
     def __init__(
         self,
@@ -79,13 +78,13 @@ class AsynchronousRounds:
         in_flight: InFlight | None,
         first: Pass,
     ) -> None:
-        """Continue with the clients that were under way at a checkpoint, if there is one.
+        """Continue with the clients under way at a checkpoint, if there is one.
 
         Args:
-            context: What the passes of all rounds share.
+            context: Context of the passes of all rounds.
             plan: The plan, from the checkpoint's queue on.
             times: The clients' times, if the run has a clock.
-            in_flight: Those clients.
+            in_flight: The clients under way.
             first: The pass of the first round.
         """
         self._context, self._plan, self._times, self._first = context, plan, times, first
@@ -104,10 +103,10 @@ class AsynchronousRounds:
         return tuple(sorted(flight.client for flight in self._plan.round(number).started))
 
     def run(self, runner: RoundRunner, work: Pass) -> Steps[Reduced]:
-        """Start the clients of a round's pass; return what its arrivals add up to.
+        """Start the clients of a round's pass; return the result of its arrivals.
 
         Raises:
-            SettingsError: the method's pass is none for asynchronous rounds.
+            SettingsError: the method's pass does not suit asynchronous rounds.
             LostRoundError: all clients whose updates it aggregates were dropped.
             RunError: a client failed twice and `on_client_error` is "stop".
         """
@@ -136,23 +135,23 @@ class AsynchronousRounds:
         return replace(reduced, staleness=staleness, tiers=tiers)
 
     def train_all(self, runner: RoundRunner) -> Steps[None]:
-        """Take in the updates of all clients that the workers have; raise as `run` does."""
+        """Receive the updates of all submitted clients; raise as `run` does."""
         results = self._context.executor.results("train")
         while (result := (yield NextResult(results))) is not None:
             yield from self._take(runner, result)
 
     def commit(self, number: int) -> InFlight:
-        """Forget what no round after this one needs; return the clients under way."""
+        """Drop versions that no later round needs; return the clients under way."""
         queue = self._plan.round(number).after
         due = [flight for flight in queue.flights if self._plan.target(flight) is not None]
         alive = {flight.version for flight in due}
         self._versions = {
-            version: replace(found, flights=_of_version(version, due))
-            for version, found in self._versions.items()
-            if version in alive
+            v: replace(version, flights=_of_version(v, due))
+            for v, version in self._versions.items()
+            if v in alive
         }
         self._plan.forget(number)
-        started = {version: found.started for version, found in self._versions.items()}
+        started = {v: version.started for v, version in self._versions.items()}
         return InFlight(queue.to_json(), started)
 
     def _check(self, runner: RoundRunner, work: Pass) -> None:
@@ -165,25 +164,25 @@ class AsynchronousRounds:
         check_alike(self._context.settings, self._first, work, runner.number)
 
     def _start(self, planned: PlannedRound, work: Pass) -> None:
-        """Note what the clients of a round start from, of those whose updates count."""
+        """Record the version of a round, with its clients whose updates count."""
         flights = {f.client: f for f in planned.started if self._plan.target(f) is not None}
         if flights and not isinstance(work.lr, Mapping):
             started = StartedVersion(work.broadcast, work.lr, tuple(flights))
             self._versions[planned.number] = _Version(started, flights)
 
     def _submit(self, runner: RoundRunner, work: Pass) -> Steps[None]:
-        """Give the workers the clients under way that they have not been given."""
+        """Submit the clients under way that are not submitted yet."""
         size = self._context.stack_size if work.epochs else 1
-        for number, found in self._versions.items():
-            if found.waiting:
+        for number, version in self._versions.items():
+            if version.waiting:
                 with self._context.watch("broadcast"):
-                    message = self._message(number, work, found)
-                # One copy of the model: what is kept of it lies in what was packed for the message.
-                found.started = replace(found.started, groups=message.broadcast.open(CPU))
-                stacks = stacks_of(found.started.clients, self._context.sizes, size)
-                stacks = [s for s in stacks if not found.flights.keys().isdisjoint(s)]
+                    message = self._message(number, work, version)
+                # The version keeps views of the packed message, not a second copy of the model.
+                version.started = replace(version.started, groups=message.broadcast.open(CPU))
+                stacks = stacks_of(version.started.clients, self._context.sizes, size)
+                stacks = [s for s in stacks if not version.flights.keys().isdisjoint(s)]
                 yield from self._train(runner, message, stacks, {})
-                found.waiting = False
+                version.waiting = False
 
     def _train(
         self,
@@ -192,7 +191,7 @@ class AsynchronousRounds:
         stacks: Sequence[Item],
         failed_at: Mapping[Item, str],
     ) -> Steps[None]:
-        """Have stacks of a version trained, by when the first update of each is due."""
+        """Submit stacks of a version, by the time at which the first update of each is due."""
         costs, due = {}, {}
         mean = runner.mean_cost(message.work)
         for stack in stacks:
@@ -205,7 +204,7 @@ class AsynchronousRounds:
         yield Submit(self._context.executor, "train", message, costs, failed_at, due)
 
     def _wait(self, runner: RoundRunner, planned: PlannedRound) -> Steps[None]:
-        """Take in results until all updates are there that a round aggregates."""
+        """Receive results until all updates of a round have arrived."""
         arrived = {flight.client for flight in planned.arrived}
         clients, results = len(arrived), self._context.executor.results("train")
         while left := len(arrived & self._training.stacks.keys()):
@@ -214,7 +213,7 @@ class AsynchronousRounds:
         self._context.listener.progress(clients, clients)
 
     def _take(self, runner: RoundRunner, result: WorkerResult | FailedItem) -> Steps[None]:
-        """Add the updates of a result to the sums; try clients that failed once more."""
+        """Add the updates of a result to the sums; retry failed clients."""
         worker, arrived = "", list[int]()
         if isinstance(result, WorkerResult):
             worker = result.worker
@@ -228,11 +227,11 @@ class AsynchronousRounds:
     def _try_again(
         self, runner: RoundRunner, failures: Sequence[Failure], worker: str
     ) -> Steps[None]:
-        """Have a stack trained once more for the clients that failed, or drop them."""
+        """Train a stack once more for its failed clients, or drop them."""
         stack = failures[0].stack
         message = self._training.messages.get(stack)
         if message is None:
-            return  # of a stack that was trained again after a start, those who failed had arrived
+            return  # the stack has ended: the updates of the failed clients had arrived before
         failures = [f for f in failures if f.client not in message.arrived]
         last = [f for f in failures if f.final or message.retry]
         runner.log_failures(failures)
@@ -244,12 +243,12 @@ class AsynchronousRounds:
             yield from self._train(runner, message, [stack], {stack: worker})
         self._training.end([failure.client for failure in last])
 
-    def _message(self, number: int, work: Pass, found: _Version) -> PassMessage:
+    def _message(self, number: int, work: Pass, version: _Version) -> PassMessage:
         """Return the message to the clients that started from a version."""
-        started, flights = found.started, found.flights
+        started, flights = version.started, version.flights
         entries = {c: self._entry(work, flights[c]) for c in started.clients if c in flights}
         return PassMessage.of(
-            # Rules of all rounds are the first's: who is trained again may have started in any.
+            # The first round's rules serve all: a retried client may have started in any round.
             replace(self._first, broadcast=started.groups, lr=started.lr),
             round_number=number,
             pass_number=0,
@@ -260,7 +259,7 @@ class AsynchronousRounds:
         )
 
     def _entry(self, work: Pass, flight: Flight) -> Entry:
-        """Return the place of an update: its round, and what it weighs there."""
+        """Return the entry of an update: its round, and its weight there."""
         target = self._plan.target(flight)
         if target is None:
             raise RuntimeError("no round aggregates the update")
@@ -284,7 +283,7 @@ class AsynchronousRounds:
         moved: tuple[int, int],
         columns: Columns,
     ) -> None:
-        """Count a round: the bytes of those that start and arrive, and who arrived."""
+        """Count a round: the bytes of starts and arrivals, and the arrived clients."""
         arrived = {flight.client: flight for flight in planned.arrived}
         flights = [arrived[int(client)] for client in columns["client"]]
         added = {

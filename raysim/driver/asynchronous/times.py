@@ -1,4 +1,4 @@
-"""Virtual times of clients that start at any moment: those of a fleet, or of equal devices."""
+"""Virtual times of clients that start at any tick, of a fleet or of equal devices."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from raysim.execution.partial_sum import Columns
 
 @dataclass(frozen=True)
 class DeviceTimes:
-    """Times of the devices of a fleet, which are the same from every version.
+    """Times of the devices of a fleet, equal for all versions.
 
     Attributes:
         fleet: The devices.
@@ -40,7 +40,7 @@ class DeviceTimes:
 
     @classmethod
     def of(cls, clock: VirtualClock, work: Pass, runner: RoundRunner) -> DeviceTimes:
-        """Return the times of all clients in the pass of one."""
+        """Return the times of all clients [K] in a pass over them."""
         costs = clock.costs.of(work, runner)
         amounts = (costs.flops(costs.epochs), costs.bytes_up, costs.bytes_down)
         ticks = clock.fleet.ticks(costs.clients, *amounts)
@@ -74,7 +74,7 @@ class DeviceTimes:
         }
 
     def moved(self, flights: Sequence[Flight]) -> tuple[int, int]:
-        """Return the bytes that those of some clients that are lost send and receive until then."""
+        """Return the bytes that lost clients among flights send and receive until they are lost."""
         lost = [flight for flight in flights if flight.lost]
         clients = [flight.client for flight in lost]
         device, whole = self.fleet.profiles(clients), self.ticks[clients]
@@ -82,7 +82,7 @@ class DeviceTimes:
         return moved_until(self._worked(lost), whole, device, up, down)
 
     def _spent(self, flights: Sequence[Flight]) -> npt.NDArray[np.float64]:
-        """Return the energy of clients [n]; one that was lost has done a part of its work."""
+        """Return the energy of clients [n]; lost ones do a part of their work."""
         clients = [flight.client for flight in flights]
         spent: npt.NDArray[np.float64] = (
             self.joules[clients] * self._worked(flights) / self.ticks[clients]
@@ -90,7 +90,7 @@ class DeviceTimes:
         return spent
 
     def _worked(self, flights: Sequence[Flight]) -> npt.NDArray[np.float64]:
-        """Return the ticks that clients [n] worked, without those that they waited for others."""
+        """Return the ticks that clients [n] worked, without waiting for others."""
         return np.array(
             [
                 self._fly(f.client, f.start)[0] - f.start if f.lost else self.ticks[f.client]
@@ -107,9 +107,9 @@ class DeviceTimes:
 
 
 class _Tier:
-    """Clients of a tier: who of them starts, and when one can.
+    """Draws and availability of the clients of a tier.
 
-    While all are away they are not looked through at every arrival of another tier.
+    While all are away, they are not searched again at each arrival of another tier.
     """
 
     def __init__(self, fleet: Fleet, draws: Draws) -> None:
@@ -124,16 +124,16 @@ class _Tier:
         return [] if away else self._draws(number, refill, count, busy, tick)
 
     def wake(self, tick: int, busy: Collection[int]) -> int | None:
-        """Return when one that is not busy is available; see `arrivals.Clock`."""
+        """Return the tick at which a client that is not busy is available; see `arrivals.Clock`."""
         if tick in self._all_away:
             return self._all_away.stop
         others = np.setdiff1d(self._members, [*busy])
         if not len(others):
             return None
-        found = self._fleet.first_available(others, tick + 1)
+        first = self._fleet.first_available(others, tick + 1)
         if len(others) == len(self._members):
-            self._all_away = range(tick + 1, found)
-        return found
+            self._all_away = range(tick + 1, first)
+        return first
 
 
 def equal_devices(settings: Settings, sizes: Integers, tiers: int) -> list[Clock]:
@@ -152,8 +152,7 @@ def equal_devices(settings: Settings, sizes: Integers, tiers: int) -> list[Clock
 def tiers_of(ticks: Integers, count: int) -> list[Integers]:
     """Return the clients of each tier, ascending; the fastest are the first tier.
 
-    Tiers differ in size by one client at most, the first are the larger ones. Clients that take
-    equally long go by their numbers.
+    Tiers differ in size by one client at most, the first are the larger ones. Ties go by client.
 
     Args:
         ticks: Ticks of each client's work [K].

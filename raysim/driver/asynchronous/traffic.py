@@ -30,14 +30,14 @@ def bytes_of(
     Args:
         work: Its pass, over the clients that start in it.
         planned: The round.
-        total: What its arrivals add up to.
-        times: The clients' times; without a clock nobody is lost.
+        total: The sum of its arrivals.
+        times: The clients' times; without a clock no client is lost.
         frozen: Names of the network's frozen parameters, which are not counted.
     """
     sent, received = 0, 0
     if times:
         sent, received = times.moved(planned.dropped)[0], times.moved(planned.started)[1]
-    # An update that is dropped is not computed; its device has sent it all the same.
+    # A dropped update is not computed, but its device would have sent it.
     sent += total.bytes_up + sent_late(planned) * total.bytes_up // max(len(total.clients), 1)
     whole = [flight.client for flight in planned.started if not flight.lost]
     return sent, received + int(work.received_bytes(whole, frozen).sum())

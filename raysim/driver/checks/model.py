@@ -1,4 +1,4 @@
-"""Checks of a model before anything starts: what is trained, in which types, and that it copies."""
+"""Checks of a model before a run starts: its parameters, their dtypes, and copying."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OLD_NORMS = {
     "torch.nn.utils.weight_norm": "weight_norm",
     "torch.nn.utils.spectral_norm": "spectral_norm",
 }
-"""Modules of hooks that assign computed tensors as attributes, and what replaces each."""
+"""Modules of hooks that assign computed tensors as attributes, and the replacement of each."""
 
 
 def check_model(settings: Settings, model: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""Preflight checks: everything that is checked before a run starts or writes anything."""
+"""Preflight checks, made before a run starts or writes anything."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def initial_checkpoint(settings: Settings, federation: Federation) -> tuple[nn.M
         method,
         "network",
         model,
-        returns=lambda found: isinstance(found, nn.Module),
+        returns=lambda returned: isinstance(returned, nn.Module),
         expected="a torch.nn.Module",
     )
     clients = len(federation.training_sizes)
@@ -70,36 +70,36 @@ def initial_checkpoint(settings: Settings, federation: Federation) -> tuple[nn.M
 
 
 def _selection_state(settings: Settings, clients: int) -> State:
-    """Return the selection's state before the first round; it must be of arrays.
+    """Return the selection's state before the first round.
 
     Raises:
-        SettingsError: it is not.
+        SettingsError: it is not of arrays.
     """
-    found = ask(
+    state = ask(
         settings.selection,
         "init",
         clients,
         returns=are_arrays,
         expected="a dict of arrays of numbers",
     )
-    return {name: np.array(value) for name, value in found.items()}
+    return {name: np.array(value) for name, value in state.items()}
 
 
 def _initial_state(method: Method, network: nn.Module) -> ServerState:
-    """Return the server's initial state; what the method makes of it must be of the right types.
+    """Return the server's initial state.
 
     Raises:
-        SettingsError: it is not.
+        SettingsError: it, or a value that the method derives from it, is of another type.
     """
     named = {name for name, _ in (*network.named_parameters(), *network.named_buffers())}
     state: ServerState = ask(
         method,
         "init",
         network,
-        returns=lambda found: (
-            isinstance(found, ServerState)
-            and _are_groups(found.groups)
-            and bool(json.dumps(dict(found.info)))
+        returns=lambda returned: (
+            isinstance(returned, ServerState)
+            and _are_groups(returned.groups)
+            and bool(json.dumps(dict(returned.info)))
         ),
         expected="a ServerState of groups of tensors, and of info that JSON can hold",
     )
@@ -107,7 +107,7 @@ def _initial_state(method: Method, network: nn.Module) -> ServerState:
         method,
         "deployed",
         state,
-        returns=lambda found: _are_tensors(found) and named <= {*found},
+        returns=lambda returned: _are_tensors(returned) and named <= {*returned},
         expected="the network's tensors by name",
     )
     ask(
@@ -121,25 +121,25 @@ def _initial_state(method: Method, network: nn.Module) -> ServerState:
         method,
         "client_bytes",
         state,
-        returns=lambda found: isinstance(found, int) and found >= 0,
+        returns=lambda returned: isinstance(returned, int) and returned >= 0,
         expected="a number of bytes",
     )
     return state
 
 
-def _are_tensors(found: Any) -> bool:
-    return all(isinstance(tensor, Tensor) for tensor in found.values())
+def _are_tensors(values: Any) -> bool:
+    return all(isinstance(tensor, Tensor) for tensor in values.values())
 
 
-def _are_groups(found: Any) -> bool:
-    return all(map(_are_tensors, found.values()))
+def _are_groups(values: Any) -> bool:
+    return all(map(_are_tensors, values.values()))
 
 
 def with_cohort(settings: Settings, task: Task | None) -> Settings:
     """Return the settings with the number of the task's clients, if there is a task.
 
     Raises:
-        SettingsError: without one, the fraction of the clients is no client.
+        SettingsError: without a task, `fraction` of the clients rounds to none.
     """
     if task:
         return settings.model_copy(update={"clients": len(task.clients)})
@@ -154,7 +154,7 @@ def with_cohort(settings: Settings, task: Task | None) -> Settings:
 def check_space(
     settings: Settings, states: ClientStates, state: ServerState, of_stages: int = 0
 ) -> None:
-    """Check that the disk has room for what clients keep.
+    """Check that the disk has room for the states and updates of clients.
 
     Args:
         settings: The run's settings.

@@ -1,4 +1,4 @@
-"""Checks of a run's samples: that network, scoring and settings can do with them."""
+"""Checks of a run's samples against its network, scoring and settings."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _of_words(federation: Federation, targets: Mapping[str, Array], classes: int
     """Return the problem of labels that exceed the model's outputs, in words."""
     outputs = f"the model has outputs for {classes} labels"
     known = np.unique(targets["train"])
-    if len(known) <= classes:  # a new one in a test set, which moves the numbers of others
+    if len(known) <= classes:  # a label of a test set alone, which shifts the numbers of others
         for name, y in targets.items():
             if len(new := np.flatnonzero(~np.isin(y, known))):
                 row = int(new[0])
@@ -82,7 +82,7 @@ def check_scoring(settings: Settings, scoring: Scoring) -> None:
 
 
 def check_without_test(settings: Settings) -> None:
-    """Check that nothing needs a test set, which a task may lack.
+    """Check that no setting needs a test set, which a task may lack.
 
     Raises:
         SettingsError: a setting does.
@@ -98,9 +98,9 @@ def check_without_test(settings: Settings) -> None:
 
 
 def check_samples(method: Method, module: nn.Module, samples: Batch) -> Tensor:
-    """Check that a network takes the data, and the scoring its outputs; return these.
+    """Check that a network takes the data, and the scoring its outputs; return the outputs.
 
-    Where a method looks into stages, these must be all of the network.
+    If a method needs stages, the network must be composed of them.
 
     Raises:
         DataError: the samples are not finite.
@@ -172,12 +172,12 @@ def _checked(outputs: object) -> Tensor:
     """
     if isinstance(outputs, Tensor) and not outputs.is_complex():
         return outputs
-    found = (
+    problem = (
         f"are {outputs.dtype}; must be real"
         if isinstance(outputs, Tensor)
         else f"are of type {type(outputs).__name__}; must be a tensor"
     )
-    raise SettingsError(f"the model's outputs {found}")
+    raise SettingsError(f"the model's outputs {problem}")
 
 
 def _check_composition(method: Method, network: Network, sample: Batch) -> None:
@@ -192,12 +192,12 @@ def _check_composition(method: Method, network: Network, sample: Batch) -> None:
             composed = network.compose(sample.x.clone())
             difference = float((composed - logits).abs().max())
     except Exception as error:  # a user's module may raise anything
-        found = "they fail: " + " ".join(str(error).split())
+        problem = "they fail: " + " ".join(str(error).split())
     else:
         if torch.allclose(composed, logits, equal_nan=True):
             return
-        found = f"their logits differ by {difference:.2g} on a sample"
+        problem = f"their logits differ by {difference:.2g} on a sample"
     raise SettingsError(
         f"method.name={method.title}: needs a model whose forward is head(hidden(features(x)));"
-        f" run as that, {found}"
+        f" run as that, {problem}"
     )

@@ -39,7 +39,7 @@ def open_clock(
 
     Raises:
         DataError: a table cannot be read, or lacks a client.
-        SettingsError: more clients would be asked than there are.
+        SettingsError: `clock.extra` asks for more clients than there are.
     """
     clients, policy = len(federation.training_sizes), settings.clock.server_policy
     fleet = settings.clock.fleet(clients, settings.seed)
@@ -131,7 +131,7 @@ class VirtualRound(Rider):
         return cls(clock, runner, begin=ticks, now=ticks)
 
     def ask(self, clients: Sequence[int], wanted: int) -> None:
-        """Begin with the clients that are asked; those beyond the wanted number are extra ones."""
+        """Begin with the selected clients; those beyond the wanted number are extra."""
         self._wanted, self._asked = wanted, frozenset(clients)
         self._extra = frozenset(clients[wanted:])
 

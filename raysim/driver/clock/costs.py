@@ -47,7 +47,7 @@ class PassCosts:
     bytes_down: Integers
 
     def flops(self, epochs: Integers) -> Floats:
-        """Return the FLOPs of so many epochs each [n]."""
+        """Return the FLOPs of clients with `epochs` local epochs [n]."""
         return self.finish + epochs * self.epoch
 
 
@@ -65,11 +65,11 @@ class WorkCosts:
         self._frozen = frozen_names(network)
 
     def of(self, work: Pass, runner: RoundRunner) -> PassCosts:
-        """Return the costs of a pass, counted on one of its clients where its kind is new.
+        """Return the costs of a pass, counted on one of its clients if its kind is new.
 
         Args:
             work: The pass.
-            runner: The round's; it knows the versions of the clients' states.
+            runner: The round's runner, which knows the clients' state versions.
         """
         return self._of(work, partial(self._state, runner))
 
@@ -84,28 +84,28 @@ class WorkCosts:
         clients = np.fromiter(work.clients, np.int64)
         sizes = self.sizes[clients]
         epochs = _epochs(work, clients)
-        counted = int(clients[np.argmax(epochs)])  # who trains, if anyone does
-        found = self._counter.kind(work, self._job(work, counted, state(counted)))
+        counted = int(clients[np.argmax(epochs)])  # one that trains, if any does
+        kind = self._counter.kind(work, self._job(work, counted, state(counted)))
         batch = self._settings.local.batch_size
         return PassCosts(
             clients=clients,
             epochs=epochs,
-            epoch=found.epoch(sizes, batch, self._counter.joins),
-            finish=found.finish.at(sizes.astype(np.float64)),
-            bytes_up=self._bytes_up(found, clients),
+            epoch=kind.epoch(sizes, batch, self._counter.joins),
+            finish=kind.finish.at(sizes.astype(np.float64)),
+            bytes_up=self._bytes_up(kind, clients),
             bytes_down=work.received_bytes(clients.tolist(), self._frozen),
         )
 
-    def _bytes_up(self, found: KindFlops, clients: Integers) -> Integers:
+    def _bytes_up(self, kind: KindFlops, clients: Integers) -> Integers:
         """Return the bytes that clients send [n], through the stages of the channel."""
         stages = self._settings.channel
         if not any(stage.declares_bytes() for stage in stages.values()):
-            return np.full(len(clients), found.bytes_up)
-        sent = partial(sent_bytes, stages, found.differences, found.bytes_up)
+            return np.full(len(clients), kind.bytes_up)
+        sent = partial(sent_bytes, stages, kind.differences, kind.bytes_up)
         return np.fromiter(map(sent, clients.tolist()), np.int64)
 
     def _state(self, runner: RoundRunner, client: int) -> Groups:
-        """Return the state that a client would find."""
+        """Return the state with which a client would begin."""
         versions = runner.versions([client]).get(client, ())
         initial = self._settings.method.client_init(runner.state)
         return self._states.of_client(client, versions, initial, CPU)[0]
@@ -116,7 +116,7 @@ class WorkCosts:
             work,
             client,
             self._samples.client(client),
-            keys=(0, 0, 0, client),  # whatever is drawn, it costs as much
+            keys=(0, 0, 0, client),  # costs do not depend on draws
             broadcast=work.broadcast,
             state=state,
             personal=work.personal.get(client, {}),

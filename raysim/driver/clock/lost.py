@@ -9,12 +9,12 @@ from raysim.core.errors import RunError
 
 
 class LostRoundError(RunError):
-    """Error of a pass of which no client's result counts."""
+    """Error of a pass without a client's result that counts."""
 
 
 @contextmanager
 def noted_if_lost(note: Callable[[str], None]) -> Iterator[None]:
-    """Leave the body where its round is lost; show the user one line."""
+    """Suppress `LostRoundError` in the body; show the user its message."""
     try:
         yield
     except LostRoundError as error:

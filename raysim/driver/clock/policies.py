@@ -1,14 +1,14 @@
-"""Policies of the server: which clients of a pass count, and when the pass ends.
+"""Policies of the server: the clients of a pass that count, and the end of the pass.
 
-Pure functions of the clients' work in ticks; the fleet and the settings give what they need.
+Pure functions of the clients' work in ticks.
 
     wait            until the last client has arrived or dropped out
-    deadline        until `clock.deadline`, or until all have arrived; who is late does not count
+    deadline        until `clock.deadline`, or until all have arrived; late clients do not count
     partial         as deadline, but a client takes as many of its epochs as the deadline allows
-                    (FedProx's stragglers; FedNova's unequal work); who cannot end one is late
-    over_selection  `clock.extra` more clients are asked, and the first m that arrive count
+                    (FedProx's stragglers; FedNova's unequal work); one that ends none is late
+    over_selection  `clock.extra` more clients are selected, and the first m that arrive count
 
-Of clients that arrive at the same tick, those drawn first come first, then the smaller numbers.
+Of clients that arrive at the same tick, extra ones come last; remaining ties go by client.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Outcome:
     Attributes:
         end: Tick at which the server goes on.
         counts: Clients whose result counts [n].
-        epochs: Epochs that each does, or of who is late, that it began [n].
+        epochs: Epochs that each does; of a late client, those that it began [n].
         starts: Ticks at which they begin [n].
         ticks: Ticks that each works: until it has arrived, dropped out, or the pass ends [n].
-        share: Fraction of its work that this is [n].
+        share: Fraction of its work that is done then [n].
     """
 
     end: int
@@ -71,14 +71,14 @@ def outcome_of(
         costs: The work of the pass's clients.
         begin: Tick at which the pass begins.
         starts: Ticks from which the clients can work [n].
-        dropouts: Fraction of its work after which each drops out [n]; inf: it does not.
-        extra: Clients that were drawn on top [n].
+        dropouts: Fraction of its work after which each drops out [n]; inf for never.
+        extra: Whether clients are extra ones [n].
         wanted: Number of arrivals after which the pass ends, for over_selection.
     """
     limit = _deadline(policy, begin)
     epochs = costs.epochs
     if policy.name == "partial":
-        begun = np.minimum(costs.epochs, 1)  # who cannot end it works on it until the limit
+        begun = np.minimum(costs.epochs, 1)  # a client that ends none works until the limit
         epochs = np.maximum(affordable_epochs(fleet, costs, limit - starts), begun)
     whole = _ticks(fleet, costs, epochs)
     drops = dropouts < 1
@@ -97,9 +97,9 @@ def outcome_of(
 
 
 def sent_in_vain(fleet: Fleet, costs: PassCosts, outcome: Outcome) -> tuple[int, int]:
-    """Return the bytes that clients whose result does not count sent and received.
+    """Return the bytes sent and received by clients whose results do not count.
 
-    They do until they have dropped out or the server goes on.
+    They send and receive until they drop out or the server goes on.
     """
     lost = ~outcome.counts
     whole, device = _ticks(fleet, costs, outcome.epochs), fleet.profiles(costs.clients[lost])
@@ -110,17 +110,17 @@ def sent_in_vain(fleet: Fleet, costs: PassCosts, outcome: Outcome) -> tuple[int,
 def moved_until(
     ticks: Any, whole: Any, device: Profiles, bytes_up: Integers, bytes_down: Integers
 ) -> tuple[int, int]:
-    """Return the bytes that clients send and receive until some moment of their work, in all.
+    """Return the total bytes that clients send and receive in a part of their work.
 
     A client's work is half of the latency, what it receives, its steps, what it sends, and the
     other half; it moves bytes at an even pace.
 
     Args:
-        ticks: Ticks of its work that are over [n].
-        whole: Ticks of all of it [n].
+        ticks: Ticks of each client's work that are over [n].
+        whole: Ticks of its whole work [n].
         device: Its device [n].
-        bytes_up: Bytes that all of it sends [n].
-        bytes_down: Bytes that all of it receives [n].
+        bytes_up: Bytes that it sends in all [n].
+        bytes_down: Bytes that it receives in all [n].
     """
     worked = ticks / TICKS_PER_SECOND - device.latency / 2
     left = (whole - ticks) / TICKS_PER_SECOND - device.latency / 2
@@ -130,17 +130,17 @@ def moved_until(
 
 
 def affordable_epochs(fleet: Fleet, costs: PassCosts, budget: Integers) -> Integers:
-    """Return the epochs that clients finish within `budget` [n] ticks, at most those asked [n]."""
+    """Return the epochs [n] that clients finish within `budget` [n] ticks, at most the pass's."""
     speed = fleet.profiles(costs.clients).speed
     spare = (budget - _ticks(fleet, costs, np.zeros_like(costs.epochs))) / TICKS_PER_SECOND
     with np.errstate(over="ignore"):  # the ticks of such an epoch are refused below
         epoch = np.maximum(costs.epoch / speed, 1 / TICKS_PER_SECOND)
-    found = np.clip(np.floor(spare / epoch), 0, costs.epochs).astype(np.int64)
+    epochs = np.clip(np.floor(spare / epoch), 0, costs.epochs).astype(np.int64)
     # Ticks are rounded up: one epoch more or less than the quotient may be right.
-    one_more = np.minimum(found + 1, costs.epochs)
-    found = np.where(_ticks(fleet, costs, one_more) <= budget, one_more, found)
-    late: Flags = _ticks(fleet, costs, found) > budget
-    return np.where(late, np.maximum(found - 1, 0), found)
+    one_more = np.minimum(epochs + 1, costs.epochs)
+    epochs = np.where(_ticks(fleet, costs, one_more) <= budget, one_more, epochs)
+    late: Flags = _ticks(fleet, costs, epochs) > budget
+    return np.where(late, np.maximum(epochs - 1, 0), epochs)
 
 
 def _deadline(policy: Policy, begin: int) -> int:

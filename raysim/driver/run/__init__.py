@@ -1,6 +1,6 @@
-"""The run: its rounds, one after another, and the commits that make them count.
+"""Run: its rounds, one after another, and their commits.
 
-In: a run's parts, checked and open. Out: a row per committed round; a run directory to go on from.
+In: a run's parts, checked and open. Out: a row per committed round; a run directory to resume from.
 Imported by `driver.start`.
 """
 

@@ -1,4 +1,4 @@
-"""Commits of a run: the files that a round changes, from the checkpoint on to the end."""
+"""Commits of a run: the files that its rounds change, from the last checkpoint on."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Commits:
     """Commits of a run's rounds.
 
     Attributes:
-        committed: The last committed round; before the first the initial state.
+        committed: The last committed round, or the initial state.
         recorder: Holds the rows of the committed rounds.
-        trace: Writes their trace, where the run has one.
+        trace: Writes their trace, if the run has one.
     """
 
     def __init__(self, context: RunContext) -> None:
@@ -44,37 +44,38 @@ class Commits:
         self.committed = replace(context.initial, identity=context.identity)
 
     def restore(self) -> None:
-        """Go back to the newest whole checkpoint; delete everything that is later than it.
+        """Roll back to the newest intact checkpoint; delete everything later.
 
         Rolled back are: checkpoints (damaged ones are renamed), client states, the rows of rounds
         and clients, and TensorBoard events. The committed state, the versions of the clients'
         states, their last losses and the size of a stack come from the checkpoint.
         """
         context = self._context
-        found = self._checkpoints.latest(self._clients, context.listener.note, self._check_files)
-        if found:
-            self.committed = accepted(found, context)
+        note = context.listener.note
+        latest = self._checkpoints.latest(self._clients, note, self._check_files)
+        if latest:
+            self.committed = accepted(latest, context)
             # A rolled-back run has the model of a later round, schema 0 an earlier one.
-            save_tensors(context.run_dir.model, self._settings.method.deployed(found.state))
+            save_tensors(context.run_dir.model, self._settings.method.deployed(latest.state))
         number = self.committed.number
         on_disk = context.states.roll_back(number, self._clients)
         context.updates.clear()
-        if found and found.tables is None:
+        if latest and latest.tables is None:
             self.committed = replace(self.committed, versions=on_disk)
         self._on_disk = number
         self.recorder.open(number, self.committed.tables)
-        if self.committed.ticks is None:  # of an earlier version, which had them in the rows alone
+        if self.committed.ticks is None:  # earlier versions had them only in rows
             seconds = (row.get(VIRTUAL_SECONDS) or 0 for row in self.recorder.rows)
             ticks = sum(round(each * TICKS_PER_SECOND) for each in seconds)
             self.committed = replace(self.committed, ticks=ticks)
         if self._settings.trace:
             self.trace = TraceWriter(context.run_dir.path, number + 1)
 
-    def _check_files(self, found: Checkpoint) -> None:
+    def _check_files(self, checkpoint: Checkpoint) -> None:
         """Check the files outside a checkpoint's folder that it seals."""
-        self._context.states.check(found.versions)
-        if found.tables is not None:
-            self.recorder.check(found.tables)
+        self._context.states.check(checkpoint.versions)
+        if checkpoint.tables is not None:
+            self.recorder.check(checkpoint.tables)
 
     @property
     def needed_from(self) -> int:
@@ -83,7 +84,7 @@ class Commits:
 
     @property
     def are_done(self) -> bool:
-        """True once all rounds are committed, one that reaches the target, or one that ends it."""
+        """True if all rounds are committed, or one that reached the target or ended the run."""
         target, rows = self._settings.target_accuracy, self.recorder.rows
         accuracy = rows[-1].get("test_accuracy") if rows else None
         reached = target is not None and accuracy is not None and accuracy >= target
@@ -91,7 +92,7 @@ class Commits:
 
     @delay_signals()
     def end(self) -> None:
-        """Make the last committed round the end of the run.
+        """End the run with the last committed round.
 
         Raises:
             MachineError: a file cannot be written.
@@ -101,12 +102,12 @@ class Commits:
         self.save()
 
     def note_workers(self) -> None:
-        """Write where the work runs whenever that has changed."""
+        """Record the description of the workers if it has changed."""
         self._workers = self._context.note_workers(self._workers, self.committed)
 
     @delay_signals()
     def commit(self, after: Checkpoint, row: Row, log: RoundLog, evaluation: Evaluation) -> None:
-        """Commit a round, and checkpoint it where this is due.
+        """Commit a round, and checkpoint it if due.
 
         Args:
             after: The state after it; its clients are added to its history here.
@@ -125,7 +126,7 @@ class Commits:
         self.recorder.add(row, log.columns, evaluation.clients, evaluation.analyses)
         if self.trace:
             self.trace.virtual(after.number, log.columns)
-        after.history.add(after.number, log.losses())  # in place: nobody reads the round before
+        after.history.add(after.number, log.losses())  # in place: the round before is read no more
         self.committed = after
         if after.number % self._settings.checkpoint_every == 0 or self.are_done:
             self.save()

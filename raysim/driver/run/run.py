@@ -39,7 +39,7 @@ NO_METRICS: Metrics = {}
 
 @dataclass(frozen=True)
 class _Begun:
-    """A round that has begun.
+    """Round that has begun.
 
     Attributes:
         now: The input of the method's round.
@@ -48,7 +48,7 @@ class _Begun:
         run: Runs a pass.
         riders: Ride on the passes of the method.
         analyses: Its analyses.
-        selection: The selection of its clients; None where rounds overlap.
+        selection: The selection of its clients; None if rounds overlap.
         clock: The round in virtual time, or None.
     """
 
@@ -76,7 +76,7 @@ def _without_clients(run: RunPass, work: Pass) -> Steps[Reduced]:
 
 
 class Run:
-    """The rounds of one run.
+    """Rounds of one run.
 
     Attributes:
         commits: The committed rounds.
@@ -91,9 +91,8 @@ class Run:
     def rounds(self) -> Steps[Result]:
         """Run from the last checkpoint to the end; yield the row of each committed round.
 
-        It also yields requests for results; see `Steps`.
-
-        True that is sent ends the run with the rounds so far.
+        It also yields requests for results; see `Steps`. Sending True ends the run with the rounds
+        so far.
 
         Raises:
             RaysimError: a client, a disk or the cluster failed; committed rounds are checkpointed.
@@ -140,7 +139,7 @@ class Run:
         return f"{done}; resume with: raysim.resume({str(self.context.run_dir.path)!r}{task})"
 
     def _decide_stack_size(self) -> None:
-        """Decide how many clients are stacked, once in a run: the checkpoint seals it."""
+        """Decide the stack size, once in a run: the checkpoint seals it."""
         context, committed = self.context, self.commits.committed
         if committed.stack_size is None:
             size = decide_stack_size(
@@ -183,11 +182,11 @@ class Run:
 
     @cached_property
     def _asynchronous(self) -> AsynchronousRounds | None:
-        """The rounds, where they overlap; from the last checkpoint on."""
+        """Asynchronous rounds from the last checkpoint on; None if rounds do not overlap."""
         return asynchronous_rounds(self.context, self._passes, self.commits.committed)
 
     def _round(self, before: Checkpoint) -> Steps[None]:
-        """Run, evaluate, record and, where it is due, checkpoint one round."""
+        """Run, evaluate, record and, if due, checkpoint one round."""
         start = perf_counter()
         context, method, number = self.context, self.settings.method, before.number + 1
         begun = self._begin(before)
@@ -228,7 +227,7 @@ class Run:
         self.commits.commit(after, row, runner.log, evaluation)
 
     def _begin(self, before: Checkpoint) -> _Begun:
-        """Return a round that begins now."""
+        """Begin the next round."""
         context, overlapping = self.context, self._asynchronous
         sizes = context.federation.training_sizes
         runner = RoundRunner(
@@ -288,14 +287,14 @@ class Run:
     def _evaluate(
         self, before: Checkpoint, after: Checkpoint, begun: _Begun
     ) -> Steps[tuple[Evaluation, float]]:
-        """Evaluate and analyse a round where this is due; return the seconds that it took."""
+        """Evaluate and analyse a round if due; return the evaluation and its seconds."""
         context, analyses, start = self.context, begun.analyses, perf_counter()
         if not self._is_due(after.number):
             return context.evaluator.skipped, 0.0
         evaluate = partial(context.evaluator.evaluate, context.executor)
         with context.watch("evaluation"):
             evaluation = yield from evaluate(after.state, after)
-            if not begun.has_clients:  # nobody's training to be measured
+            if not begun.has_clients:  # no training to measure
                 return evaluation, perf_counter() - start
             columns = yield from analyses.columns(begun.now, before, after, evaluation, evaluate)
             context.states.delete(analyses.obsolete)

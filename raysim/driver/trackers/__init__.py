@@ -1,8 +1,8 @@
 """Experiment trackers: a run's settings, rounds and summary in MLflow or W&B (`tracker`).
 
-A tracker's run is named in `tracker.json` of the run directory, with the last round that it has
-got, so that a resumed run goes on in it: rounds that are repeated are left out. Server, project and
-credentials are the tracker's own affair: its environment variables and files apply.
+`tracker.json` of the run directory names the tracker's run and the last round that it has, so that
+a resumed run continues it without repeated rounds. Server, project and credentials are those of the
+tracker's own environment variables and files.
 """
 
 from __future__ import annotations

@@ -28,9 +28,9 @@ class Tracker(ABC):
         """Open a run of the tracker.
 
         Args:
-            known: Its id, of one that goes on.
-            name: Its name, of a new one.
-            parameters: The settings by canonical key, of a new one.
+            known: Id of a run to continue, or None.
+            name: Name of a new run.
+            parameters: Settings of a new run, by canonical key.
 
         Returns:
             Its id, and the last round that the tracker is known to have.
@@ -50,7 +50,7 @@ class Tracker(ABC):
 
 
 class TrackingListener(Listener):
-    """Listener that feeds a tracker, and passes everything on.
+    """Listener that feeds a tracker and another listener.
 
     A tracker that fails before the first round stops the run; one that fails later is given up
     after a note, since no training depends on it.
@@ -87,7 +87,7 @@ class TrackingListener(Listener):
         self._listener.note(text)
 
     def started(self, run: Started) -> None:
-        """Open the tracker's run: the one before, if there is one.
+        """Open the tracker's run; continue the earlier one if there is one.
 
         Raises:
             RunError: it cannot be opened.
@@ -122,7 +122,7 @@ class TrackingListener(Listener):
         self._listener.finished(summary)
 
     def _feed(self, log: Callable[[Tracker], None]) -> None:
-        """Call the tracker; give it up where it fails."""
+        """Call the tracker; give it up if it fails."""
         if self._tracker is None:
             return
         try:
@@ -156,14 +156,14 @@ def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
 def _read(path: Path) -> dict[str, Any]:
     """Return the recorded runs of the trackers; none if the file is damaged."""
     try:
-        found = parse_json(path.read_text(encoding="utf-8"))
+        recorded = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    whole = isinstance(found, dict) and all(
+    whole = isinstance(recorded, dict) and all(
         isinstance(each, dict) and {name: type(value) for name, value in each.items()} == KINDS
-        for each in found.values()
+        for each in recorded.values()
     )
-    return found if whole else {}
+    return recorded if whole else {}
 
 
 KINDS = {"run": str, "round": int}

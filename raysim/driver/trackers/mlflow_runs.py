@@ -29,7 +29,7 @@ class MlflowRuns(Tracker):
         self._run = ""
 
     def open(self, known: str | None, name: str, parameters: Mapping[str, Any]) -> tuple[str, int]:
-        """Open a run, and ask which round it has."""
+        """Open a run; return its id and its last round."""
         if known is not None:
             self._run = known
             self._client.update_run(known, status="RUNNING")
@@ -64,13 +64,13 @@ class MlflowRuns(Tracker):
         from mlflow.exceptions import MlflowException
 
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "raysim")
-        if (found := self._client.get_experiment_by_name(name)) is None:
+        if (experiment := self._client.get_experiment_by_name(name)) is None:
             try:
                 return str(self._client.create_experiment(name))
             except MlflowException:
-                if (found := self._client.get_experiment_by_name(name)) is None:
+                if (experiment := self._client.get_experiment_by_name(name)) is None:
                     raise
-        return str(found.experiment_id)  # another process may have made it meanwhile
+        return str(experiment.experiment_id)  # another process may have made it meanwhile
 
 
 def make() -> Tracker:

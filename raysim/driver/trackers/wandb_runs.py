@@ -21,7 +21,7 @@ class WandbRuns(Tracker):
         self._run: Any = None
 
     def open(self, known: str | None, name: str, parameters: Mapping[str, Any]) -> tuple[str, int]:
-        """Open a run under an id; offline, W&B does not know which rounds it has."""
+        """Open a run under an id; offline, W&B does not know its last round."""
         import wandb
 
         self._run = wandb.init(
@@ -30,7 +30,7 @@ class WandbRuns(Tracker):
             name=name,
             config=dict(parameters),
             resume="allow",
-            reinit="create_new",  # a slot has several runs open, where trials are stacked
+            reinit="create_new",  # stacked trials have several runs open in a slot
             settings=wandb.Settings(console="off", silent=True),
         )
         return str(self._run.id), 0

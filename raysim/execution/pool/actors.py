@@ -107,7 +107,7 @@ class Actors:
         return {item: numbers[at] for item, at in failed_at.items() if at in numbers}
 
     def leave(self, nodes: Collection[str], schedules: Iterable[Schedule]) -> None:
-        """Let actors on draining nodes hand over, and replace those that have done so."""
+        """Let actors on draining nodes hand over, and then replace them."""
         if not nodes:
             return
         for actor, handle in enumerate(self.handles):

@@ -34,7 +34,7 @@ class _Shared(NamedTuple):
 
 
 class Broadcasts:
-    """Puts messages into the object store."""
+    """Messages of a process in the object store."""
 
     def __init__(self) -> None:
         self._last: dict[type, list[_Shared]] = {}

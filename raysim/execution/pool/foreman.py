@@ -1,4 +1,4 @@
-"""The foreman of a node: an actor that schedules the workers of its node and adds up their sums.
+"""Foreman of a node: an actor that schedules the workers of its node and adds up their sums.
 
 The driver hands it chunks as to a fast worker. The sums of its workers come through the node's
 object store, in shared memory; one sum leaves the node. Its workers are its own actors, which Ray

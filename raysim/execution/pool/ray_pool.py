@@ -1,4 +1,4 @@
-"""The ray executor: a pool of resident actors on fractional GPUs or cores.
+"""Ray executor: a pool of resident actors on fractional GPUs or cores.
 
 The pool lives for the whole run. A message travels once to each node, through the object store.
 `execution.scheduling` decides each actor's next assignment. A lost actor costs the chunks that it

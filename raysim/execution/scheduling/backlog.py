@@ -117,7 +117,7 @@ class Backlog:
         return assignment
 
     def settled(self, due: Sequence[tuple[int, Assignment]]) -> list[tuple[int, Assignment]]:
-        """Return assignments as they are to be sent; see `Schedule.settled`."""
+        """Return the assignments to send; see `Schedule.settled`."""
         return self.schedule.settled(due)
 
     def leave(self) -> None:

@@ -54,7 +54,7 @@ class Queues:
                 self.deaths.pop(item, None)
 
     def deal(self, costs: Mapping[Item, float]) -> None:
-        """Deal new items together with those that no worker has been handed."""
+        """Deal new items together with the queued ones."""
         self.look()
         busy = [
             self.seconds_in_flight(number) + LEAVING_SECONDS * worker.leaving
@@ -140,7 +140,7 @@ class Queues:
         return sum(self.costs[item] for item in items)
 
     def _deal(self, costs: Mapping[Item, float], busy: Sequence[float]) -> None:
-        """Deal items together with those that no worker has been handed; suspects come first."""
+        """Deal items together with the queued ones; suspects come first."""
         queued = {item: self.costs[item] for worker in self.workers for item in worker.queue}
         dealt = assign(queued | dict(costs), self.estimates, self.barred, busy)
         everything = {item for items in dealt for item in items}

@@ -109,7 +109,7 @@ class Schedule:
         barred: Mapping[Item, int] | None = None,
         order: Mapping[Item, float] | None = None,
     ) -> None:
-        """Add items, and deal them together with those that no worker has been handed.
+        """Add items, and deal them together with the queued ones.
 
         Args:
             costs: Work of each item.
@@ -170,13 +170,13 @@ class Schedule:
         return assignment
 
     def settled(self, due: Sequence[tuple[int, Assignment]]) -> list[tuple[int, Assignment]]:
-        """Return assignments of workers as they are to be sent, once all due ones are known.
+        """Return the assignments to send to workers, once all due ones are known.
 
-        Where they leave nothing queued, each worker hands over with its last one: a call for this
-        alone, behind it, would cost the worker's way to the driver and back.
+        If nothing stays queued, each worker hands over with its last one: a separate call would
+        cost a trip of the worker to the driver and back.
 
         Args:
-            due: The workers and what `next` has just returned for them, in this order.
+            due: The workers and the assignments that `next` just returned for them, in this order.
         """
         if not self.closed or self._queued:
             return [*due]

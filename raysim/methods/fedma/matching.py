@@ -1,4 +1,4 @@
-"""Matching of neurons: which neurons of several clients are the same one (BBP-MAP).
+"""Matching of the neurons of several clients that are the same one (BBP-MAP).
 
 Source: Yurochkin et al., "Bayesian Nonparametric Federated Learning of Neural Networks", ICML 2019
 (PFNM), as used layer by layer in Wang et al., "Federated Learning with Matched Averaging", ICLR
@@ -11,9 +11,9 @@ members, the precision S_i = s0 + s * members, and the popularity c_i = min(memb
     gain of the q-th new atom = sum_d [(s v)^2 / (s + s0)] + 2 log(gamma / J) - 2 log(q)
 
 A client's neurons are assigned so that the total gain is largest. The first atoms are the neurons
-of the client that has most; the others follow in order; then, `sweeps` times, every client in turn
-is taken out, and with it the atoms that were its alone, and assigned anew. All is in float64 and
-draws nothing at random.
+of the client that has most; the other clients follow in order; then, `sweeps` times, each client in
+turn is removed, with the atoms that only it has, and assigned anew. All is in float64, without
+random draws.
 
 Legend: J clients, W neurons of a client, A atoms, D weights of a neuron, Q new atoms.
 """
@@ -34,7 +34,7 @@ POPULARITY_CAP = 10
 
 @dataclass(frozen=True)
 class Beliefs:
-    """The constants of the model behind the gains.
+    """Constants of the model behind the gains.
 
     Attributes:
         sigma: Standard deviation of a client's neuron around its atom.
@@ -59,7 +59,7 @@ class Beliefs:
 
 @dataclass(frozen=True)
 class Matching:
-    """The atoms of a layer.
+    """Atoms of a layer, and the clients' neurons among them.
 
     Attributes:
         assigned: Per client, the atom of each of its neurons [W].
@@ -77,7 +77,7 @@ def match(rows: Sequence[Floats], beliefs: Beliefs, sweeps: int, limit: int) -> 
         rows: Per client, its neurons' weights [W, D].
         beliefs: Constants of the model.
         sweeps: Passes in which every client is assigned anew.
-        limit: Atoms at most; at least the most neurons of any client.
+        limit: Most atoms, no fewer than the neurons of any client.
     """
     first = max(range(len(rows)), key=lambda client: len(rows[client]))
     assigned = {first: np.arange(len(rows[first]))}
@@ -149,7 +149,7 @@ def _assign(
         ]
     )
     chosen: Integers = linear_sum_assignment(gains, maximize=True)[1].astype(np.int64)
-    # The total gain does not depend on which new atom goes to whom: they follow the neurons.
+    # Any order of the new atoms has the same total gain: they follow the neurons.
     founded = chosen >= len(members)
     chosen[founded] = len(members) + np.arange(founded.sum())
     return chosen

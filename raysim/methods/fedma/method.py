@@ -26,7 +26,7 @@ of all classes; weighting=uniform takes 1/J, as the authors' LSTM code does.
 authors' code has gamma=7 and average="posterior" for VGG9, gamma=1e-3 and "mean" for the LSTM.
 
 Choices: layers are in forward order; an embedding is a layer, its dimensions are neurons. Atoms are
-made anew in every round, so who did not take part in the round before, or never, holds no valid
+made anew in every round, so a client that did not take part in the round before holds no valid
 assignment and starts from the atoms with most members (ties by index). Clients that took part hold
 the matched layers, so that next time they receive the last layer alone; an assignment counts four
 bytes a neuron. A client that is dropped in mid-pass leaves its atoms; an atom that is left by all
@@ -59,7 +59,7 @@ ATOM_BYTES = 4
 
 
 class FedMa(Method):
-    """Match the clients' neurons layer by layer, then average those that are the same.
+    """Mean of the clients' matched neurons, layer by layer.
 
     Helps where clients' data differ so much that the same neuron learns different things: averages
     by position then cancel out. For chains of fully connected, convolutional, or embedding and LSTM
@@ -118,7 +118,7 @@ class FedMa(Method):
         return nbytes({"model": state.groups["model"]}) + self.client_bytes(state)
 
     def round(self, now: Round, state: ServerState) -> Passes:
-        """Train, then match layer after layer, training what follows in between."""
+        """Train, then match layer after layer, training the later layers in between."""
         chain, frozen = neurons.chain_of(now.network), frozen_names(now.network)
         reduced = yield _first_pass(now, chain, state)
         matched: dict[str, Tensor] = {}
@@ -192,7 +192,7 @@ def _first_pass(now: Round, chain: Chain, state: ServerState) -> Pass:
 def _rebuild(
     chain: Chain, number: int, broadcast: Groups, state: Groups, personal: Groups
 ) -> Tensors:
-    """Start a round: the atoms that the server names, or else the client's own of last time."""
+    """Start a round from the atoms that the server names, or else from the client's last ones."""
     atoms = (personal or state)["atoms"]
     return neurons.take(chain, broadcast["model"], {int(n): index for n, index in atoms.items()})
 
@@ -200,7 +200,7 @@ def _rebuild(
 def _take_in(
     chain: Chain, number: int, broadcast: Groups, state: Groups, personal: Groups
 ) -> Tensors:
-    """Put the matched layers in, and move the inputs of the layer after them to the atoms."""
+    """Insert the matched layers, and move the inputs of the layer after them to the atoms."""
     before, matched = number - 1, broadcast["model"]
     name, (side, *_) = next(iter(chain[before].sides.items()))
     atoms, width = personal["atoms"][str(before)].long(), side.width(matched[name])
@@ -250,7 +250,7 @@ def mean_by_class(clients: Sequence[Groups], uniform: bool) -> dict[str, Tensor]
 
 
 def _members(atoms: Mapping[int, Tensor], clients: Sequence[int]) -> Tensor:
-    """Return how many of the clients are members of each atom [A]."""
+    """Return the number of members of each atom [A]."""
     count = 1 + max(int(own.max()) for own in atoms.values())
     return torch.bincount(torch.cat([atoms[client] for client in clients]), minlength=count)
 
@@ -267,8 +267,8 @@ def _most_popular(chain: Chain, members: Tensors) -> dict[str, Tensor]:
     """Return per layer the atoms with most members, as many as its first width, ascending."""
     popular = {}
     for number, count in members.items():
-        order = torch.argsort(count, descending=True, stable=True)
-        popular[number] = order[: chain[int(number)].width].sort().values.int()
+        ranked = torch.argsort(count, descending=True, stable=True)
+        popular[number] = ranked[: chain[int(number)].width].sort().values.int()
     return popular
 
 

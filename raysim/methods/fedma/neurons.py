@@ -44,7 +44,7 @@ OUTPUTS = {
 
 @dataclass(frozen=True)
 class Side:
-    """A dimension of a tensor that runs over the neurons of a layer.
+    """Dimension of a tensor that runs over the neurons of a layer.
 
     Attributes:
         layer: Number of that layer, from 0.
@@ -59,7 +59,7 @@ class Side:
     inner: int = 1
 
     def positions(self, neurons: Tensor, width: int) -> Tensor:
-        """Return where some neurons of `width` are along the dimension."""
+        """Return the positions of some neurons of `width` along the dimension."""
         outer = torch.arange(self.outer, device=neurons.device)[:, None, None] * width
         inner = torch.arange(self.inner, device=neurons.device)
         return ((outer + neurons.long()[:, None]) * self.inner + inner).reshape(-1)
@@ -71,11 +71,11 @@ class Side:
 
 @dataclass(frozen=True)
 class Layer:
-    """A weight layer of a chain.
+    """Weight layer of a chain.
 
     Attributes:
-        path: Where it is in the network.
-        width: Its neurons as the network was built.
+        path: Path of its module in the network.
+        width: Number of its neurons as the network was built.
         sides: Per tensor, its sides; the own side comes first. The last layer has none of its
             own: its neurons are classes.
     """
@@ -94,20 +94,20 @@ def chain_of(network: nn.Module) -> Chain:
     Raises:
         ValueError: the network is no suitable chain; the message names the layer.
     """
-    found = weight_layers(network)
-    if len(found) < 2:
-        raise ValueError(f"needs a model with at least 2 weight layers; this one has {len(found)}")
-    for layer in found:
+    layers = weight_layers(network)
+    if len(layers) < 2:
+        raise ValueError(f"needs a model with at least 2 weight layers; this one has {len(layers)}")
+    for layer in layers:
         _check_alone(network, layer)
-    if odd := misplaced(network, found):
+    if odd := misplaced(network, layers):
         raise ValueError(f"tensor {odd} belongs to no weight layer, or to two")
-    if not isinstance(found[-1].module, nn.Linear):
-        raise ValueError(f"the last layer, {_shown(found[-1])}, must be fully connected")
+    if not isinstance(layers[-1].module, nn.Linear):
+        raise ValueError(f"the last layer, {_shown(layers[-1])}, must be fully connected")
     chain: list[Layer] = []
-    for number, layer in enumerate(found):
-        before = found[number - 1] if number else None
+    for number, layer in enumerate(layers):
+        before = layers[number - 1] if number else None
         sides = _sides(layer, number, _input_side(layer, number, before))
-        if number == len(found) - 1:
+        if number == len(layers) - 1:
             sides = {n: tuple(s for s in own if s.layer != number) for n, own in sides.items()}
         chain.append(Layer(layer.path, _size(layer.module, OUTPUTS), sides))
     return tuple(chain)
@@ -128,7 +128,7 @@ def take(chain: Chain, tensors: Tensors, neurons: Mapping[int, Tensor]) -> dict[
 def place(
     chain: Chain, tensors: Tensors, layer: int, atoms: Tensor, width: int
 ) -> dict[str, Tensor]:
-    """Move the neurons of one layer to their atoms among `width`; zero where there is none."""
+    """Move the neurons of one layer to their atoms among `width`; other atoms are zero."""
     result = {}
     for name, tensor in tensors.items():
         for side in _sides_of(chain, name):
@@ -142,7 +142,7 @@ def place(
 
 
 def rows(chain: Chain, layer: int, tensors: Tensors) -> Tensor:
-    """Return what the neurons of a layer are matched by [W, D]: input weights and biases.
+    """Return the input weights and biases [W, D] by which a layer's neurons are matched.
 
     The recurrent weights of an LSTM are left out, as both their sides are the layer's own.
     """
