@@ -72,7 +72,12 @@ class FakeExecutor:
     _done: int = 0
 
     def submit(
-        self, call: str, message: Any, costs: Mapping[Item, float], failed_at: Mapping[Item, str]
+        self,
+        call: str,
+        message: Any,
+        costs: Mapping[Item, float],
+        failed_at: Mapping[Item, str],
+        due: Mapping[Item, float] | None,
     ) -> None:
         assert call == "train"
         self.calls.append((message, dict(costs)))
