@@ -1,4 +1,4 @@
-"""Commands of raysim: `run`, `resume`, `tune`, `dashboard`, `list`, `submit`, and the others.
+"""Commands of raysim: `run`, `resume`, `sweep`, `tune`, `dashboard`, `list`, `submit`, and more.
 
 Errors of settings, files and machines are one line on stderr, without a traceback. Ctrl-C, SIGTERM
 and SIGHUP save a checkpoint and print the command that resumes the run; `core.exits` has the exit
@@ -34,7 +34,7 @@ from raysim.cli.options import (
 )
 from raysim.cli.output import resumable, say
 from raysim.cli.results import compare, report
-from raysim.cli.tables import table, table_options
+from raysim.cli.tables import sweep, table, table_options
 from raysim.core.errors import RaysimError, SettingsError
 from raysim.core.exits import interruptible
 from raysim.core.user_input.user_modules import find_named_modules, leave_out_working_directory
@@ -49,6 +49,7 @@ app.add_typer(job, name="job")
 app.command()(compare)
 app.command()(report)
 app.command()(table)
+app.command()(sweep)
 app.command()(figure)
 console = Console()
 
@@ -270,10 +271,11 @@ def _check_job(name: str, *rest: str) -> None:
         command.check_file(options["config"])
         command.check_folder("out", settings.out)
     elif name == "table":
-        from raysim.tuning.tables.command import plan_of
+        from raysim.tuning.tables.plan import make_plan
+        from raysim.workloads.tables import find as find_table
 
         chosen = options["only"], options["rounds"], options["seeds"]
-        plan_of(options["name"], table_options(*chosen, overrides))
+        make_plan(find_table(options["name"]), table_options(*chosen, overrides))
         command.check_folder("--out", options["out"])
     else:
         from raysim.tuning.studies import find

@@ -1,7 +1,8 @@
-"""Command `raysim table`."""
+"""Commands `raysim table` and `raysim sweep`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ from raysim.cli.output import resumable
 
 if TYPE_CHECKING:
     from raysim.tuning.tables.plan import TableOptions
+    from raysim.workloads.tables import PaperTable
 
 console = Console()
 
@@ -34,16 +36,64 @@ def table(
     profile: ProfileName = None,
 ) -> None:
     """Run a published table beside its values; the same command resumes an interrupted one."""
-    from raysim.tuning.tables import command
+    from raysim.workloads.tables import find
 
     options = table_options(only, rounds, seeds, changes(overrides, profile))
-    folder = out or Path("runs") / name
+    _run_or_tell(lambda: find(name), options, jobs, out or Path("runs") / name, dry_run=dry_run)
+
+
+def sweep(
+    config: Annotated[
+        str, typer.Argument(help="a preset, a .toml or .json file of settings, or one of a sweep")
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="settings as dotted.key=value; of several values, key=A,B or key=0..4, the first"
+            " setting makes the rows, others the columns, and seed=0..4 the seeds",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(help="metric of the cells, repeated for several; see raysim table"),
+    ] = None,
+    only: Only = None,
+    rounds: Rounds = None,
+    jobs: Jobs = None,
+    out: StudyFolder = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="print cells, sample-steps and an estimated time")
+    ] = False,
+    profile: ProfileName = None,
+) -> None:
+    """Compare settings over seeds in a table; the same command resumes it, and adds to it."""
+    from raysim.workloads.sweeps import read_sweep
+
+    options = table_options(only, rounds, None, changes(None, profile))
+    folder = out or Path("runs") / f"{Path(config).stem}-sweep"
+    table = lambda: read_sweep(config, overrides or (), metric or ())  # noqa: E731
+    _run_or_tell(table, options, jobs, folder, dry_run=dry_run)
+
+
+def _run_or_tell(
+    table: Callable[[], PaperTable],
+    options: TableOptions,
+    jobs: int | None,
+    folder: Path,
+    *,
+    dry_run: bool,
+) -> None:
+    """Run a table, or tell what it would take."""
+    from raysim.tuning.tables import command
+
     if dry_run:
         with resumable(console, lambda: ""):
-            command.dry_run(name, options, jobs=jobs, out=folder, console=console)
+            command.dry_run(table(), options, jobs=jobs, out=folder, console=console)
         return
     with resumable(console, lambda: "interrupted; the same command resumes the table"):
-        command.table(name, options, jobs=jobs, out=folder, console=console)
+        command.run_table(table(), options, jobs=jobs, out=folder, console=console)
 
 
 def table_options(

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 
 from raysim.config import Settings
 from raysim.core.errors import SettingsError
-from raysim.core.user_input import canonical, key_text, portable_name
+from raysim.core.user_input import canonical, key_text, may_change, portable_name
 from raysim.results.metrics import Metric, parse_metric
 from raysim.workloads.datasets.fetch import data_root
 from raysim.workloads.datasets.prepared import missing_files
@@ -125,7 +126,7 @@ def planned_cells(table: PaperTable, cells: Sequence[ResolvedCell]) -> list[Plan
         lacking.append(ITSELF if is_itself else "")
         if metric.analysis and not is_itself:
             analyses[cell.key][metric.analysis] = reference
-    runs = _runs(cells, analyses)
+    runs = _runs(cells, analyses, by_digest=table.paper is None)
     names = folder_names([(cell.paper.row, cell.paper.column) for cell in cells])
     for cell, metric, problem in zip(cells, metrics, lacking, strict=True):
         if cell.chosen and not problem:
@@ -166,13 +167,18 @@ def _check_metric(metric: Metric, run: PlannedRun) -> None:
 
 
 def _runs(
-    cells: Sequence[ResolvedCell], analyses: Mapping[str, Mapping[str, str]]
+    cells: Sequence[ResolvedCell],
+    analyses: Mapping[str, Mapping[str, str]],
+    *,
+    by_digest: bool,
 ) -> dict[str, PlannedRun]:
     """Return the runs of cells by key.
 
     Args:
         cells: The cells.
         analyses: By key, the needed analyses of cells, each with the key of its reference or "".
+        by_digest: Whether a run's folder is named by its settings, which stay when rows and columns
+            are added, or by row and column.
     """
     groups: dict[str, list[ResolvedCell]] = {}
     for cell in cells:
@@ -188,8 +194,16 @@ def _runs(
         reference = next((runs[each] for each in wanted.values() if each), None)
         label = ", ".join(places[key])
         full_rounds = max(cell.full_rounds for cell in groups[key])
-        runs[key] = PlannedRun(names[key], label, settings, full_rounds, reference)
+        name = digest_of(settings) if by_digest else names[key]
+        runs[key] = PlannedRun(name, label, settings, full_rounds, reference)
     return runs
+
+
+def digest_of(settings: Settings) -> str:
+    """Return the name of a run's folder by all that decides its results and rows, but the seed."""
+    values = canonical(settings.to_dict())
+    kept = {key: value for key, value in values.items() if key != "seed" and not may_change(key)}
+    return sha256(key_text(kept).encode()).hexdigest()[:12]
 
 
 def _shared_place(cells: Sequence[PaperCell]) -> tuple[str, str]:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from raysim.core.errors import MachineError, RaysimError
 from raysim.results.render import grid_of, to_rich
+from raysim.results.tables import ResultTable
 from raysim.storage.lock import removed_if_refused
 from raysim.tuning.slots.fitting import at_most, count_slots
 from raysim.tuning.slots.pool import open_slots
@@ -24,29 +25,20 @@ from raysim.tuning.tables.plan import TableOptions, TablePlan, make_plan
 from raysim.tuning.tables.results import FILES
 from raysim.tuning.tables.runs import TableRuns
 from raysim.tuning.tables.work import Workload, time_in_slots
-from raysim.workloads.tables import find
+from raysim.workloads.tables import PaperTable
 
 PIPE_WIDTH = 10_000
 """Most characters of a line if stdout is no terminal."""
 RESUME = "fix this, then type the same command to resume the table"
 
 
-def plan_of(name: str, options: TableOptions) -> TablePlan:
-    """Return the plan of a table.
-
-    Raises:
-        SettingsError: there is no such table, an option is wrong, or no cell is chosen.
-    """
-    return make_plan(find(name), options)
-
-
-def table(
-    name: str, options: TableOptions, *, jobs: int | None, out: Path, console: Console
-) -> None:
-    """Run or resume a table, and print it.
+def run_table(
+    table: PaperTable, options: TableOptions, *, jobs: int | None, out: Path, console: Console
+) -> ResultTable:
+    """Run or resume a table, print it, and return it.
 
     Args:
-        name: The table.
+        table: The table.
         options: Its cells, rounds, seeds and overrides.
         jobs: Number of slots; None takes as many as fit.
         out: Folder of the runs and of the table's files.
@@ -56,7 +48,7 @@ def table(
         RaysimError: an option, a setting, the data, the folder or the cluster does not allow it, or
             a run failed, after the others have ended.
     """
-    plan, folder, line = plan_of(name, options), TableFolder(out), _line_of(console)
+    plan, folder, line = make_plan(table, options), TableFolder(out), _line_of(console)
     plan.check_data()
     with hinting(RESUME), removed_if_refused(out), folder.lock(plan):
         runs = TableRuns(plan, folder, Workload(), line)
@@ -71,10 +63,11 @@ def table(
     _print_table(console, to_rich(grid_of(written)))
     line(f"{', '.join(FILES)} in {out}")
     runs.raise_failure(RESUME)
+    return written
 
 
 def dry_run(
-    name: str, options: TableOptions, *, jobs: int | None, out: Path, console: Console
+    table: PaperTable, options: TableOptions, *, jobs: int | None, out: Path, console: Console
 ) -> None:
     """Print the cells of a table by run, with the work and an estimated time; run nothing.
 
@@ -84,7 +77,7 @@ def dry_run(
     Raises:
         RaysimError: an option, a setting, the data or the folder does not allow the table.
     """
-    plan, folder, work = plan_of(name, options), TableFolder(out), Workload()
+    plan, folder, work = make_plan(table, options), TableFolder(out), Workload()
     plan.check_data()
     folder.check(plan)
     line = _line_of(console)

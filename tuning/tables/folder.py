@@ -110,7 +110,8 @@ class TableFolder:
         check_claim(self.path, "table", plan.table.name)
         recorded = self._read()
         sealed = dict(recorded["cells"]) if recorded else {}
-        if others := sealed.keys() - {cell.name for cell in plan.cells}:
+        known = {cell.name for cell in plan.cells}
+        if plan.table.paper and (others := sealed.keys() - known):
             raise RunError(
                 f"out={self.path}: {min(others)}: has runs, which do not allow the settings"
                 " here; choose another --out"

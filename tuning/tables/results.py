@@ -94,7 +94,7 @@ class TableResults:
         baseline = [cell for cell in self._plan.cells if cell.paper.row == paper.baseline]
         known = dict.fromkeys([*ended, *baseline])
         return ResultTable(
-            title=f"{paper.title} ({paper.source})",
+            title=f"{paper.title} ({paper.source})" if paper.source else paper.title,
             metric=paper.metric,
             unit=paper.unit,
             rows=tuple(row for row in paper.rows if row in {row for row, _ in places}),

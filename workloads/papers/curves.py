@@ -32,6 +32,8 @@ def table_curves(
         other: Other fields of the figure.
     """
     source = find(table)
+    if source.paper is None:
+        raise ValueError(f"{table}: is of no paper")
     cells = [cell for cell in source.cells if re.search(columns, cell.column)]
     names = [*values.values()]
     fields: dict[str, Any] = {

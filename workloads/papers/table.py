@@ -76,7 +76,7 @@ class PaperTable:
     Attributes:
         name: Its name in commands.
         title: Its content in one line.
-        paper: The paper that prints it.
+        paper: The paper that prints it; None for a table of one's own.
         reference: Its number there.
         metric: The metric of its cells, in the grammar of metrics, such as final(test_accuracy).
         unit: The unit of its values; in "%", fractions are multiplied by 100.
@@ -93,7 +93,7 @@ class PaperTable:
 
     name: str
     title: str
-    paper: Paper
+    paper: Paper | None
     reference: str
     metric: str
     unit: str
@@ -108,8 +108,8 @@ class PaperTable:
 
     @property
     def source(self) -> str:
-        """The paper's name with the table's number."""
-        return f"{self.paper.name}, {self.reference}"
+        """The paper's name with the table's number; empty without a paper."""
+        return f"{self.paper.name}, {self.reference}" if self.paper else ""
 
     @property
     def metrics(self) -> tuple[str, ...]:

@@ -46,7 +46,8 @@ def paper_tables() -> Table:
 def paper_table(table: PaperTable) -> RenderableType:
     """Return the page of a table: values, doubts, needs of cells, and origins of settings."""
     doubts = list(dict.fromkeys(cell.suspect for cell in table.cells if cell.suspect))
-    lines = [table.title, table.source, table.paper.citation]
+    citation = table.paper.citation if table.paper else ""
+    lines = [table.title, table.source, citation]
     lines += [f"metric: {_metric(table.metric, table.unit)}", f"seeds: {table.seeds}"]
     if table.baseline:
         lines.append(f"the paper states ratios of rounds to: {table.baseline}")

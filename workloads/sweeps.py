@@ -1,0 +1,256 @@
+"""Sweeps: tables of one's own, from settings with several values or from a TOML file.
+
+A setting with several values is an axis. Rows are the first axis, columns the combinations of the
+others. A file names rows and columns itself, has axes beside or in place of them, and seeds:
+
+    preset = "mnist-noniid"
+    seeds = "0..4"
+    settings = { rounds = 100 }
+    rows = [
+        { name = "FedAvg", settings = { method.name = "fedavg" } },
+        { name = "FedProx", settings = { method.name = "fedprox", method.mu = 0.1 } },
+    ]
+    [axes]
+    "partition.shards_per_client" = [1, 2]
+
+Values on a command line are separated by commas outside of brackets, braces and quotes, and `0..4`
+is a range of whole numbers, its ends included.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from raysim.core.errors import SettingsError, visible
+from raysim.core.user_input import dotted, override_text, portable_name, read_file, user_path
+from raysim.workloads.papers.table import PaperCell, PaperTable
+
+METRIC = "final(test_accuracy)"
+RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
+MOST_VALUES = 10_000
+"""Most values of a range, and most cells of a sweep."""
+OPENING, CLOSING = "[{(", "]})"
+FILE_KEYS = ("rows", "columns", "axes")
+"""Keys of a file of a sweep, of which one of settings has none."""
+
+
+class _Line(BaseModel):
+    """A row or a column."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    settings: dict[str, Any] = {}
+
+
+class _File(BaseModel):
+    """A sweep in a file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    preset: str
+    title: str = ""
+    metric: str = METRIC
+    settings: dict[str, Any] = {}
+    seeds: int | str | tuple[int, ...] | None = None
+    rows: tuple[_Line, ...] = ()
+    columns: tuple[_Line, ...] = ()
+    axes: dict[str, tuple[Any, ...] | str] = {}
+
+
+def split_values(text: str) -> list[str]:
+    """Return the values of a setting on a command line, each as its text; a range as its numbers.
+
+    Raises:
+        SettingsError: a range is empty or too long.
+    """
+    values, depth, quote, start = list[str](), 0, "", 0
+    for at, character in enumerate(text):
+        if quote:
+            quote = "" if character == quote and text[at - 1] != "\\" else quote
+        elif character == '"':
+            quote = character
+        elif character in OPENING:
+            depth += 1
+        elif character in CLOSING:
+            depth -= 1
+        elif character == "," and depth <= 0:
+            values.append(text[start:at])
+            start = at + 1
+    values.append(text[start:])
+    return [each for value in values for each in _in_range(value.strip())]
+
+
+def _in_range(text: str) -> list[str]:
+    """Return the numbers of a range, or a text that is none."""
+    if not (match := RANGE.fullmatch(text)):
+        return [text]
+    first, last = map(int, match.groups())
+    if not 0 <= last - first < MOST_VALUES:
+        raise SettingsError(f"{text}: a range has its smaller end first, and {MOST_VALUES} at most")
+    return [*map(str, range(first, last + 1))]
+
+
+def read_sweep(
+    config: str, overrides: Sequence[str] = (), metrics: Sequence[str] = ()
+) -> PaperTable:
+    """Return the table of a sweep.
+
+    Args:
+        config: A preset, or a file of settings or of a sweep.
+        overrides: Settings as `dotted.key=value`, of which those with several values are axes.
+        metrics: Metrics of the cells, each in columns of its own; none takes the file's.
+
+    Raises:
+        SettingsError: a setting or the file is wrong.
+    """
+    given = _from_file(config) or _File(preset=config)
+    settings, axes = dotted(given.settings), dict(given.axes)
+    seeds = _seeds_of(given.seeds)
+    for text in overrides:
+        key, values = _override(text)
+        if key == "seed":
+            seeds = _seeds_of(",".join(map(str, values)))
+        elif len(values) > 1:
+            axes[key] = tuple(values)
+        else:
+            (settings[key],) = values
+    lines = {key: _lines_of(key, values) for key, values in axes.items()}
+    rows, parts = [*given.rows], [[*given.columns]] if given.columns else []
+    if not rows:
+        first = next(iter(lines), None)
+        rows = lines.pop(first) if first else [_Line(name="all")]
+    columns = [_joined(combined) for combined in product(*parts, *lines.values())]
+    first_seed, count = _consecutive(seeds) if seeds else (None, 1)
+    if first_seed is not None:
+        settings["seed"] = first_seed
+    changes = {"settings": settings, "rows": tuple(rows), "columns": tuple(columns)}
+    return _table(config, given.model_copy(update=changes), metrics or [given.metric], count)
+
+
+def _joined(lines: Sequence[_Line]) -> _Line:
+    """Return the column that combines a line of each axis."""
+    settings = {k: v for line in lines for k, v in dotted(line.settings).items()}
+    return _Line(name=" ".join(line.name for line in lines), settings=settings)
+
+
+def _table(config: str, given: _File, metrics: Sequence[str], seeds: int) -> PaperTable:
+    """Return the table of rows and columns, which are repeated for each metric."""
+    names, several = [row.name for row in given.rows], len(metrics) > 1
+    if twice := next((name for name in names if names.count(name) > 1), ""):
+        raise SettingsError(f"{visible(twice)}: two rows have this name")
+    count = len(names) * len(given.columns) * len(metrics)
+    if count > MOST_VALUES:
+        raise SettingsError(f"{count} cells: must be at most {MOST_VALUES}")
+    columns = {
+        " ".join(filter(None, [column.name, metric if several else ""])) or metric: (column, metric)
+        for metric in metrics
+        for column in given.columns
+    }
+    return PaperTable(
+        name=f"{portable_name(Path(config).stem)}-sweep",
+        title=given.title or f"Sweep of {Path(config).stem}",
+        paper=None,
+        reference="",
+        metric=metrics[0],
+        unit=unit_of(metrics[0]),
+        rows=tuple(names),
+        columns=tuple(columns),
+        cells=tuple(
+            PaperCell(
+                row=row.name,
+                column=name,
+                preset=given.preset,
+                settings=_settings_of(given, column, row),
+                metric="" if metric == metrics[0] else metric,
+                unit=None if metric == metrics[0] else unit_of(metric),
+            )
+            for row in given.rows
+            for name, (column, metric) in columns.items()
+        ),
+        seeds=seeds,
+        row_keys={row.name: frozenset(dotted(row.settings)) for row in given.rows},
+    )
+
+
+def _settings_of(*lines: _File | _Line) -> dict[str, Any]:
+    """Return the settings of a cell, by dotted key: those of the sweep, its column and its row."""
+    settings = {k: v for line in lines for k, v in dotted(line.settings).items()}
+    return {key: None if value == "none" else value for key, value in settings.items()}
+
+
+def unit_of(metric: str) -> str:
+    """Return the unit of a metric: percent of an accuracy, else none."""
+    if metric.startswith(("rounds_to", "bytes_to", "seconds_to")):
+        return "rounds" if metric.startswith("rounds") else ""
+    return "%" if re.search(r"accuracy|f1", metric) else ""
+
+
+def _from_file(config: str) -> _File | None:
+    """Return the sweep of a file; None where it is no file, or one of settings.
+
+    Raises:
+        SettingsError: the file has an unknown key or lacks one.
+    """
+    if Path(config).suffix != ".toml":
+        return None
+    values = read_file(user_path(config))
+    if not {*FILE_KEYS} & values.keys():
+        return None
+    try:
+        return _File.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise SettingsError(f"{config}: {visible(place)}: {first['msg']}") from error
+
+
+def _override(text: str) -> tuple[str, list[Any]]:
+    """Return the key of a setting and its values."""
+    from raysim.config import parse_override
+
+    key, equals, values = text.partition("=")
+    if not equals:
+        parse_override(text)  # raises
+    return key.strip(), [parse_override(f"{key}={each}")[1] for each in split_values(values)]
+
+
+def _lines_of(key: str, values: Sequence[Any] | str) -> list[_Line]:
+    """Return a line for each value of an axis."""
+    if isinstance(values, str):
+        _, values = _override(f"{key}={values}")
+    short = key.rpartition(".")[2]
+    named = [str(v) if short == "name" else override_text(short, v) for v in values]
+    return [
+        _Line(name=name, settings={key: value}) for name, value in zip(named, values, strict=True)
+    ]
+
+
+def _seeds_of(given: int | str | Sequence[int] | None) -> list[int]:
+    """Return the seeds; an int is their number, from 0 on."""
+    if given is None:
+        return []
+    if isinstance(given, int):
+        return [*range(given)]
+    texts = split_values(given) if isinstance(given, str) else [*map(str, given)]
+    if not all(re.fullmatch(r"\d+", text) for text in texts):
+        raise SettingsError(f"seed={visible(','.join(texts))}: must be whole numbers from 0 on")
+    return [*map(int, texts)]
+
+
+def _consecutive(seeds: Sequence[int]) -> tuple[int, int]:
+    """Return the first of seeds that follow each other, and their number.
+
+    Raises:
+        SettingsError: they do not.
+    """
+    if [*seeds] != [*range(seeds[0], seeds[0] + len(seeds))]:
+        text = ",".join(map(str, seeds))
+        raise SettingsError(f"seed={text}: must follow each other, as in seed=0..4")
+    return seeds[0], len(seeds)
