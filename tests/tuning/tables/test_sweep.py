@@ -1,0 +1,105 @@
+"""`raysim sweep`: one table of one's own, to which rows, columns and seeds are added."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow.parquet as pq
+import pytest
+
+import raysim
+from tests.tuning.common import PRESET
+
+
+@pytest.fixture
+def sweep(slots, raysim_command, tmp_path):
+    """Run `raysim sweep blobs.json ... --out out`; return exit code, stdout and stderr."""
+    (tmp_path / "blobs.json").write_text(json.dumps(PRESET))
+    slots.key = lambda out: str(out.relative_to(tmp_path / "out" / "runs"))
+    return lambda *words: raysim_command("sweep", "blobs.json", *words, "--out", "out")
+
+
+def values(out):
+    """The value of each seed, by row and column."""
+    return {
+        (row["row"], row["column"]): {each["seed"]: each["value"] for each in row["values"]}
+        for row in pq.read_table(out / "table.parquet").to_pylist()
+    }
+
+
+def test_a_sweep_runs_each_cell_and_prints_their_table(sweep, slots, tmp_path):
+    words = ("method.name=fedavg,fedprox", "local.lr=0.1,0.02", "seed=4..5", "rounds=2")
+    code, said, err = sweep(*words)
+    assert (code, err) == (0, "") and len(slots.started) == len({*slots.started}) == 8
+    assert "Sweep of blobs" in said and "fedprox" in said and "lr=0.02" in said
+    found = values(tmp_path / "out")
+    assert {(row, f"lr={lr}") for row in ("fedavg", "fedprox") for lr in (0.1, 0.02)} == {*found}
+    changes = {
+        "engine.backend": "inline",
+        "method.name": "fedprox",
+        "local.lr": 0.02,
+        "seed": 5,
+        "rounds": 2,
+    }
+    alone = raysim.load_config(
+        str(tmp_path / "blobs.json"), {**changes, "out": str(tmp_path / "alone")}
+    )
+    assert found["fedprox", "lr=0.02"][5] == raysim.run(alone).summary["final_accuracy"]
+    slots.started.clear()
+    assert sweep(*words)[0] == 0 and slots.started == []  # the same command resumes it
+
+
+def test_only_what_is_new_is_run(sweep, slots, tmp_path):
+    """A row, a seed, and an axis of which one value is the settings' own."""
+    assert sweep("method.name=fedavg,fedprox", "seed=0..1", "rounds=2")[0] == 0
+    before = {
+        path.parent: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("summary.*")
+    }
+    first = values(tmp_path / "out")
+    own = raysim.load_config(str(tmp_path / "blobs.json")).fraction
+    slots.started.clear()
+    words = ("method.name=fedavg,fedprox,fedadam", f"fraction={own},1", "seed=0..2", "rounds=2")
+    assert sweep(*words)[0] == 0
+    assert len(slots.started) == 3 * 2 * 3 - 2 * 2
+    assert all((path / "summary.json").stat().st_mtime_ns == then for path, then in before.items())
+    found = values(tmp_path / "out")
+    for (row, _), known in first.items():
+        assert known.items() <= found[row, f"fraction={own}"].items()
+    slots.started.clear()
+    assert sweep("method.name=fedavg", "seed=0..1", "rounds=2")[0] == 0  # fewer again
+    assert slots.started == []
+
+
+def test_several_metrics_are_read_from_the_same_runs(sweep, slots, tmp_path):
+    metrics = ("--metric", "final(test_accuracy)", "--metric", "final(test_loss)")
+    assert sweep("local.lr=0.1,0.02", "rounds=2", *metrics)[0] == 0
+    assert len(slots.started) == 2
+    found = values(tmp_path / "out")
+    assert {column for _, column in found} == {"final(test_accuracy)", "final(test_loss)"}
+    for (row, column), by_seed in found.items():
+        accuracy = found[row, "final(test_accuracy)"]
+        assert (by_seed == accuracy) == (column == "final(test_accuracy)")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("method.name=fedavg,nope",), "raysim: method.name=nope: no such method;"),
+        (("local.lr=0.1,-1",), "raysim: local.lr=-1: must be greater than 0"),
+        (("local.lr=0.1,0.2", "--only", "x"), "raysim: --only=x: no cell of blobs-sweep has all"),
+        (("local.lr=0.1,0.2", "--metric", "y"), "raysim: blobs-sweep: lr=0.1, final"),
+        (("seed=0,2",), "raysim: seed=0,2: must follow each other, as in seed=0..4"),
+    ],
+)
+def test_bad_input_is_one_line_before_anything_starts(sweep, slots, tmp_path, words, message):
+    code, _, err = sweep(*words)
+    assert code == 2 and err.count("\n") == 1 and slots.started == []
+    assert err.startswith(message) or (message.endswith("final") and "y" in err), err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_tells_what_is_left(sweep, slots, tmp_path):
+    assert sweep("local.lr=0.1,0.02", "rounds=2")[0] == 0
+    slots.started.clear()
+    code, said, _ = sweep("local.lr=0.1,0.02", "rounds=2", "seed=0..1", "--dry-run")
+    assert code == 0 and "blobs-sweep: 4 runs, 2 done" in said and slots.started == []

@@ -1,0 +1,147 @@
+"""Sweeps by hand: how values are split, the cells of axes and files, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import raysim
+from raysim.workloads.sweeps import read_sweep, split_values
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("fedavg,fedprox", ["fedavg", "fedprox"]),
+        ("0.1, 0.5", ["0.1", "0.5"]),
+        ("[a,b],[c]", ["[a,b]", "[c]"]),
+        ('{"a": {"b": 1, "c": 2}},{}', ['{"a": {"b": 1, "c": 2}}', "{}"]),
+        ('"x,y",z', ['"x,y"', "z"]),
+        ("0..3", ["0", "1", "2", "3"]),
+        ("7,1..2", ["7", "1", "2"]),
+        ("-1..1", ["-1", "0", "1"]),
+        ("../data,a..b", ["../data", "a..b"]),
+        ("0.1..0.5", ["0.1..0.5"]),
+        ("", [""]),
+    ],
+)
+def test_values_are_split_at_commas_outside_of_brackets(text, values):
+    assert split_values(text) == values
+
+
+@given(st.lists(st.text("ab[]{}\"'.-_ 0", min_size=1).map(str.strip), min_size=1))
+def test_no_value_is_lost(words):
+    """Whatever brackets are left open, the texts together are the given ones."""
+    text = ",".join(words)
+    whole = ",".join(split_values(text))
+    assert whole.replace(" ", "") == text.replace(" ", "") or ".." in text
+
+
+def test_axes_by_hand():
+    overrides = ["method.name=fedavg,fedprox", "local.lr=0.1,0.05", "fraction=0.1..", "rounds=7"]
+    overrides[2] = "fraction=0.1,0.3"
+    found = read_sweep("mnist-noniid", [*overrides, "seed=3..5"])
+    assert found.rows == ("fedavg", "fedprox") and found.seeds == 3 and found.paper is None
+    columns = [f"lr={lr} fraction={c}" for lr in (0.1, 0.05) for c in (0.1, 0.3)]
+    assert found.columns == (*columns,)
+    assert len(found.cells) == 8
+    cell = found.cell("fedprox", "lr=0.05 fraction=0.3")
+    assert cell.settings == {
+        "rounds": 7,
+        "seed": 3,
+        "local.lr": 0.05,
+        "fraction": 0.3,
+        "method.name": "fedprox",
+    }
+    assert cell.preset == "mnist-noniid" and found.metric == "final(test_accuracy)"
+    assert (found.unit, found.unit_of(cell)) == ("%", "%")
+    assert {*found.row_keys.values()} == {frozenset({"method.name"})}
+
+
+def test_without_axes_a_sweep_is_one_cell_for_each_metric():
+    metrics = ["final(test_loss)", "rounds_to(test_accuracy, 0.9)"]
+    found = read_sweep("mnist-fedavg", ["rounds=3"], metrics)
+    assert found.rows == ("all",) and found.columns == (*metrics,) and found.seeds == 1
+    assert [found.metric_of(cell) for cell in found.cells] == metrics
+    assert [found.unit_of(cell) for cell in found.cells] == ["", "rounds"]
+
+
+FILE = """
+preset = "mnist-noniid"
+title = "Mine"
+seeds = "1..2"
+settings = { rounds = 20, target_accuracy = "none" }
+rows = [
+    { name = "FedAvg", settings = { method.name = "fedavg" } },
+    { name = "FedProx", settings = { method.name = "fedprox", method.mu = 0.1 } },
+]
+columns = [
+    { name = "few", settings = { fraction = 0.05 } },
+    { name = "many", settings = { fraction = 0.3 } },
+]
+[axes]
+"local.epochs" = [1, 5]
+"local.batch_size" = "10,20"
+"""
+
+
+def test_a_file_names_rows_and_columns(tmp_path):
+    path = tmp_path / "my.toml"
+    path.write_text(FILE)
+    found = read_sweep(str(path), ["rounds=5"])
+    assert found.title == "Mine" and found.rows == ("FedAvg", "FedProx") and found.seeds == 2
+    assert len(found.columns) == 2 * 2 * 2
+    cell = found.cell("FedProx", "many epochs=5 batch_size=20")
+    assert cell.settings == {
+        "rounds": 5,
+        "target_accuracy": None,
+        "seed": 1,
+        "fraction": 0.3,
+        "local.epochs": 5,
+        "local.batch_size": 20,
+        "method.name": "fedprox",
+        "method.mu": 0.1,
+    }
+    assert cell.resolve().method.mu == 0.1
+
+
+def test_a_file_of_settings_is_the_base_of_all_cells(tmp_path):
+    path = tmp_path / "base.toml"
+    path.write_text('preset = "mnist-fedavg"\nrounds = 4\n')
+    found = read_sweep(str(path), ["local.lr=0.1,0.2"])
+    assert [cell.resolve().rounds for cell in found.cells] == [4, 4]
+    assert found.rows == ("lr=0.1", "lr=0.2") and found.title == "Sweep of base"
+
+
+REFUSED = {
+    ("seed=0,2",): "seed=0,2: must follow each other, as in seed=0..4",
+    ("seed=a",): "seed=a: must be whole numbers from 0 on",
+    ("rounds=5..1",): "5..1: a range has its smaller end first",
+    ("local.lr=0.1,0.1",): "lr=0.1: two rows have this name",
+    ("local.lr",): "'local.lr': overrides are written dotted.key=value",
+    ("local.lr=1..9000", "rounds=1..2"): "18000 cells: must be at most 10000",
+}
+
+
+@pytest.mark.parametrize("overrides", REFUSED, ids=" ".join)
+def test_what_is_no_sweep_is_one_line(overrides):
+    with pytest.raises(raysim.SettingsError) as raised:
+        read_sweep("mnist-fedavg", overrides)
+    assert str(raised.value).startswith(REFUSED[overrides])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("seeds", "seed"), "my.toml: seed: Extra inputs are not permitted"),
+        (('preset = "mnist-noniid"', ""), "my.toml: preset: Field required"),
+        (('name = "FedProx"', 'name = "FedAvg"'), "FedAvg: two rows have this name"),
+    ],
+)
+def test_a_wrong_file_is_one_line(tmp_path, monkeypatch, change, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.toml").write_text(FILE.replace(*change))
+    with pytest.raises(raysim.SettingsError) as raised:
+        read_sweep("my.toml")
+    assert str(raised.value) == message
