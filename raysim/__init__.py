@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from raysim.driver.listener import Listener, Started
     from raysim.federation.federation import Federation
     from raysim.federation.task import Task
+    from raysim.tuning.tables.sweep import Sweep, sweep
     from raysim.tuning.tune import StudyTrials, tune
 else:
     _HOMES = {
@@ -73,6 +74,7 @@ else:
         "raysim.driver.context": ("Result",),
         "raysim.driver.iterator": ("RoundIterator",),
         "raysim.federation.task": ("Task",),
+        "raysim.tuning.tables.sweep": ("Sweep", "sweep"),
         "raysim.tuning.tune": ("StudyTrials", "tune"),
     }
 
@@ -125,6 +127,7 @@ __all__ = [
     "Stage",
     "Started",
     "StudyTrials",
+    "Sweep",
     "Task",
     "Trained",
     "Transform",
@@ -137,6 +140,7 @@ __all__ = [
     "resume",
     "rounds",
     "run",
+    "sweep",
     "tune",
     "write_split",
 ]

@@ -20,7 +20,7 @@ is a range of whole numbers, its ends included.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -97,30 +97,50 @@ def _in_range(text: str) -> list[str]:
     return [*map(str, range(first, last + 1))]
 
 
+def parse_axes(
+    overrides: Sequence[str],
+) -> tuple[dict[str, Any], dict[str, Sequence[Any]], list[int] | None]:
+    """Return settings, axes and seeds, given as `dotted.key=value` and `dotted.key=A,B`.
+
+    Raises:
+        SettingsError: one is written otherwise.
+    """
+    settings, axes, seeds = dict[str, Any](), dict[str, Sequence[Any]](), None
+    for text in overrides:
+        key, values = _override(text)
+        if key == "seed":
+            seeds = _seeds_of(",".join(map(str, values)))
+        elif len(values) > 1:
+            axes[key] = values
+        else:
+            (settings[key],) = values
+    return settings, axes, seeds
+
+
 def read_sweep(
-    config: str, overrides: Sequence[str] = (), metrics: Sequence[str] = ()
+    config: str,
+    settings: Mapping[str, Any] | None = None,
+    axes: Mapping[str, Sequence[Any]] | None = None,
+    seeds: Sequence[int] | None = None,
+    *,
+    metrics: Sequence[str] = (),
 ) -> PaperTable:
     """Return the table of a sweep.
 
     Args:
         config: A preset, or a file of settings or of a sweep.
-        overrides: Settings as `dotted.key=value`, of which those with several values are axes.
+        settings: Settings of all cells by dotted key.
+        axes: Values of settings that differ between cells, by dotted key, in order.
+        seeds: The seeds, which follow each other.
         metrics: Metrics of the cells, each in columns of its own; none takes the file's.
 
     Raises:
         SettingsError: a setting or the file is wrong.
     """
     given = _from_file(config) or _File(preset=config)
-    settings, axes = dotted(given.settings), dict(given.axes)
-    seeds = _seeds_of(given.seeds)
-    for text in overrides:
-        key, values = _override(text)
-        if key == "seed":
-            seeds = _seeds_of(",".join(map(str, values)))
-        elif len(values) > 1:
-            axes[key] = tuple(values)
-        else:
-            (settings[key],) = values
+    settings = {**dotted(given.settings), **(settings or {})}
+    axes = {**given.axes, **(axes or {})}
+    seeds = _seeds_of(given.seeds) if seeds is None else seeds
     lines = {key: _lines_of(key, values) for key, values in axes.items()}
     rows, parts = [*given.rows], [[*given.columns]] if given.columns else []
     if not rows:

@@ -69,12 +69,12 @@ def sweep(
     profile: ProfileName = None,
 ) -> None:
     """Compare settings over seeds in a table; the same command resumes it, and adds to it."""
-    from raysim.workloads.sweeps import read_sweep
+    from raysim.workloads.sweeps import parse_axes, read_sweep
 
     options = table_options(only, rounds, None, changes(None, profile))
     folder = out or Path("runs") / f"{Path(config).stem}-sweep"
-    table = lambda: read_sweep(config, overrides or (), metric or ())  # noqa: E731
-    _run_or_tell(table, options, jobs, folder, dry_run=dry_run)
+    given = lambda: read_sweep(config, *parse_axes(overrides or ()), metrics=metric or ())  # noqa: E731
+    _run_or_tell(given, options, jobs, folder, dry_run=dry_run)
 
 
 def _run_or_tell(
@@ -93,7 +93,7 @@ def _run_or_tell(
             command.dry_run(table(), options, jobs=jobs, out=folder, console=console)
         return
     with resumable(console, lambda: "interrupted; the same command resumes the table"):
-        command.run_table(table(), options, jobs=jobs, out=folder, console=console)
+        command.print_table(table(), options, jobs=jobs, out=folder, console=console)
 
 
 def table_options(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import raysim
-from raysim.workloads.sweeps import read_sweep, split_values
+from raysim.workloads.sweeps import parse_axes, read_sweep, split_values
 
 
 @pytest.mark.parametrize(
@@ -38,10 +38,13 @@ def test_no_value_is_lost(words):
     assert whole.replace(" ", "") == text.replace(" ", "") or ".." in text
 
 
+def sweep_of(config, *overrides, metrics=()):
+    return read_sweep(config, *parse_axes(overrides), metrics=metrics)
+
+
 def test_axes_by_hand():
-    overrides = ["method.name=fedavg,fedprox", "local.lr=0.1,0.05", "fraction=0.1..", "rounds=7"]
-    overrides[2] = "fraction=0.1,0.3"
-    found = read_sweep("mnist-noniid", [*overrides, "seed=3..5"])
+    overrides = ["method.name=fedavg,fedprox", "local.lr=0.1,0.05", "fraction=0.1,0.3", "rounds=7"]
+    found = sweep_of("mnist-noniid", *overrides, "seed=3..5")
     assert found.rows == ("fedavg", "fedprox") and found.seeds == 3 and found.paper is None
     columns = [f"lr={lr} fraction={c}" for lr in (0.1, 0.05) for c in (0.1, 0.3)]
     assert found.columns == (*columns,)
@@ -61,7 +64,7 @@ def test_axes_by_hand():
 
 def test_without_axes_a_sweep_is_one_cell_for_each_metric():
     metrics = ["final(test_loss)", "rounds_to(test_accuracy, 0.9)"]
-    found = read_sweep("mnist-fedavg", ["rounds=3"], metrics)
+    found = sweep_of("mnist-fedavg", "rounds=3", metrics=metrics)
     assert found.rows == ("all",) and found.columns == (*metrics,) and found.seeds == 1
     assert [found.metric_of(cell) for cell in found.cells] == metrics
     assert [found.unit_of(cell) for cell in found.cells] == ["", "rounds"]
@@ -89,7 +92,7 @@ columns = [
 def test_a_file_names_rows_and_columns(tmp_path):
     path = tmp_path / "my.toml"
     path.write_text(FILE)
-    found = read_sweep(str(path), ["rounds=5"])
+    found = sweep_of(str(path), "rounds=5")
     assert found.title == "Mine" and found.rows == ("FedAvg", "FedProx") and found.seeds == 2
     assert len(found.columns) == 2 * 2 * 2
     cell = found.cell("FedProx", "many epochs=5 batch_size=20")
@@ -109,7 +112,7 @@ def test_a_file_names_rows_and_columns(tmp_path):
 def test_a_file_of_settings_is_the_base_of_all_cells(tmp_path):
     path = tmp_path / "base.toml"
     path.write_text('preset = "mnist-fedavg"\nrounds = 4\n')
-    found = read_sweep(str(path), ["local.lr=0.1,0.2"])
+    found = sweep_of(str(path), "local.lr=0.1,0.2")
     assert [cell.resolve().rounds for cell in found.cells] == [4, 4]
     assert found.rows == ("lr=0.1", "lr=0.2") and found.title == "Sweep of base"
 
@@ -127,7 +130,7 @@ REFUSED = {
 @pytest.mark.parametrize("overrides", REFUSED, ids=" ".join)
 def test_what_is_no_sweep_is_one_line(overrides):
     with pytest.raises(raysim.SettingsError) as raised:
-        read_sweep("mnist-fedavg", overrides)
+        sweep_of("mnist-fedavg", *overrides)
     assert str(raised.value).startswith(REFUSED[overrides])
 
 
@@ -143,5 +146,5 @@ def test_a_wrong_file_is_one_line(tmp_path, monkeypatch, change, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my.toml").write_text(FILE.replace(*change))
     with pytest.raises(raysim.SettingsError) as raised:
-        read_sweep("my.toml")
+        sweep_of("my.toml")
     assert str(raised.value) == message

@@ -32,10 +32,10 @@ PIPE_WIDTH = 10_000
 RESUME = "fix this, then type the same command to resume the table"
 
 
-def run_table(
+def print_table(
     table: PaperTable, options: TableOptions, *, jobs: int | None, out: Path, console: Console
-) -> ResultTable:
-    """Run or resume a table, print it, and return it.
+) -> None:
+    """Run or resume a table, and print it.
 
     Args:
         table: The table.
@@ -48,7 +48,34 @@ def run_table(
         RaysimError: an option, a setting, the data, the folder or the cluster does not allow it, or
             a run failed, after the others have ended.
     """
-    plan, folder, line = make_plan(table, options), TableFolder(out), _line_of(console)
+    line = _line_of(console)
+    runs, written = run_table(table, options, jobs=jobs, out=out, line=line)
+    _print_table(console, to_rich(grid_of(written)))
+    line(f"{', '.join(FILES)} in {out}")
+    runs.raise_failure(RESUME)
+
+
+def run_table(
+    table: PaperTable,
+    options: TableOptions,
+    *,
+    jobs: int | None,
+    out: Path,
+    line: Callable[[str], None],
+) -> tuple[TableRuns, ResultTable]:
+    """Run or resume a table; return its runs, of which some may have failed, and its values.
+
+    Args:
+        table: The table.
+        options: Its cells, rounds, seeds and overrides.
+        jobs: Number of slots; None takes as many as fit.
+        out: Folder of the runs and of the table's files.
+        line: Prints a line.
+
+    Raises:
+        RaysimError: an option, a setting, the data, the folder or the cluster does not allow it.
+    """
+    plan, folder = make_plan(table, options), TableFolder(out)
     plan.check_data()
     with hinting(RESUME), removed_if_refused(out), folder.lock(plan):
         runs = TableRuns(plan, folder, Workload(), line)
@@ -59,11 +86,7 @@ def run_table(
             with open_slots(plan.runs[0].settings, wanted, runs.note) as slots:
                 runs.started(len(slots))
                 run_in_slots(slots, runs)
-        written = runs.results.write()
-    _print_table(console, to_rich(grid_of(written)))
-    line(f"{', '.join(FILES)} in {out}")
-    runs.raise_failure(RESUME)
-    return written
+        return runs, runs.results.write()
 
 
 def dry_run(

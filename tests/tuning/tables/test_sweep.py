@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -79,6 +80,28 @@ def test_several_metrics_are_read_from_the_same_runs(sweep, slots, tmp_path):
     for (row, column), by_seed in found.items():
         accuracy = found[row, "final(test_accuracy)"]
         assert (by_seed == accuracy) == (column == "final(test_accuracy)")
+
+
+def test_from_python_it_returns_runs_and_cells(slots, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "blobs.json").write_text(json.dumps(PRESET))
+    axes = {"method.name": ["fedavg", "fedprox"], "local.lr": [0.1, 0.02]}
+    found = raysim.sweep("blobs.json", axes, seeds=range(3, 5), overrides={"rounds": 2}, out="out")
+    runs = found.runs.to_pylist()
+    assert len(runs) == len(slots.started) == 8
+    assert {(r["method.name"], r["local.lr"], r["seed"]) for r in runs} == {
+        (f'"{method}"', lr, seed)
+        for method in ("fedavg", "fedprox")
+        for lr in ("0.1", "0.02")
+        for seed in (3, 4)
+    }
+    by_cell = {(r["row"], r["column"]): r for r in found.cells.to_pylist()}
+    for run in runs:
+        cell = by_cell[json.loads(run["method.name"]), f"lr={run['local.lr']}"]
+        value = run["final(test_accuracy)"]
+        assert {"seed": run["seed"], "value": value} in cell["values"]
+        summary = json.loads((Path(run["run_dir"]) / "summary.json").read_text())
+        assert summary["final_accuracy"] == value
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,89 @@
+"""`raysim.sweep`: settings with several values, each over the same seeds, as Arrow tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from raysim.core.user_input import canonical, user_path
+from raysim.results.metrics import parse_metric
+from raysim.results.render import to_arrow
+from raysim.results.runs import read_run
+from raysim.tuning.tables.cells import PlannedRun
+from raysim.tuning.tables.command import RESUME, run_table
+from raysim.tuning.tables.folder import TableFolder
+from raysim.tuning.tables.plan import TableOptions, TablePlan, make_plan
+from raysim.workloads.sweeps import read_sweep
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A finished sweep.
+
+    Attributes:
+        runs: A row per run: its folder `run_dir`, `seed`, the values of the axes by dotted key, as
+            JSON, and of each metric.
+        cells: A row per cell: mean, deviation and values by seed, as in `table.parquet`.
+    """
+
+    runs: pa.Table
+    cells: pa.Table
+
+
+def sweep(
+    config: str | Path,
+    axes: Mapping[str, Sequence[Any]] | None = None,
+    *,
+    seeds: Sequence[int] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    metrics: Sequence[str] = (),
+    jobs: int | None = None,
+    out: str | Path | None = None,
+) -> Sweep:
+    """Run all combinations of values over seeds, or those that are left in the same folder.
+
+    Args:
+        config: A preset, or a file of settings or of a sweep.
+        axes: Values by dotted key, for example {"method.name": ["fedavg", "fedprox"]}; the first
+            makes the rows of `table.md`, the others its columns.
+        seeds: The seeds, which follow each other; None takes that of the settings.
+        overrides: Settings of all runs by dotted key.
+        metrics: Metrics of the cells; none takes final(test_accuracy), or the file's.
+        jobs: Number of slots; None takes as many as fit.
+        out: Folder; None is `runs/NAME-sweep`.
+
+    Raises:
+        RaysimError: a setting, the data or the folder does not allow it, or a run failed, after the
+            others have ended.
+    """
+    table = read_sweep(str(config), overrides, axes, seeds, metrics=metrics)
+    folder = user_path(out) if out else Path("runs") / f"{Path(config).stem}-sweep"
+    runs, cells = run_table(table, TableOptions(), jobs=jobs, out=folder, line=lambda text: None)
+    runs.raise_failure(RESUME)
+    plan = make_plan(table, TableOptions())
+    return Sweep(_runs_of(plan, TableFolder(folder)), to_arrow(cells))
+
+
+def _runs_of(plan: TablePlan, folder: TableFolder) -> pa.Table:
+    """Return a row for each run and seed."""
+    rows = []
+    keys = dict.fromkeys(key for cell in plan.table.cells for key in cell.settings)
+    axes = [key for key in keys if len({repr(c.settings.get(key)) for c in plan.table.cells}) > 1]
+    for run in plan.runs:
+        for seed in run.seeds(plan.seeds):
+            path = folder.path_of(run, seed)
+            record = read_run(path)
+            values = {name: parse_metric(name).of(record) for name in plan.table.metrics}
+            rows.append({"run_dir": str(path), "seed": seed, **_values(run, axes), **values})
+    return pa.Table.from_pylist(rows)
+
+
+def _values(run: PlannedRun, axes: Sequence[str]) -> dict[str, str | None]:
+    """Return the values of the axes in a run, as JSON; None where it has no such setting."""
+    settings = canonical(run.settings.to_dict())
+    return {key: json.dumps(settings[key]) if key in settings else None for key in axes}
